@@ -1,0 +1,117 @@
+"""The files between the agent and ``falcon-launch``, under the pod's run directory (``/falcon/run``, in memory).
+
+Each side owns one folder and writes nowhere else; every file appears by rename, so a reader sees all of it or the one before::
+
+    agent/plan             what to run: ``key=value`` lines (a C++ reader without a JSON library)
+    agent/alive            touched every second: while it is fresh, the launcher waits for the agent's word
+    agent/control          the shim's control file (wire.control)
+    launch/status.json     LaunchStatus, written at every change
+    launch/counters.json   LaunchCounters, written every second
+    launch/tail-<local>    the last bytes of that rank's output, for the classifier
+    launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per rank (wire.ring)
+
+A plan is desired state. The launcher compares it with what runs:
+
+- ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started, once;
+- ``Stop``: every process of an older generation is killed and ``dead_below`` becomes ``generation``: the acknowledgement;
+- ``Finish``: everything is killed and the launcher exits with ``exit_code``.
+
+A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for the
+next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit code.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+LAUNCH_VERSION = 1
+AGENT_DIR = "agent"
+LAUNCH_DIR = "launch"
+PLAN_FILE = "agent/plan"
+ALIVE_FILE = "agent/alive"
+CONTROL_FILE = "agent/control"
+STATUS_FILE = "launch/status.json"
+COUNTERS_FILE = "launch/counters.json"
+RINGS_DIR = "launch/rings"
+
+Phase = Literal["Run", "Stop", "Finish"]
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher of one pod shall run."""
+
+    generation: int
+    phase: Phase
+    world_size: int = 0
+    nnodes: int = 0
+    node_rank: int = 0
+    procs: int = 0
+    first_rank: int = 0  # this pod's local rank 0
+    master_addr: str = ""
+    master_port: int = 0
+    exit_code: int = 0  # Finish only
+
+
+class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the current generation (``Own`` launchers: the one command, as local rank 0)."""
+
+    local_rank: int
+    rank: int
+    pid: int
+    state: Literal["Running", "Exited"]
+    exit_code: int | None = None  # None while it runs, and after a signal
+    signal: int | None = None
+    core_dumped: bool = False
+    oom_killed: bool = False  # the cgroup's oom_kill counter grew in this process's last second
+    started_unix_ns: int
+    ended_unix_ns: int | None = None
+
+
+class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher has done."""
+
+    version: int = LAUNCH_VERSION
+    generation: int  # newest generation acted upon; 0 before the first plan
+    dead_below: int  # no process of any generation below this one is left
+    state: Literal["Idle", "Running", "Stopping", "Stopped", "Exited"]
+    untracked: str | None = None  # why LD_PRELOAD was not set (a musl or static program), None if it was
+    stuck: bool = False  # a process survived SIGKILL for 30 s
+    error: str | None = None  # the command could not be started
+    ranks: list[LaunchRank] = []
+
+
+class CgroupCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """The training container's own cgroup, v1 or v2; None is unknown, never zero. Totals since the container began."""
+
+    nr_periods: int | None = None
+    nr_throttled: int | None = None
+    throttled_ns: int | None = None
+    cpu_usage_ns: int | None = None
+    memory_bytes: int | None = None
+    oom_kills: int | None = None
+    cpu_pressure_some_us: int | None = None
+
+
+class RankCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's process tree, summed over its threads (/proc/PID/task/*/schedstat)."""
+
+    local_rank: int
+    cpu_ns: int | None = None
+    run_delay_ns: int | None = None  # runnable, but waiting for a core
+
+
+class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence that only the training container can see."""
+
+    version: int = LAUNCH_VERSION
+    unix_ns: int
+    cgroup: CgroupCounters
+    ranks: list[RankCounters] = []
+
+
+def render_plan(plan: LaunchPlan) -> str:
+    """The text of ``agent/plan``."""
+    fields = msgspec.structs.asdict(plan)
+    return "".join(f"{key}={value}\n" for key, value in {"version": LAUNCH_VERSION, **fields}.items())

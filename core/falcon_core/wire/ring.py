@@ -1,0 +1,215 @@
+"""The ring: one file per rank, written by that rank alone, read by the agent with ``pread``.
+
+Layout (native endian, little on every machine we run on)::
+
+    offset 0    header, HEADER_BYTES long
+       0  u64  magic         RING_MAGIC ("FALCRING")
+       8  u32  version       RING_VERSION; a reader refuses any other
+      12  u32  header_bytes  HEADER_BYTES
+      16  u32  record_bytes  RECORD_BYTES
+      20  u32  capacity      slots, a power of two
+      24  u32  pid           of the writer, in its own pid namespace
+      28  u32  generation    the life of the job's process group
+      32  i32  rank          -1 where the environment does not tell
+      36  i32  world_size    -1 likewise
+      40  i32  local_rank    -1 likewise
+      44  u32  flags         0
+      48  u64  start_unix_ns the writer's wall clock when it made the file
+      56  u64  start_ns      CLOCK_MONOTONIC at the same moment
+      64  u64  head          slots reserved so far (fetch-add); alone in its cache line
+    offset HEADER_BYTES: capacity records of RECORD_BYTES; call number i (from 0) lies in slot i % capacity.
+
+A writer thread reserves call number i, stores ``seq = 0``, fills the record, and publishes it with a release store of
+``seq = i + 1``. A slot with a smaller ``seq`` is a hole (reserved, not published yet, or its writer died); a larger one
+means that the reader was lapped; a wrong ``check`` means torn. Records never change after publication.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+RING_MAGIC = int.from_bytes(b"FALCRING", "little")
+RING_VERSION = 1
+HEADER_BYTES = 4096
+RECORD_BYTES = 64
+DEFAULT_CAPACITY = 32768
+
+RECORD_DTYPE = np.dtype(
+    [
+        ("seq", "<u8"),  # call number + 1
+        ("t_start_ns", "<u8"),  # CLOCK_MONOTONIC at the call's entry
+        ("duration_ns", "<u8"),  # 0 for a call that returns when enqueued
+        ("comm", "<u8"),  # communicator id, unique within the process
+        ("bytes", "<u8"),  # payload of this rank; for DESCRIPTOR the parent communicator's id
+        ("comm_seq", "<u4"),  # call number within the communicator, from 0
+        ("group", "<u4"),  # group call number (NCCL), 0 outside; for DESCRIPTOR the communicator's size
+        ("peer_or_root", "<i4"),  # -1 where neither exists; for DESCRIPTOR this rank within the communicator
+        ("stream", "<u2"),
+        ("flags", "<u2"),
+        ("op", "u1"),
+        ("dtype", "u1"),
+        ("kind", "u1"),
+        ("pad", "u1"),
+        ("check", "<u4"),
+    ]
+)
+if RECORD_DTYPE.itemsize != RECORD_BYTES:  # the wire format is a promise
+    raise AssertionError("ring record is not 64 bytes")
+
+RecordArray = npt.NDArray[np.void]
+
+
+class Kind(enum.IntEnum):
+    """What a record tells."""
+
+    BLOCKING = 1  # a call that returned when it was done: start and duration are both real (Gloo)
+    ENQUEUED = 2  # a call that returned when it was enqueued (NCCL)
+    COMPLETED = 3  # device completion of the ENQUEUED record with the same (comm, comm_seq)
+    DESCRIPTOR = 4  # a communicator came to life
+    GRAPH_LAUNCH = 5
+
+
+class Op(enum.IntEnum):
+    """The operation of a call."""
+
+    UNKNOWN = 0
+    ALL_REDUCE = 1
+    ALL_GATHER = 2
+    REDUCE_SCATTER = 3
+    ALL_TO_ALL = 4
+    BARRIER = 5
+    BROADCAST = 6
+    REDUCE = 7
+    GATHER = 8
+    SCATTER = 9
+    SEND = 10
+    RECV = 11
+
+
+class DType(enum.IntEnum):
+    """Element type of the payload."""
+
+    UNKNOWN = 0
+    INT8 = 1
+    UINT8 = 2
+    INT32 = 3
+    UINT32 = 4
+    INT64 = 5
+    UINT64 = 6
+    FLOAT16 = 7
+    BFLOAT16 = 8
+    FLOAT32 = 9
+    FLOAT64 = 10
+
+
+# Only here do all members wait for the last to arrive; roots leave a broadcast early, receivers always wait (DESIGN §2).
+SYNCHRONISING_OPS = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
+
+_HEADER = struct.Struct("<QIIIIIIiiiIQQQ")
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class RingFormatError(ValueError):
+    """The file is not a ring of this version; the message says what was found and what to do."""
+
+
+class RingHeader(msgspec.Struct, frozen=True):
+    """The fixed part of a ring file; times in ns."""
+
+    capacity: int
+    pid: int
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    start_unix_ns: int
+    start_ns: int
+    head: int
+
+
+def parse_header(raw: bytes) -> RingHeader:
+    """Decode the first HEADER_BYTES of a ring file.
+
+    Raises:
+        RingFormatError: not a ring, another version, or an impossible capacity.
+    """
+    if len(raw) < _HEADER.size:
+        raise RingFormatError(f"ring header is {len(raw)} bytes, want at least {_HEADER.size}: not a ring file")
+    (
+        magic,
+        version,
+        header_bytes,
+        record_bytes,
+        capacity,
+        pid,
+        generation,
+        rank,
+        world_size,
+        local_rank,
+        _flags,
+        start_unix_ns,
+        start_ns,
+        head,
+    ) = _HEADER.unpack_from(raw)
+    if magic != RING_MAGIC:
+        raise RingFormatError("bad magic: not a ring file")
+    if version != RING_VERSION or header_bytes != HEADER_BYTES or record_bytes != RECORD_BYTES:
+        raise RingFormatError(
+            f"ring has layout version {version} ({record_bytes}-byte records), this reader knows version {RING_VERSION}: "
+            "use the shim and the agent of one release"
+        )
+    if capacity == 0 or capacity & (capacity - 1):
+        raise RingFormatError(f"ring capacity {capacity} is not a power of two")
+    return RingHeader(
+        capacity=capacity,
+        pid=pid,
+        generation=generation,
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        start_unix_ns=start_unix_ns,
+        start_ns=start_ns,
+        head=head,
+    )
+
+
+def pack_header(header: RingHeader) -> bytes:
+    """Encode a header, padded to HEADER_BYTES (recorders and tests; the shim writes its own in C++)."""
+    packed = _HEADER.pack(
+        RING_MAGIC,
+        RING_VERSION,
+        HEADER_BYTES,
+        RECORD_BYTES,
+        header.capacity,
+        header.pid,
+        header.generation,
+        header.rank,
+        header.world_size,
+        header.local_rank,
+        0,
+        header.start_unix_ns,
+        header.start_ns,
+        header.head,
+    )
+    return packed.ljust(HEADER_BYTES, b"\0")
+
+
+def checks(records: RecordArray) -> npt.NDArray[np.uint32]:
+    """The check word of each record: shape [n], dtype RECORD_DTYPE → uint32 [n].
+
+    ``h = seq; for each of the 7 following u64 words w (the last with check = 0): h = (h ^ w) * 0x9E3779B97F4A7C15;
+    h ^= h >> 32`` in arithmetic modulo 2^64; the low 32 bits of h are stored. The shim computes the same.
+    """
+    words = np.ascontiguousarray(records).view("<u8").reshape(-1, RECORD_BYTES // 8).copy()
+    words[:, 7] &= np.uint64(0xFFFFFFFF)
+    mixed = words[:, 0].copy()
+    with np.errstate(over="ignore"):
+        for column in range(1, 8):
+            mixed = (mixed ^ words[:, column]) * _MIX
+            mixed ^= mixed >> np.uint64(32)
+    return (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32)
