@@ -1,0 +1,45 @@
+"""The words of the design as types: what is broken, where, why, and how bad."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Severity(enum.StrEnum):
+    """How far a fault reaches (Unicron table 1)."""
+
+    SEV1 = "SEV1"  # the node is lost to the job: fence or exclude it, take a spare
+    SEV2 = "SEV2"  # the processes are lost: restart them in their pods
+    SEV3 = "SEV3"  # one call failed: retry in place
+
+
+class FaultKind(enum.StrEnum):
+    """Whether training still moves."""
+
+    FAIL_SLOW = "FailSlow"
+    FAIL_STOP = "FailStop"
+
+
+class Component(enum.StrEnum):
+    """What part of the machine a diagnosis points at."""
+
+    COMPUTATION = "Computation"
+    COMMUNICATION = "Communication"
+    PROCESS = "Process"
+    NODE = "Node"
+    AGENT = "Agent"
+
+
+class Cause(enum.StrEnum):
+    """Why, as far as the evidence carries; UNKNOWN is an honest answer."""
+
+    CPU_THROTTLING = "CpuThrottling"  # the container's own quota: its throttling counter grew
+    CPU_CONTENTION = "CpuContention"  # runnable but waiting for a core, without throttling of its own
+    PROCESS_KILLED = "ProcessKilled"  # a signal from outside (SIGKILL and no OOM)
+    OUT_OF_MEMORY = "OutOfMemory"
+    PROCESS_CRASHED = "ProcessCrashed"  # SIGSEGV, SIGABRT…
+    PROCESS_FAILED = "ProcessFailed"  # a non-zero exit
+    POD_LOST = "PodLost"  # the pod was deleted, evicted, or its launcher died
+    NODE_LOST = "NodeLost"
+    HANG = "Hang"
+    UNKNOWN = "Unknown"

@@ -1,0 +1,101 @@
+"""Messages on the bus, as JSON. Times of day are wall-clock ns of the writer's node and serve for display and age only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_core.wire.launch import LaunchStatus, Phase
+
+MESSAGE_VERSION = 1
+RECENT_ITERATIONS = 16  # newest iterations carried in a summary: keeps it within 1 KiB a rank
+
+
+class Detection(msgspec.Struct, frozen=True, kw_only=True):
+    """The thresholds that agents use, from the job's ``spec.detection``."""
+
+    verify_percent: int = 10  # a change counts if after ÷ before − 1 reaches it (FALCON §4.2)
+    consecutive_iterations: int = 5
+    hang_factor: int = 3  # no progress for this many average iterations
+
+
+class PlanMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod of a generation."""
+
+    replica: int  # index, 0 … replicas − 1; also the torchrun node rank
+    pod_uid: str
+    pod_name: str
+    node: str
+    first_rank: int  # global rank of the pod's local rank 0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Desired state of the whole job for one generation (DESIGN §2 Pod); a pod that is no member stops its processes."""
+
+    version: int = MESSAGE_VERSION
+    epoch: int  # the leader that wrote it
+    generation: int
+    phase: Phase
+    procs_per_replica: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    exit_code: int = 0
+    members: list[PlanMember]
+    detection: Detection = Detection()
+
+
+class Onset(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified slowdown of the iteration time that has not been relieved."""
+
+    iteration: int  # first slow iteration of this generation
+    unix_ns: int
+    reported_iteration: int  # the iteration at whose end it was certain
+    before_ns: int  # healthy reference
+    after_ns: int  # level since the onset
+
+
+class RankSignals(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank's own agent can say of it without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
+
+    rank: int
+    tracking: Literal["NoRing", "Undetermined", "Tracking"]
+    iterations: int = 0  # complete iterations in this generation
+    period_calls: int | None = None
+    last_call_unix_ns: int | None = None  # when the newest call returned
+    iteration_ns: list[int] = []
+    compute_ns: list[int] = []  # iteration minus the time inside synchronising collectives
+    wait_ns: list[int] = []  # excess inside them over the rank's own healthy baseline of the same cycle position
+    healthy_iteration_ns: int | None = None  # slow-moving reference, frozen during a slowdown
+    healthy_compute_ns: int | None = None
+    onset: Onset | None = None
+    hang_deadline_ns: int | None = None  # learned: no call for this long is a hang
+    cpu_fraction: float | None = None  # CPU seconds a second over the last counter window
+    run_delay_fraction: float | None = None  # seconds a second, summed over threads, spent runnable without a core
+    healthy_run_delay_fraction: float | None = None  # the same while the rank was healthy
+    lost_records: int = 0
+    holes: int = 0
+
+
+class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):
+    """The container's CPU quota over the last counter window; None where the counter cannot be read."""
+
+    window_seconds: float
+    throttled_fraction: float | None = None  # throttled periods ÷ periods
+    healthy_throttled_fraction: float | None = None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod's report; overwritten at each window's end, and at once when a process ends or an onset is certain."""
+
+    version: int = MESSAGE_VERSION
+    pod_uid: str
+    pod_name: str
+    node: str
+    sequence: int  # grows by one a report within one agent's life
+    unix_ns: int
+    generation: int
+    launch: LaunchStatus | None = None  # None: the launcher has not spoken yet
+    ranks: list[RankSignals] = []
+    throttle: ThrottleSignals | None = None
