@@ -29,14 +29,14 @@ class _Api(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """Base: camelCase on the wire, defaults left out."""
 
 
-class Parallelism(_Api, frozen=True):
+class Parallelism(_Api, frozen=True, kw_only=True):
     tensor: int = 1
     context: int = 1
     expert: int = 1
     pipeline: int = 1
 
 
-class DetectionSpec(_Api, frozen=True):
+class DetectionSpec(_Api, frozen=True, kw_only=True):
     verify_percent: int = 10
     suspicion_percent: int = 110
     median_percent: int = 150
@@ -44,29 +44,29 @@ class DetectionSpec(_Api, frozen=True):
     hang_factor: int = 3
 
 
-class Strategy(_Api, frozen=True):
+class Strategy(_Api, frozen=True, kw_only=True):
     type: Literal["Ignore", "AdjustMicrobatches", "SwapNodes", "ReplaceNode"]
     overhead_seconds: int | None = None  # the first estimate; learned afterwards
 
 
-class MitigationSpec(_Api, frozen=True):
+class MitigationSpec(_Api, frozen=True, kw_only=True):
     mode: Literal["Enforce", "Observe"] = "Enforce"
     strategies: list[Strategy] = msgspec.field(
         default_factory=lambda: [Strategy(type="Ignore"), Strategy(type="ReplaceNode")]
     )
 
 
-class RecoverySpec(_Api, frozen=True):
+class RecoverySpec(_Api, frozen=True, kw_only=True):
     retries: int = 3
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
 
 
-class WarmPoolRef(_Api, frozen=True):
+class WarmPoolRef(_Api, frozen=True, kw_only=True):
     name: str
 
 
-class TrainingJobSpec(_Api, frozen=True):
+class TrainingJobSpec(_Api, frozen=True, kw_only=True):
     replicas: int
     procs_per_replica: int = 1
     parallelism: Parallelism = Parallelism()
@@ -85,7 +85,7 @@ class TrainingJobSpec(_Api, frozen=True):
     scheduling_deadline_seconds: int = 600  # a gang that is not placed by then is released whole
 
 
-class Condition(_Api, frozen=True, omit_defaults=False):
+class Condition(_Api, frozen=True, kw_only=True, omit_defaults=False):
     """metav1.Condition."""
 
     type: str
@@ -96,7 +96,7 @@ class Condition(_Api, frozen=True, omit_defaults=False):
     observed_generation: int = 0
 
 
-class Member(_Api, frozen=True, omit_defaults=False):
+class Member(_Api, frozen=True, kw_only=True, omit_defaults=False):
     """The pod that holds a replica in the current generation."""
 
     replica: int
@@ -106,7 +106,7 @@ class Member(_Api, frozen=True, omit_defaults=False):
     first_rank: int = 0
 
 
-class Generation(_Api, frozen=True, omit_defaults=False):
+class Generation(_Api, frozen=True, kw_only=True, omit_defaults=False):
     """One life of the job's process group: the durable half of the plan on the bus."""
 
     number: int
@@ -117,7 +117,7 @@ class Generation(_Api, frozen=True, omit_defaults=False):
     started_at: str = ""
 
 
-class Excluded(_Api, frozen=True):
+class Excluded(_Api, frozen=True, kw_only=True):
     """A node that this job will not use again."""
 
     node: str
@@ -127,7 +127,7 @@ class Excluded(_Api, frozen=True):
     fenced: bool = False
 
 
-class DiagnosisStatus(_Api, frozen=True):
+class DiagnosisStatus(_Api, frozen=True, kw_only=True):
     """The doctor's note, in the order of its reading (DESIGN §3)."""
 
     id: str
@@ -148,7 +148,7 @@ class DiagnosisStatus(_Api, frozen=True):
     resolved_at: str = ""
 
 
-class IterationStatus(_Api, frozen=True):
+class IterationStatus(_Api, frozen=True, kw_only=True):
     """Medians over the ranks, microseconds."""
 
     current_microseconds: int | None = None
@@ -156,12 +156,12 @@ class IterationStatus(_Api, frozen=True):
     count: int = 0  # iterations of the current generation
 
 
-class Counters(_Api, frozen=True):
+class Counters(_Api, frozen=True, kw_only=True):
     restarts: int = 0  # in-place restarts of the processes, all causes
     replacements: int = 0  # nodes replaced
 
 
-class TrainingJobStatus(_Api, frozen=True):
+class TrainingJobStatus(_Api, frozen=True, kw_only=True):
     observed_generation: int = 0
     state: Literal[
         "", "Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"
@@ -181,7 +181,7 @@ class TrainingJobStatus(_Api, frozen=True):
     completion_time: str = ""
 
 
-class ObjectMeta(_Api, frozen=True):
+class ObjectMeta(_Api, frozen=True, kw_only=True):
     name: str
     namespace: str = ""
     uid: str = ""
@@ -193,13 +193,13 @@ class ObjectMeta(_Api, frozen=True):
     annotations: dict[str, str] = {}
 
 
-class TrainingJob(_Api, frozen=True):
+class TrainingJob(_Api, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: TrainingJobSpec
     status: TrainingJobStatus = TrainingJobStatus()
 
 
-class WarmPoolSpec(_Api, frozen=True):
+class WarmPoolSpec(_Api, frozen=True, kw_only=True):
     """Nodes kept free for replacement; cluster scope."""
 
     node_selector: dict[str, str]
@@ -209,7 +209,7 @@ class WarmPoolSpec(_Api, frozen=True):
     burn_in_seconds: int = 5
 
 
-class SpareStatus(_Api, frozen=True):
+class SpareStatus(_Api, frozen=True, kw_only=True):
     """One node of the pool."""
 
     node: str
@@ -220,14 +220,14 @@ class SpareStatus(_Api, frozen=True):
     since: str = ""
 
 
-class WarmPoolStatus(_Api, frozen=True):
+class WarmPoolStatus(_Api, frozen=True, kw_only=True):
     observed_generation: int = 0
     ready: str = ""  # "1/1"
     spares: list[SpareStatus] = []
     conditions: list[Condition] = []
 
 
-class WarmPool(_Api, frozen=True):
+class WarmPool(_Api, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: WarmPoolSpec
     status: WarmPoolStatus = WarmPoolStatus()
