@@ -139,7 +139,9 @@ def parse_header(raw: bytes) -> RingHeader:
         RingFormatError: not a ring, another version, or an impossible capacity.
     """
     if len(raw) < _HEADER.size:
-        raise RingFormatError(f"ring header is {len(raw)} bytes, want at least {_HEADER.size}: not a ring file")
+        raise RingFormatError(
+            f"ring header is {len(raw)} bytes, want at least {_HEADER.size}: not a ring file"
+        )
     (
         magic,
         version,

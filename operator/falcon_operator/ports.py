@@ -1,0 +1,169 @@
+"""The edges as the deciding code sees them: observed objects as plain views, and the two protocols it acts through.
+
+``reconcile/`` is pure and knows only the views. ``reconciler.py`` reads through these protocols, writes the intent to
+status, and then carries out the effects; ``cluster/`` (Kubernetes) and ``bus/`` (etcd) implement them. Every effect is
+idempotent by name, so applying it twice is applying it once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from falcon_core.wire.keys import JobKey
+from falcon_core.wire.messages import Plan, Summary
+from falcon_operator.api import TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
+
+Manifest = dict[str, Any]
+
+
+class Conflict(Exception):  # noqa: N818 - the Kubernetes word
+    """Someone else wrote first: read again and decide again."""
+
+
+class NotFound(Exception):  # noqa: N818 - the Kubernetes word
+    """The object is gone."""
+
+
+class Rejected(Exception):  # noqa: N818 - the API server's answer
+    """The API server refused the object; the message is its own and names the field."""
+
+
+class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's state, native sidecars included."""
+
+    name: str
+    running: bool = False
+    ready: bool = False
+    restarts: int = 0
+    waiting_reason: str = ""  # "ImagePullBackOff"…
+    waiting_message: str = ""
+    exit_code: int | None = None
+    exit_reason: str = ""  # "OOMKilled", "Error", "Completed"
+    exit_message: str = ""  # the termination message
+
+
+class PodView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as observed; times are unix seconds."""
+
+    namespace: str
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    node: str = ""
+    pod_ip: str = ""
+    phase: str = "Pending"  # Pending | Running | Succeeded | Failed | Unknown
+    reason: str = ""  # "Evicted"…
+    message: str = ""
+    deleting: bool = False
+    created_unix: float = 0.0
+    unschedulable: str = ""  # the scheduler's message, "" once placed
+    disruption: str = ""  # message of a DisruptionTarget condition
+    containers: dict[str, ContainerView] = {}
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as observed."""
+
+    name: str
+    uid: str = ""
+    ready: bool = True  # condition Ready is True; Unknown counts as not ready
+    ready_changed_unix: float = 0.0
+    unschedulable: bool = False
+    labels: dict[str, str] = {}
+    taints: dict[str, str] = {}  # key → value, NoSchedule and NoExecute alike
+    conditions: dict[str, str] = {}  # type → "True" | "False" | "Unknown"
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary and when this operator received it, on its own monotonic clock (seconds)."""
+
+    summary: Summary
+    at_seconds: float
+
+
+class JobReports(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bus knows of one job."""
+
+    summaries: dict[str, Received] = {}  # by pod uid
+    alive: frozenset[str] = frozenset()  # pod uids whose liveness key stands
+    gone_since_seconds: dict[
+        str, float
+    ] = {}  # pod uid → when its liveness key vanished (monotonic), absent if alive or never seen
+    session_healthy_since_seconds: float | None = (
+        None  # this operator's own etcd session; None while it is broken
+    )
+
+
+class Kube(Protocol):
+    """All Kubernetes I/O. Methods raise Conflict, NotFound or Rejected; anything else is a fault of the connection."""
+
+    async def list_jobs(self) -> list[TrainingJob]: ...
+
+    async def get_job(self, namespace: str, name: str) -> TrainingJob | None: ...
+
+    async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
+        """Replace the status under the job's resourceVersion; returns the job as stored."""
+        ...
+
+    async def delete_job(self, job: TrainingJob) -> None: ...
+
+    async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]: ...
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        """Create; if a pod of this name exists already, return that one."""
+        ...
+
+    async def dry_run_pod(self, manifest: Manifest) -> None:
+        """Server-side dry run; raises Rejected with the server's message."""
+        ...
+
+    async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
+        """Delete by name under the pod's uid; a pod that is gone is fine."""
+        ...
+
+    async def apply_service(self, manifest: Manifest) -> None: ...
+
+    async def apply_secret(self, manifest: Manifest) -> None: ...
+
+    async def list_nodes(self) -> list[NodeView]: ...
+
+    async def taint_node(self, node: str, key: str, value: str) -> None:
+        """Add or update a NoSchedule taint, keeping all others."""
+        ...
+
+    async def untaint_node(self, node: str, key: str) -> None: ...
+
+    async def list_pools(self) -> list[WarmPool]: ...
+
+    async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool: ...
+
+    async def record_event(
+        self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str
+    ) -> None:
+        """A Kubernetes Event, "Normal" or "Warning"; never raises (an event is a courtesy)."""
+        ...
+
+
+class Bus(Protocol):
+    """The operator's side of etcd. All methods are safe to repeat."""
+
+    def reports(self, job_uid: str) -> JobReports: ...
+
+    async def publish_plan(self, key: JobKey, plan: Plan) -> None:
+        """Write the plan if the stored one differs, in a transaction that compares the leader's epoch."""
+        ...
+
+    async def ensure_access(self, key: JobKey) -> None:
+        """The job's etcd user (CN = job uid) and role: write reports/, read commands/."""
+        ...
+
+    async def forget(self, key: JobKey) -> None:
+        """Remove user, role and keys of a job that is gone."""
+        ...
+
+    def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
+        """PEM files for the job's agents: ca.crt, tls.crt, tls.key (CN = job uid)."""
+        ...
