@@ -92,9 +92,7 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
     gone_since_seconds: dict[
         str, float
     ] = {}  # pod uid → when its liveness key vanished (monotonic), absent if alive or never seen
-    session_healthy_since_seconds: float | None = (
-        None  # this operator's own etcd session; None while it is broken
-    )
+    session_healthy_since_seconds: float | None = None  # this operator's own etcd session; None while it is broken
 
 
 class Kube(Protocol):
@@ -140,9 +138,7 @@ class Kube(Protocol):
 
     async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool: ...
 
-    async def record_event(
-        self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str
-    ) -> None:
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
         """A Kubernetes Event, "Normal" or "Warning"; never raises (an event is a courtesy)."""
         ...
 

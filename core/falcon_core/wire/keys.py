@@ -1,9 +1,12 @@
 """Keys of the bus in etcd.
 
-``/falcon/v1/<namespace>/<job>/<job uid>/reports/<pod uid>/summary``  overwritten each window, without lease: evidence outlives its agent
-``/falcon/v1/<namespace>/<job>/<job uid>/reports/<pod uid>/alive``    under the agent's lease (TTL LIVENESS_TTL_SECONDS)
-``/falcon/v1/<namespace>/<job>/<job uid>/commands/plan``              the operator's desired state for every pod of the job
-``/falcon/leader``                                                    the leader's epoch; every command transaction compares it
+Under ``/falcon/v1/<namespace>/<job>/<job uid>/``::
+
+    reports/<pod uid>/summary  overwritten each window, without lease: evidence outlives its agent
+    reports/<pod uid>/alive    under the agent's lease (TTL LIVENESS_TTL_SECONDS)
+    commands/plan              the operator's desired state for every pod of the job
+
+``/falcon/leader`` holds the leader's epoch; every command transaction compares it.
 
 Names cannot contain a slash (Kubernetes forbids it), so a key splits without ambiguity.
 """

@@ -1,6 +1,6 @@
 """The files between the agent and ``falcon-launch``, under the pod's run directory (``/falcon/run``, in memory).
 
-Each side owns one folder and writes nowhere else; every file appears by rename, so a reader sees all of it or the one before::
+Each side owns one folder and writes nowhere else; every file appears by rename, so a reader sees a whole one::
 
     agent/plan             what to run: ``key=value`` lines (a C++ reader without a JSON library)
     agent/alive            touched every second: while it is fresh, the launcher waits for the agent's word
@@ -12,12 +12,12 @@ Each side owns one folder and writes nowhere else; every file appears by rename,
 
 A plan is desired state. The launcher compares it with what runs:
 
-- ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started, once;
-- ``Stop``: every process of an older generation is killed and ``dead_below`` becomes ``generation``: the acknowledgement;
+- ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started;
+- ``Stop``: every process of an older generation is killed and ``dead_below`` becomes ``generation``, which acknowledges;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
-A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for the
-next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit code.
+A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
+the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages on the bus, as JSON. Times of day are wall-clock ns of the writer's node and serve for display and age only."""
+"""Messages on the bus, as JSON. Times of day are wall-clock ns of the writer's node, for display and age only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PlanMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Desired state of the whole job for one generation (DESIGN §2 Pod); a pod that is no member stops its processes."""
+    """Desired state of the whole job for one generation (DESIGN §2 Pod); a pod that is no member stops."""
 
     version: int = MESSAGE_VERSION
     epoch: int  # the leader that wrote it
@@ -66,17 +66,13 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True):
     last_call_unix_ns: int | None = None  # when the newest call returned
     iteration_ns: list[int] = []
     compute_ns: list[int] = []  # iteration minus the time inside synchronising collectives
-    wait_ns: list[
-        int
-    ] = []  # excess inside them over the rank's own healthy baseline of the same cycle position
+    wait_ns: list[int] = []  # excess inside them over the rank's own healthy baseline of the same cycle position
     healthy_iteration_ns: int | None = None  # slow-moving reference, frozen during a slowdown
     healthy_compute_ns: int | None = None
     onset: Onset | None = None
     hang_deadline_ns: int | None = None  # learned: no call for this long is a hang
     cpu_fraction: float | None = None  # CPU seconds a second over the last counter window
-    run_delay_fraction: float | None = (
-        None  # seconds a second, summed over threads, spent runnable without a core
-    )
+    run_delay_fraction: float | None = None  # seconds a second, summed over threads, spent runnable without a core
     healthy_run_delay_fraction: float | None = None  # the same while the rank was healthy
     lost_records: int = 0
     holes: int = 0

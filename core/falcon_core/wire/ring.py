@@ -107,7 +107,7 @@ class DType(enum.IntEnum):
     FLOAT64 = 10
 
 
-# Only here do all members wait for the last to arrive; roots leave a broadcast early, receivers always wait (DESIGN §2).
+# Only here do all members wait for the last to arrive; roots leave a broadcast early, receivers always wait.
 SYNCHRONISING_OPS = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
 
 _HEADER = struct.Struct("<QIIIIIIiiiIQQQ")
@@ -139,9 +139,7 @@ def parse_header(raw: bytes) -> RingHeader:
         RingFormatError: not a ring, another version, or an impossible capacity.
     """
     if len(raw) < _HEADER.size:
-        raise RingFormatError(
-            f"ring header is {len(raw)} bytes, want at least {_HEADER.size}: not a ring file"
-        )
+        raise RingFormatError(f"ring header is {len(raw)} bytes, want at least {_HEADER.size}: not a ring file")
     (
         magic,
         version,
@@ -162,7 +160,7 @@ def parse_header(raw: bytes) -> RingHeader:
         raise RingFormatError("bad magic: not a ring file")
     if version != RING_VERSION or header_bytes != HEADER_BYTES or record_bytes != RECORD_BYTES:
         raise RingFormatError(
-            f"ring has layout version {version} ({record_bytes}-byte records), this reader knows version {RING_VERSION}: "
+            f"ring has layout version {version} ({record_bytes}-byte records), this reader knows {RING_VERSION}: "
             "use the shim and the agent of one release"
         )
     if capacity == 0 or capacity & (capacity - 1):
