@@ -13,11 +13,12 @@ Each side owns one folder and writes nowhere else; every file appears by rename,
 A plan is desired state. The launcher compares it with what runs:
 
 - ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started;
-- ``Stop``: every process of an older generation is killed and ``dead_below`` becomes ``generation``, which acknowledges;
+- ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
-the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit code.
+the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit
+code.
 """
 
 from __future__ import annotations
