@@ -33,3 +33,53 @@ venv: $(VENV)/.done ## install the Python tools and dependencies (pinned) into F
 .PHONY: constraints
 constraints: $(UV) ## pin the newest versions again (writes constraints.txt)
 	$(UV) pip compile -q --upgrade --all-extras --group dev --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt
+
+-include dev/cluster/cluster.mk dev/images/images.mk shim/shim.mk charts/falcon/chart.mk core/falcon_etcd/proto.mk
+
+## -- the main job --------------------------------------------------------------------------------------------------
+.PHONY: demo demo-down
+demo: venv cluster-up images ## the whole story on a local cluster: install, train, slow a node, diagnosis, repair
+	@$(PY) -m dev.demo
+
+demo-down: ## remove the demo's cluster and all that it left (images and binaries stay cached)
+	@$(MAKE) cluster-down
+
+## -- checks --------------------------------------------------------------------------------------------------------
+PYTHON_DIRS := core operator agent dev tests examples benchmarks
+SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
+MODULE_PATH := core:operator:agent
+
+.PHONY: lint format types test test-unit test-integration test-e2e test-soak
+lint: venv shim-lint chart-lint ## ruff, import-linter, clang-format, clang-tidy, shellcheck, helm lint
+	@ruff check -q $(PYTHON_DIRS)
+	@ruff format -q --check $(PYTHON_DIRS)
+	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
+	@shellcheck $(SHELL_FILES)
+	@echo "lint: ok"
+
+format: venv shim-format ## rewrite the sources in the project's format
+	@ruff check -q --fix $(PYTHON_DIRS)
+	@ruff format -q $(PYTHON_DIRS)
+
+types: venv ## mypy --strict
+	@mypy
+	@echo "types: ok"
+
+test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
+	@pytest tests/unit
+
+test-integration: venv shim cluster-build torch-venv ## real etcd, kube-apiserver, PyTorch and shim; no cluster
+	@pytest tests/integration
+
+test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
+	@pytest tests/e2e -m "not soak"
+
+test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
+	@pytest tests/e2e -m soak
+
+test: lint types test-unit test-integration test-e2e ## everything but the soak test
+
+.PHONY: clean-cache
+clean-cache: ## remove every binary, image and environment that the project built
+	@$(MAKE) cluster-down
+	rm -rf $(FALCON_CACHE)

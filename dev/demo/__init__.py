@@ -1,0 +1,1 @@
+"""The story that Falcon exists for, on a real cluster: `make demo`."""

@@ -1,0 +1,80 @@
+"""What the demo reads from the cluster and how it tells it: a few lines a phase, each with the time since the start."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from dev.kubectl import Kubectl, wait_for
+
+Json = dict[str, Any]
+
+
+class Story:
+    """One job's story on one cluster."""
+
+    def __init__(self, kubectl: Kubectl, job: str) -> None:
+        self._kubectl = kubectl
+        self._job = job
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """One line, stamped."""
+        print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
+
+    def show(self, *args: str) -> str:
+        """A kubectl command as a user would type it, and what it prints; returns the output."""
+        print(f"\n  $ kubectl {' '.join(args)}")
+        text = self._kubectl.run(*args)
+        print("\n".join(f"  {line}" for line in text.rstrip().splitlines()) + "\n", flush=True)
+        return text
+
+    def job(self) -> Json:
+        """The job as it stands; fails if somebody deleted it."""
+        found = self._kubectl.get("trainingjob", self._job)
+        if found is None:
+            raise RuntimeError(f"trainingjob {self._job} is gone: was it deleted while the demo ran?")
+        return found
+
+    def status(self) -> Json:
+        return dict(self.job().get("status", {}))
+
+    def wait(self, what: str, look: Any, timeout_seconds: float) -> Json:
+        """Wait until ``look(status)`` is true, telling every change of the job's summary meanwhile."""
+        told = ""
+        seen: list[Json] = [{}]
+
+        def check() -> Json | None:
+            nonlocal told
+            status = self.status()
+            seen[0] = status
+            line = f"{status.get('state', '')}: {status.get('summary', '')}"
+            if line != told:
+                told = line
+                self.say(f"  {line}")
+            return status if look(status) else None
+
+        return wait_for(
+            what, check, timeout_seconds=timeout_seconds, last_seen=lambda: f"last: {told or 'no status yet'}"
+        )
+
+    def describe_status(self) -> None:
+        """The status half of `kubectl describe trainingjob`: the doctor's note."""
+        print(f"\n  $ kubectl describe trainingjob {self._job}        (from Status on)")
+        text = self._kubectl.run("describe", "trainingjob", self._job)
+        lines = text.splitlines()
+        start = next((i for i, line in enumerate(lines) if line.startswith("Status:")), 0)
+        print("\n".join(f"  {line}" for line in lines[start:]) + "\n", flush=True)
+
+
+def iteration_ms(status: Json) -> float | None:
+    """The job's current iteration time, milliseconds; None before it is known."""
+    micros = status.get("iterations", {}).get("currentMicroseconds")
+    return None if micros is None else micros / 1000
+
+
+def node_of_rank(status: Json, rank: int) -> str:
+    """The node that holds a rank of the current generation."""
+    members = sorted(status["generation"]["members"], key=lambda member: member["firstRank"])
+    holder = [member for member in members if member["firstRank"] <= rank]
+    return str(holder[-1]["node"])

@@ -1,0 +1,55 @@
+"""Falcon on the local cluster: images onto the nodes, the chart through helm. Shared by the demo and the e2e tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
+KUBECONFIG = Path(os.environ.get("KUBECONFIG", CACHE / "cluster" / "kubeconfig"))
+RELEASE = "falcon"
+SYSTEM_NAMESPACE = "falcon-system"
+IMAGES = ("operator", "agent", "etcd", "trainer")
+
+
+def local_cluster() -> bool:
+    """Whether the cluster is ours (``dev/cluster``); another one must get its images from its own registry."""
+    return KUBECONFIG == CACHE / "cluster" / "kubeconfig"
+
+
+def load_images() -> None:
+    """Import the built images on every node of the local cluster; a node that has an image already is left alone."""
+    archives = [str(CACHE / "images" / f"{name}.tar") for name in IMAGES]
+    subprocess.run([sys.executable, "-m", "dev.cluster", "load", *archives], cwd=ROOT, check=True)
+
+
+def helm(*args: str, timeout_seconds: float = 300) -> str:
+    """Run helm against the cluster and return its stdout.
+
+    Raises:
+        RuntimeError: with helm's own words.
+    """
+    done = subprocess.run(
+        ["helm", *args],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_seconds,
+        env={**os.environ, "KUBECONFIG": str(KUBECONFIG)},
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"helm {' '.join(args)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def install_chart(*extra: str) -> None:
+    """Install or upgrade the release and wait until its pods are ready."""
+    values = ("-f", "dev/values-local.yaml") if local_cluster() else ()
+    helm(
+        "upgrade", "--install", RELEASE, "charts/falcon", "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
+        *values, *extra, "--wait", "--timeout", "3m",
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""kubectl as a user types it, for the demo and the end-to-end tests: text where people read it, JSON where code does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class KubectlError(RuntimeError):
+    """kubectl exited non-zero; the message is its stderr."""
+
+
+class WaitTimeoutError(RuntimeError):
+    """A condition did not come true in time; the message says what was seen last."""
+
+
+class Kubectl:
+    """One cluster, one default namespace."""
+
+    def __init__(self, kubeconfig: Path, namespace: str = "default") -> None:
+        self.kubeconfig = kubeconfig
+        self.namespace = namespace
+
+    def within(self, namespace: str) -> Kubectl:
+        """The same cluster, another default namespace."""
+        return Kubectl(self.kubeconfig, namespace)
+
+    def run(self, *args: str, stdin: str | None = None, timeout_seconds: float = 60) -> str:
+        """Run kubectl and return its stdout.
+
+        Raises:
+            KubectlError: with kubectl's own words.
+        """
+        done = subprocess.run(
+            ["kubectl", "--namespace", self.namespace, *args],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+        )
+        if done.returncode != 0:
+            raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def apply(self, *objects: Json) -> None:
+        """Apply the objects as one list."""
+        self.run("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+
+    def get(self, kind: str, name: str) -> Json | None:
+        """The object, or None where there is none."""
+        text = self.run("get", kind, name, "-o", "json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else None
+
+    def items(self, kind: str, selector: str = "") -> list[Json]:
+        """All objects of a kind in the namespace (or of a cluster-scoped kind)."""
+        chosen = ("-l", selector) if selector else ()
+        return list(json.loads(self.run("get", kind, "-o", "json", *chosen))["items"])
+
+    def patch(self, kind: str, name: str, patch: Json) -> None:
+        """Merge-patch the object."""
+        self.run("patch", kind, name, "--type", "merge", "-p", json.dumps(patch))
+
+
+def wait_for(
+    what: str,
+    look: Callable[[], T | None],
+    *,
+    timeout_seconds: float,
+    every_seconds: float = 0.5,
+    last_seen: Callable[[], str] = lambda: "",
+) -> T:
+    """Poll until ``look`` returns something true.
+
+    Raises:
+        WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
+    """
+    started = time.monotonic()
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() - started > timeout_seconds:
+            raise WaitTimeoutError(f"{what}: not within {timeout_seconds:.0f} s; {last_seen()}")
+        time.sleep(every_seconds)
