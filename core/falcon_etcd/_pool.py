@@ -1,0 +1,187 @@
+"""One gRPC channel per endpoint, and the choice among them.
+
+Calls stay with one endpoint while it answers (so that a process sees one member's time) and move on when it does not.
+A channel is only handed out when it is connected: what fails before that was never sent and may always be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+
+from falcon_etcd._errors import Closed, Unavailable
+from falcon_etcd._model import Tls
+from falcon_etcd._proto import rpc_pb2
+from falcon_etcd._rpc import STATUS
+
+_READY = grpc.ChannelConnectivity.READY
+_FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+_DEMOTED_SECONDS = 2.0
+_POLL_SECONDS = (0.002, 0.05)  # first and longest pause while no channel is connected
+_PROBE_SECONDS = 0.1
+
+_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.use_local_subchannel_pool", 1),  # close() ends this client's connections, whatever else the process holds
+    ("grpc.enable_http_proxy", 0),  # the bus is inside the cluster; a pod's proxy is for the world outside
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # in truth the time limit of one connection attempt
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # a restarted pod has a new address
+    ("grpc.keepalive_time_ms", 6_000),  # etcd takes a client that pings more often than every 5 s for an attacker
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+def parse_endpoint(endpoint: str, *, tls: bool) -> str:
+    """``host:port``, with or without a scheme that agrees with ``tls``. Raises ValueError with the remedy."""
+    scheme, separator, rest = endpoint.partition("://")
+    address = rest if separator else endpoint
+    if separator and scheme not in ("http", "https"):
+        raise ValueError(f"endpoints: {endpoint!r} has scheme {scheme!r}; write host:port")
+    if separator and (scheme == "https") != tls:
+        want = "pass tls=Tls(ca=…, cert=…, key=…)" if scheme == "https" else "write https:// or leave tls out"
+        raise ValueError(f"endpoints: {endpoint!r} does not agree with tls={'set' if tls else 'None'}; {want}")
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or "/" in address:
+        raise ValueError(f"endpoints: {endpoint!r} is not host:port; write for example etcd.falcon-system:2379")
+    return address
+
+
+class Endpoint:
+    """One address and its channel, which is made anew when the certificate files have changed."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        self.address = address
+        self.demoted_until = 0.0
+        self._tls = tls
+        self._pems = _read_pems(tls)
+        self.channel = self._connect()
+
+    def _connect(self) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        options = list[tuple[str, int | str]](_OPTIONS)
+        if self._tls.server_name:
+            options.append(("grpc.ssl_target_name_override", self._tls.server_name))
+        ca, key, cert = self._pems
+        credentials = grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
+        return grpc.aio.secure_channel(self.address, credentials, options=options)
+
+    def state(self) -> grpc.ChannelConnectivity:
+        """The channel's state; an idle channel begins to connect."""
+        return self.channel.get_state(try_to_connect=True)
+
+    async def reload(self) -> None:
+        """Take up rotated certificates. Only for a channel that is not connected: its calls end."""
+        pems = _read_pems(self._tls)
+        if pems != self._pems:
+            old, self._pems = self.channel, pems
+            self.channel = self._connect()
+            await old.close()
+
+    async def why(self) -> str:
+        """What gRPC says about the connection that it cannot make. Asks with a harmless read."""
+        probe = self.channel.unary_unary(STATUS.path, STATUS.request.SerializeToString, STATUS.response.FromString)
+        try:
+            await probe(rpc_pb2.StatusRequest(), timeout=_PROBE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
+        return "connected too late"
+
+
+def _read_pems(tls: Tls | None) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """CA, key and certificate chain."""
+    if tls is None:
+        return None, None, None
+    if (tls.cert is None) != (tls.key is None):
+        raise ValueError("tls: cert and key belong together; give both or neither")
+    return (
+        tls.ca.read_bytes(),
+        tls.key.read_bytes() if tls.key else None,
+        tls.cert.read_bytes() if tls.cert else None,
+    )
+
+
+class Pool:
+    """The endpoints, the one in use first."""
+
+    def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
+        if not endpoints:
+            raise ValueError("endpoints: the list is empty; give at least one host:port")
+        self._addresses = [parse_endpoint(endpoint, tls=tls is not None) for endpoint in endpoints]
+        self._tls = tls
+        self._endpoints: list[Endpoint] = []
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return tuple(self._addresses)
+
+    def open(self) -> None:
+        """Make the channels; they connect when first needed. Needs a running event loop."""
+        self._endpoints = [Endpoint(address, self._tls) for address in self._addresses]
+
+    async def close(self) -> None:
+        endpoints, self._endpoints = self._endpoints, []
+        for endpoint in endpoints:
+            await endpoint.channel.close()
+
+    async def ready(self, timeout_seconds: float, operation: str, only: str | None = None) -> Endpoint:
+        """A connected endpoint; ``only`` restricts the choice to one address.
+
+        Raises :class:`Unavailable` (never applied) when none connects in time.
+        """
+        candidates = [e for e in self._endpoints if only is None or e.address == only]
+        if not candidates:
+            detail = f"{only} is none of {', '.join(self._addresses)}" if self._endpoints else "the client is closed"
+            raise Closed(operation, "", detail)
+        deadline = time.monotonic() + timeout_seconds
+        pause, longest = _POLL_SECONDS
+        if (first := self._choose(candidates)) is not None:
+            return first
+        for endpoint in candidates:
+            if endpoint.state() is not _READY:
+                await endpoint.reload()
+        while (chosen := self._choose(candidates)) is None:
+            if not self._endpoints:
+                raise Closed(operation, "", "the client was closed")
+            if time.monotonic() >= deadline:
+                raise await self._unreachable(candidates, operation, timeout_seconds)
+            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, longest)
+        return chosen
+
+    def _choose(self, candidates: Sequence[Endpoint]) -> Endpoint | None:
+        """The first connected endpoint; a demoted one only when none of the others can be connected."""
+        now = time.monotonic()
+        fallback = None
+        others_may_come = False
+        for endpoint in candidates:
+            state = endpoint.state()
+            if endpoint.demoted_until <= now:
+                if state is _READY:
+                    return endpoint
+                others_may_come = others_may_come or state is not _FAILED
+            elif state is _READY and fallback is None:
+                fallback = endpoint
+        return None if others_may_come else fallback
+
+    def demote(self, endpoint: Endpoint) -> None:
+        """It did not answer: the others come first for a while."""
+        endpoint.demoted_until = time.monotonic() + _DEMOTED_SECONDS
+        if endpoint in self._endpoints:
+            self._endpoints.remove(endpoint)
+            self._endpoints.append(endpoint)
+
+    async def _unreachable(self, candidates: Sequence[Endpoint], operation: str, timeout_seconds: float) -> Unavailable:
+        reasons = [f"{endpoint.address}: {await endpoint.why()}" for endpoint in candidates]
+        addresses = ",".join(endpoint.address for endpoint in candidates)
+        return Unavailable(operation, addresses, f"no connection within {timeout_seconds:.1f} s: {'; '.join(reasons)}")
