@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import grpc
+import grpc.aio
 
 
 class EtcdError(Exception):
@@ -82,9 +83,9 @@ class FutureRevision(EtcdError):
 
 
 class NotFound(EtcdError):
-    """No such user, role or member, or the role is not granted."""
+    """No such user, role or member, or the user does not have the role."""
 
-    remedy = "create it first"
+    remedy = "create or grant it first"
 
 
 class LeaseNotFound(NotFound):
@@ -117,6 +118,8 @@ class Closed(EtcdError):
     remedy = "use the client inside `async with`"
 
 
+_NO_LEADER: Final = "etcdserver: no leader"
+
 # etcd's message (a part of it) -> error. Codes alone do not tell: FAILED_PRECONDITION means six things.
 _BY_MESSAGE: Final[tuple[tuple[str, type[EtcdError]], ...]] = (
     ("required revision has been compacted", Compacted),
@@ -133,6 +136,7 @@ _BY_MESSAGE: Final[tuple[tuple[str, type[EtcdError]], ...]] = (
     ("role is not granted", NotFound),
     ("permission is not granted", NotFound),
     ("member not found", NotFound),
+    ("root user does not", NotFound),
     ("user name is empty", Unauthenticated),
     ("invalid auth token", Unauthenticated),
     ("authentication failed", Unauthenticated),
@@ -161,6 +165,23 @@ def error_from_status(
     if issubclass(kind, Unavailable):
         return kind(operation, endpoint, detail, maybe_applied=maybe_applied)
     return kind(operation, endpoint, detail)
+
+
+def error_from_call(
+    error: grpc.aio.AioRpcError, *, operation: str, endpoint: str, repeatable: bool = True
+) -> EtcdError:
+    """The typed error of a call that was handed to a connected channel.
+
+    A write may have taken effect unless etcd refused it: for want of a leader it refuses before it proposes.
+    """
+    detail = error.details() or ""
+    return error_from_status(
+        error.code(),
+        detail,
+        operation=operation,
+        endpoint=endpoint,
+        maybe_applied=not repeatable and detail != _NO_LEADER,
+    )
 
 
 def error_from_reason(reason: str, *, operation: str, endpoint: str) -> EtcdError:

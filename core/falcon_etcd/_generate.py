@@ -1,4 +1,4 @@
-"""Development tool (``make proto``): Python message classes from etcd's own .proto files.
+"""Development tool (``make proto``): etcd's .proto files, ready to be compiled into ``falcon_etcd._proto``.
 
 etcd annotates its files for gogoproto, grpc-gateway and its version checker. Those annotations mean nothing on the
 wire, and their extensions would take numbers in the process-wide descriptor pool, so they are removed before compiling.
@@ -8,13 +8,9 @@ loaded into one process, and another etcd client may be loaded beside this one. 
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 import sys
-import tempfile
 from pathlib import Path
-
-from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PACKAGE = "falcon_etcd/_proto"
 SOURCES = ("mvccpb/kv.proto", "authpb/auth.proto", "etcdserverpb/rpc.proto")
@@ -44,7 +40,7 @@ def _end_of_block(text: str, start: int) -> int:
         depth += {"{": 1, "}": -1}.get(text[index], 0)
         if depth == 0:
             return index + 2 if text[index + 1 : index + 2] == ";" else index + 1
-    raise ValueError("option block is not closed: the .proto file is damaged; fetch the Go module again")
+    raise ValueError("an option's block is not closed: the .proto file is damaged; fetch the Go module again")
 
 
 def _our_import(match: re.Match[str]) -> str:
@@ -52,27 +48,13 @@ def _our_import(match: re.Match[str]) -> str:
     return f'import "{PACKAGE}/{Path(path).name}";' if path in SOURCES else ""
 
 
-def main(api_module: Path, output: Path) -> int:
-    """Compile the sources of the Go module go.etcd.io/etcd/api/v3 into ``output``/falcon_etcd/_proto."""
-    with tempfile.TemporaryDirectory() as root:
-        stage = Path(root, PACKAGE)
-        stage.mkdir(parents=True)
-        for source in SOURCES:
-            (stage / Path(source).name).write_text(strip((api_module / source).read_text()))
-        well_known = importlib.resources.files("grpc_tools") / "_proto"
-        return int(
-            protoc.main(
-                [
-                    "protoc",
-                    f"--proto_path={root}",
-                    f"--proto_path={well_known}",
-                    f"--python_out={output}",
-                    f"--pyi_out={output}",
-                    *(str(stage / Path(source).name) for source in SOURCES),
-                ]
-            )
-        )
+def main(api_module: Path, stage: Path) -> None:
+    """Write the stripped sources of the Go module go.etcd.io/etcd/api/v3 under ``stage``."""
+    target = stage / PACKAGE
+    target.mkdir(parents=True)
+    for source in SOURCES:
+        (target / Path(source).name).write_text(strip((api_module / source).read_text()))
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

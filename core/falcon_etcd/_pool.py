@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import grpc
 import grpc.aio
 
-from falcon_etcd._errors import Closed, Unavailable
+from falcon_etcd._errors import Closed, EtcdError, Unavailable
 from falcon_etcd._model import Tls
 from falcon_etcd._proto import rpc_pb2
 from falcon_etcd._rpc import STATUS
@@ -59,6 +59,7 @@ class Endpoint:
     def __init__(self, address: str, tls: Tls | None) -> None:
         self.address = address
         self.demoted_until = 0.0
+        self.closed = False
         self._tls = tls
         self._pems = _read_pems(tls)
         self.channel = self._connect()
@@ -84,6 +85,16 @@ class Endpoint:
             old, self._pems = self.channel, pems
             self.channel = self._connect()
             await old.close()
+
+    async def close(self) -> None:
+        self.closed = True
+        await self.channel.close()
+
+    def gone(self, operation: str) -> EtcdError:
+        """Why a call was cancelled that nobody cancelled: its channel was closed."""
+        if self.closed:
+            return Closed(operation, self.address, "the client was closed during the call")
+        return Unavailable(operation, self.address, "the connection was made anew with changed certificates")
 
     async def why(self) -> str:
         """What gRPC says about the connection that it cannot make. Asks with a harmless read."""
@@ -132,7 +143,7 @@ class Pool:
     async def close(self) -> None:
         endpoints, self._endpoints = self._endpoints, []
         for endpoint in endpoints:
-            await endpoint.channel.close()
+            await endpoint.close()
 
     async def ready(self, timeout_seconds: float, operation: str, only: str | None = None) -> Endpoint:
         """A connected endpoint; ``only`` restricts the choice to one address.

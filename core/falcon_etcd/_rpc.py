@@ -16,6 +16,10 @@ RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
+REQUIRE_LEADER: Final = (("hasleader", "true"),)
+"""Metadata that asks a member which lost its leader to refuse at once instead of leaving the call to its deadline."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rpc(Generic[RequestT, ResponseT]):
     """One method of one etcd service.

@@ -11,32 +11,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-import grpc
 import grpc.aio
 
-from falcon_etcd._errors import Closed, EtcdError, Unavailable, error_from_status
+from falcon_etcd._duplex import Duplex
+from falcon_etcd._errors import Unavailable, error_from_call
 from falcon_etcd._pool import Endpoint, Pool
-from falcon_etcd._rpc import RequestT, ResponseT, Rpc
+from falcon_etcd._rpc import REQUIRE_LEADER, RequestT, ResponseT, Rpc
 
 _T = TypeVar("_T")
 _RETRY_PAUSE_SECONDS: Final = 0.05
-_NO_LEADER: Final = "etcdserver: no leader"
-REQUIRE_LEADER: Final = (("hasleader", "true"),)
-"""Asks a member that lost its leader to refuse at once instead of leaving the call to its deadline."""
-
-Stream = grpc.aio.StreamStreamCall
-
-
-def failure_of(error: grpc.aio.AioRpcError, operation: str, endpoint: str, *, repeatable: bool = True) -> EtcdError:
-    """The typed error of a call that was handed to a connected channel."""
-    detail = error.details() or ""
-    return error_from_status(
-        error.code(),
-        detail,
-        operation=operation,
-        endpoint=endpoint,
-        maybe_applied=not repeatable and detail != _NO_LEADER,
-    )
 
 
 class Transport:
@@ -70,27 +53,21 @@ class Transport:
         """One request and one answer over a method that etcd only offers as a stream."""
 
         async def attempt(endpoint: Endpoint, attempt_seconds: float) -> ResponseT:
-            stream = self.stream(rpc, endpoint, attempt_seconds)
+            stream = Duplex(rpc, endpoint, operation, attempt_seconds)
             try:
-                await stream.write(request)
-                response = await stream.read()
-                if isinstance(response, rpc.response):
-                    return response
-                raise Unavailable(operation, endpoint.address, "the stream ended without an answer")
+                await stream.send(request)
+                response = await stream.receive()
+                assert response is not None  # silence ends with the stream's own deadline
+                return response
             finally:
                 stream.cancel()
 
         return await self._repeat(attempt, rpc.repeatable, operation, timeout_seconds, None)
 
-    @staticmethod
-    def stream(
-        rpc: Rpc[RequestT, ResponseT], endpoint: Endpoint, timeout_seconds: float | None = None
-    ) -> Stream[RequestT, ResponseT]:
-        """An open stream; cancel it when done. It ends when the member loses its leader."""
-        method: grpc.aio.StreamStreamMultiCallable[RequestT, ResponseT] = endpoint.channel.stream_stream(
-            rpc.path, rpc.request.SerializeToString, rpc.response.FromString
-        )
-        return method(timeout=timeout_seconds, metadata=REQUIRE_LEADER)
+    async def open(self, rpc: Rpc[RequestT, ResponseT], operation: str) -> Duplex[RequestT, ResponseT]:
+        """A stream to the endpoint in use. Raises :class:`Unavailable` when none connects within the call timeout."""
+        endpoint = await self.pool.ready(self.call_timeout_seconds, operation)
+        return Duplex(rpc, endpoint, operation)
 
     async def _repeat(
         self,
@@ -114,13 +91,14 @@ class Transport:
             try:
                 return await attempt(endpoint, remaining / 2 if repeatable and alternatives else remaining)
             except grpc.aio.AioRpcError as error:
-                typed = failure_of(error, operation, endpoint.address, repeatable=repeatable)
+                typed = error_from_call(error, operation=operation, endpoint=endpoint.address, repeatable=repeatable)
                 if not isinstance(typed, Unavailable):
                     raise typed from None
                 failure = typed
             except asyncio.CancelledError:
-                raise_if_closed(operation, endpoint.address)
-                raise
+                if _is_cancelled():
+                    raise
+                raise endpoint.gone(operation) from None
             except Unavailable as error:
                 failure = error
             self.pool.demote(endpoint)
@@ -129,8 +107,7 @@ class Transport:
             await asyncio.sleep(_RETRY_PAUSE_SECONDS)
 
 
-def raise_if_closed(operation: str, endpoint: str) -> None:
-    """Closing a channel cancels its calls, which looks like a cancellation of the caller's task. Tell them apart."""
+def _is_cancelled() -> bool:
+    """Whether a CancelledError is meant for this task; if not, it is a call's whose channel was closed."""
     task = asyncio.current_task()
-    if task is not None and not task.cancelling():
-        raise Closed(operation, endpoint, "the client was closed during the call")
+    return task is not None and task.cancelling() > 0

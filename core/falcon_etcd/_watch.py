@@ -12,11 +12,10 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-
-import grpc
-import grpc.aio
+from typing import Literal
 
 from falcon_etcd._cursor import Cursor
+from falcon_etcd._duplex import Duplex
 from falcon_etcd._errors import (
     Compacted,
     FutureRevision,
@@ -24,17 +23,16 @@ from falcon_etcd._errors import (
     error_from_reason,
 )
 from falcon_etcd._model import KeyValue, Relisted, WatchEvent, encode_key, prefix_range
-from falcon_etcd._pool import Endpoint
 from falcon_etcd._proto import kv_pb2
 from falcon_etcd._proto import rpc_pb2 as pb
 from falcon_etcd._rpc import RANGE, WATCH
-from falcon_etcd._transport import Stream, Transport, failure_of, raise_if_closed
+from falcon_etcd._transport import Transport
 
 _log = logging.getLogger("falcon_etcd")
 _QUIET_SECONDS = 5.0
 _PAUSE_SECONDS = (0.05, 1.0)
 
-WatchStream = Stream[pb.WatchRequest, pb.WatchResponse]
+WatchStream = Duplex[pb.WatchRequest, pb.WatchResponse]
 Lister = Callable[[], Awaitable[tuple[Sequence[KeyValue], int, int]]]
 """Lists the prefix: keys, revision, cluster id."""
 
@@ -86,12 +84,12 @@ class Watcher:
 
     async def _stream(self, cursor: Cursor, *, fresh: bool) -> AsyncGenerator[tuple[list[WatchEvent], Cursor], None]:
         """One stream's answers and the position after each, until it breaks (:class:`Unavailable`) or misfits."""
-        endpoint = await self._transport.pool.ready(self._transport.call_timeout_seconds, self._operation)
-        stream = self._transport.stream(WATCH, endpoint)
+        stream = await self._transport.open(WATCH, self._operation)
         try:
-            await stream.write(self._create_request(cursor.next_revision))
-            async for response in self._answers(stream, endpoint):
-                self._check(response, cursor, endpoint)
+            await stream.send(self._create_request(cursor.next_revision))
+            while True:
+                response = await self._answer(stream)
+                self._check(response, cursor, stream.endpoint.address)
                 if response.created:
                     cursor = cursor.at(response.header.cluster_id)
                     await self._confirm(cursor, fresh=fresh)
@@ -100,14 +98,22 @@ class Watcher:
                     events = [_event(event) for event in response.events]
                     cursor = cursor.seen(events, response.header.revision)
                     yield events, cursor
-        except grpc.aio.AioRpcError as error:
-            self._transport.pool.demote(endpoint)
-            raise failure_of(error, self._operation, endpoint.address) from None
-        except asyncio.CancelledError:
-            raise_if_closed(self._operation, endpoint.address)
+        except Unavailable:
+            self._transport.pool.demote(stream.endpoint)
             raise
         finally:
             stream.cancel()
+
+    async def _answer(self, stream: WatchStream) -> pb.WatchResponse:
+        """The next answer. A silent stream is asked for its progress; one that does not answer either is given up."""
+        response = await stream.receive(_QUIET_SECONDS)
+        if response is None:
+            await stream.send(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+            response = await stream.receive(_QUIET_SECONDS)
+        if response is None:
+            silence = f"silent for {2 * _QUIET_SECONDS:.0f} s"
+            raise Unavailable(self._operation, stream.endpoint.address, silence)
+        return response
 
     def _create_request(self, start_revision: int) -> pb.WatchRequest:
         start, end = prefix_range(self._prefix)
@@ -121,13 +127,13 @@ class Watcher:
             )
         )
 
-    def _check(self, response: pb.WatchResponse, cursor: Cursor, endpoint: Endpoint) -> None:
+    def _check(self, response: pb.WatchResponse, cursor: Cursor, endpoint: str) -> None:
         """Raise unless the answer continues the watch."""
         if response.compact_revision:
             raise _HistoryLostError(f"revision {cursor.next_revision} was compacted ({response.compact_revision})")
         if response.canceled:
             reason = response.cancel_reason or "watch cancelled by etcd"
-            raise error_from_reason(reason, operation=self._operation, endpoint=endpoint.address)
+            raise error_from_reason(reason, operation=self._operation, endpoint=endpoint)
         if response.created and not cursor.accepts(response.header.cluster_id, response.header.revision):
             raise _HistoryLostError(
                 f"cluster {response.header.cluster_id:x} at revision {response.header.revision} "
@@ -150,31 +156,8 @@ class Watcher:
         if not cursor.confirmed_by(found):
             raise _HistoryLostError(f"{witness.key} at revision {witness.mod_revision} is not what it was")
 
-    async def _answers(self, stream: WatchStream, endpoint: Endpoint) -> AsyncGenerator[pb.WatchResponse, None]:
-        """Read the stream; ask a silent one for its progress, give up on one that does not answer."""
-        read = asyncio.ensure_future(stream.read())
-        asked = False
-        try:
-            while True:
-                done, _ = await asyncio.wait({read}, timeout=_QUIET_SECONDS)
-                if done:
-                    response = read.result()
-                    if not isinstance(response, pb.WatchResponse):
-                        raise Unavailable(self._operation, endpoint.address, "etcd ended the stream")
-                    asked = False
-                    yield response
-                    read = asyncio.ensure_future(stream.read())
-                elif asked:
-                    self._transport.pool.demote(endpoint)
-                    raise Unavailable(self._operation, endpoint.address, f"silent for {2 * _QUIET_SECONDS:.0f} s")
-                else:
-                    asked = True
-                    await stream.write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
-        finally:
-            read.cancel()
-
 
 def _event(event: kv_pb2.Event) -> WatchEvent:
     previous = KeyValue.from_proto(event.prev_kv) if event.HasField("prev_kv") else None
-    kind = "delete" if event.type == kv_pb2.Event.DELETE else "put"
-    return WatchEvent("delete" if kind == "delete" else "put", KeyValue.from_proto(event.kv), previous)
+    kind: Literal["put", "delete"] = "delete" if event.type == kv_pb2.Event.DELETE else "put"
+    return WatchEvent(kind, KeyValue.from_proto(event.kv), previous)

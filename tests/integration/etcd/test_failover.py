@@ -1,0 +1,171 @@
+"""Lost connections and lost members: what is repeated, what is reported, and what the error says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from falcon_etcd import Client, TimedOut, Unavailable, WatchEvent
+from tests.integration.etcd.watching import history, watching
+from tests.integration.etcd_server import EtcdServer, free_port
+from tests.integration.relay import Relay
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[EtcdServer]:
+    """Three members with a leader."""
+    server = EtcdServer(tmp_path, members=3)
+    server.start()
+    async with server.client() as client:
+        await client.put("/ready", b"")
+    yield server
+    server.kill()
+
+
+async def leader_of(server: EtcdServer, client: Client) -> str:
+    """The leader's endpoint."""
+    for member in server.members:
+        status = await client.status(member.endpoint)
+        if status.is_leader:
+            return member.endpoint
+    raise AssertionError("no leader")
+
+
+async def until_leaderless(client: Client) -> None:
+    while (await client.status()).leader_id:  # noqa: ASYNC110 - etcd offers no event for it
+        await asyncio.sleep(0.02)
+
+
+async def test_nobody_there(client: Client) -> None:
+    """The error names the endpoints, the cause and the remedy; nothing was applied; it took no longer than allowed."""
+    endpoints = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]
+    async with Client(endpoints, call_timeout_seconds=0.5) as lonely:
+        with pytest.raises(Unavailable, match=r"refused.*\(check that etcd runs") as caught:
+            await lonely.put("/a", b"")
+    assert not caught.value.maybe_applied
+    assert all(endpoint in str(caught.value) for endpoint in endpoints)
+
+
+async def test_a_write_waits_for_etcd_to_come_back(etcd: EtcdServer, client: Client) -> None:
+    await client.put("/a", b"1")
+    etcd.stop()
+    waiting = asyncio.create_task(client.put("/a", b"2"))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    etcd.start()
+    await waiting
+    kv = await client.get("/a")
+    assert kv is not None
+    assert (kv.value, kv.version) == (b"2", 2)
+
+
+async def test_an_unanswered_write_is_not_repeated_and_says_so(etcd: EtcdServer, client: Client) -> None:
+    async with Relay(etcd.endpoints[0]) as relay, Client([relay.endpoint]) as far:
+        assert await far.get("/a") is None
+        relay.hold_answers()
+        put = asyncio.create_task(far.put("/a", b"1"))
+        read = asyncio.create_task(far.get("/b"))
+        assert isinstance(await anext(client.watch_prefix("/a", 2)), WatchEvent)
+        await relay.cut()
+        with pytest.raises(Unavailable, match="a write may have been applied") as caught:
+            await put
+        assert caught.value.maybe_applied
+        await relay.restore()
+        assert await read is None, "a read is repeated"
+    kv = await client.get("/a")
+    assert kv is not None
+    assert kv.version == 1
+
+
+async def test_a_call_ends_by_its_deadline(etcd: EtcdServer, client: Client) -> None:
+    await client.put("/a", b"")
+    etcd.pause()
+    async with asyncio.timeout(4), etcd.client(call_timeout_seconds=0.3) as hasty:
+        with pytest.raises(Unavailable) as caught:
+            await hasty.put("/a", b"")
+    assert not caught.value.maybe_applied, "never connected"
+    etcd.resume()
+    async with etcd.client(call_timeout_seconds=0.3) as hasty:
+        await hasty.put("/a", b"")
+        etcd.pause()
+        with pytest.raises(TimedOut, match="raise call_timeout_seconds") as caught:
+            await hasty.put("/a", b"")
+        assert caught.value.maybe_applied
+        with pytest.raises(TimedOut) as caught:
+            await hasty.get("/a")
+        assert not caught.value.maybe_applied
+    etcd.resume()
+
+
+async def test_dead_endpoints_are_passed_over(etcd: EtcdServer) -> None:
+    dead = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    async with Client([*dead, *etcd.endpoints]) as client:
+        await client.put("/a", b"")
+        assert (await client.status()).endpoint == etcd.endpoints[0]
+
+
+async def test_the_leader_is_killed(three: EtcdServer) -> None:
+    """A writer goes on, a watcher misses nothing, a lease lives; etcd's own history is the truth."""
+    async with three.client(call_timeout_seconds=1.0) as client:
+        start = await client.put("/w/first", b"")
+        leader = await leader_of(three, client)
+        # the watcher's first choice is the leader, so that its stream breaks
+        order = [leader, *(endpoint for endpoint in three.endpoints if endpoint != leader)]
+        async with (
+            Client(order) as watcher,
+            watching(watcher, "/w/") as recording,
+            await watcher.lease(2) as lease,
+        ):
+            await client.put("/alive", b"", lease.id)
+            for number in range(20):
+                await client.put(f"/w/{number}", b"")
+            three.kill(three.member_at(leader))
+            for number in range(20, 60):
+                with contextlib.suppress(Unavailable):
+                    await client.put(f"/w/{number}", b"")
+                await asyncio.sleep(0.01)
+            truth = await history(client, "/w/", start + 1)
+            await recording.until_key("/w/\uffff-end")
+            assert len(recording.listings) == 1
+            assert recording.changes[:-1] == truth
+            assert (await watcher.status()).endpoint != leader
+            await asyncio.sleep(2.5)
+            assert await client.get("/alive") is not None
+            assert not lease.lost.is_set()
+
+
+async def test_a_member_that_hangs_is_left(three: EtcdServer) -> None:
+    """Its connection stays open; reads take half of their time there and then ask another, later ones do not ask it."""
+    async with three.client(call_timeout_seconds=2.0) as client:
+        leader = await leader_of(three, client)
+        hanging = next(member for member in three.members if member.endpoint != leader)
+        order = [hanging.endpoint, leader]
+        async with Client(order, call_timeout_seconds=1.0) as stuck:
+            assert (await stuck.status()).endpoint == hanging.endpoint
+            three.pause(hanging)
+            assert await stuck.get("/ready") is not None
+            started = time.monotonic()
+            await stuck.put("/a", b"")
+            assert time.monotonic() - started < 1.0, "the hanging member is not asked again"
+        three.resume(hanging)
+
+
+async def test_without_a_quorum_nothing_was_applied(three: EtcdServer) -> None:
+    survivor, *others = three.members
+    async with Client([survivor.endpoint], call_timeout_seconds=1.5) as client:
+        await client.put("/a", b"1")
+        three.kill(*others)
+        await until_leaderless(client)
+        with pytest.raises(Unavailable, match="no leader") as caught:
+            await client.put("/a", b"2")
+        assert not caught.value.maybe_applied
+        three.start(*others)
+    async with three.client() as client:
+        kv = await client.get("/a")
+        assert kv is not None
+        assert kv.value == b"1"
