@@ -1,0 +1,171 @@
+"""A real kube-apiserver with its etcd and nothing else: what a test of schemas, CEL, RBAC or Helm needs, in seconds.
+
+No controller and no kubelet run, so nothing is garbage-collected, no pod starts and no service account is made by itself.
+Both processes listen on loopback alone, keep everything under one temporary folder, and die with their parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CACHE_BIN = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "bin"
+TOKEN = "admin-of-a-throwaway-cluster"  # noqa: S105 - guards a loopback server that lives for one test session
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 5.0
+
+
+class MissingBinaryError(RuntimeError):
+    """A program is neither in the cache nor on PATH; the message names it and the remedy."""
+
+
+def binary(name: str) -> str:
+    """Path of one of the project's pinned binaries, or of its namesake on PATH."""
+    cached = CACHE_BIN / name
+    found = str(cached) if cached.exists() else shutil.which(name)
+    if found is None:
+        raise MissingBinaryError(f"{name} is not in {CACHE_BIN}: run `make cluster-build`")
+    return found
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """A running server; the token belongs to ``system:masters``."""
+
+    url: str
+    ca_file: Path
+    kubeconfig: Path
+    work_dir: Path
+
+    def run(self, *argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run kubectl or helm against this server; the caller judges the exit status."""
+        return subprocess.run(
+            [binary(argv[0]), *argv[1:]],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.work_dir)},
+        )
+
+    def ok(self, *argv: str, stdin: str | None = None) -> str:
+        """The stdout of a command that must succeed."""
+        done = self.run(*argv, stdin=stdin)
+        assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+
+@contextlib.contextmanager
+def running_apiserver() -> Iterator[ApiServer]:
+    """Start etcd and kube-apiserver, wait until they are ready, and stop them at the end."""
+    with contextlib.ExitStack() as stack:
+        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="falcon-apiserver-")))
+        etcd_url = f"http://127.0.0.1:{_free_port()}"
+        stack.enter_context(_process(work_dir, "etcd", *_etcd_flags(work_dir, etcd_url)))
+        port = _free_port()
+        ca_file = work_dir / "certs" / "apiserver.crt"
+        server = stack.enter_context(_process(work_dir, "kube-apiserver", *_apiserver_flags(work_dir, etcd_url, port)))
+        _wait_ready(server, port, work_dir / "kube-apiserver.log")
+        url = f"https://127.0.0.1:{port}"
+        kubeconfig = work_dir / "kubeconfig"
+        kubeconfig.write_text(_kubeconfig(url, ca_file))
+        kubeconfig.chmod(0o600)
+        yield ApiServer(url=url, ca_file=ca_file, kubeconfig=kubeconfig, work_dir=work_dir)
+
+
+def _etcd_flags(work_dir: Path, url: str) -> list[str]:
+    return [
+        f"--data-dir={work_dir / 'etcd'}",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+        f"--listen-peer-urls=http://127.0.0.1:{_free_port()}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def _apiserver_flags(work_dir: Path, etcd_url: str, port: int) -> list[str]:
+    tokens = work_dir / "tokens.csv"
+    tokens.write_text(f"{TOKEN},admin,admin,system:masters\n")
+    key = work_dir / "service-account.key"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=30)
+    return [
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={work_dir / 'certs'}",
+        f"--etcd-servers={etcd_url}",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={tokens}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        # no controller makes the default service accounts that this plugin would demand of pods
+        "--disable-admission-plugins=ServiceAccount",
+        "--v=1",
+    ]
+
+
+@contextlib.contextmanager
+def _process(work_dir: Path, name: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program with its output in ``<name>.log``; it is killed also when this process dies."""
+    with (work_dir / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", binary(name), *flags],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=work_dir,
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    insecure = ssl._create_unverified_context()  # its certificate is written only while it starts
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=insecure)
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+            connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {TOKEN}"})
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        time.sleep(0.1)
+    tail = log.read_text(errors="replace")[-4000:]
+    raise RuntimeError(f"kube-apiserver is not ready (exit status {server.poll()}):\n{tail}")
+
+
+def _kubeconfig(url: str, ca_file: Path) -> str:
+    return f"""\
+apiVersion: v1
+kind: Config
+current-context: throwaway
+clusters: [{{name: throwaway, cluster: {{server: "{url}", certificate-authority: "{ca_file}"}}}}]
+users: [{{name: admin, user: {{token: "{TOKEN}"}}}}]
+contexts: [{{name: throwaway, context: {{cluster: throwaway, user: admin}}}}]
+"""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
