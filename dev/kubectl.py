@@ -1,4 +1,4 @@
-"""kubectl as a user types it, for the demo and the end-to-end tests: text where people read it, JSON where code does."""
+"""kubectl as a user types it, for the demo and the end-to-end tests."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""``python -m dev.cluster``: up, down, status, load images, hurt and heal nodes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dev.cluster import build, faults, images, lifecycle
+from dev.cluster.process import ClusterError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dev.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start the cluster; clean over whatever an earlier run left")
+    up.add_argument("--workers", type=int, default=3)
+    up.add_argument("--spares", type=int, default=1)
+    up.add_argument("--node-cores", type=float, default=0.5, help="CPU capacity of each worker and spare")
+    commands.add_parser("down", help="stop it and leave nothing behind")
+    commands.add_parser("status", help="what runs, and which faults are on")
+    commands.add_parser("build", help="build the binaries only")
+    load = commands.add_parser("load", help="import image archives on the nodes that lack them")
+    load.add_argument("archives", nargs="+", type=Path)
+    slow = commands.add_parser("slow", help="leave a node's pods a share of their CPU, by quota")
+    slow.add_argument("node")
+    slow.add_argument("factor", type=float)
+    compete = commands.add_parser("compete", help="a competing process on a node, without any quota")
+    compete.add_argument("node")
+    compete.add_argument("--share", type=float, default=0.67, help="of the node's capacity")
+    link = commands.add_parser("link", help="limit a node's link to a rate, e.g. 50mbit")
+    link.add_argument("node")
+    link.add_argument("rate")
+    for name, text in (("cut", "take a node's link down"), ("kill", "SIGKILL a node"), ("heal", "undo its faults")):
+        commands.add_parser(name, help=text).add_argument("node")
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    try:
+        match options.command:
+            case "up":
+                lifecycle.up(lifecycle.Options(options.workers, options.spares, options.node_cores))
+            case "down":
+                lifecycle.down()
+            case "status":
+                print(lifecycle.status())
+            case "build":
+                build.build_all()
+            case "load":
+                images.load(options.archives, lifecycle.Options.load().nodes())
+            case "slow":
+                faults.slow(options.node, options.factor)
+            case "compete":
+                faults.compete(options.node, options.share)
+            case "link":
+                faults.link(options.node, options.rate)
+            case "cut":
+                faults.cut(options.node)
+            case "kill":
+                faults.kill(options.node)
+            case "heal":
+                faults.heal(options.node)
+    except ClusterError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The cluster's binaries, built once from pinned Go modules (``tools/*/go.mod``) into the cache and reused.
+
+A tool is rebuilt only when its folder or its recipe changes: the stamp is their hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dev.cluster.layout import BIN, CACHE
+from dev.cluster.process import ClusterError
+
+TOOLS = Path(__file__).resolve().parent / "tools"
+KUBERNETES_VERSION = "1.36.3"
+_KUBERNETES_FLAGS = (
+    f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION} "
+    "-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
+)
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One module: its packages by the name of the binary."""
+
+    folder: str
+    packages: dict[str, str]
+    ldflags: str = ""
+    cgo: bool = False
+    tags: str = ""
+
+    def stamp(self) -> str:
+        digest = hashlib.sha256(repr(self).encode())
+        for path in sorted((TOOLS / self.folder).iterdir()):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+ALL = (
+    Tool("etcd", {"etcd": "."}),
+    Tool("etcdctl", {"etcdctl": "go.etcd.io/etcd/etcdctl/v3"}),
+    Tool(
+        "kubernetes",
+        {
+            name: f"k8s.io/kubernetes/cmd/{name}"
+            for name in (
+                "kube-apiserver",
+                "kubectl",
+                "kube-controller-manager",
+                "kube-scheduler",
+                "kubelet",
+                "kube-proxy",
+            )
+        },
+        ldflags=_KUBERNETES_FLAGS,
+    ),
+    Tool("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+    Tool(
+        "containerd",
+        {name: f"{_CONTAINERD}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
+        ldflags="-X github.com/containerd/containerd/v2/version.Version=2.4.2",
+    ),
+    Tool("runc", {"runc": "github.com/opencontainers/runc"}, cgo=True, tags="seccomp"),
+    Tool("coredns", {"coredns": "."}),
+)
+
+
+def build_all() -> None:
+    """Build what is missing or stale, a line a binary.
+
+    Raises:
+        ClusterError: no Go, or a build failed (with the compiler's last lines).
+    """
+    BIN.mkdir(parents=True, exist_ok=True)
+    stale = [tool for tool in ALL if not _fresh(tool)]
+    if stale and shutil.which("go") is None:
+        raise ClusterError("go is not on PATH: install Go 1.26 or newer; Kubernetes is built from Go modules")
+    for tool in stale:
+        target = _folder(tool)
+        target.mkdir(parents=True, exist_ok=True)
+        for name, package in tool.packages.items():
+            _build(tool, name, package, target)
+        for name in tool.packages:
+            link = BIN / f".{name}.new"
+            link.unlink(missing_ok=True)
+            link.symlink_to(target / name)
+            link.rename(BIN / name)
+    _build_pause()
+
+
+def _folder(tool: Tool) -> Path:
+    return CACHE / "tools" / f"{tool.folder}-{tool.stamp()}"
+
+
+def _fresh(tool: Tool) -> bool:
+    folder = _folder(tool)
+    return all((folder / name).exists() and (BIN / name).resolve() == folder / name for name in tool.packages)
+
+
+def _build(tool: Tool, name: str, package: str, target: Path) -> None:
+    if (target / name).exists():
+        return
+    started = time.monotonic()
+    print(f"  building {name} …", end="", flush=True)
+    command = ["go", "build", "-ldflags", f"-s -w {tool.ldflags}".strip()]
+    if tool.tags:
+        command += ["-tags", tool.tags]
+    done = subprocess.run(
+        [*command, "-o", str(target / f".{name}"), package],
+        cwd=TOOLS / tool.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "CGO_ENABLED": "1" if tool.cgo else "0", "GOFLAGS": "-buildvcs=false"},
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"\nbuilding {name} failed:\n" + "\n".join(done.stderr.splitlines()[-15:]))
+    (target / f".{name}").rename(target / name)
+    print(f" {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _build_pause() -> None:
+    """The pod sandbox's process: waits for a signal, reaps children; static, so its image is one file."""
+    source = TOOLS / "pause" / "pause.c"
+    target = BIN / "pause"
+    if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
+        return
+    done = subprocess.run(
+        ["cc", "-static", "-Os", "-s", "-o", str(target), str(source)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"building pause failed (is a C compiler with a static libc installed?):\n{done.stderr}")

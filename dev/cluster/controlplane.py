@@ -1,0 +1,158 @@
+"""etcd, kube-apiserver, controller-manager, scheduler and CoreDNS, as processes of the root namespace."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from dev.cluster.layout import (
+    API_PORT,
+    BIN,
+    CLUSTER,
+    ETCD_PEER_PORT,
+    ETCD_PORT,
+    GATEWAY,
+    KUBECONFIG,
+    PKI,
+    SERVICE_DNS,
+    SERVICE_SUBNET,
+)
+from dev.cluster.pki import write_kubeconfig
+from dev.cluster.process import Processes, run, wait
+
+NAMES = ("coredns", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "kube-etcd")
+
+
+def start_api(processes: Processes) -> None:
+    """etcd and the API server; returns when it is ready."""
+    processes.start(
+        "kube-etcd",
+        [
+            BIN / "etcd",
+            f"--data-dir={CLUSTER}/etcd",
+            f"--listen-client-urls=http://127.0.0.1:{ETCD_PORT}",
+            f"--advertise-client-urls=http://127.0.0.1:{ETCD_PORT}",
+            f"--listen-peer-urls=http://127.0.0.1:{ETCD_PEER_PORT}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{ETCD_PEER_PORT}",
+            f"--initial-cluster=default=http://127.0.0.1:{ETCD_PEER_PORT}",
+            "--unsafe-no-fsync",  # a cluster that is thrown away
+            "--log-level=warn",
+        ],
+    )
+    processes.start(
+        "kube-apiserver",
+        [
+            BIN / "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{ETCD_PORT}",
+            f"--bind-address={GATEWAY}",
+            f"--advertise-address={GATEWAY}",
+            f"--secure-port={API_PORT}",
+            f"--tls-cert-file={PKI}/apiserver.crt",
+            f"--tls-private-key-file={PKI}/apiserver.key",
+            f"--client-ca-file={PKI}/ca.crt",
+            f"--kubelet-client-certificate={PKI}/admin.crt",
+            f"--kubelet-client-key={PKI}/admin.key",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--service-account-key-file={PKI}/sa.pub",
+            f"--service-account-signing-key-file={PKI}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-cluster-ip-range={SERVICE_SUBNET}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--profiling=false",
+        ],
+    )
+    write_kubeconfig(KUBECONFIG, "admin")
+    wait("kube-apiserver is ready", api_ready, 60, "kube-apiserver")
+
+
+def start_rest(processes: Processes) -> None:
+    """Controllers, scheduler, DNS."""
+    for name, certificate in (("controller-manager", "controller-manager"), ("scheduler", "scheduler")):
+        write_kubeconfig(CLUSTER / f"{name}.kubeconfig", certificate)
+    processes.start(
+        "kube-controller-manager",
+        [
+            BIN / "kube-controller-manager",
+            f"--kubeconfig={CLUSTER}/controller-manager.kubeconfig",
+            f"--service-account-private-key-file={PKI}/sa.key",
+            f"--root-ca-file={PKI}/ca.crt",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            "--node-monitor-period=2s",
+            "--node-monitor-grace-period=20s",  # the default is 50 s: a dead node shows while a test waits for it
+            "--bind-address=127.0.0.1",
+        ],
+    )
+    processes.start(
+        "kube-scheduler",
+        [
+            BIN / "kube-scheduler",
+            f"--kubeconfig={CLUSTER}/scheduler.kubeconfig",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        ],
+    )
+    _start_dns(processes)
+
+
+def _start_dns(processes: Processes) -> None:
+    """CoreDNS listens on the bridge; a Service without selector carries it to the usual cluster address."""
+    corefile = CLUSTER / "Corefile"
+    corefile.write_text(
+        f".:53 {{\n  bind {GATEWAY}\n  errors\n  ready {GATEWAY}:8181\n"
+        f"  kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {KUBECONFIG}\n  }}\n  cache 5\n}}\n"
+    )
+    processes.start("coredns", [BIN / "coredns", "-conf", corefile])
+    ports = [("dns", 53, "UDP"), ("dns-tcp", 53, "TCP")]
+    meta = {"name": "kube-dns", "namespace": "kube-system"}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta,
+        "spec": {
+            "clusterIP": SERVICE_DNS,
+            "ports": [{"name": name, "port": port, "protocol": protocol} for name, port, protocol in ports],
+        },
+    }
+    slice_ = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {**meta, "labels": {"kubernetes.io/service-name": "kube-dns"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [GATEWAY]}],
+        "ports": [{"name": name, "port": port, "protocol": protocol} for name, port, protocol in ports],
+    }
+    for manifest in (service, slice_):
+        kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+
+def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> str:
+    """kubectl as the cluster's administrator."""
+    return run(BIN / "kubectl", f"--kubeconfig={KUBECONFIG}", *arguments, stdin=stdin, check=check)
+
+
+def api_ready() -> bool:
+    """Whether /readyz says ok."""
+    context = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
+    context.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")
+    try:
+        with urllib.request.urlopen(f"https://{GATEWAY}:{API_PORT}/readyz", timeout=2, context=context) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def stop(processes: Processes) -> None:
+    """The API server first: once etcd is gone it does not end on SIGTERM."""
+    for name in NAMES:
+        processes.stop([name], signal.SIGTERM, grace_seconds=4)
+
+
+def data_folder() -> Path:
+    """etcd's data: gone with the cluster."""
+    return CLUSTER / "etcd"

@@ -1,0 +1,81 @@
+"""The network: one bridge in the root namespace, one namespace and veth a node, plain routes between pod subnets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dev.cluster.layout import BRIDGE, CLUSTER, GATEWAY, Node
+from dev.cluster.process import run
+
+_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+_FORWARD_BEFORE = CLUSTER / "ip_forward.before"
+
+
+def create(nodes: list[Node]) -> None:
+    """Bridge, namespaces, veths, addresses, routes."""
+    if not _FORWARD_BEFORE.exists():
+        _FORWARD_BEFORE.parent.mkdir(parents=True, exist_ok=True)
+        _FORWARD_BEFORE.write_text(_FORWARD.read_text())
+    _FORWARD.write_text("1")
+    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "address", "add", f"{GATEWAY}/24", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "up")
+    for node in nodes:
+        _create_node(node, nodes)
+
+
+def _create_node(node: Node, nodes: list[Node]) -> None:
+    run("ip", "netns", "add", node.namespace)
+    run("ip", "link", "add", node.veth, "type", "veth", "peer", "name", "eth0", "netns", node.namespace)
+    run("ip", "link", "set", node.veth, "master", BRIDGE, "up")
+    commands = [
+        "link set lo up",
+        f"address add {node.address}/24 dev eth0",
+        "link set eth0 up",
+        f"route add default via {GATEWAY}",
+        *(f"route add {other.pod_subnet} via {other.address}" for other in nodes if other is not node),
+    ]
+    run("ip", "-netns", node.namespace, "-batch", "-", stdin="\n".join(commands) + "\n")
+    run("nsenter", f"--net=/run/netns/{node.namespace}", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    run("ip", "route", "replace", node.pod_subnet, "via", node.address)
+
+
+def remove(nodes: list[Node]) -> None:
+    """Undo ``create``, whatever part of it exists."""
+    for node in nodes:
+        run("ip", "netns", "delete", node.namespace, check=False)
+        run("ip", "link", "delete", node.veth, check=False)
+    run("ip", "link", "delete", BRIDGE, check=False)
+    if _FORWARD_BEFORE.exists():
+        _FORWARD.write_text(_FORWARD_BEFORE.read_text())
+        _FORWARD_BEFORE.unlink()
+
+
+def set_link(node: Node, up: bool) -> None:
+    """Cut a node off the bridge, or join it again."""
+    run("ip", "link", "set", node.veth, "up" if up else "down")
+
+
+def limit(node: Node, rate: str | None) -> None:
+    """Shape the node's traffic to a rate such as ``50mbit`` (tc tbf on both ends of its veth); None: no limit."""
+    inside = ("nsenter", f"--net=/run/netns/{node.namespace}")
+    ends: list[tuple[tuple[str, ...], str]] = [((), node.veth), (inside, "eth0")]
+    for prefix, device in ends:
+        run(*prefix, "tc", "qdisc", "delete", "dev", device, "root", check=False)
+        if rate:
+            run(
+                *prefix,
+                "tc",
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                "root",
+                "tbf",
+                "rate",
+                rate,
+                "burst",
+                "64kb",
+                "latency",
+                "50ms",
+            )
