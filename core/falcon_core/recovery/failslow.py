@@ -1,0 +1,281 @@
+"""The ladder for fail-slow: detect, locate, endure while it is cheaper, act, check that it helped (FALCON §5).
+
+``Detected``: the agents report an onset, or the job is slow against its own earlier generations. Nobody is named, and
+no action is taken. ``Located``: the median rule names the culprit; the loss counts from the onset. ``Mitigating``: a pod
+is prepared on another node while training goes on. ``Checking``: the new generation runs; its iteration time decides.
+
+Relief is judged on the culprit's own compute time, not on the job's iteration time.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.failstop import resumed_at
+from falcon_core.recovery.locate import locate, no_longer_slow
+from falcon_core.recovery.observation import (
+    Abandon,
+    Action,
+    Observation,
+    Policy,
+    Prepare,
+    RankSeen,
+    SlowClosed,
+    Switch,
+)
+from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import ignore, replace_node
+
+REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way
+CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
+CHECK_SECONDS = 60.0  # after which a replacement that has not brought the time back did not help
+replace = msgspec.structs.replace
+
+_DEFAULT_OVERHEADS = {
+    ignore.TYPE: ignore.DEFAULT_OVERHEAD_SECONDS,
+    replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
+}
+
+
+def iteration_ns(ranks: list[RankSeen], width: int) -> float | None:
+    """The job's iteration time: the median over the ranks of their newest ``width`` iterations' median."""
+    newest = [statistics.median(rank.iteration_ns[-width:]) for rank in ranks if rank.iteration_ns]
+    return statistics.median(newest) if newest else None
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """One look at the job; call after the ladder for fail-stop, which goes first."""
+    state = _learn_healthy(state, obs, policy)
+    slow = state.slow
+    if slow is None:
+        return _detect(state, obs, policy), []
+    if slow.phase == "Checking":
+        return _check(state, slow, obs, policy)
+    if obs.running and state.stop is None:
+        if slow.phase == "Detected":
+            return _watch(state, slow, obs, policy)
+        slow = _count(slow, obs)
+        if no_longer_slow(slow, obs, policy):
+            return _relieved(state, slow, obs)
+        state = replace(state, slow=slow)
+    if slow.phase == "Mitigating":
+        return _mitigate(state, slow, obs)
+    if obs.running and state.stop is None:
+        return _ladder(state, slow, obs, policy)
+    return state, []
+
+
+def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """The healthy time follows the agents' reference while the job is well, but does not take a slow start for it."""
+    known = [rank.healthy_iteration_ns for rank in obs.ranks if rank.healthy_iteration_ns]
+    if not obs.running or state.slow is not None or not known or any(rank.onset for rank in obs.ranks):
+        return state
+    now = int(statistics.median(known))
+    before = state.healthy_ns
+    if before is not None and now > before * (1 + policy.verify):
+        return state
+    return replace(state, healthy_ns=now)
+
+
+def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    if not obs.running or state.stop is not None:
+        return state
+    tracked = [rank for rank in obs.ranks if rank.iterations and rank.fresh]
+    onsets = [rank.onset for rank in tracked if rank.onset is not None]
+    level = iteration_ns(tracked, policy.consecutive)
+    if not tracked or level is None:
+        return state
+    if 2 * len(onsets) > len(tracked):
+        first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
+        found = SlowIncident(
+            id="",
+            phase="Detected",
+            onset_at=first.unix_ns / 1e9,
+            onset_generation=obs.generation,
+            onset_iteration=first.iteration,
+            reported_iteration=first.reported_iteration,
+            healthy_ns=min(first.before_ns, state.healthy_ns or first.before_ns),
+            slow_ns=int(level),
+            loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
+        )
+    elif _slow_from_the_start(state, tracked, policy):
+        assert state.healthy_ns is not None
+        found = SlowIncident(
+            id="",
+            phase="Detected",
+            onset_at=resumed_at(obs),
+            onset_generation=obs.generation,
+            onset_iteration=1,
+            reported_iteration=max(rank.iterations for rank in tracked),
+            healthy_ns=state.healthy_ns,
+            slow_ns=int(level),
+            loss=ski_rental.Loss(generation=obs.generation),
+        )
+    else:
+        return state
+    return replace(state, slow=found)
+
+
+def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
+    """No onset, but slower than the job's earlier generations (DESIGN §2, level)."""
+    if state.healthy_ns is None or any(rank.onset for rank in tracked):
+        return False
+    bound = state.healthy_ns * (1 + policy.verify)
+    width = 2 * policy.consecutive
+    return all(len(rank.iteration_ns) >= width and min(rank.iteration_ns[-width:]) > bound for rank in tracked)
+
+
+def _watch(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Detected: forget it if it passes, name the culprit if the median rule can."""
+    slow = _count(slow, obs)
+    culprit = locate(obs, policy)
+    if culprit is None:
+        return replace(state, slow=None if no_longer_slow(slow, obs, policy) else slow), []
+    state = replace(state, incidents=state.incidents + 1)
+    slow = replace(slow, id=f"{policy.job}-{state.incidents}", phase="Located", culprit=culprit, refreshed_at=obs.now)
+    return _ladder(replace(state, slow=slow), slow, obs, policy)
+
+
+def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
+    """Add the loss of the iterations since the last look."""
+    done = max((rank.iterations for rank in obs.ranks), default=0)
+    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
+    fresh = done - counted
+    level = iteration_ns(obs.ranks, max(1, fresh)) if fresh > 0 else None
+    if level is None:
+        return slow
+    loss = ski_rental.accumulate(
+        slow.loss, generation=obs.generation, iterations=done, slow_ns=level, healthy_ns=slow.healthy_ns
+    )
+    return replace(slow, loss=loss, slow_ns=int(iteration_ns(obs.ranks, 16) or level) if fresh >= 16 else int(level))
+
+
+def _ladder(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Located: apply whatever the loss has paid for."""
+    current = locate(obs, policy)
+    if current is not None and current.rank == _named(slow).rank and obs.now - slow.refreshed_at >= REFRESH_SECONDS:
+        slow = replace(slow, culprit=current, refreshed_at=obs.now)
+    actions: list[Action] = []
+    while (strategy := _next(state, slow, policy)) is not None and ski_rental.due(strategy, slow.loss):
+        applied = Applied(
+            strategy=strategy.name,
+            at=obs.now,
+            loss_seconds=slow.loss.seconds,
+            overhead_seconds=strategy.overhead_seconds,
+            observed_only=not policy.enforce and strategy.name != ignore.TYPE,
+        )
+        if strategy.name == replace_node.TYPE and policy.enforce:
+            if current is None or current.rank != _named(slow).rank or obs.now < slow.retry_at:
+                break  # named, but not slow at this moment: wait for it
+            hindrance = replace_node.hindrance(obs.spares)
+            if hindrance:
+                slow = replace(slow, blocked=hindrance)
+                break
+            actions.append(
+                Prepare(_named(slow).replica, f"rank {current.rank} computes {current.slowdown:.1f}x slower")
+            )
+            slow = replace(slow, phase="Mitigating", blocked="")
+        slow = replace(slow, applied=[*slow.applied, applied])
+    return replace(state, slow=slow), actions
+
+
+def _named(slow: SlowIncident) -> Culprit:
+    assert slow.culprit is not None  # every phase after Detected has one
+    return slow.culprit
+
+
+def _next(state: RecoveryState, slow: SlowIncident, policy: Policy) -> ski_rental.Candidate | None:
+    """Learned overheads first, then configured, then our own guess; what this version cannot do does not apply."""
+    candidates = []
+    for name, configured in policy.strategies:
+        if name in _DEFAULT_OVERHEADS:
+            guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
+            candidates.append(ski_rental.Candidate(name=name, overhead_seconds=state.overheads.get(name, guess)))
+    return ski_rental.next_strategy(candidates, [one.strategy for one in slow.applied])
+
+
+def next_step(state: RecoveryState, policy: Policy) -> ski_rental.Candidate | None:
+    """What the ladder would do next about the open slowdown, for display."""
+    return _next(state, state.slow, policy) if state.slow is not None else None
+
+
+def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    """Wait until the prepared pod can take over; training goes on meanwhile."""
+    moving = [one for one in state.replacements if one.replica == _named(slow).replica and one.aside]
+    if not moving:  # the ladder for fail-stop took it, or the intent was withdrawn
+        return replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)), []
+    aside = obs.asides.get(moving[0].pod_name)
+    if aside is None:
+        return state, []
+    if aside.ready:
+        slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=aside.claimed_node or moving[0].node)
+        return replace(state, slow=slow), [Switch(moving[0].replica)]
+    failure = replace_node.failed(aside, obs.now - moving[0].at)
+    if not failure:
+        return state, []
+    slow = replace(
+        slow,
+        phase="Located",
+        blocked=failure,
+        retry_at=obs.now + replace_node.RETRY_SECONDS,
+        applied=[one for one in slow.applied if one.strategy != replace_node.TYPE],
+    )
+    return replace(state, slow=slow), [Abandon(moving[0].replica)]
+
+
+def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    level = iteration_ns(obs.ranks, 8)
+    closed = SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
+    actions: list[Action] = [closed]
+    if slow.phase == "Mitigating":
+        actions.insert(0, Abandon(_named(slow).replica))
+    return replace(state, slow=None), actions
+
+
+def _check(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """The replacement trains: did it help, and what did it cost?"""
+    if not obs.running or state.stop is not None:
+        return state, []
+    tracked = [rank for rank in obs.ranks if rank.iterations]
+    done = min((rank.iterations for rank in tracked), default=0)
+    if slow.trained_at is None:
+        if not tracked or len(tracked) < len(obs.ranks):
+            if obs.running_seconds < 2 * CHECK_SECONDS:
+                return state, []
+            return _judged(state, slow, None)
+        slow = replace(slow, trained_at=resumed_at(obs))
+        state = replace(state, slow=slow)
+    level = iteration_ns(tracked, policy.consecutive)
+    assert slow.trained_at is not None
+    if level is None or done < CHECK_ITERATIONS * policy.consecutive:
+        return state, []
+    if level <= slow.healthy_ns * (1 + policy.verify):
+        return _judged(state, slow, level, helped=True)
+    return _judged(state, slow, level) if obs.now - slow.trained_at > CHECK_SECONDS else (state, [])
+
+
+def _judged(
+    state: RecoveryState, slow: SlowIncident, level: float | None, helped: bool = False
+) -> tuple[RecoveryState, list[Action]]:
+    cost = None
+    overheads = state.overheads
+    if slow.trained_at is not None and slow.switched_at is not None:
+        cost = max(0.0, slow.trained_at - slow.switched_at)
+        learned = ski_rental.learn(overheads.get(replace_node.TYPE), cost)
+        overheads = {**overheads, replace_node.TYPE: round(learned, 2)}
+    closed = SlowClosed(
+        incident=slow,
+        outcome="Helped" if helped else "NotHelped",
+        iteration_ns=None if level is None else int(level),
+        cost_seconds=cost,
+    )
+    return replace(state, slow=None, overheads=overheads), [closed]

@@ -1,0 +1,182 @@
+"""The ladder for fail-stop: restart the processes, then replace the node, within a budget (DESIGN §2; Unicron §4.2).
+
+An incident opens at the first sign and closes when iterations are seen again. A failure in between recurs within the
+same incident. While the old generation is being stopped the diagnosis may still become clearer: the first sign of a
+dead node is often a peer's broken collective, and the lease that tells them apart runs out seconds later.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_core.model import Cause, Severity
+from falcon_core.recovery.faults import member_faults, rank_fault, start_fault
+from falcon_core.recovery.observation import (
+    Action,
+    GiveUp,
+    Observation,
+    Policy,
+    Recreate,
+    Replace,
+    Restart,
+    StopClosed,
+    Switch,
+)
+from falcon_core.recovery.state import Attempt, Fault, RecoveryState, Step, StopIncident
+from falcon_core.recovery.strategies import restart_processes
+from falcon_core.recovery.witness import judge
+
+UNTRACKED_SECONDS = 20.0  # ranks that show no iterations count as training after so long without a failure
+replace = msgspec.structs.replace
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """One look at the job."""
+    if state.stop is not None and obs.running and training(obs):
+        return _close(state, obs)
+    live = judge(obs, state.stop)
+    members = [fault for fault in member_faults(obs, live) if obs.running or not _under_way(state, obs, fault)]
+    if members:
+        return _act(state, obs, policy, members)
+    if not obs.running:
+        return _refine(state, obs), []
+    failure = rank_fault(obs.ranks, obs.members) or start_fault(obs.members)
+    return _act(state, obs, policy, [failure]) if failure is not None else (state, [])
+
+
+def training(obs: Observation) -> bool:
+    """Whether every rank that can be seen runs, and the job has been seen to move."""
+    if not obs.running or not obs.ranks:
+        return False
+    seen = [rank for rank in obs.ranks if rank.process != "Unknown"]
+    if not seen or any(rank.process != "Running" for rank in seen):
+        return False
+    if len(seen) < len(obs.ranks) and not any(member.alive is False for member in obs.members):
+        return False  # somebody has yet to report
+    return any(rank.iterations > 0 for rank in seen) or obs.running_seconds >= UNTRACKED_SECONDS
+
+
+def resumed_at(obs: Observation) -> float:
+    """When the generation's first iteration began, reckoned back from those seen since (unix seconds)."""
+    moved = [
+        rank.iterations * sum(rank.iteration_ns) / len(rank.iteration_ns) / 1e9
+        for rank in obs.ranks
+        if rank.iterations and rank.iteration_ns
+    ]
+    return obs.now - min(max(moved, default=0.0), obs.running_seconds)
+
+
+def _under_way(state: RecoveryState, obs: Observation, fault: Fault) -> bool:
+    """A replica whose pod is being made anew needs no second one, unless the new one fails too."""
+    member = obs.members[fault.replica]
+    return member.pod == "Awaited" and fault.severity is not Severity.SEV1
+
+
+def _act(
+    state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]
+) -> tuple[RecoveryState, list[Action]]:
+    first = faults[0]
+    culprit = obs.members[first.replica]
+    attempts = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
+    verdict: restart_processes.Verdict = "Restart"
+    if first.counts and first.severity is not Severity.SEV1:
+        verdict = restart_processes.verdict(
+            attempts,
+            node=culprit.node,
+            restarts=policy.restarts,
+            program_at_fault=_program_at_fault(obs, first),
+        )
+        if verdict != "GiveUp":
+            attempts = [*attempts, Attempt(at=obs.now, node=culprit.node, kind=verdict)]
+    state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
+    if verdict == "GiveUp":
+        closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
+        return replace(state, stop=None), [closed, GiveUp(_farewell(incident, policy))]
+    actions: list[Action] = []
+    for fault in faults:
+        member = obs.members[fault.replica]
+        if any(one.replica == fault.replica and one.aside for one in state.replacements) and _pod_fault(fault):
+            actions.append(Switch(fault.replica))
+        elif fault.severity is Severity.SEV1 or (fault is first and verdict == "Replace"):
+            actions.append(
+                Replace(fault.replica, _reason(fault), fault.severity is Severity.SEV1, fault.node_not_ready)
+            )
+        elif _pod_fault(fault):
+            actions.append(Recreate(fault.replica, member.node_usable))
+    if not actions:
+        actions.append(Restart())
+    generation = obs.generation + 1 if obs.running else obs.generation
+    steps = [
+        Step(at=obs.now, what=_step_name(action), generation=generation, node=culprit.node) for action in actions[:1]
+    ]
+    return replace(state, stop=replace(incident, done=[*incident.done, *steps][-8:])), actions
+
+
+def _step_name(action: Action) -> Literal["Restart", "Recreate", "Replace"]:
+    if isinstance(action, Restart):
+        return "Restart"
+    return "Recreate" if isinstance(action, Recreate) else "Replace"
+
+
+def _pod_fault(fault: Fault) -> bool:
+    return fault.cause in (Cause.POD_LOST, Cause.NODE_LOST)
+
+
+def _program_at_fault(obs: Observation, fault: Fault) -> bool:
+    """It fails by its own exit code before its first iteration: no node is to blame."""
+    return fault.cause is Cause.PROCESS_FAILED and not any(rank.iterations for rank in obs.ranks)
+
+
+def _reason(fault: Fault) -> str:
+    return f"{fault.text} ({fault.witness})" if fault.witness else fault.text
+
+
+def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) -> tuple[RecoveryState, StopIncident]:
+    """Open an incident, or let the fault join the open one."""
+    told = state.stop
+    if told is None:
+        state = replace(state, incidents=state.incidents + 1)
+        told = StopIncident(
+            id=f"{policy.job}-{state.incidents}",
+            fault=fault,
+            generation=obs.generation,
+            iterations=max((rank.iterations for rank in obs.ranks), default=0),
+            since=min(fault.ended_at or obs.now, obs.now),
+            detected_at=obs.now,
+        )
+    elif obs.running:
+        told = replace(told, fault=fault, recurrences=told.recurrences + 1, detected_at=obs.now)
+    elif fault.severity <= told.fault.severity:
+        told = replace(told, fault=fault)
+    return replace(state, stop=told), told
+
+
+def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
+    """While the old generation stops: a report that arrives late may show who failed first."""
+    told = state.stop
+    if told is None or told.fault.ended_at is None or told.fault.severity is Severity.SEV1:
+        return state
+    fault = rank_fault(obs.ranks, obs.members, before=told.detected_at)
+    if fault is None or fault.ended_at is None:
+        return state
+    if (fault.symptom, fault.ended_at) >= (told.fault.symptom, told.fault.ended_at):
+        return state
+    return replace(state, stop=replace(told, fault=fault, since=min(told.since, fault.ended_at)))
+
+
+def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
+    assert state.stop is not None
+    closed = StopClosed(incident=state.stop, resumed=True, seconds=max(0.0, resumed_at(obs) - state.stop.since))
+    return replace(state, stop=None), [closed]
+
+
+def _farewell(incident: StopIncident, policy: Policy) -> str:
+    fault = incident.fault
+    who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
+    return (
+        f"{who} (pod {fault.pod_name}, node {fault.node or 'none'}) {fault.text}, after {policy.restarts} restarts"
+        f" within {policy.window_seconds / 60:.0f} minutes (spec.recovery); its output says why:"
+        f" kubectl logs {fault.pod_name}"
+    )

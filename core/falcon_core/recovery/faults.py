@@ -1,0 +1,119 @@
+"""What is broken right now: the faults in one observation, with severity and cause. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from falcon_core.errors.taxonomy import classify_exit
+from falcon_core.model import Cause, Component, Severity
+from falcon_core.recovery.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.state import Fault
+from falcon_core.recovery.witness import Liveness
+
+SILENT_SECONDS = 15.0  # a launcher that is told to stop and whose agent is gone gets this long
+OBSTINATE_SECONDS = 45.0  # likewise with a living agent: longer than the launcher's own 30 s of SIGKILL
+
+
+def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
+    """Pods, launchers and nodes that are lost, the gravest first."""
+    faults = [
+        Fault(
+            severity=Severity.SEV1,
+            cause=Cause.NODE_LOST,
+            component=Component.NODE,
+            text="its agent's lease is lost",
+            replica=lost.replica,
+            pod_name=obs.members[lost.replica].pod_name,
+            node=obs.members[lost.replica].node,
+            witness=lost.witness,
+            node_not_ready=lost.node_not_ready,
+        )
+        for lost in live.lost
+    ]
+    named = {fault.replica for fault in faults}
+    for member in obs.members:
+        if member.replica not in named:
+            fault = _member_fault(obs, member, silent_for_certain=not live.bus_trouble)
+            if fault is not None:
+                faults.append(fault)
+    return sorted(faults, key=lambda fault: fault.severity)
+
+
+def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: bool) -> Fault | None:
+    def pod_lost(text: str, *, counts: bool, severity: Severity = Severity.SEV2) -> Fault:
+        gone = not member.node_ready
+        return Fault(
+            severity=Severity.SEV1 if gone else severity,
+            cause=Cause.NODE_LOST if gone else Cause.POD_LOST,
+            component=Component.NODE if gone else Component.PROCESS,
+            text=text,
+            replica=member.replica,
+            pod_name=member.pod_name,
+            node=member.node,
+            witness=f"node {member.node} is NotReady" if gone else "",
+            node_not_ready=gone,
+            counts=counts,
+        )
+
+    if member.stuck:
+        return pod_lost("a process survived SIGKILL for 30 s", counts=False, severity=Severity.SEV1)
+    if member.pod == "Ended":
+        return pod_lost(f"its pod ended: {member.pod_message or 'no reason given'}", counts=True)
+    if member.pod in ("Deleting", "Gone"):
+        return pod_lost(
+            "its pod was deleted" + (f" ({member.pod_message})" if member.pod_message else ""), counts=False
+        )
+    if member.pod == "Awaited" and member.pinned and not member.node_ready:
+        return pod_lost("its pod cannot return to its node", counts=False)
+    if not obs.running and member.pod == "Present" and not member.acknowledged:
+        silent = member.alive is False and silent_for_certain and member.unacknowledged_seconds > SILENT_SECONDS
+        obstinate = member.alive is True and member.unacknowledged_seconds > OBSTINATE_SECONDS
+        if silent or obstinate:
+            return pod_lost("its launcher did not answer the order to stop", counts=False)
+    return None
+
+
+def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
+    """A launcher that cannot start the command at all."""
+    for member in members:
+        if member.start_error:
+            return Fault(
+                severity=Severity.SEV2,
+                cause=Cause.PROCESS_FAILED,
+                component=Component.PROCESS,
+                text=f"could not be started: {member.start_error}",
+                replica=member.replica,
+                pod_name=member.pod_name,
+                node=member.node,
+            )
+    return None
+
+
+def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before: float | None = None) -> Fault | None:
+    """The failure that came first, by its nature and then by its time; ``before`` leaves out what we stopped ourselves.
+
+    A process that was killed or crashed precedes those that ended because a peer had left their collective, whatever
+    the clocks of their nodes say.
+    """
+    faults = []
+    for rank in ranks:
+        if rank.process != "Ended":
+            continue
+        end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
+        if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
+            continue
+        faults.append(
+            Fault(
+                severity=end.severity,
+                cause=end.cause,
+                component=Component.PROCESS,
+                text=end.text,
+                replica=rank.replica,
+                pod_name=members[rank.replica].pod_name,
+                node=members[rank.replica].node,
+                rank=rank.rank,
+                symptom=end.consequence,
+                ended_at=rank.ended_at,
+            )
+        )
+    return min(faults, key=lambda fault: (fault.symptom, fault.ended_at or float("inf")), default=None)

@@ -1,0 +1,28 @@
+"""The recovery as one pure function: (state, observation) → (state, actions).
+
+Fail-stop goes first: whoever is dead cannot be slow. What it does ends the slowdown when it takes the culprit's node
+away; otherwise the slowdown is carried over into the next generation.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery import failslow, failstop
+from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, SlowClosed, Switch
+from falcon_core.recovery.state import RecoveryState
+
+
+def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """One look at the job. The caller stores the state before it carries out the actions."""
+    state, actions = failstop.step(state, obs, policy)
+    if any(isinstance(action, GiveUp) for action in actions):
+        return state, actions
+    left = {action.replica for action in actions if isinstance(action, Replace | Switch)}
+    slow = state.slow
+    if slow is not None and slow.culprit is not None and slow.culprit.replica in left and slow.phase != "Checking":
+        actions.append(SlowClosed(incident=slow, outcome="Superseded"))
+        state = msgspec.structs.replace(state, slow=None)
+    if actions:
+        return state, actions  # the generation changes: look again before judging speed
+    return failslow.step(state, obs, policy)

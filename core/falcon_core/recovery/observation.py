@@ -1,0 +1,169 @@
+"""What the recovery sees and may do: plain values, without Kubernetes or etcd.
+
+An observation is a snapshot of the current generation. Ages are computed by the observer from one clock each, so that
+no decision here compares the clocks of two machines.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_core.recovery.state import SlowIncident, StopIncident
+from falcon_core.signals.cause import CpuEvidence
+from falcon_core.wire.messages import Onset
+
+
+class RankSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of the current generation, from its agent's last report."""
+
+    rank: int
+    replica: int
+    process: Literal["Unknown", "Running", "Ended"] = "Unknown"
+    exit_code: int | None = None
+    signal: int | None = None
+    oom_killed: bool = False
+    ended_at: float | None = None  # unix seconds by its node's clock
+    tracked: bool = False
+    iterations: int = 0
+    iteration_ns: list[int] = []
+    compute_ns: list[int] = []
+    wait_ns: list[int] = []
+    healthy_iteration_ns: int | None = None
+    healthy_compute_ns: int | None = None
+    onset: Onset | None = None
+    stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
+    fresh: bool = False  # the report is recent
+    cpu: CpuEvidence = CpuEvidence()
+
+
+class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica's pod."""
+
+    replica: int
+    pod_name: str
+    pod_uid: str = ""  # "" until it exists
+    node: str = ""
+    pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
+    pod_message: str = ""  # why it ended
+    pinned: bool = False  # an awaited pod that may only run on ``node``
+    alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
+    node_ready: bool = True
+    node_usable: bool = True  # ready and not cordoned
+    acknowledged: bool = False  # its launcher has no process of an older generation
+    unacknowledged_seconds: float = 0.0  # since it was told to stop
+    stuck: bool = False  # a process survived SIGKILL for 30 s
+    start_error: str = ""  # the command could not be started
+
+
+class AsideSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is being prepared to take a replica over."""
+
+    pod_name: str
+    claimed_node: str = ""  # the spare that the pool gave
+    ready: bool = False  # its launcher waits for the plan
+    lost: bool = False  # it ended or was deleted
+    message: str = ""  # what it waits for
+
+
+class Spares(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a replacement would go."""
+
+    pool: str = ""  # "": any free node, the scheduler decides
+    available: bool = True
+    message: str = ""  # why not
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """The job now."""
+
+    now: float  # unix seconds
+    generation: int
+    running: bool  # the generation's plan is Run; otherwise its predecessor is being stopped, and its pods gathered
+    running_seconds: float = 0.0  # since Run was decided
+    members: list[MemberSeen]
+    ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
+    asides: dict[str, AsideSeen] = {}
+    spares: Spares = Spares()
+    bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The job's spec, as far as decisions need it."""
+
+    job: str  # prefix of incident ids
+    enforce: bool = True
+    strategies: list[tuple[str, float | None]]  # type and configured overhead, seconds
+    verify: float = 0.10
+    median_factor: float = 1.5
+    consecutive: int = 5
+    restarts: int = 3
+    window_seconds: float = 3600.0
+    stages: int = 1  # pipeline stages: ranks of one stage do the same work
+    world_size: int = 1
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Stop every process and start a new generation in the same pods."""
+
+
+class Recreate(msgspec.Struct, frozen=True):
+    """Make a replica's pod anew (a new name), on its own node where ``stay``; then a new generation."""
+
+    replica: int
+    stay: bool
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """Exclude the replica's node and let a new pod elsewhere take its place, in a new generation at once."""
+
+    replica: int
+    reason: str
+    lost: bool  # its processes count as dead; otherwise they have to acknowledge
+    node_not_ready: bool  # a witness outside the job: the node may be fenced
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    """Exclude the replica's node and prepare a pod elsewhere while training goes on."""
+
+    replica: int
+    reason: str
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Let the prepared pod take the replica over, in a new generation."""
+
+    replica: int
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """Give the prepared pod and its spare back, and let the job use the replica's node again."""
+
+    replica: int
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """The job fails."""
+
+    message: str
+
+
+class SlowClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A slowdown is over."""
+
+    incident: SlowIncident
+    outcome: Literal["Relieved", "Helped", "NotHelped", "Superseded"]
+    iteration_ns: int | None = None
+    cost_seconds: float | None = None
+
+
+class StopClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure is over: training goes on, or the job was given up."""
+
+    incident: StopIncident
+    resumed: bool
+    seconds: float  # since the first sign
+
+
+Action = Restart | Recreate | Replace | Prepare | Switch | Abandon | GiveUp | SlowClosed | StopClosed

@@ -1,0 +1,160 @@
+"""What the recovery remembers: everything it needs to go on after its process died, and nothing else.
+
+It is stored with the job (``status.incident``) before any action is carried out, so each field is an intent or a fact
+that cannot be observed again. Times are unix seconds. A job has at most one slowdown and one failure open at a time: a
+second cause joins the open incident (DESIGN §2, ladders).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_core.model import Cause, Component, Severity
+from falcon_core.planning.ski_rental import Loss
+
+STATE_VERSION = 1
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base: camelCase, defaults left out; unknown fields of a newer version are ignored."""
+
+
+class Culprit(_State, frozen=True, kw_only=True):
+    """The slow rank and the evidence against it."""
+
+    rank: int
+    replica: int
+    pod_name: str
+    node: str
+    slowdown: float  # its compute time over its own healthy one, or over its peers' where that is unknown
+    compute_ns: int
+    healthy_compute_ns: int | None = None
+    peers_compute_ns: int
+    wait_ns: int | None = None
+    peers_wait_ns: int | None = None
+    cause: Cause = Cause.UNKNOWN
+    cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy one
+    cause_peers: float | None = None
+    cause_healthy: float | None = None
+    also: list[int] = []  # further stragglers, compound
+
+
+class Applied(_State, frozen=True, kw_only=True):
+    """One strategy of the ladder, applied; in mode Observe only written down."""
+
+    strategy: str
+    at: float
+    loss_seconds: float
+    overhead_seconds: float
+    observed_only: bool = False
+
+
+class SlowIncident(_State, frozen=True, kw_only=True):
+    """A slowdown from onset to relief."""
+
+    id: str
+    phase: Literal["Detected", "Located", "Mitigating", "Checking"]
+    onset_at: float
+    onset_generation: int
+    onset_iteration: int
+    reported_iteration: int
+    healthy_ns: int  # iteration time before the onset
+    slow_ns: int  # iteration time since
+    loss: Loss
+    culprit: Culprit | None = None
+    refreshed_at: float = 0.0  # when the culprit's figures were last taken
+    applied: list[Applied] = []
+    blocked: str = ""  # why the next strategy waits
+    retry_at: float = 0.0  # not before
+    switched_at: float | None = None  # when the generation was stopped for the replacement
+    replaced_by: str = ""  # the node that took the culprit's place
+    trained_at: float | None = None  # when iterations were seen again after the switch
+
+
+class Step(_State, frozen=True, kw_only=True):
+    """One thing done about a failure."""
+
+    at: float
+    what: Literal["Restart", "Recreate", "Replace"]
+    generation: int  # that it began
+    node: str = ""  # the node that was left
+
+
+class Fault(_State, frozen=True, kw_only=True):
+    """One broken thing, where it is, and what says so."""
+
+    severity: Severity
+    cause: Cause
+    component: Component
+    text: str  # "killed by SIGKILL"
+    replica: int
+    pod_name: str
+    node: str
+    rank: int | None = None
+    witness: str = ""  # what else says so, for a lost node
+    node_not_ready: bool = False  # a witness outside the job
+    symptom: bool = False  # such an end may be the consequence of a peer's
+    counts: bool = True  # against the budget: what the cluster's owner did does not
+    ended_at: float | None = None  # the process's end, by its node's clock
+
+
+class StopIncident(_State, frozen=True, kw_only=True):
+    """A failure from its first sign until training goes on."""
+
+    id: str
+    fault: Fault
+    generation: int  # the one that failed
+    iterations: int = 0  # it had completed
+    since: float
+    detected_at: float
+    recurrences: int = 0
+    done: list[Step] = []  # oldest first
+
+
+class Replacement(_State, frozen=True, kw_only=True):
+    """A replica's move to another pod; claim and pod are named here before they are made."""
+
+    replica: int
+    pod_name: str
+    pool: str = ""  # "": any free node
+    claim_key: str = ""
+    node: str = ""  # the claimed spare
+    old_pod_name: str
+    old_pod_uid: str
+    old_node: str
+    aside: bool  # prepared while training goes on; False: it is a member already
+    at: float
+
+
+class Attempt(_State, frozen=True, kw_only=True):
+    """One recovery from a failure, for the budget in ``spec.recovery``."""
+
+    at: float
+    node: str
+    kind: Literal["Restart", "Replace"]
+
+
+class Gang(_State, frozen=True, kw_only=True):
+    """A gang that could not be placed, released whole until ``retry_at``."""
+
+    releases: int = 0
+    retry_at: float = 0.0
+    waiting_since: float = 0.0
+
+
+class RecoveryState(_State, frozen=True, kw_only=True):
+    """The whole."""
+
+    version: int = STATE_VERSION
+    incidents: int = 0  # numbered from 1; ids derive from it
+    pods_made: int = 0  # pod names derive from it
+    healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
+    slow: SlowIncident | None = None
+    stop: StopIncident | None = None
+    replacements: list[Replacement] = []
+    lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
+    attempts: list[Attempt] = []
+    overheads: dict[str, float] = {}  # learned, seconds by strategy
+    gang: Gang = Gang()

@@ -1,0 +1,30 @@
+"""SEV2: restart the processes in their pods, same ranks, from the last checkpoint; how often, and what comes after.
+
+The budget is ``restarts`` within ``window``. Beyond it the node is held to be at fault where every restart blamed the
+same one (SEV1), once in a window; otherwise, and where the program itself fails on each start, the job is given up: a
+new node would not help it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from falcon_core.recovery.state import Attempt
+
+Verdict = Literal["Restart", "Replace", "GiveUp"]
+
+
+def recent(attempts: Sequence[Attempt], now: float, window_seconds: float) -> list[Attempt]:
+    """The attempts that still count."""
+    return [attempt for attempt in attempts if now - attempt.at < window_seconds]
+
+
+def verdict(attempts: Sequence[Attempt], *, node: str, restarts: int, program_at_fault: bool) -> Verdict:
+    """What one more failure on ``node`` calls for, after these attempts within the window."""
+    replaced = [index for index, attempt in enumerate(attempts) if attempt.kind == "Replace"]
+    since_replacement = attempts[replaced[-1] + 1 :] if replaced else attempts
+    if len(since_replacement) < restarts:
+        return "Restart"
+    same_node = all(attempt.node == node for attempt in since_replacement)
+    return "Replace" if same_node and not replaced and not program_at_fault else "GiveUp"
