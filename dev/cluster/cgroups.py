@@ -6,6 +6,7 @@ and no pod's own throttling counter moves.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -124,34 +125,39 @@ def _read_quota(path: Path) -> str:
     return f"{'max' if quota == '-1' else quota} {(path / 'cpu.cfs_period_us').read_text().strip()}"
 
 
-def processes(node: Node) -> set[int]:
-    """Every pid in the node's subtree."""
-    found: set[int] = set()
-    for file in _cpu(node).glob("**/cgroup.procs"):
-        try:
-            found.update(int(line) for line in file.read_text().split())
-        except OSError:  # the cgroup went away while we looked
-            continue
-    return found
-
-
 def kill(node: Node) -> None:
     """SIGKILL every process of the node's pods at once."""
+    kill_folder(_cpu(node))
+
+
+def kill_folder(top: Path) -> None:
+    """SIGKILL every process of a cgroup subtree until none is left.
+
+    Raises:
+        ClusterError: something survived for 10 s.
+    """
     deadline = time.monotonic() + 10
-    while pids := processes(node):
+    while pids := _pids(top):
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         if time.monotonic() > deadline:
-            raise ClusterError(f"processes {sorted(pids)[:5]} of {node.name} survive SIGKILL: see dmesg")
+            raise ClusterError(f"processes {sorted(pids)[:5]} in {top} survive SIGKILL: see dmesg")
         time.sleep(0.05)
+
+
+def _pids(top: Path) -> set[int]:
+    found: set[int] = set()
+    for file in top.glob("**/cgroup.procs"):
+        with contextlib.suppress(OSError):  # a cgroup may go away while we look
+            found.update(int(line) for line in file.read_text().split())
+    return found
 
 
 def remove(node: Node) -> None:
     """Delete the node's subtree in every hierarchy, deepest first."""
-    for hierarchy in _hierarchies():
+    # runc makes folders in a hybrid machine's unified hierarchy, too
+    for hierarchy in {*_hierarchies(), *(path for path in (ROOT / "unified",) if path.is_dir())}:
         top = hierarchy / node.cgroup.lstrip("/")
         if not top.exists():
             continue

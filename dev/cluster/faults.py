@@ -6,6 +6,7 @@ A fault is written down, so that ``heal`` undoes it from any process.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from dev.cluster import cgroups, network, node
@@ -40,7 +41,10 @@ def compete(name: str, share: float = 0.67) -> None:
     cgroups.set_weight(cgroups.pods_folder(chosen), pods_shares)
     cgroups.set_weight(folder, round(pods_shares * share / (1 - share)))
     processes = Processes()
-    processes.start(_competitor(name), ["sh", "-c", f"echo $$ > {folder}/cgroup.procs; while :; do :; done"])
+    # One loop a core, and one more: a pod's thread must share its core, wherever it runs.
+    loops = "while :; do :; done & " * (os.cpu_count() or 1)
+    command = f"echo $$ > {folder}/cgroup.procs; {loops} while :; do :; done"
+    processes.start(_competitor(name), ["sh", "-c", command])
     _note(name, "compete", {"share": share})
 
 
@@ -72,6 +76,7 @@ def heal(name: str) -> None:
     if "link" in faults:
         network.limit(chosen, None)
     if "compete" in faults:
+        cgroups.kill_folder(cgroups.competitor_folder(chosen))
         processes.stop([_competitor(name)], grace_seconds=1)
     if "slow" in faults:
         cgroups.set_capacity(chosen, Options.load().node_cores)

@@ -71,6 +71,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor
   runtime_path = "{BIN}/containerd-shim-runc-v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
   BinaryName = "{BIN}/runc"
+  Root = "{node.run}/runc"
   SystemdCgroup = false
 """
     (node.folder / "containerd.toml").write_text(config)

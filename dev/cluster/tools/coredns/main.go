@@ -2,6 +2,7 @@
 package main
 
 import (
+	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/health"
@@ -13,6 +14,6 @@ import (
 )
 
 func main() {
-	dnsserver.Directives = []string{"errors", "health", "ready", "cache", "kubernetes"}
+	dnsserver.Directives = []string{"bind", "errors", "health", "ready", "cache", "kubernetes"}
 	coremain.Run()
 }
