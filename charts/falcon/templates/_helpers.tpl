@@ -1,0 +1,93 @@
+{{- define "falcon.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "falcon.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "falcon.labels" -}}
+{{ include "falcon.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "falcon.serviceAccountName" -}}
+{{- default (include "falcon.fullname" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- /* (dict "root" . "name" "operator") -> registry/repository:tag or @digest */ -}}
+{{- define "falcon.image" -}}
+{{- $image := index .root.Values.images .name -}}
+{{- with .root.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default .root.Chart.AppVersion $image.tag }}{{ end -}}
+{{- end -}}
+
+{{- define "falcon.etcd.fullname" -}}
+{{- include "falcon.fullname" . }}-etcd
+{{- end -}}
+
+{{- define "falcon.etcd.headless" -}}
+{{- include "falcon.etcd.fullname" . }}-headless
+{{- end -}}
+
+{{- /* What members present to each other, and clients expect: the Service's name, resolvable from any namespace. */ -}}
+{{- define "falcon.etcd.serverName" -}}
+{{- include "falcon.etcd.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- define "falcon.etcd.secretPrefix" -}}
+{{- if .Values.etcd.enabled }}{{ include "falcon.etcd.fullname" . }}{{ else }}{{ .Values.etcd.external.secretPrefix }}{{ end -}}
+{{- end -}}
+
+{{- /* Names that the operator writes into the server certificate. */ -}}
+{{- define "falcon.etcd.serverNames" -}}
+{{- $service := include "falcon.etcd.fullname" . -}}
+{{- $headless := printf "%s.%s.svc" (include "falcon.etcd.headless" .) .Release.Namespace -}}
+{{- list (include "falcon.etcd.serverName" .) (printf "%s.%s" $service .Release.Namespace) $service $headless (printf "*.%s" $headless) "localhost" | join "," -}}
+{{- end -}}
+
+{{- define "falcon.etcd.endpoints" -}}
+{{- if not .Values.etcd.enabled -}}
+{{- join "," .Values.etcd.external.endpoints -}}
+{{- else if eq (int .Values.etcd.replicas) 1 -}}
+https://{{ include "falcon.etcd.serverName" . }}:2379
+{{- else -}}
+{{- $endpoints := list -}}
+{{- range $i := until (int .Values.etcd.replicas) -}}
+{{- $endpoints = append $endpoints (printf "https://%s-%d.%s.%s.svc:2379" (include "falcon.etcd.fullname" $) $i (include "falcon.etcd.headless" $) $.Release.Namespace) -}}
+{{- end -}}
+{{- join "," $endpoints -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "falcon.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "falcon.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* nodeSelector, tolerations, priorityClassName of a component's values */ -}}
+{{- define "falcon.placement" -}}
+{{- $fields := dict -}}
+{{- range $key := list "priorityClassName" "nodeSelector" "tolerations" -}}
+{{- with get $ $key }}{{ $_ := set $fields $key . }}{{ end -}}
+{{- end -}}
+{{- with $fields }}{{ toYaml . }}{{ end -}}
+{{- end -}}
