@@ -153,7 +153,7 @@ class Client:
         request = pb.LeaseGrantRequest(TTL=ttl_seconds)
         response = await self._call(_rpc.LEASE_GRANT, request, f"grant a lease of {ttl_seconds} s")
         lease = Lease(self._transport, response.ID, response.TTL, granted_at)
-        self._leases = {known for known in self._leases if not known.lost.is_set()} | {lease}
+        self._leases = {known for known in self._leases if known.kept} | {lease}
         return lease
 
     async def time_to_live(self, lease_id: int) -> LeaseInfo:
@@ -193,6 +193,8 @@ class Client:
 
     async def status(self, endpoint: str | None = None) -> Status:
         """The state of one member: that at ``endpoint`` (one of :attr:`endpoints`), or the one in use."""
+        if endpoint is not None and endpoint not in self.endpoints:
+            raise ValueError(f"endpoint: {endpoint} is none of {', '.join(self.endpoints)}")
         chosen = await self._pool.ready(self._transport.call_timeout_seconds, "status", endpoint)
         response = await self._call(
             _rpc.STATUS, pb.StatusRequest(), "status", only=chosen.address, require_leader=False

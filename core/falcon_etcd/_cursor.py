@@ -3,8 +3,8 @@
 A watch resumes from the revision after the last one it saw. That is right only while etcd's history is the one it saw.
 Three things end a history: compaction (etcd says so), another cluster (the id tells), and lost data. After a loss the
 revision starts again from 1, which shows as a fall, unless writers have been quick and it has already grown past
-the watch's position. Therefore the watch keeps a *witness*, the last key it saw put, and reads it as of that revision:
-another history does not have the same key there with the same version, creation and value.
+the watch's position. Therefore the watch keeps a *witness*, the last key it saw put, and reads it as of the last
+revision it saw: another history does not have the same key there with the same version, creation and value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from falcon_etcd._model import KeyValue, WatchEvent
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """``next_revision`` is the first one not seen; ``cluster_id`` 0 and ``witness`` None: not known yet."""
+    """``next_revision`` is the first one not seen; ``cluster_id`` 0 and ``witness`` None: not known."""
 
     next_revision: int
     cluster_id: int = 0
@@ -25,29 +25,41 @@ class Cursor:
 
     @classmethod
     def after_listing(cls, kvs: Iterable[KeyValue], revision: int, cluster_id: int) -> Cursor:
-        witness = max(kvs, key=lambda kv: kv.mod_revision, default=None)
-        return cls(revision + 1, cluster_id, witness)
+        """Continue behind a listing."""
+        return cls(revision + 1, cluster_id, max(kvs, key=lambda kv: kv.mod_revision, default=None))
 
-    def accepts(self, cluster_id: int, revision: int) -> bool:
-        """Whether a member of this cluster at this revision can continue the history as far as its header tells."""
-        return self.cluster_id in (0, cluster_id) and revision >= self.next_revision - 1
+    @property
+    def seen_revision(self) -> int:
+        return self.next_revision - 1
 
-    def confirmed_by(self, kv: KeyValue | None) -> bool:
-        """Whether ``kv``, read at the witness's revision, is the witness."""
-        return self.witness is not None and kv == self.witness
+    def misfit(self, cluster_id: int, revision: int, *, fresh: bool) -> str | None:
+        """Why a member with this header cannot continue; None when it can, provided that the witness, if any, agrees.
 
-    def at(self, cluster_id: int) -> Cursor:
+        A member may lag behind the cluster, so a low revision alone proves nothing where there is a witness to ask for.
+        ``fresh``: nothing has been seen since the listing, or since the caller named the revision.
+        """
+        if self.cluster_id not in (0, cluster_id):
+            return f"cluster {cluster_id:x} instead of {self.cluster_id:x}"
+        if self.witness is None and not fresh:
+            return "no key was seen by which to recognise the history"
+        if self.witness is None and revision < self.seen_revision:
+            return f"revision {revision} is below {self.seen_revision}"
+        return None
+
+    def of_cluster(self, cluster_id: int) -> Cursor:
         return replace(self, cluster_id=cluster_id)
 
-    def seen(self, events: Iterable[WatchEvent], revision: int) -> Cursor:
-        """After an answer with these events, or after a progress notice (no events) at ``revision``."""
+    def after(self, events: Iterable[WatchEvent]) -> Cursor:
+        """Behind these events, which are all of their revisions."""
         next_revision, witness = self.next_revision, self.witness
-        empty = True
         for event in events:
-            empty = False
             next_revision = max(next_revision, event.kv.mod_revision + 1)
             if event.type == "put":
                 witness = event.kv
-        if empty:
-            next_revision = max(next_revision, revision + 1)
+            elif witness is not None and witness.key == event.kv.key:
+                witness = None
         return replace(self, next_revision=next_revision, witness=witness)
+
+    def after_progress(self, revision: int) -> Cursor:
+        """Behind a notice that everything up to ``revision`` was delivered."""
+        return replace(self, next_revision=max(self.next_revision, revision + 1))

@@ -9,7 +9,7 @@ end raises ``InvalidStateError`` instead of the call's status; and a call whose 
 from __future__ import annotations
 
 import asyncio
-from typing import Generic
+from typing import Any, Generic
 
 import grpc.aio
 
@@ -45,14 +45,11 @@ class Duplex(Generic[RequestT, ResponseT]):
 
     async def send(self, request: RequestT) -> None:
         """Returns when the request left or the stream ended."""
-        write = asyncio.ensure_future(self._call.write(request))
+        write: asyncio.Future[Any] = asyncio.ensure_future(self._call.write(request))
         try:
             await asyncio.wait({write, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            write.cancel()
-            await asyncio.wait({write})
-            if not write.cancelled():
-                write.exception()  # looked at, so that asyncio does not report it; receive() has the reason
+            _abandon(write)  # receive() will tell why it failed, if it did
 
     async def receive(self, timeout_seconds: float | None = None) -> ResponseT | None:
         """The next answer; None after silence. Raises :class:`EtcdError` when the stream ended."""
@@ -76,4 +73,10 @@ class Duplex(Generic[RequestT, ResponseT]):
         """End the stream, if it has not ended."""
         self._call.cancel()
         if self._read is not None:
-            self._read.cancel()
+            _abandon(self._read)
+
+
+def _abandon(future: asyncio.Future[object]) -> None:
+    """Cancel, and look at an exception that is already there, so that asyncio does not report it as overlooked."""
+    if not future.cancel() and not future.cancelled():
+        future.exception()

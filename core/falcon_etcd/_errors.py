@@ -141,6 +141,7 @@ _BY_MESSAGE: Final[tuple[tuple[str, type[EtcdError]], ...]] = (
     ("invalid auth token", Unauthenticated),
     ("authentication failed", Unauthenticated),
     ("no leader", Unavailable),
+    ("too many requests", Unavailable),
 )
 _BY_CODE: Final[dict[grpc.StatusCode, type[EtcdError]]] = {
     grpc.StatusCode.UNAVAILABLE: Unavailable,

@@ -40,6 +40,11 @@ class Lease:
         """Seconds for which the lease is certain to live without another beat; below 0 it may have expired unseen."""
         return self._renewed_at + self.ttl_seconds - time.monotonic()
 
+    @property
+    def kept(self) -> bool:
+        """Whether the beats go on: neither lost nor closed."""
+        return not self._beats.done()
+
     async def close(self) -> None:
         """Stop the beats and revoke: the keys vanish now, or within the time to live when etcd cannot be reached."""
         await self.stop()
@@ -65,6 +70,7 @@ class Lease:
 
     async def _keep_alive(self) -> None:
         period = self.ttl_seconds / _BEATS_PER_TTL
+        missed = 0
         while True:
             await asyncio.sleep(max(0.0, self._renewed_at + period - time.monotonic()))
             started = time.monotonic()
@@ -75,11 +81,16 @@ class Lease:
             except EtcdError as error:
                 if not isinstance(error, Unavailable) and self.remaining_seconds <= 0:
                     return self._lose(str(error))
-                _log.warning("lease %x: no beat, certain for %.1f s: %s", self.id, self.remaining_seconds, error)
+                log = _log.warning if missed == 0 else _log.debug
+                log("lease %x: no beat, certain for %.1f s: %s", self.id, self.remaining_seconds, error)
+                missed += 1
                 await asyncio.sleep(period / 2)
                 continue
             if remaining <= 0:
                 return self._lose("etcd does not know the lease: it expired, was revoked, or etcd lost its data")
+            if missed:
+                _log.info("lease %x: beats again after %d missed", self.id, missed)
+                missed = 0
             self._renewed_at = started
 
     async def _beat(self, timeout_seconds: float) -> int:

@@ -41,6 +41,10 @@ class Tls:
     key: Path | None = None
     server_name: str | None = None
 
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("tls: cert and key belong together; give both or neither")
+
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:

@@ -7,8 +7,10 @@ A channel is only handed out when it is connected: what fails before that was ne
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -18,6 +20,7 @@ from falcon_etcd._model import Tls
 from falcon_etcd._proto import rpc_pb2
 from falcon_etcd._rpc import STATUS
 
+_log = logging.getLogger("falcon_etcd")
 _READY = grpc.ChannelConnectivity.READY
 _FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 _DEMOTED_SECONDS = 2.0
@@ -80,7 +83,11 @@ class Endpoint:
 
     async def reload(self) -> None:
         """Take up rotated certificates. Only for a channel that is not connected: its calls end."""
-        pems = _read_pems(self._tls)
+        try:
+            pems = _read_pems(self._tls)
+        except ValueError as error:  # being replaced: the old ones may still do
+            _log.warning("certificates are not taken up: %s", error)
+            return
         if pems != self._pems:
             old, self._pems = self.channel, pems
             self.channel = self._connect()
@@ -107,16 +114,17 @@ class Endpoint:
 
 
 def _read_pems(tls: Tls | None) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """CA, key and certificate chain."""
+    """CA, key and certificate chain. Raises ValueError for a file that cannot be read."""
     if tls is None:
         return None, None, None
-    if (tls.cert is None) != (tls.key is None):
-        raise ValueError("tls: cert and key belong together; give both or neither")
-    return (
-        tls.ca.read_bytes(),
-        tls.key.read_bytes() if tls.key else None,
-        tls.cert.read_bytes() if tls.cert else None,
-    )
+    return _read_pem("ca", tls.ca), _read_pem("key", tls.key), _read_pem("cert", tls.cert)
+
+
+def _read_pem(field: str, path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path else None
+    except OSError as error:
+        raise ValueError(f"tls.{field}: {path}: {error.strerror}; give the path of a readable PEM file") from None
 
 
 class Pool:
@@ -152,8 +160,7 @@ class Pool:
         """
         candidates = [e for e in self._endpoints if only is None or e.address == only]
         if not candidates:
-            detail = f"{only} is none of {', '.join(self._addresses)}" if self._endpoints else "the client is closed"
-            raise Closed(operation, "", detail)
+            raise Closed(operation, "", "the client is not open")
         deadline = time.monotonic() + timeout_seconds
         pause, longest = _POLL_SECONDS
         if (first := self._choose(candidates)) is not None:
@@ -193,6 +200,7 @@ class Pool:
             self._endpoints.append(endpoint)
 
     async def _unreachable(self, candidates: Sequence[Endpoint], operation: str, timeout_seconds: float) -> Unavailable:
-        reasons = [f"{endpoint.address}: {await endpoint.why()}" for endpoint in candidates]
+        whys = await asyncio.gather(*(endpoint.why() for endpoint in candidates))
+        reasons = [f"{endpoint.address}: {why}" for endpoint, why in zip(candidates, whys, strict=True)]
         addresses = ",".join(endpoint.address for endpoint in candidates)
         return Unavailable(operation, addresses, f"no connection within {timeout_seconds:.1f} s: {'; '.join(reasons)}")

@@ -9,6 +9,7 @@ moves the position of a quiet watch forward, so that compaction does not overtak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -55,49 +56,52 @@ class Watcher:
     async def events(self, start_revision: int | None) -> AsyncGenerator[WatchEvent | Relisted, None]:
         """Events from ``start_revision``, or a listing and the events after it. See ``Client.watch_prefix``."""
         cursor = None if start_revision is None else Cursor(start_revision)
-        fresh = True  # the position comes from the caller or a listing just made, not from an earlier stream
+        fresh = True  # no stream has been open at the cursor yet
         while True:
             try:
                 if cursor is None:
                     kvs, revision, cluster_id = await self._list()
-                    cursor = Cursor.after_listing(kvs, revision, cluster_id)
-                    fresh = True
+                    cursor, fresh = Cursor.after_listing(kvs, revision, cluster_id), True
                     yield Relisted(kvs, revision)
-                async for events, moved in self._stream(cursor, fresh=fresh):
-                    for event in events:
-                        yield event
-                    cursor, fresh = moved, False
+                async with contextlib.aclosing(self._stream(cursor, fresh=fresh)) as answers:
+                    fresh = False
+                    async for events, moved in answers:
+                        for event in events:
+                            yield event
+                        cursor = moved
             except _HistoryLostError as loss:
-                _log.info("%s: listing again: %s", self._operation, loss)
                 cursor = None
+                await self._pause(f"etcd {self._operation}: listing again: {loss}")
             except Unavailable as error:
-                fresh = False
-                await self._pause(error)
+                await self._pause(f"{error}; the watch will continue")
 
-    async def _pause(self, error: Unavailable) -> None:
+    async def _pause(self, what: str) -> None:
         """Wait a little, longer each time, with jitter: a restarted etcd meets all its watchers at once."""
         log = _log.warning if self._failures == 0 else _log.debug
-        log("%s: interrupted, will continue: %s", self._operation, error)
+        log(what)
         first, longest = _PAUSE_SECONDS
         await asyncio.sleep(min(longest, first * 2**self._failures) * random.uniform(0.5, 1.0))
         self._failures = min(self._failures + 1, 10)
 
     async def _stream(self, cursor: Cursor, *, fresh: bool) -> AsyncGenerator[tuple[list[WatchEvent], Cursor], None]:
-        """One stream's answers and the position after each, until it breaks (:class:`Unavailable`) or misfits."""
+        """One stream's events and the cursor behind them.
+
+        Raises :class:`Unavailable` when it breaks, :class:`_HistoryLostError` when it does not continue the cursor.
+        """
         stream = await self._transport.open(WATCH, self._operation)
         try:
             await stream.send(self._create_request(cursor.next_revision))
             while True:
                 response = await self._answer(stream)
-                self._check(response, cursor, stream.endpoint.address)
+                self._refuse_cancelled(response, stream.endpoint.address)
+                events = [_event(event) for event in response.events]
                 if response.created:
-                    cursor = cursor.at(response.header.cluster_id)
-                    await self._confirm(cursor, fresh=fresh)
-                    self._failures = 0
+                    cursor = await self._joined(cursor, response.header, fresh=fresh)
+                elif events:
+                    cursor = cursor.after(events)
                 else:
-                    events = [_event(event) for event in response.events]
-                    cursor = cursor.seen(events, response.header.revision)
-                    yield events, cursor
+                    cursor = cursor.after_progress(response.header.revision)
+                yield events, cursor
         except Unavailable:
             self._transport.pool.demote(stream.endpoint)
             raise
@@ -127,34 +131,34 @@ class Watcher:
             )
         )
 
-    def _check(self, response: pb.WatchResponse, cursor: Cursor, endpoint: str) -> None:
-        """Raise unless the answer continues the watch."""
+    def _refuse_cancelled(self, response: pb.WatchResponse, endpoint: str) -> None:
         if response.compact_revision:
-            raise _HistoryLostError(f"revision {cursor.next_revision} was compacted ({response.compact_revision})")
+            raise _HistoryLostError(f"etcd has compacted up to revision {response.compact_revision}")
         if response.canceled:
             reason = response.cancel_reason or "watch cancelled by etcd"
             raise error_from_reason(reason, operation=self._operation, endpoint=endpoint)
-        if response.created and not cursor.accepts(response.header.cluster_id, response.header.revision):
-            raise _HistoryLostError(
-                f"cluster {response.header.cluster_id:x} at revision {response.header.revision} "
-                f"does not continue cluster {cursor.cluster_id:x} at {cursor.next_revision - 1}"
-            )
 
-    async def _confirm(self, cursor: Cursor, *, fresh: bool) -> None:
-        """Raise unless the witness is where it was. Without a witness only a fresh position is trusted."""
-        if cursor.witness is None:
-            if not fresh:
-                raise _HistoryLostError("nothing seen yet by which to recognise the history")
-            return
-        witness = cursor.witness
-        request = pb.RangeRequest(key=encode_key(witness.key), revision=witness.mod_revision)
+    async def _joined(self, cursor: Cursor, header: pb.ResponseHeader, *, fresh: bool) -> Cursor:
+        """The cursor in this stream's cluster. Raises unless the stream continues the history that the cursor saw."""
+        misfit = cursor.misfit(header.cluster_id, header.revision, fresh=fresh)
+        if misfit is not None:
+            raise _HistoryLostError(misfit)
+        if cursor.witness is not None:
+            await self._ask_for(cursor.witness, cursor.seen_revision)
+        if self._failures and not fresh:
+            _log.info("%s continues at revision %d", self._operation, cursor.next_revision)
+        self._failures = 0
+        return cursor.of_cluster(header.cluster_id)
+
+    async def _ask_for(self, witness: KeyValue, revision: int) -> None:
+        """Raise unless the witness is there at ``revision``. A linearizable read: it waits for a member that lags."""
+        request = pb.RangeRequest(key=encode_key(witness.key), revision=revision)
         try:
             response = await self._transport.call(RANGE, request, self._operation)
         except (Compacted, FutureRevision) as error:
             raise _HistoryLostError(error.detail) from None
-        found = KeyValue.from_proto(response.kvs[0]) if response.kvs else None
-        if not cursor.confirmed_by(found):
-            raise _HistoryLostError(f"{witness.key} at revision {witness.mod_revision} is not what it was")
+        if [KeyValue.from_proto(kv) for kv in response.kvs] != [witness]:
+            raise _HistoryLostError(f"{witness.key} at revision {revision} is not what it was: etcd lost its data")
 
 
 def _event(event: kv_pb2.Event) -> WatchEvent:

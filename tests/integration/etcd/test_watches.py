@@ -188,6 +188,8 @@ async def test_progress_carries_a_quiet_watch_over_compaction(
         await client.put("/w/b", b"")
         await relay.restore()
         await recording.until_key("/w/b")
+        assert len(recording.listings) == 1
+        assert [c[2] for c in recording.changes] == ["/w/b"]
 
 
 async def test_closing_the_client_ends_its_watches(etcd: EtcdServer) -> None:

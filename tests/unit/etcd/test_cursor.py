@@ -1,0 +1,75 @@
+"""A watch's position: where it moves, and which histories it refuses to continue."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from falcon_etcd import KeyValue, WatchEvent
+from falcon_etcd._cursor import Cursor
+
+
+def kv(key: str, mod_revision: int, value: bytes = b"") -> KeyValue:
+    return KeyValue(key, value, create_revision=1, mod_revision=mod_revision, version=1, lease=0)
+
+
+def put(key: str, revision: int) -> WatchEvent:
+    return WatchEvent("put", kv(key, revision))
+
+
+def delete(key: str, revision: int) -> WatchEvent:
+    return WatchEvent("delete", kv(key, revision))
+
+
+def test_a_listing_is_continued_behind_its_revision() -> None:
+    cursor = Cursor.after_listing([kv("/a", 7), kv("/b", 9), kv("/c", 3)], revision=12, cluster_id=5)
+    assert (cursor.seen_revision, cursor.next_revision, cursor.witness) == (12, 13, kv("/b", 9))
+    assert Cursor.after_listing([], 12, 5).witness is None
+
+
+def test_events_move_it_behind_the_last_one() -> None:
+    cursor = Cursor(10).after([put("/a", 12), put("/b", 12), delete("/c", 15)])
+    assert (cursor.next_revision, cursor.witness) == (16, kv("/b", 12))
+
+
+def test_a_deleted_key_is_no_witness() -> None:
+    assert Cursor(10).after([put("/a", 12), delete("/a", 13)]).witness is None
+    assert Cursor(10).after([delete("/a", 12), put("/a", 13)]).witness == kv("/a", 13)
+
+
+def test_progress_moves_it_and_keeps_the_witness() -> None:
+    cursor = Cursor(10).after([put("/a", 12)]).after_progress(90)
+    assert (cursor.next_revision, cursor.witness) == (91, kv("/a", 12))
+    assert cursor.after_progress(50).next_revision == 91
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 1_000)), max_size=30))
+def test_it_never_moves_back(steps: list[tuple[bool, int]]) -> None:
+    cursor = Cursor(1)
+    for is_event, revision in steps:
+        moved = cursor.after([put("/a", revision)]) if is_event else cursor.after_progress(revision)
+        assert moved.next_revision == max(cursor.next_revision, revision + 1)
+        cursor = moved
+
+
+def test_another_cluster_never_fits() -> None:
+    cursor = Cursor(10, cluster_id=5, witness=kv("/a", 9))
+    for fresh in (True, False):
+        assert cursor.misfit(6, 100, fresh=fresh) == "cluster 6 instead of 5"
+        assert cursor.misfit(5, 100, fresh=fresh) is None
+    assert Cursor(10).misfit(6, 100, fresh=True) is None, "not known yet"
+
+
+def test_without_a_witness_only_a_fresh_position_is_trusted_and_only_if_the_revision_did_not_fall() -> None:
+    cursor = Cursor(10, cluster_id=5)
+    assert cursor.misfit(5, 9, fresh=True) is None
+    assert cursor.misfit(5, 8, fresh=True) == "revision 8 is below 9"
+    assert cursor.misfit(5, 9, fresh=False) is not None
+
+
+def test_a_member_that_lags_is_left_to_the_witness() -> None:
+    assert Cursor(10, cluster_id=5, witness=kv("/a", 9)).misfit(5, 4, fresh=False) is None
+
+
+def test_it_learns_its_cluster() -> None:
+    assert Cursor(10).of_cluster(5).misfit(6, 100, fresh=True) == "cluster 6 instead of 5"
