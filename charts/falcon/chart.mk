@@ -3,7 +3,7 @@ CHART := charts/falcon
 CHART_KUBE_VERSION := 1.36
 
 .PHONY: chart-lint chart-package
-chart-lint: ## helm lint --strict: the chart with its defaults and with the local cluster's values
+chart-lint: cluster-build ## helm lint --strict: the chart with its defaults and with the local cluster's values
 	@helm lint --quiet --strict --kube-version $(CHART_KUBE_VERSION) $(CHART)
 	@helm lint --quiet --strict --kube-version $(CHART_KUBE_VERSION) -f dev/values-local.yaml $(CHART)
 

@@ -1,6 +1,6 @@
 """A real kube-apiserver with its etcd and nothing else: what a test of schemas, CEL, RBAC or Helm needs, in seconds.
 
-No controller and no kubelet run, so nothing is garbage-collected, no pod starts and no service account is made by itself.
+No controller and no kubelet run, so nothing is garbage-collected, no pod starts, no service account is made by itself.
 Both processes listen on loopback alone, keep everything under one temporary folder, and die with their parent.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CACHE_BIN = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "bin"
-TOKEN = "admin-of-a-throwaway-cluster"  # noqa: S105 - guards a loopback server that lives for one test session
+TOKEN = "admin-of-a-throwaway-cluster"  # guards a loopback server that lives for one test session
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 5.0
 

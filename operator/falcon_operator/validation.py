@@ -1,0 +1,195 @@
+"""What is wrong with a spec that the API server accepted, in words for a condition: the field, why, and the remedy.
+
+The CRD's schema and CEL rules refuse what they can see when a job is applied; here is what they cannot: the words of a
+command, paths that have to be normalised, fields of the pod that pass through untyped, and the pool a job refers to.
+What Kubernetes itself checks of a pod (images, resources, …) is left to the server-side dry run.
+
+*Problems* keep a job from running. *Notes* do not: the job runs, but some of what it asks for will not happen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from falcon_operator.api import TrainingJob, WarmPool
+
+RESERVED_PATH = "/falcon"
+CARRIED_OUT_STRATEGIES = frozenset({"Ignore", "ReplaceNode"})  # of those that the API knows, what this version does
+_LAUNCHERS = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed", "accelerate", "horovodrun", "srun"})
+_LAUNCHER_MODULES = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch", "accelerate.commands.launch"}
+)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding; ``str()`` of it is a condition's message."""
+
+    field: str  # as a path from the object's root: "spec.launcher"
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}: {self.remedy}"
+
+
+def problems(job: TrainingJob) -> list[Problem]:
+    """Why the job cannot run as written; empty if it can."""
+    return [*_launcher(job), *_operating_system(job), *_name_resolution(job), *_mounts(job)]
+
+
+def notes(job: TrainingJob) -> list[Problem]:
+    """What will not happen though the job asks for it."""
+    return [*_strategies(job), *_probes(job)]
+
+
+def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
+    """What is wrong with the job's pool as observed (None: no pool of that name); empty where the job names none."""
+    reference = job.spec.warm_pool_ref
+    if reference is None:
+        return []
+    field = "spec.warmPoolRef.name"
+    if pool is None:
+        return [
+            Problem(
+                field=field,
+                message=f"there is no WarmPool {reference.name}",
+                remedy="create it, correct the name, or remove spec.warmPoolRef",
+            )
+        ]
+    allowed = pool.spec.allowed_namespaces
+    if allowed and job.metadata.namespace not in allowed:
+        return [
+            Problem(
+                field=field,
+                message=f"WarmPool {reference.name} does not serve namespace {job.metadata.namespace}",
+                remedy="have the namespace added to the pool's spec.allowedNamespaces, or refer to another pool",
+            )
+        ]
+    return []
+
+
+def _launcher(job: TrainingJob) -> Iterator[Problem]:
+    """A launcher started once a rank would start procsPerReplica × procsPerReplica processes."""
+    if job.spec.launcher == "Own":
+        return
+    for _, container in _trainer(job):
+        words = [str(word) for word in [*_list(container, "command"), *_list(container, "args")]]
+        found = _launcher_in(words)
+        if found is not None:
+            yield Problem(
+                field="spec.launcher",
+                message=f"the command runs {found}, a launcher itself, which launcher Falcon would start for each rank",
+                remedy="set spec.launcher to Own, or let the command be the training program",
+            )
+
+
+def _launcher_in(words: list[str]) -> str | None:
+    if words and posixpath.basename(words[0]) in _LAUNCHERS:
+        return posixpath.basename(words[0])
+    modules = [module for flag, module in itertools.pairwise(words) if flag == "-m"]
+    # the first -m is the interpreter's own; any later one belongs to the program
+    return modules[0] if modules and modules[0] in _LAUNCHER_MODULES else None
+
+
+def _operating_system(job: TrainingJob) -> Iterator[Problem]:
+    name = _dict(_pod(job), "os").get("name", "linux")
+    if name != "linux":
+        yield Problem(
+            field="spec.template.spec.os.name",
+            message=f"Falcon's launcher and agent run on linux, not on {name}",
+            remedy="remove the field or set it to linux",
+        )
+
+
+def _name_resolution(job: TrainingJob) -> Iterator[Problem]:
+    """The agent finds etcd by its Service's name, so a pod must ask the cluster's DNS."""
+    pod = _pod(job)
+    policy = pod.get("dnsPolicy", "ClusterFirst")
+    field = "spec.template.spec.dnsPolicy"
+    if policy == "Default":
+        yield Problem(
+            field=field,
+            message="with Default the agent cannot resolve the cluster's Services, etcd among them",
+            remedy="remove the field, or set ClusterFirstWithHostNet where hostNetwork is true",
+        )
+    elif policy == "ClusterFirst" and pod.get("hostNetwork") is True:
+        yield Problem(
+            field=field,
+            message="with hostNetwork ClusterFirst asks the node's DNS, which does not know the cluster's Services",
+            remedy="set it to ClusterFirstWithHostNet",
+        )
+
+
+def _mounts(job: TrainingJob) -> Iterator[Problem]:
+    """CEL refuses the plain spelling of the reserved path; these are the others."""
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(_dicts(_pod(job), kind)):
+            for number, mount in enumerate(_dicts(container, "volumeMounts")):
+                path = posixpath.normpath("/" + str(mount.get("mountPath", "")).lstrip("/"))
+                if path == RESERVED_PATH or path.startswith(f"{RESERVED_PATH}/"):
+                    yield Problem(
+                        field=f"spec.template.spec.{kind}[{index}].volumeMounts[{number}].mountPath",
+                        message=f"{RESERVED_PATH} and what lies below it are Falcon's",
+                        remedy="mount the volume elsewhere",
+                    )
+
+
+def _strategies(job: TrainingJob) -> Iterator[Problem]:
+    strategies = job.spec.mitigation.strategies
+    for index, strategy in enumerate(strategies):
+        if strategy.type not in CARRIED_OUT_STRATEGIES:
+            yield Problem(
+                field=f"spec.mitigation.strategies[{index}].type",
+                message=f"{strategy.type} is not carried out by this version and is passed over",
+                remedy="leave it for a later version, or remove it",
+            )
+    if job.spec.warm_pool_ref is None and any(strategy.type == "ReplaceNode" for strategy in strategies):
+        yield Problem(
+            field="spec.warmPoolRef",
+            message="without a warm pool ReplaceNode finds only nodes that happen to be free, untested",
+            remedy="set spec.warmPoolRef to a WarmPool, or accept to wait for a node",
+        )
+
+
+def _probes(job: TrainingJob) -> Iterator[Problem]:
+    """A failing liveness probe kills the container, and with it the launcher that would have restarted the ranks."""
+    for index, container in _trainer(job):
+        if "livenessProbe" in container:
+            yield Problem(
+                field=f"spec.template.spec.containers[{index}].livenessProbe",
+                message="it would kill the whole container where Falcon restarts the processes in place",
+                remedy="remove it: hangs are found by the missing progress of the ranks",
+            )
+
+
+def _trainer(job: TrainingJob) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The container that trains, with its index; CEL has made sure that there is exactly one."""
+    for index, container in enumerate(_dicts(_pod(job), "containers")):
+        if job.spec.container is None or container.get("name") == job.spec.container:
+            yield index, container
+
+
+def _pod(job: TrainingJob) -> dict[str, Any]:
+    return _dict(job.spec.template, "spec")
+
+
+# The template preserves unknown fields, so that any of them may be of any type.
+
+
+def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: dict[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _dicts(value: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    return [item for item in _list(value, key) if isinstance(item, dict)]

@@ -1,0 +1,121 @@
+"""Conditions beyond the API server's own checks: each names its field and its remedy, and nothing sound raises one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_operator.api import TrainingJob, WarmPool
+from falcon_operator.validation import notes, pool_problems, problems
+
+
+def job(pod: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **spec: Any) -> TrainingJob:
+    """A sound job with the given parts of its pod, its training container and its spec put in their place."""
+    container = {"name": "trainer", "image": "train", "command": ["python", "train.py"], **(trainer or {})}
+    template = {"spec": {"containers": [container], **(pod or {})}}
+    return msgspec.convert(
+        {
+            "metadata": {"name": "gpt2", "namespace": "team"},
+            "spec": {"replicas": 2, "warmPoolRef": {"name": "spares"}, "template": template, **spec},
+        },
+        TrainingJob,
+    )
+
+
+def pool(*allowed_namespaces: str) -> WarmPool:
+    spec = {"nodeSelector": {"gpu": "yes"}, "allowedNamespaces": list(allowed_namespaces)}
+    return msgspec.convert({"metadata": {"name": "spares"}, "spec": spec}, WarmPool)
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        job(),
+        job(trainer={"command": ["torchrun", "train.py"]}, launcher="Own"),
+        job(trainer={"command": ["python", "-m", "torch.distributed.run"]}, launcher="Own"),
+        job(trainer={"command": ["python", "-m", "train", "-m", "torch.distributed.run"]}),
+        job(trainer={"command": ["python", "torchrun.py"]}),
+        job({"os": {"name": "linux"}}),
+        job({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}),
+        job({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.96.0.10"]}}),
+        job(trainer={"volumeMounts": [{"name": "d", "mountPath": "/data/falcon"}]}),
+        job(trainer={"volumeMounts": [{"name": "d", "mountPath": "/falconry"}]}),
+        job({"initContainers": "of a wrong type", "os": 3}),
+    ],
+    ids=lambda job: str(job.spec.template["spec"])[:70],
+)
+def test_a_sound_job_has_no_problem(sound: TrainingJob) -> None:
+    assert problems(sound) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "remedy"),
+    [
+        (job(trainer={"command": ["torchrun", "train.py"]}), "spec.launcher", "Own"),
+        (job(trainer={"command": ["/opt/venv/bin/torchrun"]}), "spec.launcher", "Own"),
+        (job(trainer={"command": ["python", "-u", "-m", "torch.distributed.run"]}), "spec.launcher", "Own"),
+        (job(trainer={"command": ["python"], "args": ["-m", "torch.distributed.launch"]}), "spec.launcher", "Own"),
+        (job(trainer={"command": ["mpirun", "-n", "8"]}), "spec.launcher", "Own"),
+        (job({"os": {"name": "windows"}}), "spec.template.spec.os.name", "linux"),
+        (job({"dnsPolicy": "Default"}), "spec.template.spec.dnsPolicy", "remove"),
+        (job({"hostNetwork": True}), "spec.template.spec.dnsPolicy", "ClusterFirstWithHostNet"),
+        (
+            job(trainer={"volumeMounts": [{"name": "d", "mountPath": "/data/../falcon/bin"}]}),
+            "spec.template.spec.containers[0].volumeMounts[0].mountPath",
+            "elsewhere",
+        ),
+        (
+            job({"initContainers": [{"name": "i", "volumeMounts": [{"name": "d", "mountPath": "/./falcon"}]}]}),
+            "spec.template.spec.initContainers[0].volumeMounts[0].mountPath",
+            "elsewhere",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_problem_names_field_and_remedy(bad: TrainingJob, field: str, remedy: str) -> None:
+    (problem,) = problems(bad)
+    assert problem.field == field
+    assert remedy in problem.remedy
+    assert str(problem).startswith(f"{field}: ")
+
+
+def test_only_the_wrapped_container_is_judged_by_its_command() -> None:
+    other = {"name": "logs", "command": ["torchrun"]}
+    trainer = {"name": "trainer", "command": ["python", "train.py"]}
+    assert problems(job({"containers": [other, trainer]}, container="trainer")) == []
+    assert [p.field for p in problems(job({"containers": [other, trainer]}, container="logs"))] == ["spec.launcher"]
+
+
+def test_notes_tell_what_will_not_happen() -> None:
+    asked = job(
+        trainer={"livenessProbe": {"exec": {"command": ["true"]}}},
+        mitigation={"strategies": [{"type": "SwapNodes"}, {"type": "ReplaceNode"}]},
+        warmPoolRef=None,
+    )
+    assert problems(asked) == []
+    assert [note.field for note in notes(asked)] == [
+        "spec.mitigation.strategies[0].type",
+        "spec.warmPoolRef",
+        "spec.template.spec.containers[0].livenessProbe",
+    ]
+
+
+def test_defaults_need_no_note() -> None:
+    assert notes(job()) == []
+
+
+def test_a_job_without_replacement_needs_no_pool() -> None:
+    assert notes(job(mitigation={"strategies": [{"type": "Ignore"}]}, warmPoolRef=None)) == []
+
+
+def test_the_pool_must_exist_and_serve_the_namespace() -> None:
+    assert pool_problems(job(), pool()) == []
+    assert pool_problems(job(), pool("team")) == []
+    (missing,) = pool_problems(job(), None)
+    (closed,) = pool_problems(job(), pool("others"))
+    assert missing.field == closed.field == "spec.warmPoolRef.name"
+    assert "create it" in missing.remedy
+    assert "allowedNamespaces" in closed.remedy
+    assert pool_problems(job(warmPoolRef=None), None) == []
