@@ -1,0 +1,139 @@
+"""What people read: ``kubectl explain``, the printer columns, and a status that comes back as it was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from falcon_operator.api import (
+    Condition,
+    Counters,
+    DiagnosisStatus,
+    Excluded,
+    Generation,
+    IterationStatus,
+    Member,
+    TrainingJobStatus,
+)
+from tests.integration.api.apiserver import ApiServer
+from tests.integration.api.manifests import TRAINING_JOB, changed
+
+STATUS = TrainingJobStatus(
+    observed_generation=1,
+    state="Degraded",
+    summary="rank 2 on node-c computes 2.9x slower since 12:04:10; replacing",
+    ready="3/3",
+    iteration="612ms",
+    healthy_iteration="231ms",
+    iterations=IterationStatus(current_microseconds=612_000, healthy_microseconds=231_000, count=412),
+    conditions=[
+        Condition(
+            type="Ready",
+            status="True",
+            reason="AllRanksTrain",
+            message="3 of 3 ranks train",
+            last_transition_time="2026-11-20T12:00:00Z",
+            observed_generation=1,
+        )
+    ],
+    generation=Generation(
+        number=2,
+        phase="Run",
+        master_addr="10.1.0.7",
+        master_port=30001,
+        members=[Member(replica=0, pod_name="read-0-x7kfd"), Member(replica=1, pod_name="read-1-a", node="node-b")],
+    ),
+    incident={"version": 1, "step": {"name": "Replace"}, "numbers": [1, 2]},
+    excluded_nodes=[Excluded(node="node-c", reason="slow", since="2026-11-20T12:04:10Z", burn_in="Pending")],
+    counters=Counters(restarts=1, replacements=2),
+    diagnoses=[
+        DiagnosisStatus(
+            id="i-1",
+            what="fail-slow, computation",
+            where="rank 2 (pod read-2-x7kfd, node node-c)",
+            since="2026-11-20T12:04:10Z (iteration 412, reported after 9 iterations)",
+            state="Mitigating",
+            node="node-c",
+            rank=2,
+        )
+    ],
+    start_time="2026-11-20T12:00:00Z",
+)
+
+
+@pytest.fixture
+def job(api: ApiServer) -> Iterator[str]:
+    name = "read"
+    api.ok("kubectl", "create", "-f", "-", stdin=json.dumps(changed(TRAINING_JOB, {"metadata.name": name})))
+    written = json.dumps({"status": msgspec.to_builtins(STATUS)})
+    api.ok("kubectl", "patch", "ftj", name, "--subresource=status", "--type=merge", "--patch", written)
+    yield name
+    api.ok("kubectl", "delete", "ftj", name)
+
+
+def test_a_status_comes_back_as_it_was_written(api: ApiServer, job: str) -> None:
+    """Nothing is pruned, nothing is refused: empty strings of fields that are not known yet among them."""
+    stored = json.loads(api.ok("kubectl", "get", "ftj", job, "-o", "json"))["status"]
+    assert stored == msgspec.to_builtins(STATUS)
+    assert msgspec.convert(stored, TrainingJobStatus) == STATUS
+
+
+def test_columns(api: ApiServer, job: str) -> None:
+    header, row = api.ok("kubectl", "get", "ftj", job).splitlines()
+    assert header.split() == ["NAME", "READY", "ITERATION", "HEALTHY", "STATE", "SUMMARY", "AGE"]
+    assert row.split()[:5] == [job, "3/3", "612ms", "231ms", "Degraded"]
+    assert STATUS.summary in row
+    wide = api.ok("kubectl", "get", "ftj", job, "-o", "wide").splitlines()[0].split()
+    assert wide[6:10] == ["RESTARTS", "REPLACED", "GENERATION", "POOL"]
+
+
+def test_names(api: ApiServer, job: str) -> None:
+    assert job in api.ok("kubectl", "get", "falcon")  # the category
+    assert job in api.ok("kubectl", "get", "trainingjob")
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("trainingjob", "which GPU, link or node"),
+        ("trainingjob.spec.detection", "verifyPercent"),
+        ("trainingjob.spec.detection.medianPercent", "Default 150"),
+        ("trainingjob.spec.recovery.window", "1h30m"),
+        ("trainingjob.spec.mitigation.strategies.type", "AdjustMicrobatches"),
+        ("trainingjob.spec.template.spec.containers.command", "falcon-launch"),
+        ("trainingjob.status.diagnoses.evidence", "What was measured"),
+        ("warmpool.spec.burnInSeconds", "seconds"),
+    ],
+)
+def test_explain(api: ApiServer, field: str, says: str) -> None:
+    assert says in " ".join(api.ok("kubectl", "explain", field).split())
+
+
+def test_every_field_that_is_explained_has_a_description(api: ApiServer) -> None:
+    """Read from the server's own OpenAPI; only the template's passed-through fields, which have no type, go without."""
+    paths = json.loads(api.ok("kubectl", "get", "--raw", "/openapi/v3"))["paths"]
+    document = json.loads(api.ok("kubectl", "get", "--raw", paths["apis/falcon.dev/v1alpha1"]["serverRelativeURL"]))
+    schemas = document["components"]["schemas"]
+    for kind in ("TrainingJob", "WarmPool"):
+        properties = schemas[f"dev.falcon.v1alpha1.{kind}"]["properties"]
+        assert list(undescribed(properties["spec"], "spec")) == []
+        assert list(undescribed(properties["status"], "status")) == []
+
+
+def undescribed(node: dict[str, object], at: str) -> Iterator[str]:
+    """Paths of typed properties without a description."""
+    for name, child in _properties(node).items():
+        if "type" in child and not child.get("description"):
+            yield f"{at}.{name}"
+        yield from undescribed(child, f"{at}.{name}")
+
+
+def _properties(node: dict[str, object]) -> dict[str, dict[str, object]]:
+    items = node.get("items")
+    holder = items if isinstance(items, dict) else node
+    found = holder.get("properties", {})
+    assert isinstance(found, dict)
+    return found
