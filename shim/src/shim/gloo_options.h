@@ -1,0 +1,22 @@
+// What can be read from Gloo's option structures without its headers.
+#pragma once
+
+#include <cstdint>
+
+#include "ring.h"
+
+namespace falcon {
+
+struct GlooCall {
+  const void* context;  // null: the layout is not one we know
+  int32_t rank;         // -1 unknown
+  int32_t size;         // -1 unknown
+  uint64_t bytes;       // 0 unknown
+  int32_t root;         // -1 none or unknown
+};
+
+// The call's communicator, payload and root. The layout is checked at the first call of each operation (every address is
+// probed before it is read, and the values must make sense); an unknown layout yields operation and duration only.
+GlooCall read_options(Op op, const void* options);
+
+}  // namespace falcon
