@@ -1,0 +1,53 @@
+"""Rendering the chart with the project's own helm."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.integration.api.apiserver import binary
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "falcon"
+LOCAL_VALUES = ROOT / "dev" / "values-local.yaml"
+NAMESPACE = "falcon-system"
+KUBE_VERSION = "1.36"
+Manifest = dict[str, Any]
+
+
+def helm(*args: str) -> subprocess.CompletedProcess[str]:
+    """Run helm without a cluster; the caller judges the exit status."""
+    return subprocess.run([binary("helm"), *args], capture_output=True, text=True, timeout=60, check=False)
+
+
+def template(*flags: str, chart: Path = CHART, release: str = "falcon") -> subprocess.CompletedProcess[str]:
+    return helm("template", release, str(chart), "--namespace", NAMESPACE, "--kube-version", KUBE_VERSION, *flags)
+
+
+class Rendered:
+    """The objects of one rendering, by kind and name."""
+
+    def __init__(self, *flags: str, chart: Path = CHART, release: str = "falcon") -> None:
+        done = template(*flags, chart=chart, release=release)
+        assert done.returncode == 0, done.stderr
+        self.objects: dict[tuple[str, str], Manifest] = {
+            (one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout) if one
+        }
+
+    def __call__(self, kind: str, name: str) -> Manifest:
+        return self.objects[kind, name]
+
+    def kinds(self) -> set[str]:
+        return {kind for kind, _ in self.objects}
+
+    def operator_env(self) -> dict[str, str]:
+        """The operator's settings that the chart writes as plain values."""
+        (container,) = self("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
+        return {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+    def etcd_flags(self) -> dict[str, str]:
+        (container,) = self("StatefulSet", "falcon-etcd")["spec"]["template"]["spec"]["containers"]
+        return dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])

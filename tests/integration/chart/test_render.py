@@ -1,0 +1,216 @@
+"""The chart's variants, and the values that it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.chart.charts import CHART, KUBE_VERSION, LOCAL_VALUES, ROOT, Rendered, helm, template
+
+THREE = ("--set", "etcd.replicas=3,etcd.persistence.enabled=true")
+EXTERNAL = (
+    "--set",
+    "etcd.enabled=false,etcd.external.secretPrefix=shared,"
+    "etcd.external.endpoints={https://a.example.com:2379,https://b.example.com:2379}",
+)
+
+
+@pytest.mark.parametrize("flags", [(), ("--values", str(LOCAL_VALUES)), THREE, EXTERNAL])
+def test_lint(flags: tuple[str, ...]) -> None:
+    done = helm("lint", "--strict", "--kube-version", KUBE_VERSION, str(CHART), *flags)
+    assert done.returncode == 0, done.stdout
+
+
+def test_one_etcd_is_reached_by_its_service() -> None:
+    chart = Rendered()
+    env = chart.operator_env()
+    assert env["FALCON_ETCD_ENDPOINTS"] == "https://falcon-etcd.falcon-system.svc:2379"
+    assert env["FALCON_ETCD_SERVER_NAMES"].split(",")[0] == "falcon-etcd.falcon-system.svc"
+    assert env["FALCON_ETCD_MANAGED"] == "true"
+    assert env["FALCON_ETCD_SECRET_PREFIX"] == "falcon-etcd"
+    assert "PodDisruptionBudget" not in chart.kinds()
+    assert {"name": "data", "emptyDir": {"sizeLimit": "4Gi"}} in chart("StatefulSet", "falcon-etcd")["spec"][
+        "template"
+    ]["spec"]["volumes"]
+
+
+def test_three_etcds_are_reached_one_by_one() -> None:
+    chart = Rendered(*THREE)
+    hosts = [f"falcon-etcd-{i}.falcon-etcd-headless.falcon-system.svc" for i in range(3)]
+    assert chart.operator_env()["FALCON_ETCD_ENDPOINTS"].split(",") == [f"https://{host}:2379" for host in hosts]
+    assert chart.etcd_flags()["initial-cluster"].split(",") == [
+        f"falcon-etcd-{i}=https://{host}:2380" for i, host in enumerate(hosts)
+    ]
+    assert "*.falcon-etcd-headless.falcon-system.svc" in chart.operator_env()["FALCON_ETCD_SERVER_NAMES"].split(",")
+    etcd = chart("StatefulSet", "falcon-etcd")["spec"]
+    assert etcd["replicas"] == 3
+    assert etcd["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "4Gi"
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in etcd["template"]["spec"]["affinity"]["podAntiAffinity"]
+    assert chart("PodDisruptionBudget", "falcon-etcd")["spec"]["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize("flags", [(), THREE])
+def test_every_member_and_client_is_authenticated(flags: tuple[str, ...]) -> None:
+    given = Rendered(*flags).etcd_flags()
+    assert given["client-cert-auth"] == given["peer-client-cert-auth"] == "true"
+    assert given["peer-cert-allowed-hostname"] == "falcon-etcd.falcon-system.svc"
+    urls = {flag: url for flag, url in given.items() if flag.endswith("-urls") and flag != "listen-metrics-urls"}
+    assert len(urls) == 4
+    assert all(url.startswith("https://") for url in urls.values())
+
+
+def test_an_external_etcd_is_not_run_but_used() -> None:
+    chart = Rendered(*EXTERNAL)
+    env = chart.operator_env()
+    assert "StatefulSet" not in chart.kinds()
+    assert env["FALCON_ETCD_ENDPOINTS"] == "https://a.example.com:2379,https://b.example.com:2379"
+    assert (env["FALCON_ETCD_MANAGED"], env["FALCON_ETCD_SECRET_PREFIX"]) == ("false", "shared")
+    secrets = [rule for rule in chart("Role", "falcon")["rules"] if "secrets" in rule["resources"]]
+    assert secrets == [
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shared-ca", "shared-root"], "verbs": ["get"]}
+    ]
+
+
+def test_watched_namespaces_narrow_the_rights() -> None:
+    chart = Rendered("--set", "operator.watchNamespaces={team-a,team-b}")
+    bound = {one["metadata"].get("namespace") for one in chart.objects.values() if one["kind"] == "RoleBinding"}
+    assert ("ClusterRoleBinding", "falcon-jobs") not in chart.objects
+    assert "team-b" in bound
+    assert chart.operator_env()["FALCON_WATCH_NAMESPACES"] == "team-a,team-b"
+
+
+def test_without_crds() -> None:
+    assert "CustomResourceDefinition" not in Rendered("--set", "crds.enabled=false").kinds()
+
+
+@pytest.mark.parametrize(("keep", "policy"), [("true", "keep"), ("false", None)])
+def test_crds_are_the_files_at_the_top(keep: str, policy: str | None) -> None:
+    chart = Rendered("--set", f"crds.keep={keep}")
+    for path in (ROOT / "crds").iterdir():
+        source = yaml.safe_load(path.read_text())
+        rendered = chart("CustomResourceDefinition", source["metadata"]["name"])
+        assert rendered["spec"] == source["spec"]
+        assert rendered["metadata"]["annotations"].get("helm.sh/resource-policy") == policy
+
+
+def test_the_packaged_chart_renders_the_same(tmp_path: Path) -> None:
+    done = helm("package", "--destination", str(tmp_path), str(CHART))
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.iterdir()
+    assert Rendered(chart=archive).objects == Rendered().objects
+
+
+def test_local_images_are_never_pulled() -> None:
+    chart = Rendered("--values", str(LOCAL_VALUES))
+    (operator,) = chart("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
+    (etcd,) = chart("StatefulSet", "falcon-etcd")["spec"]["template"]["spec"]["containers"]
+    assert (operator["image"], etcd["image"]) == ("localhost/falcon/operator:dev", "localhost/falcon/etcd:dev")
+    assert chart.operator_env()["FALCON_AGENT_IMAGE"] == "localhost/falcon/agent:dev"
+    assert {operator["imagePullPolicy"], etcd["imagePullPolicy"]} == {"Never"}
+
+
+def test_a_digest_takes_the_tags_place() -> None:
+    digest = "sha256:" + "0" * 64
+    chart = Rendered("--set", f"images.agent.digest={digest},images.registry=registry.example.com:5000/ml")
+    assert chart.operator_env()["FALCON_AGENT_IMAGE"] == f"registry.example.com:5000/ml/falcon/agent@{digest}"
+
+
+def test_options_reach_the_pods() -> None:
+    chart = Rendered(
+        "--set",
+        "operator.replicas=2,operator.nodeSelector.a=b,operator.priorityClassName=high,operator.podAnnotations.c=d,"
+        "operator.tolerations[0].key=gpu,etcd.podLabels.e=f,images.pullSecrets={pull},networkPolicy.enabled=true,"
+        "metrics.serviceMonitor.enabled=true",
+    )
+    template = chart("Deployment", "falcon")["spec"]["template"]
+    pod = template["spec"]
+    assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"a": "b"}, "high")
+    assert (pod["tolerations"], pod["imagePullSecrets"]) == ([{"key": "gpu"}], [{"name": "pull"}])
+    assert template["metadata"]["annotations"]["c"] == "d"
+    assert chart("StatefulSet", "falcon-etcd")["spec"]["template"]["metadata"]["labels"]["e"] == "f"
+    assert {"PodDisruptionBudget", "NetworkPolicy", "ServiceMonitor"} <= chart.kinds()
+
+
+@pytest.mark.parametrize(
+    ("release", "name"), [("falcon", "falcon"), ("prod", "prod-falcon"), ("my-falcon-2", "my-falcon-2")]
+)
+def test_names_follow_the_release(release: str, name: str) -> None:
+    assert ("Deployment", name) in Rendered(release=release).objects
+
+
+REFUSED = {
+    "unknown key": ("opertor.replicas=1", "opertor"),
+    "unknown nested key": ("operator.replica=1", "replica"),
+    "three operators": ("operator.replicas=3", "operator/replicas"),
+    "replicas as text": ("operator.replicas=one", "operator/replicas"),
+    "two etcds": ("etcd.replicas=2", "etcd/replicas"),
+    "three etcds without volumes": ("etcd.replicas=3", "etcd.persistence.enabled=true"),
+    "pull policy": ("images.pullPolicy=Sometimes", "images/pullPolicy"),
+    "tag with a colon": ("images.agent.tag=a:b", "images/agent/tag"),
+    "bad digest": ("images.agent.digest=sha256:12", "images/agent/digest"),
+    "no repository": ("images.operator.repository=", "images/operator/repository"),
+    "log level": ("operator.logLevel=loud", "operator/logLevel"),
+    "bad namespace": ("operator.watchNamespaces={Team A}", "operator/watchNamespaces/0"),
+    "negative fences": ("operator.fencing.limit=-1", "operator/fencing/limit"),
+    "no window": ("operator.fencing.windowSeconds=0", "operator/fencing/windowSeconds"),
+    "tiny quota": ("etcd.quotaBackendBytes=1024", "etcd/quotaBackendBytes"),
+    "retention without unit": ("etcd.autoCompactionRetention=10", "etcd/autoCompactionRetention"),
+    "volume size": ("etcd.persistence.size=big", "etcd/persistence/size"),
+    "external without endpoints": ("etcd.enabled=false", "etcd.external.endpoints is empty"),
+    "external without secrets": (
+        "etcd.enabled=false,etcd.external.endpoints={https://a:2379}",
+        "etcd.external.secretPrefix is empty",
+    ),
+    "external without TLS": (
+        "etcd.enabled=false,etcd.external.endpoints={http://a:2379},etcd.external.secretPrefix=x",
+        "etcd/external/endpoints/0",
+    ),
+    "external beside our own": ("etcd.external.secretPrefix=x", "set etcd.enabled=false"),
+    "no service account": ("serviceAccount.create=false", "serviceAccount.name is empty"),
+    "keep as text": ("crds.keep=yes", "crds/keep"),
+    "scrape interval": ("metrics.serviceMonitor.interval=often", "metrics/serviceMonitor/interval"),
+}
+
+
+@pytest.mark.parametrize(("values", "names"), REFUSED.values(), ids=REFUSED.keys())
+def test_bad_values_are_refused_by_name(values: str, names: str) -> None:
+    done = template("--set", values)
+    assert done.returncode != 0, "helm took it"
+    assert names in done.stderr
+
+
+def test_every_value_is_described() -> None:
+    """values.yaml and the schema hold the same keys."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    assert set(_keys(values, schema, "")) == set(_properties(schema, "")) - {".global"}
+
+
+def test_an_old_kubernetes_is_refused() -> None:
+    done = helm("template", "falcon", str(CHART), "--kube-version", "1.28")
+    assert "requires kubeVersion: >=1.29.0-0" in done.stderr
+
+
+def _keys(values: dict[str, object], schema: dict[str, object], at: str) -> list[str]:
+    """Paths of the values, down to where the schema stops listing properties."""
+    found: list[str] = []
+    properties = schema.get("properties")
+    assert isinstance(properties, dict)
+    for key, value in values.items():
+        found.append(f"{at}.{key}")
+        inner = properties.get(key, {})
+        if isinstance(value, dict) and "properties" in inner:
+            found += _keys(value, inner, f"{at}.{key}")
+    return found
+
+
+def _properties(schema: dict[str, object], at: str) -> list[str]:
+    properties = schema.get("properties", {})
+    assert isinstance(properties, dict)
+    found: list[str] = []
+    for key, inner in properties.items():
+        assert "description" in inner or "$ref" in inner, f"{at}.{key} has no description"
+        found += [f"{at}.{key}", *_properties(inner, f"{at}.{key}")]
+    return found
