@@ -10,7 +10,6 @@ import contextlib
 import http.client
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -18,6 +17,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.integration.etcd_server import free_port
 
 CACHE_BIN = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "bin"
 TOKEN = "admin-of-a-throwaway-cluster"  # guards a loopback server that lives for one test session
@@ -71,9 +72,9 @@ def running_apiserver() -> Iterator[ApiServer]:
     """Start etcd and kube-apiserver, wait until they are ready, and stop them at the end."""
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="falcon-apiserver-")))
-        etcd_url = f"http://127.0.0.1:{_free_port()}"
+        etcd_url = f"http://127.0.0.1:{free_port()}"
         stack.enter_context(_process(work_dir, "etcd", *_etcd_flags(work_dir, etcd_url)))
-        port = _free_port()
+        port = free_port()
         ca_file = work_dir / "certs" / "apiserver.crt"
         server = stack.enter_context(_process(work_dir, "kube-apiserver", *_apiserver_flags(work_dir, etcd_url, port)))
         _wait_ready(server, port, work_dir / "kube-apiserver.log")
@@ -89,7 +90,7 @@ def _etcd_flags(work_dir: Path, url: str) -> list[str]:
         f"--data-dir={work_dir / 'etcd'}",
         f"--listen-client-urls={url}",
         f"--advertise-client-urls={url}",
-        f"--listen-peer-urls=http://127.0.0.1:{_free_port()}",
+        f"--listen-peer-urls=http://127.0.0.1:{free_port()}",
         "--unsafe-no-fsync",
         "--log-level=warn",
     ]
@@ -163,9 +164,3 @@ clusters: [{{name: throwaway, cluster: {{server: "{url}", certificate-authority:
 users: [{{name: admin, user: {{token: "{TOKEN}"}}}}]
 contexts: [{{name: throwaway, context: {{cluster: throwaway, user: admin}}}}]
 """
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
