@@ -1,0 +1,152 @@
+"""A keyed work queue: what changed is named, not described, so that any number of changes is one look.
+
+A key is never worked on twice at the same time. One that is added while it is being worked on gets one more turn. A key
+that fails comes back later each time; one that worked may ask to come back after a while. Between two turns of the same
+key lies a least pause, so that a job with many reporters costs no more than one with few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import structlog
+
+from falcon_operator.clock import Clock
+
+FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.5, 60.0
+K = TypeVar("K", bound=Hashable)
+log = structlog.get_logger(__name__)
+
+
+class KeyedQueue(Generic[K]):
+    """What is due when. No I/O and no task of its own; ``get`` waits.
+
+    ``pause_seconds`` lies between the ends of two turns of one key at least.
+    """
+
+    def __init__(self, clock: Clock, *, pause_seconds: float = 0.0) -> None:
+        self._clock = clock
+        self._pause = pause_seconds
+        self._due: dict[K, float] = {}  # the truth; the heap may hold outdated entries besides
+        self._heap: list[tuple[float, int, K]] = []
+        self._order = itertools.count()
+        self._working: dict[K, float | None] = {}  # in work → due again, if it was added meanwhile
+        self._not_before: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Keys that are due now or overdue."""
+        now = self._clock.monotonic()
+        return sum(due <= now for due in self._due.values())
+
+    def add(self, key: K, delay_seconds: float = 0.0) -> None:
+        """Look at ``key`` after the delay; the earliest wish counts."""
+        due = self._clock.monotonic() + delay_seconds
+        if key in self._working:
+            before = self._working[key]
+            self._working[key] = due if before is None else min(before, due)
+            return
+        due = max(due, self._not_before.get(key, due))
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, next(self._order), key))
+            self._changed.set()
+
+    def take(self) -> K | None:
+        """A key that is due, which is in work from now on; None if none is."""
+        now = self._clock.monotonic()
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self._due.get(key) != due:
+                heapq.heappop(self._heap)
+                continue
+            if due > now:
+                return None
+            heapq.heappop(self._heap)
+            del self._due[key]
+            self._working[key] = None
+            return key
+        return None
+
+    def seconds_to_next(self) -> float | None:
+        """Until the next key is due; None while there is none."""
+        soonest = min(self._due.values(), default=None)
+        return None if soonest is None else max(0.0, soonest - self._clock.monotonic())
+
+    async def get(self) -> K:
+        """The next key that is due; waits for it."""
+        while True:
+            self._changed.clear()
+            key = self.take()
+            if key is not None:
+                self._changed.set()  # another worker may find the next one
+                return key
+            try:
+                await asyncio.wait_for(self._changed.wait(), self.seconds_to_next())
+            except TimeoutError:
+                continue
+
+    def done(self, key: K, again_seconds: float | None = None) -> None:
+        """The turn went well."""
+        self._failures.pop(key, None)
+        self._end(key, again_seconds)
+
+    def failed(self, key: K) -> float:
+        """The turn failed; it is repeated. Returns in how many seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 16))
+        self._not_before[key] = self._clock.monotonic() + backoff
+        self._end(key, backoff)
+        return backoff
+
+    def _end(self, key: K, again_seconds: float | None) -> None:
+        now = self._clock.monotonic()
+        added = self._working.pop(key)
+        failing = key in self._failures
+        if not failing:
+            self._not_before[key] = now + self._pause
+        wishes = [wish for wish in (added, None if again_seconds is None else now + again_seconds) if wish is not None]
+        if wishes:
+            self.add(key, min(wishes) - now)
+        elif not self._pause:
+            self._not_before.pop(key, None)
+        self._forget_idle(now)
+
+    def _forget_idle(self, now: float) -> None:
+        """Keys that have been idle for longer than their pause leave no trace."""
+        if len(self._not_before) > 2 * (len(self._due) + len(self._working)) + 64:
+            self._not_before = {
+                key: until for key, until in self._not_before.items() if until > now or key in self._due
+            }
+
+
+async def work(
+    queue: KeyedQueue[K],
+    handle: Callable[[K], Awaitable[float | None]],
+    observe: Callable[[K, float, bool], None],
+    clock: Clock,
+) -> None:
+    """One worker: take, handle, give back, for ever. ``handle`` returns when to look again (seconds), or None.
+
+    An exception is logged and the key repeated; ``observe`` hears of each turn: key, seconds, success.
+    """
+    while True:
+        key = await queue.get()
+        started = clock.monotonic()
+        try:
+            again = await handle(key)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            backoff = queue.failed(key)
+            observe(key, clock.monotonic() - started, False)
+            log.exception("reconcile failed", key=key, again_seconds=backoff)
+        else:
+            queue.done(key, again)
+            observe(key, clock.monotonic() - started, True)

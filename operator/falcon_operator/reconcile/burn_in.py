@@ -1,0 +1,189 @@
+"""The burn-in pod: a test of one node from outside any job, run by the operator in its own namespace.
+
+The pod is pinned to its node, tolerates Falcon's own taints and nothing else, and says its result as JSON in the
+container's termination message, which the kubelet carries into the pod's status. It may also pull images ahead: each
+becomes an init container that runs our static launcher's ``version``, so that an image needs no program of its own.
+All of it passes Pod Security "restricted".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from falcon_operator.api import (
+    API_VERSION,
+    LABEL_POOL,
+    LABEL_ROLE,
+    TAINT_FENCED,
+    TAINT_SPARE,
+    WarmPool,
+)
+from falcon_operator.ports import Manifest, PodView
+from falcon_operator.reconcile.instrument import BIN_DIR, LAUNCHER, restricted
+
+ROLE_BURN_IN = "burn-in"
+LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, or an excluded node's
+PURPOSE_SPARE, PURPOSE_EXCLUDED = "spare", "excluded"
+BURN_IN_CONTAINER = "burn-in"
+START_SECONDS = 600  # to pull images and start; the test itself comes on top
+_VOLUME_BIN = "falcon-bin"
+
+
+class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a test stands. ``gflops`` is the node's matrix-multiplication rate, for Passed alone."""
+
+    state: Literal["Running", "Passed", "Failed"]
+    gflops: float | None = None
+    message: str = ""
+
+
+class _Score(msgspec.Struct, frozen=True):
+    """What the agent's ``burn-in`` writes to the termination message."""
+
+    gflops: float
+
+
+def burn_in_name(pool_uid: str, node: str, since: str) -> str:
+    """Of the test that ``since`` began: asking for it twice is asking for it once."""
+    return "falcon-burn-in-" + hashlib.sha256(f"{pool_uid}/{node}/{since}".encode()).hexdigest()[:12]
+
+
+def build_burn_in_pod(
+    *,
+    name: str,
+    namespace: str,
+    node: str,
+    pool: WarmPool,
+    purpose: str,
+    agent_image: str,
+    image_pull_policy: str,
+    images: Sequence[str] = (),
+) -> Manifest:
+    """The test of ``node`` for ``spec.burnInSeconds``; the pool owns the pod, so that it goes with it."""
+    seconds = pool.spec.burn_in_seconds
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: pool.metadata.name, LABEL_PURPOSE: purpose},
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": "WarmPool",
+                    "name": pool.metadata.name,
+                    "uid": pool.metadata.uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "activeDeadlineSeconds": START_SECONDS + seconds,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": restricted()["runAsUser"],
+                "runAsGroup": restricted()["runAsGroup"],
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+                        ]
+                    }
+                }
+            },
+            "tolerations": [
+                {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)
+            ],
+            **_pulls(agent_image, image_pull_policy, images),
+            "containers": [
+                {
+                    "name": BURN_IN_CONTAINER,
+                    "image": agent_image,
+                    "imagePullPolicy": image_pull_policy,
+                    "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(seconds)],
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+                    "securityContext": restricted(),
+                }
+            ],
+        },
+    }
+
+
+def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> Manifest:
+    if not images:
+        return {}
+    mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}
+    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
+    install = {
+        "name": "falcon-install",
+        "image": agent_image,
+        "imagePullPolicy": image_pull_policy,
+        "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
+        "volumeMounts": [mount],
+        "resources": resources,
+        "securityContext": restricted(),
+    }
+    pulls = [
+        {
+            "name": f"pull-{index}",
+            "image": image,
+            "imagePullPolicy": image_pull_policy,
+            "command": [LAUNCHER, "version"],
+            "volumeMounts": [{**mount, "readOnly": True}],
+            "resources": resources,
+            "securityContext": restricted(),
+        }
+        for index, image in enumerate(images)
+    ]
+    return {
+        "initContainers": [install, *pulls],
+        "volumes": [{"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}}],
+    }
+
+
+def parse_burn_in(pod: PodView) -> BurnInResult | None:
+    """The state of the test in ``pod``; None for a pod that is no burn-in."""
+    if pod.labels.get(LABEL_ROLE) != ROLE_BURN_IN:
+        return None
+    container = pod.containers.get(BURN_IN_CONTAINER)
+    if container is not None and container.exit_code is not None:
+        if container.exit_code != 0:
+            said = container.exit_message.strip()[-300:] or container.exit_reason or "it said nothing"
+            return BurnInResult(state="Failed", message=f"the test ended with exit code {container.exit_code}: {said}")
+        return _score(container.exit_message)
+    if pod.phase in ("Succeeded", "Failed") or pod.deleting:
+        why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
+        return BurnInResult(state="Failed", message=f"the test's pod ended without a result: {why}")
+    return BurnInResult(state="Running", message=_waiting_for(pod))
+
+
+def _score(message: str) -> BurnInResult:
+    try:
+        gflops = msgspec.json.decode(message, type=_Score).gflops
+    except msgspec.MsgspecError as error:
+        return BurnInResult(state="Failed", message=f"the test's result cannot be read: {error}")
+    if gflops <= 0:
+        return BurnInResult(state="Failed", message=f"the test measured {gflops} GFLOP/s")
+    return BurnInResult(state="Passed", gflops=gflops)
+
+
+def _waiting_for(pod: PodView) -> str:
+    if pod.unschedulable:
+        return pod.unschedulable
+    for container in pod.containers.values():
+        if container.waiting_reason not in ("", "PodInitializing", "ContainerCreating"):
+            return f"container {container.name}: {container.waiting_reason} {container.waiting_message}".strip()
+    return "the test runs" if pod.phase == "Running" else "the test's pod starts"

@@ -1,0 +1,345 @@
+"""The warm pool: which nodes are kept free, tested and ready, and who may take one. Pure.
+
+A spare's life::
+
+    (chosen) → Testing → Ready → Claimed → (job gone or done with it) → Testing → …
+                  └────→ Failed ──(RETEST_SECONDS)──┘
+    any but Claimed → Unavailable while its node is NotReady, cordoned or fenced → Testing
+
+The status is written before anything is done about it, and every effect derives from it, so that applying one twice is
+applying it once. Claims are made by the jobs' side (``claim``, ``release``) under the pool's resourceVersion: two jobs
+cannot get one spare, and a job that asks twice gets the same one. The pool itself takes a claim back only when its job
+is gone or over.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from falcon_operator.api import (
+    TAINT_FENCED,
+    TAINT_SPARE,
+    Condition,
+    SpareStatus,
+    WarmPool,
+    WarmPoolStatus,
+)
+from falcon_operator.ports import NodeView, PodView
+from falcon_operator.reconcile.burn_in import (
+    LABEL_PURPOSE,
+    PURPOSE_SPARE,
+    build_burn_in_pod,
+    burn_in_name,
+    parse_burn_in,
+)
+from falcon_operator.reconcile.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.reconcile.snapshot import timestamp, unix_seconds
+from falcon_operator.reconcile.status import set_condition
+
+RETEST_SECONDS = 600.0  # after a failed test
+LOOK_SECONDS = 1.0  # while a test runs: its pod's end may not be seen by a watch
+SLOWER = 1.5  # times slower than the median of its peers (the median rule's own factor): not ready
+MIN_PEERS = 2
+replace = msgspec.structs.replace
+
+
+class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator's own settings add to a burn-in pod."""
+
+    namespace: str  # the operator's
+    agent_image: str
+    image_pull_policy: str
+
+
+class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool and its surroundings at one moment. ``live_jobs`` was read after ``pool``."""
+
+    pool: WarmPool
+    nodes: dict[str, NodeView]
+    burn_ins: list[PodView] = []
+    busy: frozenset[str] = frozenset()  # nodes on which training pods have not ended
+    live_jobs: frozenset[str] = frozenset()  # uids of jobs that are not over
+    settings: PoolSettings
+    now: float  # unix seconds
+
+
+class PoolDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The status to write first, and what it asks for."""
+
+    status: WarmPoolStatus
+    effects: list[Effect]
+    again_seconds: float | None
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def claim(
+    pool: WarmPool, claim_key: str, namespace: str, *, avoid: Collection[str] = (), now: float
+) -> WarmPoolStatus | None:
+    """The pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
+
+    The fastest ready spare is taken. Unchanged where the key holds one already; None where none is ready, all that are
+    stand in ``avoid``, or the namespace may not take from this pool.
+    """
+    if held(pool, claim_key) is not None:
+        return pool.status
+    allowed = pool.spec.allowed_namespaces
+    if allowed and namespace not in allowed:
+        return None
+    ready = [one for one in pool.status.spares if one.state == "Ready" and one.node not in avoid]
+    if not ready:
+        return None
+    chosen = max(ready, key=lambda one: (_gflops(one) or 0.0, one.node))
+    taken = replace(chosen, state="Claimed", claimed_by=claim_key, message="", since=timestamp(now))
+    return _summed_up(pool, _with(pool.status.spares, taken), now)
+
+
+def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
+    """The pool's status without the claim: its spare is tested anew. Unchanged where nothing is held."""
+    spare = held(pool, claim_key)
+    if spare is None:
+        return pool.status
+    return _summed_up(pool, _with(pool.status.spares, _test(spare, now)), now)
+
+
+def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
+    """The spare that ``claim_key`` holds."""
+    return next((one for one in pool.status.spares if one.state == "Claimed" and one.claimed_by == claim_key), None)
+
+
+def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
+    """The median score of the pool's nodes, one left out; None where no node has one."""
+    scores = [score for one in pool.status.spares if one.node != without and (score := _gflops(one))]
+    return statistics.median(scores) if scores else None
+
+
+# -- the pool ----------------------------------------------------------------------------------------------------------
+
+
+def decide_pool(snap: PoolSnapshot) -> PoolDecision:
+    """One look at the pool."""
+    tests = {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_SPARE}
+    spares = [moved for one in snap.pool.status.spares if (moved := _step(snap, one, tests)) is not None]
+    spares = [_against_peers(one, spares, snap.now) for one in spares]
+    spares = _resized(snap, spares)
+    status = _summed_up(snap.pool, spares, snap.now)
+    return PoolDecision(
+        status=status,
+        effects=_effects(snap, spares, tests),
+        again_seconds=LOOK_SECONDS if any(one.state == "Testing" for one in spares) else None,
+    )
+
+
+def abandoned(name: str, nodes: Sequence[NodeView]) -> list[Effect]:
+    """What a pool that was deleted leaves to be done; its pods go with it (owner references)."""
+    return [UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.taints.get(TAINT_SPARE) == name]
+
+
+def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus | None:
+    """The spare as observed now; None when the pool lets it go."""
+    node = snap.nodes.get(spare.node)
+    if spare.state == "Claimed":
+        if _job_uid(spare.claimed_by) in snap.live_jobs:
+            return spare
+        if spare.node in snap.busy:
+            return replace(spare, message="its job is over; pods of it are still ending")
+        spare = _test(spare, snap.now)
+    if node is None or not _selected(snap.pool, node):
+        return None
+    obstacle = _obstacle(node)
+    if obstacle:
+        if spare.state == "Unavailable":
+            return replace(spare, message=obstacle)
+        return SpareStatus(node=spare.node, state="Unavailable", message=obstacle, since=timestamp(snap.now))
+    if spare.state == "Unavailable":
+        return _test(spare, snap.now)
+    if spare.state == "Failed" and snap.now - unix_seconds(spare.since) >= RETEST_SECONDS:
+        return _test(spare, snap.now)
+    if spare.state == "Testing":
+        return _tested(snap, spare, tests)
+    return spare
+
+
+def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus:
+    pod = tests.get(_test_name(snap.pool, spare))
+    result = parse_burn_in(pod) if pod is not None else None
+    if result is None:
+        waiting = "waits until the training pods on it have ended" if spare.node in snap.busy else ""
+        return replace(spare, message=waiting)
+    match result.state:
+        case "Running":
+            return replace(spare, message=result.message)
+        case "Failed":
+            return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
+        case "Passed":
+            score = f"{result.gflops:.1f}"
+            return replace(spare, state="Ready", message="", since=timestamp(snap.now), gemm_gflops=score)
+
+
+def _against_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float) -> SpareStatus:
+    """A ready spare that is far slower than its peers is none."""
+    score = _gflops(spare)
+    peers = [value for one in spares if one.node != spare.node and (value := _gflops(one))]
+    if spare.state != "Ready" or score is None or len(peers) < MIN_PEERS:
+        return spare
+    median = statistics.median(peers)
+    if median <= SLOWER * score:
+        return spare
+    message = f"its test is {median / score:.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
+    return replace(spare, state="Failed", message=message, since=timestamp(now))
+
+
+def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]:
+    """Let go what is too much, choose what is missing. Claimed spares are beside the size."""
+    size = snap.pool.spec.size
+    if size == 0:
+        return [one for one in spares if one.state == "Claimed"]
+    free = [one for one in spares if one.state in ("Testing", "Ready")]
+    by_worth = sorted(free, key=lambda one: (one.state != "Ready", -(_gflops(one) or 0.0), one.node))
+    surplus = {one.node for one in by_worth[size:]}
+    kept = [one for one in spares if one.node not in surplus]
+    known = {one.node for one in spares}
+    wanted = max(0, size - len(free))
+    fresh = [
+        SpareStatus(node=name, state="Testing", since=timestamp(snap.now))
+        for name in _candidates(snap, exclude=known)[:wanted]
+    ]
+    return [*kept, *fresh]
+
+
+def _candidates(snap: PoolSnapshot, exclude: Collection[str]) -> list[str]:
+    """Nodes that may join, those that carry the pool's taint already first."""
+    pool = snap.pool.metadata.name
+    fit = [
+        node
+        for node in snap.nodes.values()
+        if node.name not in exclude
+        and node.name not in snap.busy
+        and _selected(snap.pool, node)
+        and node.taints.get(TAINT_SPARE, pool) == pool
+        and not _obstacle(node)
+    ]
+    return [node.name for node in sorted(fit, key=lambda node: (TAINT_SPARE not in node.taints, node.name))]
+
+
+def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str, PodView]) -> list[Effect]:
+    pool = snap.pool
+    name = pool.metadata.name
+    kept = {one.node for one in spares}
+    taints: list[Effect] = [
+        TaintNode(one.node, TAINT_SPARE, name)
+        for one in spares
+        if one.node in snap.nodes and snap.nodes[one.node].taints.get(TAINT_SPARE) != name
+    ]
+    untaints: list[Effect] = [
+        UntaintNode(node.name, TAINT_SPARE)
+        for node in snap.nodes.values()
+        if node.taints.get(TAINT_SPARE) == name and node.name not in kept
+    ]
+    due = {_test_name(pool, one): one for one in spares if one.state == "Testing" and one.node not in snap.busy}
+    creations: list[Effect] = [
+        CreatePod(
+            build_burn_in_pod(
+                name=test,
+                namespace=snap.settings.namespace,
+                node=one.node,
+                pool=pool,
+                purpose=PURPOSE_SPARE,
+                agent_image=snap.settings.agent_image,
+                image_pull_policy=snap.settings.image_pull_policy,
+                images=pool.spec.images,
+            )
+        )
+        for test, one in due.items()
+        if test not in tests
+    ]
+    deletions: list[Effect] = [DeletePod(pod) for test, pod in tests.items() if test not in due and not pod.deleting]
+    return [*taints, *untaints, *deletions, *creations]
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def _test(spare: SpareStatus, now: float) -> SpareStatus:
+    return SpareStatus(node=spare.node, state="Testing", since=timestamp(now))
+
+
+def _test_name(pool: WarmPool, spare: SpareStatus) -> str:
+    return burn_in_name(pool.metadata.uid, spare.node, spare.since)
+
+
+def _with(spares: Sequence[SpareStatus], changed: SpareStatus) -> list[SpareStatus]:
+    return [changed if one.node == changed.node else one for one in spares]
+
+
+def _gflops(spare: SpareStatus) -> float | None:
+    try:
+        return float(spare.gemm_gflops) or None
+    except ValueError:  # not tested yet
+        return None
+
+
+def _job_uid(claim_key: str) -> str:
+    parts = claim_key.split("/")
+    return parts[2] if len(parts) > 2 else ""
+
+
+def _selected(pool: WarmPool, node: NodeView) -> bool:
+    return all(node.labels.get(key) == value for key, value in pool.spec.node_selector.items())
+
+
+def _obstacle(node: NodeView) -> str:
+    """Why nothing can be placed on the node, "" if it can."""
+    if not node.ready:
+        return "the node is NotReady"
+    if TAINT_FENCED in node.taints:
+        return f"the node is fenced ({node.taints[TAINT_FENCED]})"
+    if node.unschedulable:
+        return "the node is cordoned"
+    return ""
+
+
+def _summed_up(pool: WarmPool, spares: list[SpareStatus], now: float) -> WarmPoolStatus:
+    """The status that these spares make."""
+    size = pool.spec.size
+    ready = sum(one.state == "Ready" for one in spares)
+    claimed = sum(one.state == "Claimed" for one in spares)
+    conditions: list[Condition] = set_condition(
+        list(pool.status.conditions),
+        "Ready",
+        ready >= size,
+        "SparesReady" if ready >= size else "SparesMissing",
+        _message(pool, spares, ready) + (f"; {claimed} claimed by jobs" if claimed else ""),
+        now=now,
+        observed_generation=pool.metadata.generation,
+    )
+    return replace(
+        pool.status,
+        observed_generation=pool.metadata.generation,
+        ready=f"{ready}/{size}",
+        spares=sorted(spares, key=lambda one: one.node),
+        conditions=conditions,
+    )
+
+
+def _message(pool: WarmPool, spares: Sequence[SpareStatus], ready: int) -> str:
+    size = pool.spec.size
+    if ready >= size:
+        return f"{ready} of {size} spares are ready"
+    parts = [
+        f"{one.node} {one.state.lower()}" + (f": {one.message}" if one.message else "")
+        for one in spares
+        if one.state not in ("Ready", "Claimed")
+    ]
+    missing = size - sum(one.state in ("Ready", "Testing") for one in spares)
+    if missing > 0:
+        selector = ",".join(f"{key}={value}" for key, value in pool.spec.node_selector.items())
+        parts.append(
+            f"{missing} missing, as no further free node matches {selector}: label more nodes, correct"
+            " spec.nodeSelector, or lower spec.size"
+        )
+    return f"{ready} of {size} spares are ready; {'; '.join(parts)}"
