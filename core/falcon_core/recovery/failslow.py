@@ -1,8 +1,8 @@
 """The ladder for fail-slow: detect, locate, endure while it is cheaper, act, check that it helped (FALCON §5).
 
 ``Detected``: the agents report an onset, or the job is slow against its own earlier generations. Nobody is named, and
-no action is taken. ``Located``: the median rule names the culprit; the loss counts from the onset. ``Mitigating``: a pod
-is prepared on another node while training goes on. ``Checking``: the new generation runs; its iteration time decides.
+no action is taken. ``Located``: the median rule names the culprit; the loss counts from the onset. ``Mitigating``: a
+pod is prepared on another node while training goes on. ``Checking``: the new generation runs and its speed decides.
 
 Relief is judged on the culprit's own compute time, not on the job's iteration time.
 """

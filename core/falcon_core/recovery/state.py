@@ -158,3 +158,4 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     attempts: list[Attempt] = []
     overheads: dict[str, float] = {}  # learned, seconds by strategy
     gang: Gang = Gang()
+    verdicts: dict[str, str] = {}  # what a witness outside the job says of an excluded node, in one sentence

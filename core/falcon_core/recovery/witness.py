@@ -1,8 +1,8 @@
 """Whose silence means a dead node: a lost lease alone never does (DESIGN §2, ladder for fail-stop).
 
 A member is lost if its agent's lease is gone while the operator's own session has been healthy for a TTL, *and* a
-second witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers advance,
-only its agent is gone. Many leases lost together mean trouble with the bus, and nothing is done.
+second witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers
+advance, only its agent is gone. Many leases lost together mean trouble with the bus, and nothing is done.
 """
 
 from __future__ import annotations

@@ -1,0 +1,81 @@
+"""What a decision asks the world to do. Each effect is idempotent by the name or key that it carries."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.wire.messages import Plan
+from falcon_operator.ports import Manifest, PodView
+
+
+class EnsureGroundwork(msgspec.Struct, frozen=True):
+    """The headless Service, the agents' credentials, and their access to the bus."""
+
+    service: Manifest
+
+
+class CreatePod(msgspec.Struct, frozen=True):
+    manifest: Manifest
+
+
+class DeletePod(msgspec.Struct, frozen=True):
+    pod: PodView
+    grace_seconds: int | None = None
+
+
+class PublishPlan(msgspec.Struct, frozen=True):
+    plan: Plan
+
+
+class ClaimSpare(msgspec.Struct, frozen=True):
+    pool: str
+    key: str
+
+
+class ReleaseSpare(msgspec.Struct, frozen=True):
+    pool: str
+    key: str
+
+
+class BurnIn(msgspec.Struct, frozen=True):
+    """Test a node from outside the job; the pool gives the length and the peers' scores."""
+
+    node: str
+    since: str  # of the exclusion: the test's name derives from it
+
+
+class TaintNode(msgspec.Struct, frozen=True):
+    node: str
+    key: str
+    value: str
+
+
+class UntaintNode(msgspec.Struct, frozen=True):
+    node: str
+    key: str
+
+
+class DeleteJob(msgspec.Struct, frozen=True):
+    """Its time after the end has run out."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Told once, after the status that it tells of has been written."""
+
+    type: str  # "Normal" | "Warning"
+    reason: str
+    note: str
+
+
+Effect = (
+    EnsureGroundwork
+    | CreatePod
+    | DeletePod
+    | PublishPlan
+    | ClaimSpare
+    | ReleaseSpare
+    | BurnIn
+    | TaintNode
+    | UntaintNode
+    | DeleteJob
+)

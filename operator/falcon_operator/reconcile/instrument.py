@@ -1,0 +1,143 @@
+"""PodSpec → PodSpec: what Falcon adds to a training pod, and nothing else (DESIGN §2, Pod).
+
+It knows a pod and the job's identity on the bus, not ``TrainingJob``: pods of other controllers can pass here as well.
+
+- ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer;
+- ``falcon-agent`` is a native sidecar; it shares the in-memory run directory with the trainer and nothing else;
+- the trainer's command is wrapped by ``falcon-launch``.
+
+All that is injected passes Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled agent
+would report late, and its use is bounded by what it does. The trainer's own resources stay as the user set them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import msgspec
+
+from falcon_operator.ports import Manifest
+from falcon_operator.reconcile.snapshot import PodSettings
+
+BIN_DIR = "/falcon/bin"
+RUN_DIR = "/falcon/run"
+TLS_DIR = "/falcon/etcd"
+LAUNCHER = f"{BIN_DIR}/falcon-launch"
+VOLUME_BIN, VOLUME_RUN, VOLUME_TLS = "falcon-bin", "falcon-run", "falcon-etcd"
+INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
+USER_ID = 65532
+RUN_DIR_MIB = 64  # control files and status
+RING_MIB = 24  # a process: its rings of the newest generations
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The job on the bus, and how its processes are started."""
+
+    namespace: str
+    job: str
+    uid: str
+    secret: str  # with ca.crt, tls.crt, tls.key
+    container: str  # the one that trains
+    procs: int
+    launcher: Literal["Falcon", "Own"] = "Falcon"
+
+
+def restricted() -> Manifest:
+    """A container security context that Pod Security "restricted" admits."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Manifest:
+    """The instrumented copy of a pod's spec. Raises KeyError where ``identity.container`` is not in it."""
+    result = copy.deepcopy(spec)
+    trainer = next((one for one in result["containers"] if one["name"] == identity.container), None)
+    if trainer is None:
+        raise KeyError(f"no container named {identity.container!r} in the pod's spec")
+    _wrap(trainer, identity)
+    result["initContainers"] = [
+        _install(settings),
+        _agent(identity, settings),
+        *result.get("initContainers", []),
+    ]
+    run_dir_mib = RUN_DIR_MIB + RING_MIB * identity.procs
+    result["volumes"] = [
+        *result.get("volumes", []),
+        {"name": VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
+        {"name": VOLUME_RUN, "emptyDir": {"medium": "Memory", "sizeLimit": f"{run_dir_mib}Mi"}},
+        {"name": VOLUME_TLS, "secret": {"secretName": identity.secret, "defaultMode": 0o444}},
+    ]
+    return result
+
+
+def _wrap(trainer: Manifest, identity: Identity) -> None:
+    command = [*trainer.get("command", []), *trainer.pop("args", [])]
+    trainer["command"] = [
+        LAUNCHER,
+        "run",
+        "--procs",
+        str(identity.procs),
+        "--launcher",
+        identity.launcher.lower(),
+        "--",
+        *command,
+    ]
+    trainer["volumeMounts"] = [
+        *trainer.get("volumeMounts", []),
+        {"name": VOLUME_BIN, "mountPath": BIN_DIR, "readOnly": True},
+        {"name": VOLUME_RUN, "mountPath": RUN_DIR},
+    ]
+    # The last lines of a failing job end up in the pod's status, where `kubectl describe pod` shows them.
+    trainer.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+
+
+def _install(settings: PodSettings) -> Manifest:
+    return {
+        "name": INSTALL_CONTAINER,
+        "image": settings.agent_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
+        "volumeMounts": [{"name": VOLUME_BIN, "mountPath": BIN_DIR}],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": restricted(),
+    }
+
+
+def _agent(identity: Identity, settings: PodSettings) -> Manifest:
+    def plain(name: str, value: str) -> dict[str, Any]:
+        return {"name": name, "value": value}
+
+    def downward(name: str, path: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    return {
+        "name": AGENT_CONTAINER,
+        "image": settings.agent_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "restartPolicy": "Always",
+        "env": [
+            plain("FALCON_NAMESPACE", identity.namespace),
+            plain("FALCON_JOB", identity.job),
+            plain("FALCON_JOB_UID", identity.uid),
+            downward("FALCON_POD", "metadata.name"),
+            downward("FALCON_POD_UID", "metadata.uid"),
+            downward("FALCON_NODE", "spec.nodeName"),
+            plain("FALCON_RUN_DIR", RUN_DIR),
+            plain("FALCON_ETCD_ENDPOINTS", settings.etcd_endpoints),
+            plain("FALCON_ETCD_TLS_DIR", TLS_DIR),
+        ],
+        "volumeMounts": [
+            {"name": VOLUME_RUN, "mountPath": RUN_DIR},
+            {"name": VOLUME_TLS, "mountPath": TLS_DIR, "readOnly": True},
+        ],
+        "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "384Mi"}},
+        "securityContext": restricted(),
+    }

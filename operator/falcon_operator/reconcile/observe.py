@@ -1,0 +1,290 @@
+"""Snapshot → what the recovery sees. Ages come from one clock each: the operator's own, or within one node's report."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_core.recovery.observation import (
+    AsideSeen,
+    MemberSeen,
+    Observation,
+    Policy,
+    RankSeen,
+    Spares,
+)
+from falcon_core.recovery.state import Replacement
+from falcon_core.signals.cause import CpuEvidence
+from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.messages import RankSignals, Summary
+from falcon_operator.api import Generation, Member, TrainingJob
+from falcon_operator.durations import parse_duration
+from falcon_operator.ports import PodView, Received
+from falcon_operator.reconcile.intents import Intent
+from falcon_operator.reconcile.pods import trainer_container
+from falcon_operator.reconcile.snapshot import Snapshot, unix_seconds
+from falcon_operator.validation import pool_problems
+
+FRESH_SECONDS = 5.0  # agents report every second; older evidence says nothing of now
+
+
+def policy(job: TrainingJob) -> Policy:
+    """The job's spec as the recovery reads it."""
+    spec = job.spec
+    return Policy(
+        job=job.metadata.name,
+        enforce=spec.mitigation.mode == "Enforce",
+        strategies=[
+            (one.type, None if one.overhead_seconds is None else float(one.overhead_seconds))
+            for one in spec.mitigation.strategies
+        ],
+        verify=spec.detection.verify_percent / 100,
+        median_factor=spec.detection.median_percent / 100,
+        consecutive=spec.detection.consecutive_iterations,
+        restarts=spec.recovery.restarts,
+        window_seconds=parse_duration(spec.recovery.window),
+        stages=spec.parallelism.pipeline,
+        world_size=spec.replicas * spec.procs_per_replica,
+    )
+
+
+def observe(snap: Snapshot, intent: Intent) -> Observation:
+    """The job now, as the ladders see it."""
+    generation = intent.generation
+    running = generation.phase == "Run"
+    age = max(0.0, snap.now - unix_seconds(generation.started_at))
+    observed = generation.number if running else generation.number - 1
+    return Observation(
+        now=snap.now,
+        generation=generation.number,
+        running=running,
+        running_seconds=age if running else 0.0,
+        members=[_member(snap, intent, member, age) for member in generation.members],
+        ranks=[rank for member in generation.members for rank in _ranks(snap, member, observed)],
+        asides={one.pod_name: _aside(snap, one) for one in intent.state.replacements if one.aside},
+        spares=spares(snap, intent),
+        bus_healthy=bus_healthy(snap),
+    )
+
+
+def bus_healthy(snap: Snapshot) -> bool:
+    """A lease can only be called lost by a session that has itself been healthy for as long as a lease lives."""
+    since = snap.reports.session_healthy_since_seconds
+    return since is not None and snap.monotonic - since >= LIVENESS_TTL_SECONDS
+
+
+def alive(snap: Snapshot, pod_uid: str) -> bool | None:
+    """Whether the pod's agent lives; None where it has never been heard or the bus cannot tell."""
+    if snap.reports.session_healthy_since_seconds is None:
+        return None
+    if pod_uid in snap.reports.alive:
+        return True
+    if pod_uid in snap.reports.gone_since_seconds:
+        return False
+    return False if bus_healthy(snap) and pod_uid in snap.reports.summaries else None
+
+
+def launch_status(snap: Snapshot, pod_uid: str) -> LaunchStatus | None:
+    summary = snap.summary(pod_uid)
+    return summary.launch if summary else None
+
+
+def acknowledged(launch: LaunchStatus | None, generation: int) -> bool:
+    """No process of an older generation is left in the pod. A launcher that has run nothing has none either."""
+    return launch is not None and (launch.dead_below >= generation or (launch.generation == 0 and not launch.ranks))
+
+
+def ended_badly(job: TrainingJob, pod: PodView) -> bool:
+    """The pod is over, and not because all its ranks ended well."""
+    trainer = pod.containers.get(trainer_container(job))
+    if trainer is not None and trainer.exit_code is not None:
+        return trainer.exit_code != 0
+    return pod.phase == "Failed"
+
+
+def over(job: TrainingJob, pod: PodView) -> bool:
+    """No training process is left in the pod."""
+    trainer = pod.containers.get(trainer_container(job))
+    return pod.phase in ("Succeeded", "Failed") or (trainer is not None and trainer.exit_code is not None)
+
+
+def _end_message(job: TrainingJob, pod: PodView) -> str:
+    trainer = pod.containers.get(trainer_container(job))
+    parts = [pod.reason, pod.message or pod.disruption]
+    if trainer is not None and trainer.exit_code is not None:
+        parts.insert(0, f"{trainer.exit_reason or 'exit'} {trainer.exit_code}")
+    return ", ".join(part for part in parts if part)
+
+
+def _member(snap: Snapshot, intent: Intent, member: Member, age: float) -> MemberSeen:
+    pod = snap.pod(member.pod_name)
+    moved = intent.replacement(member.replica)
+    pinned = moved is not None and not moved.aside and bool(moved.node)
+    node_name = member.node or (moved.node if moved is not None and pinned else "")
+    node = snap.nodes.get(node_name)
+    launch = launch_status(snap, member.pod_uid)
+    state: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"]
+    if pod is None:
+        state = "Gone" if member.pod_uid else "Awaited"
+    elif ended_badly(snap.job, pod):
+        state = "Ended"
+    elif pod.deleting:
+        state = "Deleting"
+    else:
+        state = "Present" if pod.node else "Awaited"
+    return MemberSeen(
+        replica=member.replica,
+        pod_name=member.pod_name,
+        pod_uid=member.pod_uid,
+        node=node_name,
+        pod=state,
+        pod_message=_end_message(snap.job, pod) if pod else "",
+        pinned=pinned,
+        alive=alive(snap, member.pod_uid),
+        node_ready=not node_name or (node is not None and node.ready),
+        node_usable=node is not None and node.ready and not node.unschedulable,
+        acknowledged=acknowledged(launch, intent.generation.number),
+        unacknowledged_seconds=age if launch is not None else 0.0,
+        stuck=launch is not None and launch.stuck,
+        start_error=(launch.error or "")
+        if launch is not None and launch.generation == intent.generation.number
+        else "",
+    )
+
+
+def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
+    received = snap.reports.summaries.get(member.pod_uid)
+    summary = received.summary if received else None
+    launch = summary.launch if summary else None
+    if launch is not None and (launch.generation != generation or launch.state not in ("Running", "Exited")):
+        launch = None  # another generation's processes, or ends that were ordered
+    processes = {one.rank: one for one in launch.ranks} if launch else {}
+    if snap.job.spec.launcher == "Own" and launch and launch.ranks:
+        processes = dict.fromkeys(_rank_numbers(snap.job, member), launch.ranks[0])
+    signals = {one.rank: one for one in summary.ranks} if summary and summary.generation == generation else {}
+    return [
+        _rank(snap, member, number, processes.get(number), signals.get(number), received)
+        for number in _rank_numbers(snap.job, member)
+    ]
+
+
+def _rank_numbers(job: TrainingJob, member: Member) -> range:
+    return range(member.first_rank, member.first_rank + job.spec.procs_per_replica)
+
+
+def _rank(
+    snap: Snapshot,
+    member: Member,
+    number: int,
+    process: LaunchRank | None,
+    signals: RankSignals | None,
+    received: Received | None,
+) -> RankSeen:
+    seen = RankSeen(rank=number, replica=member.replica)
+    if process is not None:
+        seen = msgspec.structs.replace(
+            seen,
+            process="Running" if process.state == "Running" else "Ended",
+            exit_code=process.exit_code,
+            signal=process.signal,
+            oom_killed=process.oom_killed,
+            ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
+        )
+    if signals is None or received is None:
+        return seen
+    age = snap.monotonic - received.at_seconds
+    return msgspec.structs.replace(
+        seen,
+        tracked=signals.tracking == "Tracking",
+        iterations=signals.iterations,
+        iteration_ns=signals.iteration_ns,
+        compute_ns=signals.compute_ns,
+        wait_ns=signals.wait_ns,
+        healthy_iteration_ns=signals.healthy_iteration_ns,
+        healthy_compute_ns=signals.healthy_compute_ns,
+        onset=signals.onset,
+        fresh=age <= FRESH_SECONDS,
+        stalled=age <= FRESH_SECONDS and _stalled(received.summary, signals, age),
+        cpu=_cpu(received.summary, signals),
+    )
+
+
+def _stalled(summary: Summary, signals: RankSignals, age_seconds: float) -> bool:
+    if signals.hang_deadline_ns is None or signals.last_call_unix_ns is None:
+        return False
+    silent_ns = summary.unix_ns - signals.last_call_unix_ns + age_seconds * 1e9
+    return silent_ns > signals.hang_deadline_ns
+
+
+def _cpu(summary: Summary, signals: RankSignals) -> CpuEvidence:
+    throttle = summary.throttle
+    return CpuEvidence(
+        throttled=throttle.throttled_fraction if throttle else None,
+        healthy_throttled=throttle.healthy_throttled_fraction if throttle else None,
+        run_delay=signals.run_delay_fraction,
+        healthy_run_delay=signals.healthy_run_delay_fraction,
+    )
+
+
+def _aside(snap: Snapshot, moved: Replacement) -> AsideSeen:
+    pod = snap.pod(moved.pod_name)
+    if pod is None:
+        waiting = "" if moved.node or not moved.pool else f"no spare of pool {moved.pool} has been given yet"
+        return AsideSeen(pod_name=moved.pod_name, claimed_node=moved.node, message=waiting)
+    launch = launch_status(snap, pod.uid)
+    ended = over(snap.job, pod) or pod.deleting
+    return AsideSeen(
+        pod_name=moved.pod_name,
+        claimed_node=pod.node or moved.node,
+        ready=not ended and launch is not None and alive(snap, pod.uid) is True,
+        lost=ended,
+        message=_end_message(snap.job, pod) if ended else waiting_for(pod),
+    )
+
+
+def waiting_for(pod: PodView) -> str:
+    """Why a pod does not run yet, in the words of the scheduler or the kubelet."""
+    if pod.unschedulable:
+        return pod.unschedulable
+    for container in pod.containers.values():
+        if container.waiting_reason not in ("", "PodInitializing", "ContainerCreating"):
+            message = f": {container.waiting_message}" if container.waiting_message else ""
+            return f"container {container.name} {container.waiting_reason}{message}"
+    return ""
+
+
+def spares(snap: Snapshot, intent: Intent) -> Spares:
+    """Where a replacement would go, and if nowhere, why."""
+    reference = snap.job.spec.warm_pool_ref
+    if reference is None:
+        return Spares()
+    name = reference.name
+    problems = pool_problems(snap.job, snap.pool)
+    if problems or snap.pool is None:
+        return Spares(pool=name, available=False, message="; ".join(map(str, problems)))
+    excluded = {one.node for one in intent.excluded}
+    ready = [one for one in snap.pool.status.spares if one.state == "Ready" and one.node not in excluded]
+    if ready:
+        return Spares(pool=name)
+    return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare")
+
+
+def finished(snap: Snapshot, generation: Generation) -> bool:
+    """Every rank of the running generation ended with exit code 0."""
+
+    def done(member: Member) -> bool:
+        pod = snap.pod(member.pod_name)
+        trainer = pod.containers.get(trainer_container(snap.job)) if pod else None
+        if trainer is not None and trainer.exit_code == 0:
+            return True
+        launch = launch_status(snap, member.pod_uid)
+        return (
+            launch is not None
+            and launch.generation == generation.number
+            and bool(launch.ranks)
+            and all(rank.state == "Exited" and rank.exit_code == 0 for rank in launch.ranks)
+        )
+
+    return generation.phase == "Run" and bool(generation.members) and all(done(one) for one in generation.members)

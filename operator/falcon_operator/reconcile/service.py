@@ -1,0 +1,44 @@
+"""The job's headless Service (stable names for people) and the Secret with its agents' credentials."""
+
+from __future__ import annotations
+
+import base64
+
+from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, TrainingJob
+from falcon_operator.ports import Manifest
+from falcon_operator.reconcile.pods import owner_reference, secret_name
+from falcon_operator.reconcile.snapshot import ROLE_TRAINER
+
+
+def _metadata(job: TrainingJob, name: str) -> Manifest:
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": {LABEL_JOB: job.metadata.name, LABEL_JOB_UID: job.metadata.uid},
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def build_service(job: TrainingJob) -> Manifest:
+    """Names exist before the pods are ready: rendezvous begins while they start."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, job.metadata.name),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {LABEL_JOB_UID: job.metadata.uid, LABEL_ROLE: ROLE_TRAINER},
+        },
+    }
+
+
+def build_secret(job: TrainingJob, files: dict[str, bytes]) -> Manifest:
+    """``files``: PEM by file name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(job, secret_name(job)),
+        "type": "Opaque",
+        "data": {name: base64.b64encode(content).decode() for name, content in files.items()},
+    }

@@ -1,0 +1,1 @@
+"""Carries out what the recovery decides beyond the job's own objects."""

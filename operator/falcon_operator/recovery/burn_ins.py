@@ -1,0 +1,75 @@
+"""The operator's own word on a node that a job has left: a burn-in pod there, and what its score means.
+
+The pod's name derives from the exclusion that asks for it. Its score is compared with those of the pool's spares, which
+passed the same test; a pod whose outcome stands in the job's status is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, Excluded, WarmPool
+from falcon_operator.ports import Kube, PodView
+from falcon_operator.reconcile.burn_in import (
+    LABEL_PURPOSE,
+    PURPOSE_EXCLUDED,
+    ROLE_BURN_IN,
+    build_burn_in_pod,
+    burn_in_name,
+    parse_burn_in,
+)
+from falcon_operator.reconcile.pool import median_gflops
+from falcon_operator.reconcile.snapshot import PodSettings, Score
+
+
+class BurnIns:
+    """Burn-in pods in the operator's own namespace."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+
+    async def start(self, node: str, since: str, pool: WarmPool, pods: PodSettings) -> None:
+        """Run the test of an excluded node, unless it runs already."""
+        await self._kube.create_pod(
+            build_burn_in_pod(
+                name=burn_in_name(pool.metadata.uid, node, since),
+                namespace=self._namespace,
+                node=node,
+                pool=pool,
+                purpose=PURPOSE_EXCLUDED,
+                agent_image=pods.agent_image,
+                image_pull_policy=pods.image_pull_policy,
+            )
+        )
+
+    async def look(self, excluded: Sequence[Excluded], pool: WarmPool) -> dict[str, Score]:
+        """The tests of these nodes that have begun, by node; tests whose outcome is known are cleaned up."""
+        labels = {LABEL_ROLE: ROLE_BURN_IN, LABEL_PURPOSE: PURPOSE_EXCLUDED, LABEL_POOL: pool.metadata.name}
+        pods = {pod.name: pod for pod in await self._kube.list_pods(self._namespace, labels)}
+        scores: dict[str, Score] = {}
+        done: list[PodView] = []
+        for entry in excluded:
+            pod = pods.get(burn_in_name(pool.metadata.uid, entry.node, entry.since))
+            if pod is None:
+                continue
+            if entry.burn_in == "Pending":
+                scores[entry.node] = score(pod, entry.node, pool)
+            elif not pod.deleting:
+                done.append(pod)
+        await asyncio.gather(*(self._kube.delete_pod(pod) for pod in done))
+        return scores
+
+
+def score(pod: PodView, node: str, pool: WarmPool) -> Score:
+    """Where one test stands, beside the median of the pool's other nodes."""
+    result = parse_burn_in(pod)
+    if result is None:
+        return Score(state="Failed", message="the pod of that name is no burn-in")
+    return Score(
+        state="Done" if result.state == "Passed" else result.state,
+        gflops=result.gflops,
+        peers_gflops=median_gflops(pool, without=node),
+        message=result.message,
+    )

@@ -1,0 +1,591 @@
+"""A small world for whole stories on a fake clock: an API server, a scheduler, nodes, launchers, agents, a bus.
+
+It knows the wire formats and the API objects, and nothing of how the operator decides. Time moves only in ``tick``.
+Any mutating call of the operator can be made its last one (``crash_at``): what it did stays done, the caller dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from falcon_core.wire.keys import JobKey
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.messages import Onset, Plan, RankSignals, Summary, ThrottleSignals
+from falcon_operator.api import (
+    LABEL_JOB_UID,
+    LABEL_ROLE,
+    TAINT_SPARE,
+    ObjectMeta,
+    SpareStatus,
+    TrainingJob,
+    TrainingJobSpec,
+    TrainingJobStatus,
+    WarmPool,
+    WarmPoolRef,
+    WarmPoolSpec,
+    WarmPoolStatus,
+)
+from falcon_operator.ports import (
+    Conflict,
+    ContainerView,
+    JobReports,
+    Manifest,
+    NodeView,
+    NotFound,
+    PodView,
+    Received,
+    Rejected,
+)
+
+START_UNIX = 1_700_000_000.0
+COMPUTE_SECONDS = 0.2
+COMMUNICATION_SECONDS = 0.05
+PLACE_SECONDS, BOOT_SECONDS, LAUNCH_SECONDS = 0.2, 1.0, 1.0
+TTL_SECONDS = 3.0
+replace = msgspec.structs.replace
+
+
+class Crash(Exception):  # noqa: N818 - what it is
+    """The operator's process dies here."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return 1000.0 + self.seconds
+
+    def unix(self) -> float:
+        return START_UNIX + self.seconds
+
+
+class Node:
+    def __init__(self, name: str, spare: bool) -> None:
+        self.name, self.spare = name, spare
+        self.slow = 1.0
+        self.throttled = 0.0
+        self.dead = False  # everything on it is gone, and nobody has told the API server
+        self.ready = True
+        self.taints = {TAINT_SPARE: "spares"} if spare else {}
+
+
+class Pod:
+    """A pod with its launcher and its agent."""
+
+    def __init__(self, manifest: Manifest, uid: str, at: float) -> None:
+        self.manifest, self.uid, self.created = manifest, uid, at
+        self.name = str(manifest["metadata"]["name"])
+        self.labels: dict[str, str] = manifest["metadata"]["labels"]
+        self.node = ""
+        self.placed_at = 0.0
+        self.deleting_at: float | None = None
+        self.exit_code: int | None = None  # of the trainer container
+        self.agent_dead_at: float | None = None
+        self.generation = 0
+        self.dead_below = 0
+        self.state = "Idle"
+        self.ranks: dict[int, LaunchRank] = {}
+        self.run_at = 0.0
+        self.signals: dict[int, RankSignals] = {}
+        self.sequence = 0
+        self.dead_seen_at: float | None = None
+
+    @property
+    def booted_at(self) -> float:
+        return self.placed_at + BOOT_SECONDS if self.placed_at else float("inf")
+
+
+class World:
+    """The API server's contents, the bus, and the machines."""
+
+    def __init__(self, *, replicas: int = 3, spares: int = 1, spec: dict[str, Any] | None = None) -> None:
+        self.clock = Clock()
+        self.nodes = {f"node-{chr(97 + index)}": Node(f"node-{chr(97 + index)}", False) for index in range(replicas)}
+        self.nodes |= {f"spare-{index + 1}": Node(f"spare-{index + 1}", True) for index in range(spares)}
+        self.pods: dict[str, Pod] = {}
+        self.made: list[str] = []  # names of every pod ever created
+        self.claims = 0
+        self.burn_ins: dict[str, PodView] = {}
+        self.tested: list[str] = []
+        self.events: list[tuple[str, str]] = []
+        self.plans: list[Plan] = []
+        self.plan: Plan | None = None
+        self.bus_up_since: float | None = self.clock.monotonic() - 100.0
+        self.received: dict[str, Received] = {}
+        self.gone_since: dict[str, float] = {}
+        self.alive: set[str] = set()
+        self.iterations = 0
+        self.iterating_for = 0.0
+        self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
+        self.slow_run = 0
+        self.onset: Onset | None = None
+        self.broken_at: float | None = None
+        self.crash_at: int | None = None
+        self.calls = 0
+        self.applied: list[str] = []
+        self.job_deleted = False
+        self.refuse_pods = ""
+        self._version = 1
+        body = {
+            "replicas": replicas,
+            "template": {"spec": {"containers": [{"name": "trainer", "image": "x", "command": ["python", "t.py"]}]}},
+            **(spec or {}),
+        }
+        self.job: TrainingJob | None = TrainingJob(
+            metadata=ObjectMeta(name="gpt2", namespace="ml", uid="job-uid", resource_version="1", generation=1),
+            spec=replace(msgspec.convert(body, TrainingJobSpec), warm_pool_ref=WarmPoolRef(name="spares")),
+        )
+        self.pool = WarmPool(
+            metadata=ObjectMeta(name="spares", resource_version="1"),
+            spec=WarmPoolSpec(node_selector={}, size=spares),
+            status=WarmPoolStatus(
+                spares=[SpareStatus(node=f"spare-{n + 1}", state="Ready", gemm_gflops="100") for n in range(spares)]
+            ),
+        )
+        self.kube = FakeKube(self)
+        self.bus = FakeBus(self)
+
+    # -- what a test reads -------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        assert self.job is not None
+        return self.job.status
+
+    def pod_of(self, rank: int) -> Pod:
+        assert self.status.generation is not None
+        return self.pods[self.status.generation.members[rank].pod_name]
+
+    def node_of(self, rank: int) -> Node:
+        return self.nodes[self.pod_of(rank).node]
+
+    # -- what a test does --------------------------------------------------------------------------------------------
+
+    def edit_spec(self, **fields: Any) -> None:
+        assert self.job is not None
+        self._version += 1
+        meta = replace(
+            self.job.metadata, resource_version=str(self._version), generation=self.job.metadata.generation + 1
+        )
+        self.job = replace(self.job, metadata=meta, spec=replace(self.job.spec, **fields))
+
+    def end_rank(self, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
+        pod = self.pod_of(rank)
+        self._end(pod, rank, signal=signal, exit_code=exit_code)
+        if exit_code != 0:
+            self.broken_at = self.clock.seconds + 0.05  # the peers' collectives break
+
+    def kill_node(self, name: str) -> None:
+        node = self.nodes[name]
+        node.dead = True
+        if any(pod.node == name and pod.state == "Running" for pod in self.pods.values()):
+            self.broken_at = self.clock.seconds + 0.05
+
+    def stop_bus(self) -> None:
+        self.bus_up_since = None
+
+    def start_bus(self) -> None:
+        self.bus_up_since = self.clock.monotonic()
+        self.gone_since.clear()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def tick(self, seconds: float = 0.1) -> None:
+        self.clock.seconds += seconds
+        for pod in list(self.pods.values()):
+            self._place(pod)
+            self._remove(pod)
+        for pod in self.pods.values():
+            self._launch(pod)
+        self._break()
+        self._train(seconds)
+        for pod in self.pods.values():
+            self._report(pod)
+
+    def _place(self, pod: Pod) -> None:
+        if pod.node or pod.deleting_at is not None or self.clock.seconds < pod.created + PLACE_SECONDS:
+            return
+        for node in self.nodes.values():
+            if node.ready and self._fits(pod, node):
+                pod.node, pod.placed_at = node.name, self.clock.seconds
+                return
+
+    def _fits(self, pod: Pod, node: Node) -> bool:
+        spec = pod.manifest["spec"]
+        if any(
+            other.node == node.name and other.exit_code is None and other is not pod for other in self.pods.values()
+        ):
+            return False  # required anti-affinity
+        tolerated = {toleration["key"] for toleration in spec.get("tolerations", [])}
+        if set(node.taints) - tolerated:
+            return False
+        required = spec["affinity"].get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+        terms = required.get("nodeSelectorTerms", [{}])
+        return any(all(_matches(node.name, field) for field in term.get("matchFields", [])) for term in terms)
+
+    def _remove(self, pod: Pod) -> None:
+        if pod.deleting_at is not None and not self._is_dead(pod) and self.clock.seconds >= pod.deleting_at + 0.5:
+            del self.pods[pod.name]
+            self.alive.discard(pod.uid)
+
+    def _is_dead(self, pod: Pod) -> bool:
+        return bool(pod.node) and self.nodes[pod.node].dead
+
+    def _agent_lives(self, pod: Pod) -> bool:
+        return (
+            self.clock.seconds >= pod.booted_at
+            and not self._is_dead(pod)
+            and pod.agent_dead_at is None
+            and pod.exit_code is None
+            and pod.deleting_at is None
+        )
+
+    def _launch(self, pod: Pod) -> None:
+        """The launcher brings its pod to the plan that its agent has read."""
+        plan = self.plan
+        if plan is None or not self._agent_lives(pod) or self.bus_up_since is None:
+            return
+        member = next((one for one in plan.members if one.pod_uid == pod.uid), None)
+        phase = plan.phase if member is not None else "Stop"
+        if plan.generation > pod.generation or (plan.generation == pod.generation and phase != pod.state):
+            if phase == "Stop" and pod.dead_below < plan.generation:
+                pod.generation, pod.dead_below, pod.ranks, pod.signals = plan.generation, plan.generation, {}, {}
+                pod.state = "Stopped"
+            elif phase == "Run" and pod.state not in ("Running", "Exited"):
+                pod.generation, pod.dead_below, pod.state = plan.generation, plan.generation, "Running"
+                pod.run_at = self.clock.seconds
+                assert member is not None
+                pod.ranks = {
+                    rank: LaunchRank(
+                        local_rank=rank - member.first_rank,
+                        rank=rank,
+                        pid=100 + rank,
+                        state="Running",
+                        started_unix_ns=int(self.clock.unix() * 1e9),
+                    )
+                    for rank in range(member.first_rank, member.first_rank + plan.procs_per_replica)
+                }
+            elif phase == "Finish":
+                pod.exit_code = plan.exit_code
+
+    def _end(self, pod: Pod, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
+        pod.ranks[rank] = replace(
+            pod.ranks[rank],
+            state="Exited",
+            signal=signal,
+            exit_code=exit_code,
+            ended_unix_ns=int(self.clock.unix() * 1e9),
+        )
+        if all(one.state == "Exited" for one in pod.ranks.values()):
+            pod.state = "Exited"
+
+    def _break(self) -> None:
+        """Peers of a dead rank leave their collective with an exception."""
+        if self.broken_at is None or self.clock.seconds < self.broken_at:
+            return
+        self.broken_at = None
+        for pod in self.pods.values():
+            if pod.state == "Running" and not self._is_dead(pod):
+                for rank, process in list(pod.ranks.items()):
+                    if process.state == "Running":
+                        self._end(pod, rank, exit_code=1)
+
+    def _train(self, seconds: float) -> None:
+        plan = self.plan
+        if plan is None or plan.phase != "Run":
+            self.iterations, self.iterating_for, self.history, self.onset, self.slow_run = 0, 0.0, {}, None, 0
+            return
+        group = [pod for pod in self.pods.values() if pod.generation == plan.generation and pod.state == "Running"]
+        ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
+        if len(ranks) < plan.world_size or any(self.clock.seconds < pod.run_at + LAUNCH_SECONDS for pod in group):
+            return
+        slowest = max(self.nodes[pod.node].slow for pod in group)
+        length = COMPUTE_SECONDS * slowest + COMMUNICATION_SECONDS
+        self.iterating_for += seconds
+        while self.iterating_for >= length:
+            self.iterating_for -= length
+            self.iterations += 1
+            self._notice(length)
+            for pod in group:
+                own = COMPUTE_SECONDS * self.nodes[pod.node].slow
+                for rank in pod.ranks:
+                    wait = COMPUTE_SECONDS * slowest - own
+                    self.history.setdefault(rank, []).append((int(length * 1e9), int(own * 1e9), int(wait * 1e9)))
+
+    def _notice(self, length: float) -> None:
+        """The agents' change-point detection, in short: five slow iterations in a row after ten healthy ones."""
+        healthy = COMPUTE_SECONDS + COMMUNICATION_SECONDS
+        self.slow_run = self.slow_run + 1 if length > 1.1 * healthy else 0
+        if self.slow_run == 0:
+            self.onset = None
+        elif self.slow_run == 5 and self.iterations > 15:
+            self.onset = Onset(
+                iteration=self.iterations - 4,
+                unix_ns=int((self.clock.unix() - 5 * length) * 1e9),
+                reported_iteration=self.iterations,
+                before_ns=int(healthy * 1e9),
+                after_ns=int(length * 1e9),
+            )
+
+    def _report(self, pod: Pod) -> None:
+        if self.bus_up_since is None:
+            return
+        if not self._agent_lives(pod):
+            if pod.uid in self.alive:
+                pod.dead_seen_at = pod.dead_seen_at or self.clock.seconds
+                if self.clock.seconds >= pod.dead_seen_at + TTL_SECONDS:
+                    self.alive.discard(pod.uid)
+                    self.gone_since[pod.uid] = self.clock.monotonic()
+            return
+        pod.dead_seen_at = None
+        self.alive.add(pod.uid)
+        self.gone_since.pop(pod.uid, None)
+        pod.sequence += 1
+        node = self.nodes[pod.node]
+        running = self.plan is not None and pod.generation == self.plan.generation
+        summary = Summary(
+            pod_uid=pod.uid,
+            pod_name=pod.name,
+            node=pod.node,
+            sequence=pod.sequence,
+            unix_ns=int(self.clock.unix() * 1e9),
+            generation=pod.generation,
+            launch=LaunchStatus(
+                generation=pod.generation, dead_below=pod.dead_below, state=pod.state, ranks=list(pod.ranks.values())
+            ),
+            ranks=[self._signals(rank, node) for rank in pod.ranks] if running else [],
+            throttle=ThrottleSignals(
+                window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
+            ),
+        )
+        copy = msgspec.json.decode(msgspec.json.encode(summary), type=Summary)
+        self.received[pod.uid] = Received(summary=copy, at_seconds=self.clock.monotonic())
+
+    def _signals(self, rank: int, node: Node) -> RankSignals:
+        values = self.history.get(rank, [])
+        known = len(values) >= 3  # the period has been found
+        newest = values[-16:] if known else []
+        return RankSignals(
+            rank=rank,
+            tracking="Tracking" if known else "Undetermined",
+            iterations=len(values) if known else 0,
+            iteration_ns=[one[0] for one in newest],
+            compute_ns=[one[1] for one in newest],
+            wait_ns=[one[2] for one in newest],
+            healthy_iteration_ns=int((COMPUTE_SECONDS + COMMUNICATION_SECONDS) * 1e9) if len(values) >= 10 else None,
+            healthy_compute_ns=int(COMPUTE_SECONDS * 1e9) if len(values) >= 10 else None,
+            onset=self.onset,
+            last_call_unix_ns=int(self.clock.unix() * 1e9),
+            hang_deadline_ns=int(3e9),
+            run_delay_fraction=0.01,
+            healthy_run_delay_fraction=0.01,
+        )
+
+    def mutate(self) -> None:
+        """Count a mutating call; the one that was named is the operator's last."""
+        self.calls += 1
+        if self.crash_at == self.calls:
+            raise Crash
+
+
+def _matches(node: str, field: dict[str, Any]) -> bool:
+    return (node in field["values"]) == (field["operator"] == "In")
+
+
+class FakeKube:
+    """``ports.Kube`` over the world. The call that crashes has been carried out: the worst moment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def list_jobs(self) -> list[TrainingJob]:
+        return [self.world.job] if self.world.job else []
+
+    async def get_job(self, namespace: str, name: str) -> TrainingJob | None:
+        return self.world.job
+
+    async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
+        world = self.world
+        if world.job is None:
+            raise NotFound
+        if job.metadata.resource_version != world.job.metadata.resource_version:
+            raise Conflict
+        world._version += 1
+        stored = msgspec.json.decode(msgspec.json.encode(status), type=TrainingJobStatus)
+        meta = replace(world.job.metadata, resource_version=str(world._version))
+        world.job = replace(world.job, metadata=meta, status=stored)
+        world.mutate()
+        return world.job
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        self.world.job = None
+        self.world.job_deleted = True
+        self.world.mutate()
+
+    async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
+        if LABEL_JOB_UID in labels:
+            return [self._view(pod) for pod in self.world.pods.values()]
+        return list(self.world.burn_ins.values())
+
+    def _view(self, pod: Pod) -> PodView:
+        booted = self.world.clock.seconds >= pod.booted_at
+        trainer = ContainerView(name="trainer", running=booted and pod.exit_code is None, exit_code=pod.exit_code)
+        phase = "Pending" if not booted else "Running"
+        if pod.exit_code is not None:
+            phase = "Succeeded" if pod.exit_code == 0 else "Failed"
+        return PodView(
+            namespace="ml",
+            name=pod.name,
+            uid=pod.uid,
+            labels=pod.labels,
+            node=pod.node,
+            pod_ip=f"10.0.0.{len(pod.uid)}" if booted else "",
+            phase=phase,
+            deleting=pod.deleting_at is not None,
+            created_unix=START_UNIX + pod.created,
+            unschedulable="" if pod.node else "0/4 nodes are available",
+            containers={"trainer": trainer},
+        )
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        world = self.world
+        if world.refuse_pods:
+            raise Rejected(world.refuse_pods)
+        name = manifest["metadata"]["name"]
+        if manifest["metadata"]["labels"][LABEL_ROLE] == "burn-in":
+            return self._burn_in(manifest)
+        if name not in world.pods:
+            assert name not in world.made, "a pod's name is used once"
+            world.made.append(name)
+            world.pods[name] = Pod(manifest, f"uid-{len(world.made)}", world.clock.seconds)
+        world.mutate()
+        return self._view(world.pods[name])
+
+    def _burn_in(self, manifest: Manifest) -> PodView:
+        """The test is over as soon as it begins: the node is as slow as it is."""
+        terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        node = self.world.nodes[terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]]
+        name = manifest["metadata"]["name"]
+        message = f'{{"gflops": {100 / node.slow}}}'
+        self.world.burn_ins[name] = PodView(
+            namespace=manifest["metadata"]["namespace"],
+            name=name,
+            uid=name,
+            labels=manifest["metadata"]["labels"],
+            node=node.name,
+            phase="Succeeded",
+            containers={"burn-in": ContainerView(name="burn-in", exit_code=0, exit_message=message)},
+        )
+        self.world.tested.append(node.name)
+        self.world.mutate()
+        return self.world.burn_ins[name]
+
+    async def dry_run_pod(self, manifest: Manifest) -> None:
+        if self.world.refuse_pods:
+            raise Rejected(self.world.refuse_pods)
+
+    async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
+        self.world.burn_ins.pop(pod.name, None)
+        found = self.world.pods.get(pod.name)
+        if found is not None and found.uid == pod.uid and found.deleting_at is None:
+            found.deleting_at = self.world.clock.seconds
+        self.world.mutate()
+
+    async def apply_service(self, manifest: Manifest) -> None:
+        self.world.applied.append(manifest["kind"])
+
+    async def apply_secret(self, manifest: Manifest) -> None:
+        self.world.applied.append(manifest["kind"])
+
+    async def list_nodes(self) -> list[NodeView]:
+        return [
+            NodeView(name=node.name, ready=node.ready, taints=dict(node.taints)) for node in self.world.nodes.values()
+        ]
+
+    async def taint_node(self, node: str, key: str, value: str) -> None:
+        self.world.nodes[node].taints[key] = value
+        self.world.mutate()
+
+    async def untaint_node(self, node: str, key: str) -> None:
+        self.world.nodes[node].taints.pop(key, None)
+        self.world.mutate()
+
+    async def list_pools(self) -> list[WarmPool]:
+        return [self.world.pool]
+
+    async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool:
+        world = self.world
+        if pool.metadata.resource_version != world.pool.metadata.resource_version:
+            raise Conflict
+        before = {spare.claimed_by for spare in world.pool.status.spares}
+        world.claims += len({spare.claimed_by for spare in status.spares} - before - {""})
+        version = str(int(pool.metadata.resource_version) + 1)
+        world.pool = replace(pool, metadata=replace(pool.metadata, resource_version=version), status=status)
+        world.mutate()
+        return world.pool
+
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
+        self.world.events.append((reason, note))
+
+
+class FakeBus:
+    """``ports.Bus`` over the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.forgotten: list[JobKey] = []
+
+    def reports(self, job_uid: str) -> JobReports:
+        world = self.world
+        return JobReports(
+            summaries=dict(world.received),
+            alive=frozenset(world.alive),
+            gone_since_seconds=dict(world.gone_since),
+            session_healthy_since_seconds=world.bus_up_since,
+        )
+
+    async def publish_plan(self, key: JobKey, plan: Plan) -> None:
+        world = self.world
+        if world.bus_up_since is None or plan == world.plan:
+            return
+        if world.plan is not None:
+            assert plan.generation >= world.plan.generation, "generations only grow"
+        world.plan = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
+        world.plans.append(world.plan)
+        world.mutate()
+
+    async def ensure_access(self, key: JobKey) -> None: ...
+
+    async def forget(self, key: JobKey) -> None:
+        self.forgotten.append(key)
+
+    def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
+        return {"ca.crt": b"ca", "tls.crt": b"crt", "tls.key": b"key"}
+
+
+async def run(
+    world: World,
+    operator: Callable[[World], Any],
+    until: Callable[[World], Any],
+    *,
+    seconds: float = 60.0,
+) -> None:
+    """Let time pass, with the operator looking at every tick and restarted when it crashes, until something is true."""
+    end = world.clock.seconds + seconds
+    reconciler = operator(world)
+    while world.clock.seconds < end:
+        world.tick()
+        try:
+            with contextlib.suppress(Conflict):
+                await reconciler.reconcile("ml", "gpt2")
+        except Crash:
+            reconciler = operator(world)
+        if until(world):
+            return
+    state = world.job.status if world.job else None
+    raise AssertionError(f"not within {seconds} s; status: {msgspec.json.format(msgspec.json.encode(state)).decode()}")
