@@ -60,7 +60,12 @@ ALL = (
         },
         ldflags=_KUBERNETES_FLAGS,
     ),
-    Tool("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+    # without these flags `helm template` believes in Kubernetes 1.20
+    Tool(
+        "helm",
+        {"helm": "helm.sh/helm/v3/cmd/helm"},
+        ldflags="-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+    ),
     Tool(
         "containerd",
         {name: f"{_CONTAINERD}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},

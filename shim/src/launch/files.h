@@ -1,0 +1,19 @@
+// Small files that appear whole: written under a temporary name and renamed.
+#pragma once
+
+#include <string>
+
+namespace falcon {
+
+// The whole file, or an empty string where it cannot be read.
+std::string read_file(const std::string& path);
+
+// False with errno set.
+bool write_file(const std::string& path, const std::string& content, int mode = 0644);
+
+bool copy_file(const std::string& from, const std::string& to, int mode);
+
+// Folders on the way are made, too.
+bool make_folder(const std::string& path);
+
+}  // namespace falcon

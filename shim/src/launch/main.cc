@@ -1,0 +1,95 @@
+// falcon-launch: runs and restarts the training processes of one pod (DESIGN §2 Pod). Static, so that it runs in any image.
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "files.h"
+#include "supervisor.h"
+
+namespace {
+
+constexpr int kUsage = 64;  // EX_USAGE
+constexpr char kVersion[] = "0.1.0";
+constexpr char kHelp[] =
+    "falcon-launch run [options] -- COMMAND [ARGUMENT …]   run the training processes under the agent's plan\n"
+    "  --run-dir DIR         shared with the agent (default /falcon/run)\n"
+    "  --procs N             training processes (default 1)\n"
+    "  --launcher falcon|own own: COMMAND is torchrun, mpirun …; it is run once (default falcon)\n"
+    "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default 5)\n"
+    "  --shim PATH           preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
+    "falcon-launch install DIR   copy this program and the shim into DIR\n"
+    "falcon-launch --version | --help\n";
+
+std::string own_folder() {
+  char path[PATH_MAX] = {};
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return ".";
+  const std::string program(path, static_cast<size_t>(length));
+  return program.substr(0, program.rfind('/'));
+}
+
+int fail(const std::string& message) {
+  fprintf(stderr, "falcon-launch: %s\n%s", message.c_str(), kHelp);
+  return kUsage;
+}
+
+bool parse_number(const char* text, int least, int* value) {
+  char* end = nullptr;
+  const long parsed = strtol(text, &end, 10);
+  if (end == text || *end != '\0' || parsed < least || parsed > 100000) return false;
+  *value = static_cast<int>(parsed);
+  return true;
+}
+
+int install(const std::string& folder) {
+  const std::string from = own_folder();
+  const bool done = falcon::make_folder(folder) &&
+                    falcon::copy_file(from + "/falcon-launch", folder + "/falcon-launch", 0755) &&
+                    falcon::copy_file(from + "/libfalcon_shim.so", folder + "/libfalcon_shim.so", 0644);
+  if (!done) fprintf(stderr, "falcon-launch: cannot copy from %s to %s: %s\n", from.c_str(), folder.c_str(), strerror(errno));
+  return done ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+  falcon::Options options;
+  options.shim = own_folder() + "/libfalcon_shim.so";
+  int at = 2;
+  for (; at < argc && strcmp(argv[at], "--") != 0; at += 2) {
+    const std::string name = argv[at];
+    if (at + 1 >= argc) return fail(name + " needs a value");
+    const char* value = argv[at + 1];
+    if (name == "--run-dir") {
+      options.run_dir = value;
+    } else if (name == "--shim") {
+      options.shim = value;
+    } else if (name == "--procs") {
+      if (!parse_number(value, 1, &options.procs)) return fail("--procs: want a whole number of at least 1");
+    } else if (name == "--grace-seconds") {
+      if (!parse_number(value, 0, &options.grace_seconds)) return fail("--grace-seconds: want a whole number");
+    } else if (name == "--launcher") {
+      if (strcmp(value, "own") != 0 && strcmp(value, "falcon") != 0) return fail("--launcher: want falcon or own");
+      options.own = strcmp(value, "own") == 0;
+    } else {
+      return fail("unknown option " + name);
+    }
+  }
+  for (++at; at < argc; ++at) options.command.emplace_back(argv[at]);
+  if (options.command.empty()) return fail("no command: put it after --");
+  return falcon::Supervisor(options).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc >= 2 && strcmp(argv[1], "run") == 0) return run(argc, argv);
+  if (argc == 3 && strcmp(argv[1], "install") == 0) return install(argv[2]);
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) return printf("falcon-launch %s\n", kVersion) < 0;
+  if (argc == 2 && strcmp(argv[1], "--help") == 0) return printf("%s", kHelp) < 0;
+  return fail("want run, install, --version or --help");
+}

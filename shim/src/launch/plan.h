@@ -1,0 +1,27 @@
+// The agent's word: what this pod shall run (core/falcon_core/wire/launch.py).
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace falcon {
+
+enum class Phase { kRun, kStop, kFinish };
+
+struct Plan {
+  int generation = 0;
+  Phase phase = Phase::kStop;
+  int world_size = 0;
+  int nnodes = 0;
+  int node_rank = 0;
+  int procs = 0;
+  int first_rank = 0;
+  std::string master_addr;
+  int master_port = 0;
+  int exit_code = 0;
+};
+
+// Nothing for a text that is not a plan of a version we know.
+std::optional<Plan> parse_plan(const std::string& text);
+
+}  // namespace falcon

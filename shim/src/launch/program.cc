@@ -1,0 +1,81 @@
+#include "program.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+namespace falcon {
+namespace {
+
+constexpr int kScriptDepth = 4;
+
+// "#!/usr/bin/env python3" names python3, not env.
+std::string script_interpreter(const std::string& line) {
+  std::istringstream words(line);
+  std::string program;
+  words >> program;
+  const size_t slash = program.rfind('/');
+  if (program.substr(slash == std::string::npos ? 0 : slash + 1) != "env") return program;
+  for (std::string word; words >> word;) {
+    if (word[0] != '-' && word.find('=') == std::string::npos) return find_program(word);
+  }
+  return program;
+}
+
+std::string judge_elf(int file, const Elf64_Ehdr& header) {
+  for (int i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment{};
+    const off_t at = static_cast<off_t>(header.e_phoff + static_cast<Elf64_Off>(i) * header.e_phentsize);
+    if (pread(file, &segment, sizeof(segment), at) != static_cast<ssize_t>(sizeof(segment))) return "";
+    if (segment.p_type != PT_INTERP) continue;
+    char name[256] = {};
+    const size_t length = segment.p_filesz < sizeof(name) - 1 ? segment.p_filesz : sizeof(name) - 1;
+    if (pread(file, name, length, static_cast<off_t>(segment.p_offset)) <= 0) return "";
+    return strstr(name, "ld-musl") != nullptr ? "musl" : "";
+  }
+  return "static";
+}
+
+std::string judge(const std::string& path, int depth) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return "";
+  char start[256] = {};
+  const ssize_t count = pread(file, start, sizeof(start) - 1, 0);
+  std::string verdict;
+  Elf64_Ehdr header{};
+  if (count > 2 && start[0] == '#' && start[1] == '!') {
+    const std::string line(start + 2, strcspn(start + 2, "\n"));
+    if (depth < kScriptDepth) verdict = judge(script_interpreter(line), depth + 1);
+  } else if (count >= static_cast<ssize_t>(sizeof(header)) && memcmp(start, ELFMAG, SELFMAG) == 0 &&
+             start[EI_CLASS] == ELFCLASS64) {
+    memcpy(&header, start, sizeof(header));
+    verdict = judge_elf(file, header);
+  }
+  close(file);
+  return verdict;
+}
+
+}  // namespace
+
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return "";
+}
+
+std::string untracked_file(const std::string& path) { return judge(path, 0); }
+
+std::string untracked_reason(const std::vector<std::string>& command) {
+  return command.empty() ? "" : untracked_file(find_program(command[0]));
+}
+
+}  // namespace falcon

@@ -1,0 +1,19 @@
+// What a command would execute, read from the files before it is started.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace falcon {
+
+// Why the shim cannot be preloaded into the program ("musl", "static"), or empty where it can. Scripts are followed to
+// their interpreters; a file that cannot be read is left to the loader to judge.
+std::string untracked_reason(const std::vector<std::string>& command);
+
+// The same for one executable file.
+std::string untracked_file(const std::string& path);
+
+// Where PATH finds the program; empty if nowhere.
+std::string find_program(const std::string& name);
+
+}  // namespace falcon

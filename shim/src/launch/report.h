@@ -1,0 +1,44 @@
+// The launcher's words to the agent, as JSON (core/falcon_core/wire/launch.py).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "counters.h"
+
+namespace falcon {
+
+struct RankReport {
+  int local_rank = 0;
+  int rank = 0;
+  pid_t pid = 0;
+  bool running = false;
+  std::optional<int> exit_code;
+  std::optional<int> signal;
+  bool core_dumped = false;
+  bool oom_killed = false;
+  int64_t started_unix_ns = 0;
+  std::optional<int64_t> ended_unix_ns;
+};
+
+struct StatusReport {
+  int generation = 0;
+  int dead_below = 0;
+  std::string state = "Idle";
+  std::string untracked;  // empty: tracked
+  bool stuck = false;
+  std::string error;  // empty: none
+  std::vector<RankReport> ranks;
+};
+
+struct RankSchedule {
+  int local_rank = 0;
+  Schedule schedule;
+};
+
+std::string status_json(const StatusReport& status);
+std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const std::vector<RankSchedule>& ranks);
+
+}  // namespace falcon

@@ -1,0 +1,206 @@
+#include "supervisor.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "files.h"
+
+namespace falcon {
+namespace {
+
+constexpr int kPollMs = 25;
+constexpr int64_t kSecondNs = 1000000000;
+constexpr int64_t kRestartGraceNs = kSecondNs;  // between SIGTERM and SIGKILL for a superseded generation
+constexpr int64_t kStuckNs = 30 * kSecondNs;
+constexpr int64_t kAgentGoneNs = 60 * kSecondNs;
+constexpr int kUnusable = 78;  // EX_CONFIG
+constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
+
+void remove_files(const std::string& folder) {
+  DIR* entries = opendir(folder.c_str());
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    if (entry->d_name[0] != '.' || strncmp(entry->d_name, ".ring-", 6) == 0) {
+      unlink((folder + "/" + entry->d_name).c_str());
+    }
+  }
+  closedir(entries);
+}
+
+}  // namespace
+
+int Supervisor::run() {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a rank leaves behind becomes our child, and can be found and killed
+  if (!make_folder(path("launch/rings"))) {
+    fprintf(stderr,
+            "falcon-launch: cannot write %s (%s): mount a writable emptyDir at %s, or pass --run-dir a writable folder\n",
+            path("launch/rings").c_str(), strerror(errno), options_.run_dir.c_str());
+    return kUnusable;
+  }
+  sigset_t watched;
+  sigemptyset(&watched);
+  sigaddset(&watched, SIGCHLD);
+  for (const int number : kForwarded) sigaddset(&watched, number);
+  sigprocmask(SIG_BLOCK, &watched, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+  publish_status();
+  while (!done_) {
+    pollfd ready{signals, POLLIN, 0};
+    poll(&ready, 1, kPollMs);
+    signalfd_siginfo info{};
+    while (read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      if (info.ssi_signo != SIGCHLD) on_signal(static_cast<int>(info.ssi_signo));
+    }
+    if (ranks_.reap()) publish_tails();
+    look_at_plan();
+    advance();
+    publish_status();
+    const int64_t now = unix_ns();
+    if (now - last_second_ns_ >= kSecondNs) {
+      last_second_ns_ = now;
+      publish_counters();
+      publish_tails();
+    }
+  }
+  close(signals);
+  output_.drain(500);
+  return exit_code_;
+}
+
+void Supervisor::look_at_plan() {
+  const std::string text = read_file(path("agent/plan"));
+  if (text.empty() || text == plan_text_) return;
+  plan_text_ = text;
+  const auto plan = parse_plan(text);
+  if (!plan || plan->generation < plan_.generation) return;
+  const bool newer = plan->generation > plan_.generation;
+  plan_ = *plan;
+  if (newer) {
+    started_ = false;
+    status_.error.clear();
+    begin_stop();
+  }
+}
+
+void Supervisor::begin_stop() {
+  stopping_ = true;
+  stop_since_ns_ = unix_ns();
+  ranks_.signal(SIGTERM);
+}
+
+void Supervisor::advance() {
+  const int64_t now = unix_ns();
+  if (terminated_by_ != 0) {
+    const bool late = now - stop_since_ns_ > options_.grace_seconds * kSecondNs;
+    if (ranks_.running() && !late) return;
+    if (!ranks_.kill_all()) return;
+    done_ = true;
+    exit_code_ = 128 + terminated_by_;
+    return;
+  }
+  if (plan_.generation == 0) return;
+  if (plan_.phase == Phase::kFinish && !stopping_) begin_stop();
+  if (stopping_) finish_stop();
+  if (stopping_) return;
+  if (plan_.phase == Phase::kFinish) {
+    done_ = true;
+    exit_code_ = plan_.exit_code;
+    return;
+  }
+  if (plan_.phase == Phase::kRun && !started_) start();
+  const bool ended = started_ && !ranks_.running();
+  if (!ended) {
+    ended_since_ns_ = 0;
+  } else if (ended_since_ns_ == 0) {
+    ended_since_ns_ = now;
+  } else if (now - ended_since_ns_ > kAgentGoneNs && agent_is_gone()) {
+    done_ = true;
+    exit_code_ = own_exit_code();
+  }
+}
+
+void Supervisor::finish_stop() {
+  const int64_t waited = unix_ns() - stop_since_ns_;
+  if (ranks_.running() && waited < kRestartGraceNs) return;
+  if (!ranks_.kill_all()) {
+    status_.stuck = waited > kStuckNs;
+    return;
+  }
+  stopping_ = false;
+  status_.stuck = false;
+  status_.dead_below = plan_.generation;
+}
+
+void Supervisor::start() {
+  started_ = true;
+  remove_files(path("launch/rings"));
+  status_.error = ranks_.start(plan_);
+  if (!status_.error.empty()) {
+    fprintf(stderr, "falcon-launch: cannot start the training command: %s\n", status_.error.c_str());
+    ranks_.kill_all();
+  }
+}
+
+void Supervisor::on_signal(int number) {
+  ranks_.signal(number);
+  if (number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP) {
+    terminated_by_ = number;
+    stop_since_ns_ = unix_ns();
+  }
+}
+
+void Supervisor::publish_status() {
+  status_.generation = plan_.generation;
+  status_.untracked = ranks_.untracked();
+  status_.ranks = ranks_.reports();
+  if (stopping_ || terminated_by_ != 0) {
+    status_.state = "Stopping";
+  } else if (plan_.generation == 0) {
+    status_.state = "Idle";
+  } else if (!started_) {
+    status_.state = "Stopped";
+  } else {
+    status_.state = ranks_.running() ? "Running" : "Exited";
+  }
+  std::string text = status_json(status_);
+  if (text == published_) return;
+  if (write_file(path("launch/status.json"), text)) published_ = std::move(text);
+}
+
+void Supervisor::publish_counters() {
+  write_file(path("launch/counters.json"), counters_json(unix_ns(), read_cgroup(), ranks_.schedules()));
+}
+
+void Supervisor::publish_tails() {
+  for (const RankReport& rank : ranks_.reports()) {
+    const std::string tail = output_.take_tail(rank.local_rank);
+    if (!tail.empty()) write_file(path("launch/tail-") + std::to_string(rank.local_rank), tail);
+  }
+}
+
+bool Supervisor::agent_is_gone() const {
+  struct stat about {};
+  if (stat(path("agent/alive").c_str(), &about) != 0) return true;
+  const int64_t touched = static_cast<int64_t>(about.st_mtim.tv_sec) * kSecondNs + about.st_mtim.tv_nsec;
+  return unix_ns() - touched > kAgentGoneNs;
+}
+
+int Supervisor::own_exit_code() const {
+  for (const RankReport& rank : ranks_.reports()) {
+    if (rank.signal) return 128 + *rank.signal;
+    if (rank.exit_code.value_or(1) != 0) return rank.exit_code.value_or(1);
+  }
+  return status_.error.empty() ? 0 : 127;
+}
+
+}  // namespace falcon

@@ -1,0 +1,51 @@
+// Compares the agent's plan with what runs, and makes it so.
+#pragma once
+
+#include <string>
+
+#include "output.h"
+#include "plan.h"
+#include "ranks.h"
+#include "report.h"
+
+namespace falcon {
+
+class Supervisor {
+ public:
+  explicit Supervisor(const Options& options) : options_(options), ranks_(options, &output_) {}
+
+  // Until the plan says Finish, a signal ends us, or the ranks have ended and the agent is gone. The exit code.
+  int run();
+
+ private:
+  void look_at_plan();
+  void advance();
+  void begin_stop();
+  void finish_stop();
+  void start();
+  void on_signal(int number);
+  void publish_status();
+  void publish_counters();
+  void publish_tails();
+  bool agent_is_gone() const;
+  int own_exit_code() const;
+  std::string path(const char* name) const { return options_.run_dir + "/" + name; }
+
+  const Options& options_;
+  Output output_;
+  Ranks ranks_;
+  Plan plan_;
+  StatusReport status_;
+  std::string plan_text_;
+  std::string published_;
+  bool stopping_ = false;
+  bool started_ = false;     // the current plan's processes have been started
+  int64_t stop_since_ns_ = 0;
+  int64_t last_second_ns_ = 0;
+  int64_t ended_since_ns_ = 0;
+  int terminated_by_ = 0;
+  bool done_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace falcon
