@@ -4,7 +4,8 @@ A watch resumes from the revision after the last one it saw. That is right only 
 Three things end a history: compaction (etcd says so), another cluster (the id tells), and lost data. After a loss the
 revision starts again from 1, which shows as a fall, unless writers have been quick and it has already grown past
 the watch's position. Therefore the watch keeps a *witness*, the last key it saw put, and reads it as of the last
-revision it saw: another history does not have the same key there with the same version, creation and value.
+revision it saw (as of before its deletion, where it saw that): another history does not have the same key there with
+the same version, creation and value.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from falcon_etcd._model import KeyValue, WatchEvent
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """``next_revision`` is the first one not seen; ``cluster_id`` 0 and ``witness`` None: not known."""
+    """``next_revision`` is the first one not seen; ``cluster_id`` 0 and ``witness`` None: not known.
+
+    ``witness_deleted`` is the revision that deleted the witness, None while it lives.
+    """
 
     next_revision: int
     cluster_id: int = 0
     witness: KeyValue | None = None
+    witness_deleted: int | None = None
 
     @classmethod
     def after_listing(cls, kvs: Iterable[KeyValue], revision: int, cluster_id: int) -> Cursor:
@@ -31,6 +36,11 @@ class Cursor:
     @property
     def seen_revision(self) -> int:
         return self.next_revision - 1
+
+    @property
+    def witness_revision(self) -> int:
+        """The latest revision at which the witness is known to be as it is."""
+        return self.seen_revision if self.witness_deleted is None else self.witness_deleted - 1
 
     def misfit(self, cluster_id: int, revision: int, *, fresh: bool) -> str | None:
         """Why a member with this header cannot continue; None when it can, provided that the witness, if any, agrees.
@@ -51,14 +61,14 @@ class Cursor:
 
     def after(self, events: Iterable[WatchEvent]) -> Cursor:
         """Behind these events, which are all of their revisions."""
-        next_revision, witness = self.next_revision, self.witness
+        next_revision, witness, deleted = self.next_revision, self.witness, self.witness_deleted
         for event in events:
             next_revision = max(next_revision, event.kv.mod_revision + 1)
             if event.type == "put":
-                witness = event.kv
+                witness, deleted = event.kv, None
             elif witness is not None and witness.key == event.kv.key:
-                witness = None
-        return replace(self, next_revision=next_revision, witness=witness)
+                deleted = event.kv.mod_revision
+        return replace(self, next_revision=next_revision, witness=witness, witness_deleted=deleted)
 
     def after_progress(self, revision: int) -> Cursor:
         """Behind a notice that everything up to ``revision`` was delivered."""

@@ -144,21 +144,23 @@ class Watcher:
         if misfit is not None:
             raise _HistoryLostError(misfit)
         if cursor.witness is not None:
-            await self._ask_for(cursor.witness, cursor.seen_revision)
+            await self._ask_for(cursor.witness, cursor)
         if self._failures and not fresh:
             _log.info("%s continues at revision %d", self._operation, cursor.next_revision)
         self._failures = 0
         return cursor.of_cluster(header.cluster_id)
 
-    async def _ask_for(self, witness: KeyValue, revision: int) -> None:
-        """Raise unless the witness is there at ``revision``. A linearizable read: it waits for a member that lags."""
-        request = pb.RangeRequest(key=encode_key(witness.key), revision=revision)
+    async def _ask_for(self, witness: KeyValue, cursor: Cursor) -> None:
+        """Raise unless the witness is where it was. A linearizable read: it waits for a member that lags."""
+        request = pb.RangeRequest(key=encode_key(witness.key), revision=cursor.witness_revision)
         try:
             response = await self._transport.call(RANGE, request, self._operation)
         except (Compacted, FutureRevision) as error:
             raise _HistoryLostError(error.detail) from None
+        if response.header.revision < cursor.seen_revision:
+            raise _HistoryLostError(f"revision {response.header.revision} is below {cursor.seen_revision}")
         if [KeyValue.from_proto(kv) for kv in response.kvs] != [witness]:
-            raise _HistoryLostError(f"{witness.key} at revision {revision} is not what it was: etcd lost its data")
+            raise _HistoryLostError(f"{witness.key} at revision {cursor.witness_revision} is not what it was")
 
 
 def _event(event: kv_pb2.Event) -> WatchEvent:

@@ -132,12 +132,12 @@ async def test_lost_data_turns_authentication_off_and_clients_notice(secured: Et
             assert await root.auth.status() == AuthStatus(enabled=False, revision=1)
             assert await root.auth.list_users() == ()
             await agent.put(f"{THEIRS}reports/a", b"")
+            await add_job(root, "uid-1", OURS)  # before authentication is on, or agents that live are refused meanwhile
             await root.auth.add_role("root")
             await enable(root)
             assert (await root.auth.status()).enabled
             with pytest.raises(PermissionDenied):
-                await agent.put(f"{OURS}reports/a", b"")
-            await add_job(root, "uid-1", OURS)
+                await agent.put(f"{THEIRS}reports/a", b"")
             await agent.put(f"{OURS}reports/a", b"")
             await root.put(f"{OURS}commands/plan", b"")
             await commands.until_key(f"{OURS}commands/plan")

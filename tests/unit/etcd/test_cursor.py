@@ -32,9 +32,14 @@ def test_events_move_it_behind_the_last_one() -> None:
     assert (cursor.next_revision, cursor.witness) == (16, kv("/b", 12))
 
 
-def test_a_deleted_key_is_no_witness() -> None:
-    assert Cursor(10).after([put("/a", 12), delete("/a", 13)]).witness is None
-    assert Cursor(10).after([delete("/a", 12), put("/a", 13)]).witness == kv("/a", 13)
+def test_a_witness_is_asked_for_at_the_last_revision_at_which_it_was_there() -> None:
+    cursor = Cursor(10).after([put("/a", 12)])
+    assert cursor.witness_revision == 12
+    assert cursor.after([delete("/b", 14)]).witness_revision == 14
+    assert cursor.after_progress(90).witness_revision == 90
+    gone = cursor.after_progress(90).after([delete("/a", 95), delete("/b", 97)])
+    assert (gone.witness, gone.witness_revision, gone.seen_revision) == (kv("/a", 12), 94, 97)
+    assert gone.after([put("/c", 98)]).witness_revision == 98
 
 
 def test_progress_moves_it_and_keeps_the_witness() -> None:
