@@ -161,7 +161,8 @@ def _ladder(
     """Located: apply whatever the loss has paid for."""
     current = locate(obs, policy)
     if current is not None and current.rank == _named(slow).rank and obs.now - slow.refreshed_at >= REFRESH_SECONDS:
-        slow = replace(slow, culprit=current, refreshed_at=obs.now)
+        healthy = current.healthy_compute_ns or _named(slow).healthy_compute_ns
+        slow = replace(slow, culprit=replace(current, healthy_compute_ns=healthy), refreshed_at=obs.now)
     actions: list[Action] = []
     while (strategy := _next(state, slow, policy)) is not None and ski_rental.due(strategy, slow.loss):
         applied = Applied(
@@ -214,6 +215,8 @@ def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
     aside = obs.asides.get(moving[0].pod_name)
     if aside is None:
         return state, []
+    if not obs.running and not obs.members[moving[0].replica].acknowledged:
+        return state, []  # a failure is being met: first see whether the culprit's pod still lives
     if aside.ready:
         slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=aside.claimed_node or moving[0].node)
         return replace(state, slow=slow), [Switch(moving[0].replica)]

@@ -98,7 +98,7 @@ def _act(
     for fault in faults:
         member = obs.members[fault.replica]
         if any(one.replica == fault.replica and one.aside for one in state.replacements) and _pod_fault(fault):
-            actions.append(Switch(fault.replica))
+            actions.append(Switch(fault.replica, lost=fault.severity is Severity.SEV1))
         elif fault.severity is Severity.SEV1 or (fault is first and verdict == "Replace"):
             actions.append(
                 Replace(fault.replica, _reason(fault), fault.severity is Severity.SEV1, fault.node_not_ready)

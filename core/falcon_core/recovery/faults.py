@@ -58,7 +58,7 @@ def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: b
     if member.stuck:
         return pod_lost("a process survived SIGKILL for 30 s", counts=False, severity=Severity.SEV1)
     if member.pod == "Ended":
-        return pod_lost(f"its pod ended: {member.pod_message or 'no reason given'}", counts=True)
+        return pod_lost(f"its pod ended: {member.pod_message or 'no reason given'}", counts=not member.evicted)
     if member.pod in ("Deleting", "Gone"):
         return pod_lost(
             "its pod was deleted" + (f" ({member.pod_message})" if member.pod_message else ""), counts=False

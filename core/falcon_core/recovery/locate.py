@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Culprit, SlowIncident
-from falcon_core.signals.cause import explain
+from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.outliers import Outlier, Series, outliers
 
 
@@ -33,8 +33,13 @@ def locate(obs: Observation, policy: Policy) -> Culprit | None:
     named = {out.rank for out, _ in found}
     culprit = next(rank for rank in group if rank.rank == worst.rank)
     peers = [rank for rank in group if rank.rank not in named]
-    cause = explain(culprit.cpu, [peer.cpu for peer in peers])
     healthy = culprit.healthy_compute_ns
+    evidence = culprit.cpu
+    if healthy is not None and worst.value_ns <= healthy * (1 + policy.verify):
+        # A generation that was slow from its first iteration has taken that for its health.
+        healthy = None
+        evidence = CpuEvidence(throttled=evidence.throttled, run_delay=evidence.run_delay)
+    cause = explain(evidence, [peer.cpu for peer in peers])
     member = obs.members[culprit.replica]
     return Culprit(
         rank=culprit.rank,

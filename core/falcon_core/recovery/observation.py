@@ -47,6 +47,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
     pod_message: str = ""  # why it ended
+    evicted: bool = False  # by the cluster's own doing
     pinned: bool = False  # an awaited pod that may only run on ``node``
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
     node_ready: bool = True
@@ -135,6 +136,7 @@ class Switch(msgspec.Struct, frozen=True):
     """Let the prepared pod take the replica over, in a new generation."""
 
     replica: int
+    lost: bool = False  # as of Replace
 
 
 class Abandon(msgspec.Struct, frozen=True):

@@ -38,6 +38,14 @@ def broke_off(rank: RankSeen) -> bool:
     return end is not None and end.consequence
 
 
+def died(rank: RankSeen) -> bool:
+    """Whether the rank ended by something that no peer can cause."""
+    if rank.process != "Ended":
+        return False
+    end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
+    return end is not None and not end.consequence
+
+
 def judge(obs: Observation, stop: StopIncident | None) -> Liveness:
     """Judge every member that has a pod; ``stop`` is the open failure, whose first sign may have been a peer's."""
     silent = [member for member in obs.members if member.pod == "Present" and member.alive is False]
@@ -66,10 +74,12 @@ def _second_witness(obs: Observation, member: MemberSeen, silent: set[int], stop
     if any(rank.process == "Ended" for rank in own):
         return None  # its own last report explains what the peers show
     peers = [rank for rank in obs.ranks if rank.replica not in silent]
+    if any(died(rank) for rank in peers) or (stop is not None and not obs.running and not stop.fault.symptom):
+        return None  # somebody else's death explains what the peers show
     broken = [rank.rank for rank in peers if broke_off(rank)]
     if broken:
         return f"rank {broken[0]} broke off its collective"
-    if stop is not None and not obs.running and stop.fault.symptom and stop.fault.replica != member.replica:
+    if stop is not None and not obs.running and stop.fault.replica != member.replica:
         return f"rank {stop.fault.rank} broke off its collective"
     fresh = [rank for rank in peers if rank.fresh and rank.process == "Running"]
     if fresh and all(rank.stalled for rank in fresh):

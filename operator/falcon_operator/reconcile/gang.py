@@ -67,8 +67,11 @@ def _waits(snap: Snapshot, generation: Generation, member: Member) -> bool:
 
 def _out_of_the_way(snap: Snapshot, intent: Intent, pod: PodView) -> bool:
     launch = observe.launch_status(snap, pod.uid)
+    node = snap.nodes.get(pod.node)
+    dead_node = node is None or not node.ready
     return (
         observe.over(snap.job, pod)
+        or (dead_node and observe.alive(snap, pod.uid) is False)
         or pod.uid in intent.state.lost_pods
         or observe.acknowledged(launch, intent.generation.number)
         or (launch is None and pod.phase == "Pending")

@@ -149,8 +149,8 @@ def apply(intent: Intent, actions: Sequence[Action], snap: Snapshot) -> Intent:
             case Prepare(replica=replica, reason=reason):
                 changed = _exclude(changed, replica, reason, snap.now)
                 changed = _move(changed, snap, replica, aside=True)
-            case Switch(replica=replica):
-                changed = _switch(changed, replica)
+            case Switch(replica=replica, lost=lost):
+                changed = _switch(changed, replica, lost=lost)
                 bump = True
             case Abandon(replica=replica):
                 changed = _abandon(changed, replica)
@@ -226,19 +226,24 @@ def _recreate(intent: Intent, snap: Snapshot, replica: int, stay: bool) -> Inten
 def _replace(intent: Intent, snap: Snapshot, replica: int, *, lost: bool) -> Intent:
     uid = _member(intent, replica).pod_uid
     moved = _take_over(_move(intent, snap, replica, aside=False), replica)
-    lost_pods = [*moved.state.lost_pods, uid] if lost and uid else moved.state.lost_pods
-    return replace(
-        moved,
-        state=replace(moved.state, lost_pods=lost_pods),
-        counters=replace(moved.counters, replacements=moved.counters.replacements + 1),
-    )
+    return _replaced(moved, uid if lost else "")
 
 
-def _switch(intent: Intent, replica: int) -> Intent:
+def _switch(intent: Intent, replica: int, *, lost: bool) -> Intent:
+    uid = _member(intent, replica).pod_uid
     kept = [replace(one, aside=False) if one.replica == replica else one for one in intent.state.replacements]
     switched = _take_over(replace(intent, state=replace(intent.state, replacements=kept)), replica)
-    counters = replace(switched.counters, replacements=switched.counters.replacements + 1)
-    return replace(switched, counters=counters)
+    return _replaced(switched, uid if lost else "")
+
+
+def _replaced(intent: Intent, lost_pod: str) -> Intent:
+    """Count it; ``lost_pod`` is the uid of a pod whose processes count as dead, "" where they have to acknowledge."""
+    lost_pods = [*intent.state.lost_pods, lost_pod] if lost_pod else intent.state.lost_pods
+    return replace(
+        intent,
+        state=replace(intent.state, lost_pods=lost_pods),
+        counters=replace(intent.counters, replacements=intent.counters.replacements + 1),
+    )
 
 
 def _take_over(intent: Intent, replica: int) -> Intent:

@@ -141,6 +141,7 @@ def _member(snap: Snapshot, intent: Intent, member: Member, age: float) -> Membe
         node=node_name,
         pod=state,
         pod_message=_end_message(snap.job, pod) if pod else "",
+        evicted=pod is not None and (pod.reason == "Evicted" or bool(pod.disruption)),
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         node_ready=not node_name or (node is not None and node.ready),

@@ -82,9 +82,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             return None
         received = [one.at_seconds for uid, one in self.snap.reports.summaries.items() if uid in uids]
         if not received:
-            return self.snap.now - self.obs.running_seconds
+            listening = self.snap.reports.session_healthy_since_seconds
+            deaf = listening is None or self.snap.monotonic - listening > BLIND_SECONDS
+            return self.snap.now - self.obs.running_seconds if deaf else None
         age = self.snap.monotonic - max(received)
         return self.snap.now - age if age > BLIND_SECONDS else None
+
+    @property
+    def unheard(self) -> bool:
+        """A running generation of which this operator has not heard yet, as after its own start."""
+        uids = [member.pod_uid for member in self.intent.generation.members]
+        return self.obs.running and not any(uid in self.snap.reports.summaries for uid in uids)
 
     @property
     def current_ns(self) -> float | None:
@@ -107,6 +115,8 @@ def state_of(view: View) -> State:
         return "Recovering"
     if intent.generation.phase == "Stop":
         return "Starting" if view.gathering.placed else "Pending"
+    if view.unheard and view.blind_since is None:
+        return view.snap.job.status.state or "Starting"
     if view.training < view.total and view.blind_since is None and not view.live.agents_lost:
         return "Starting"
     return "Degraded" if slow is not None and slow.culprit is not None else "Running"
@@ -143,6 +153,8 @@ def _summary(view: View, state: State) -> str:
     if slow is not None:
         factor = slow.slow_ns / slow.healthy_ns
         return f"iterations {factor:.1f}x slower since {clock_time(slow.onset_at)}; no rank stands out"
+    if view.unheard:
+        return view.snap.job.status.summary
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
     return "all ranks train"
@@ -151,6 +163,15 @@ def _summary(view: View, state: State) -> str:
 def render(view: View, before: TrainingJobStatus, state: State, summary: str) -> TrainingJobStatus:
     """The whole display part over the intent; diagnoses are the caller's."""
     intent, obs = view.intent, view.obs
+    if view.unheard and view.blind_since is None:
+        return replace(
+            before,
+            state=state,
+            generation=intent.generation,
+            incident=msgspec.to_builtins(intent.state),
+            excluded_nodes=intent.excluded,
+            counters=intent.counters,
+        )
     current, healthy = view.current_ns, intent.state.healthy_ns
     status = replace(
         before,

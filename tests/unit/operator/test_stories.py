@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from falcon_operator.api import TAINT_FENCED, TrainingJobStatus
 from falcon_operator.reconcile.snapshot import PodSettings
 from falcon_operator.reconciler import JobReconciler
 from tests.unit.operator.world import World, run
+
+replace = msgspec.structs.replace
 
 
 class Settings:
@@ -141,3 +145,249 @@ async def test_a_lost_bus_is_told_and_changes_nothing() -> None:
     assert world.status.generation is not None
     assert world.status.generation.number == 1
     assert world.status.diagnoses == []
+
+
+async def test_an_operator_that_has_just_started_shows_what_its_predecessor_knew() -> None:
+    world = World()
+    await trained(world)
+    shown = world.status
+    world.received.clear()
+    world.alive.clear()
+    world.bus_up_since = world.clock.monotonic()
+    await operator(world).reconcile("ml", "gpt2")
+    assert world.status == shown
+
+
+async def test_a_fenced_node_that_comes_back_well_is_released() -> None:
+    world = World()
+    await trained(world)
+    lost = world.node_of(1)
+    world.kill_node(lost.name)
+    lost.ready = False
+    await run(world, operator, lambda w: TAINT_FENCED in lost.taints)
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(1).name == "spare-1")
+    assert world.tested == []
+    lost.dead, lost.ready = False, True
+    await run(world, operator, lambda w: TAINT_FENCED not in lost.taints)
+    assert f"{lost.name} not fenced: burn-in on it is as fast as on its peers" in world.status.diagnoses[0].result
+    assert [one.burn_in for one in world.status.excluded_nodes] == ["Passed"]
+
+
+async def test_a_dead_launcher_gets_a_new_pod_on_its_node() -> None:
+    world = World()
+    await trained(world)
+    node, before = world.node_of(1).name, world.pod_of(1).uid
+    world.pod_of(1).exit_code = 137
+    world.broken_at = world.clock.seconds
+    await run(world, operator, lambda w: w.status.state == "Running" and w.plan and w.plan.generation == 2)
+    assert world.node_of(1).name == node
+    assert world.pod_of(1).uid != before
+    (note,) = world.status.diagnoses
+    assert (note.cause, note.severity) == ("PodLost", "SEV2")
+    assert world.claims == 0
+
+
+async def test_a_deleted_pod_comes_back_and_costs_no_attempt() -> None:
+    world = World(spec={"recovery": {"restarts": 1}})
+    await trained(world)
+    for expected in (2, 3, 4):
+        world.pod_of(0).deleting_at = world.clock.seconds
+        world.broken_at = world.clock.seconds
+        await run(
+            world, operator, lambda w, g=expected: w.status.state == "Running" and w.status.generation.number == g
+        )
+    assert world.status.counters.restarts == 3
+
+
+async def test_a_node_on_which_ranks_keep_dying_is_replaced() -> None:
+    world = World(spec={"recovery": {"restarts": 2}})
+    await trained(world)
+    node = world.node_of(1).name
+    for expected in (2, 3):
+        world.end_rank(1, signal=11)
+        await run(
+            world, operator, lambda w, g=expected: w.status.state == "Running" and w.status.generation.number == g
+        )
+        assert world.node_of(1).name == node
+    world.end_rank(1, signal=11)
+    await run(world, operator, lambda w: w.status.state == "Running" and w.status.generation.number == 4)
+    assert world.node_of(1).name == "spare-1"
+    assert [one.node for one in world.status.excluded_nodes] == [node]
+    world.end_rank(1, signal=11)
+    await run(world, operator, lambda w: w.status.state == "Running" and w.status.generation.number == 5)
+
+
+async def test_a_program_that_fails_at_every_start_is_given_up() -> None:
+    world = World()
+
+    def failing(world: World) -> bool:
+        if world.plan is not None and world.plan.phase == "Run" and world.broken_at is None:
+            world.broken_at = world.clock.seconds + 0.5
+        return world.status.state == "Failed"
+
+    await run(world, operator, failing)
+    assert world.status.generation is not None
+    assert world.status.generation.number == 4  # one start, three restarts
+    message = next(one.message for one in world.status.conditions if one.type == "Failed")
+    assert "exited with code 1" in message
+    assert "kubectl logs" in message
+    assert len(world.status.diagnoses) == 1
+    assert world.status.completion_time
+    await run(world, operator, lambda w: all(pod.exit_code == 1 for pod in w.pods.values()))
+    assert world.status.excluded_nodes == []
+
+
+async def test_without_a_spare_it_waits_and_says_so() -> None:
+    world = World()
+    await trained(world)
+    spare = world.pool.status.spares[0]
+    world.pool = replace(world.pool, status=replace(world.pool.status, spares=[replace(spare, state="Testing")]))
+    world.node_of(0).slow = 3.0
+    await run(world, operator, lambda w: w.status.diagnoses and "no ready spare" in w.status.diagnoses[0].next)
+    assert world.status.state == "Degraded"
+    assert len(world.made) == 3
+    world.pool = replace(world.pool, status=replace(world.pool.status, spares=[spare]))
+    await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
+    assert world.node_of(0).name == "spare-1"
+
+
+async def test_observe_only_writes_down_what_it_would_have_done() -> None:
+    world = World(spec={"mitigation": {"mode": "Observe"}})
+    await trained(world)
+    world.node_of(1).slow = 3.0
+    await run(
+        world, operator, lambda w: w.status.diagnoses and "would have been replaced at" in w.status.diagnoses[0].done
+    )
+    assert "would" in world.status.diagnoses[0].next
+    await run(world, operator, lambda w: w.iterations > 400, seconds=400)
+    assert (len(world.made), world.claims, world.status.excluded_nodes) == (3, 0, [])
+    world.node_of(1).slow = 1.0
+    await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
+    assert "relieved by itself" in world.status.diagnoses[0].result
+
+
+async def test_a_slowdown_of_everybody_names_nobody() -> None:
+    world = World()
+    await trained(world)
+    for rank in range(3):
+        world.node_of(rank).slow = 2.0
+    await run(world, operator, lambda w: "no rank stands out" in w.status.summary)
+    assert world.status.diagnoses == []
+    assert world.status.state == "Running"
+    assert condition(world.status, "Degraded") == ""
+    for rank in range(3):
+        world.node_of(rank).slow = 1.0
+    await run(world, operator, lambda w: w.status.summary == "all ranks train")
+
+
+async def test_relief_while_the_replacement_is_prepared_gives_the_spare_back() -> None:
+    world = World()
+    await trained(world)
+    slow = world.node_of(2)
+    slow.slow = 3.0
+    await run(world, operator, lambda w: len(w.made) == 4)
+    slow.slow = 1.0
+    world.nodes["spare-1"].ready = False  # the new pod cannot be placed
+    await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
+    assert "relieved by itself" in world.status.diagnoses[0].result
+    await run(world, operator, lambda w: len(w.pods) == 3 and w.pool.status.spares[0].state == "Testing")
+    assert world.node_of(2) is slow
+    assert world.status.excluded_nodes == []
+    assert world.status.generation is not None
+    assert world.status.generation.number == 1
+
+
+async def test_a_rank_that_dies_while_a_replacement_is_prepared() -> None:
+    world = World()
+    await trained(world)
+    world.node_of(2).slow = 3.0
+    await run(world, operator, lambda w: len(w.made) == 4)
+    world.end_rank(0, signal=9)
+    await run(world, operator, lambda w: all(one.state == "Resolved" for one in w.status.diagnoses), seconds=90)
+    assert world.node_of(2).name == "spare-1"
+    assert (world.status.counters.replacements, world.claims, len(world.made)) == (1, 1, 4)
+    assert len(world.status.diagnoses) == 2
+
+
+async def test_the_slow_node_dies_while_its_replacement_is_prepared() -> None:
+    world = World()
+    await trained(world)
+    slow = world.node_of(2)
+    slow.slow = 3.0
+    await run(world, operator, lambda w: len(w.made) == 4)
+    world.kill_node(slow.name)
+    await run(world, operator, lambda w: all(one.state == "Resolved" for one in w.status.diagnoses), seconds=90)
+    assert world.node_of(2).name == "spare-1"
+    assert (world.status.counters.replacements, world.claims, len(world.made)) == (1, 1, 4)
+
+
+async def test_a_rank_dies_while_another_agent_is_silent() -> None:
+    world = World()
+    await trained(world)
+    world.pod_of(1).agent_dead_at = world.clock.seconds
+    await run(world, operator, lambda w: condition(w.status, "AgentLost") == "True")
+    node = world.node_of(1).name
+    world.end_rank(0, signal=9)
+    await run(world, operator, lambda w: w.status.state == "Running", seconds=90)
+    assert world.claims == 0, "a silent agent is no dead node"
+    assert world.node_of(1).name == node
+    assert world.status.excluded_nodes == []
+
+
+async def test_many_leases_lost_together_are_the_bus() -> None:
+    world = World()
+    await trained(world)
+    for rank in (0, 1):
+        world.pod_of(rank).agent_dead_at = world.clock.seconds
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > begun + 20)
+    assert world.status.diagnoses == []
+    assert world.status.generation is not None
+    assert world.status.generation.number == 1
+
+
+async def test_suspend_and_resume() -> None:
+    world = World()
+    await trained(world)
+    world.edit_spec(suspend=True)
+    await run(world, operator, lambda w: w.status.state == "Suspended" and not w.pods)
+    assert condition(world.status, "Suspended") == "True"
+    world.edit_spec(suspend=False)
+    await run(world, operator, state("Running"))
+    assert world.status.generation is not None
+    assert world.status.generation.number == 2
+    assert condition(world.status, "Suspended") == "False"
+    assert len(world.made) == 6
+
+
+async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() -> None:
+    world = World(spec={"schedulingDeadlineSeconds": 20})
+    world.nodes["node-c"].ready = False
+    await run(world, operator, lambda w: len(w.made) == 3 and sum(bool(pod.node) for pod in w.pods.values()) == 2)
+    assert world.status.state == "Pending"
+    assert "0/4 nodes are available" in world.status.summary
+    await run(world, operator, lambda w: not w.pods)
+    assert "released" in world.status.summary
+    world.nodes["node-c"].ready = True
+    await run(world, operator, state("Running"))
+    assert len(world.made) == 6
+
+
+async def test_deadline_and_time_to_live() -> None:
+    world = World(spec={"activeDeadlineSeconds": 30, "ttlSecondsAfterFinished": 40})
+    await run(world, operator, state("Failed"))
+    assert "activeDeadlineSeconds" in world.status.summary
+    failed_at = world.clock.seconds
+    await run(world, operator, lambda w: w.job_deleted)
+    assert world.clock.seconds - failed_at >= 39
+
+
+async def test_a_spec_that_cannot_run_names_its_field() -> None:
+    world = World()
+    world.refuse_pods = 'pods "x" is forbidden: violates PodSecurity'
+    await run(world, operator, state("Failed"))
+    assert world.status.summary.startswith("the spec cannot run: spec.template")
+    assert not world.status.completion_time
+    world.refuse_pods = ""
+    await run(world, operator, state("Running"))
+    assert condition(world.status, "Failed") == "False"
