@@ -14,8 +14,8 @@
 namespace falcon {
 namespace {
 
-// The folder of our own cgroup for a controller. In a container the mount shows the container's folder itself; elsewhere
-// the path from /proc/self/cgroup leads on from the mount.
+// The folder of our own cgroup for a controller. In a container the mount shows the container's folder itself;
+// elsewhere the path from /proc/self/cgroup leads on from the mount.
 std::string folder_of(const std::string& controller) {
   std::istringstream lines(read_file("/proc/self/cgroup"));
   std::string path;

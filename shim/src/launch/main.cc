@@ -1,4 +1,5 @@
-// falcon-launch: runs and restarts the training processes of one pod (DESIGN §2 Pod). Static, so that it runs in any image.
+// falcon-launch: runs and restarts the training processes of one pod (DESIGN §2 Pod). Static, so that it runs in any
+// image.
 
 #include <unistd.h>
 
@@ -52,7 +53,8 @@ int install(const std::string& folder) {
   const bool done = falcon::make_folder(folder) &&
                     falcon::copy_file(from + "/falcon-launch", folder + "/falcon-launch", 0755) &&
                     falcon::copy_file(from + "/libfalcon_shim.so", folder + "/libfalcon_shim.so", 0644);
-  if (!done) fprintf(stderr, "falcon-launch: cannot copy from %s to %s: %s\n", from.c_str(), folder.c_str(), strerror(errno));
+  if (!done)
+    fprintf(stderr, "falcon-launch: cannot copy from %s to %s: %s\n", from.c_str(), folder.c_str(), strerror(errno));
   return done ? 0 : 1;
 }
 

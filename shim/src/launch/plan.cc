@@ -50,7 +50,8 @@ std::optional<Plan> parse_plan(const std::string& text) {
   plan.master_addr = fields["master_addr"];
   plan.master_port = number(fields, "master_port").value_or(0);
   plan.exit_code = number(fields, "exit_code").value_or(0);
-  if (plan.phase == Phase::kRun && (plan.procs < 1 || plan.world_size < 1 || plan.master_port == 0)) return std::nullopt;
+  if (plan.phase == Phase::kRun && (plan.procs < 1 || plan.world_size < 1 || plan.master_port == 0))
+    return std::nullopt;
   return plan;
 }
 

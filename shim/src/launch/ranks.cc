@@ -95,10 +95,12 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
   if (program.empty()) return options_.command[0] + ": not found in PATH: is it in the container's image?";
   std::vector<std::string> variables = environment(plan, local_rank);
   std::vector<char*> envp;
+  envp.reserve(variables.size() + 1);
   for (std::string& variable : variables) envp.push_back(variable.data());
   envp.push_back(nullptr);
   std::vector<std::string> words = options_.command;
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   int failure[2];

@@ -41,9 +41,10 @@ void remove_files(const std::string& folder) {
 int Supervisor::run() {
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a rank leaves behind becomes our child, and can be found and killed
   if (!make_folder(path("launch/rings"))) {
-    fprintf(stderr,
-            "falcon-launch: cannot write %s (%s): mount a writable emptyDir at %s, or pass --run-dir a writable folder\n",
-            path("launch/rings").c_str(), strerror(errno), options_.run_dir.c_str());
+    fprintf(
+        stderr,
+        "falcon-launch: cannot write %s (%s): mount a writable emptyDir at %s, or pass --run-dir a writable folder\n",
+        path("launch/rings").c_str(), strerror(errno), options_.run_dir.c_str());
     return kUnusable;
   }
   sigset_t watched;
@@ -189,7 +190,7 @@ void Supervisor::publish_tails() {
 }
 
 bool Supervisor::agent_is_gone() const {
-  struct stat about {};
+  struct stat about{};
   if (stat(path("agent/alive").c_str(), &about) != 0) return true;
   const int64_t touched = static_cast<int64_t>(about.st_mtim.tv_sec) * kSecondNs + about.st_mtim.tv_nsec;
   return unix_ns() - touched > kAgentGoneNs;

@@ -39,7 +39,7 @@ class Supervisor {
   std::string plan_text_;
   std::string published_;
   bool stopping_ = false;
-  bool started_ = false;     // the current plan's processes have been started
+  bool started_ = false;  // the current plan's processes have been started
   int64_t stop_since_ns_ = 0;
   int64_t last_second_ns_ = 0;
   int64_t ended_since_ns_ = 0;

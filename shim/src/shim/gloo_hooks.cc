@@ -58,11 +58,12 @@ void forward(Collective call, Op op, void* options) {
 }  // namespace
 }  // namespace falcon
 
-// NOLINTBEGIN(bugprone-reserved-identifier): these are the mangled names of the functions that we stand in for
-#define FALCON_GLOO(symbol, op)                                                                                  \
-  extern "C" __attribute__((visibility("default"))) void symbol(void* options) {                                 \
-    static std::atomic<falcon::Collective> cached{nullptr};                                                      \
-    falcon::forward(falcon::original(cached, #symbol, reinterpret_cast<const void*>(&symbol)), op, options);     \
+// NOLINTBEGIN(bugprone-*,readability-identifier-naming): these are the mangled names of the functions that we stand in
+// for
+#define FALCON_GLOO(symbol, op)                                                                              \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* options) {                             \
+    static std::atomic<falcon::Collective> cached{nullptr};                                                  \
+    falcon::forward(falcon::original(cached, #symbol, reinterpret_cast<const void*>(&symbol)), op, options); \
   }
 
 FALCON_GLOO(_ZN4gloo9allreduceERKNS_16AllreduceOptionsE, falcon::Op::kAllReduce)
@@ -75,4 +76,4 @@ FALCON_GLOO(_ZN4gloo8alltoallERNS_15AlltoallOptionsE, falcon::Op::kAllToAll)
 FALCON_GLOO(_ZN4gloo9alltoallvERNS_16AlltoallvOptionsE, falcon::Op::kAllToAll)
 FALCON_GLOO(_ZN4gloo6gatherERNS_13GatherOptionsE, falcon::Op::kGather)
 FALCON_GLOO(_ZN4gloo7scatterERNS_14ScatterOptionsE, falcon::Op::kScatter)
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-*,readability-identifier-naming)

@@ -12,9 +12,9 @@ namespace {
 
 // Byte offsets on LP64, the same from Gloo 2022 (Debian 12, PyTorch 1.13) to the one in PyTorch 2.15. -1: not there.
 struct Layout {
-  int buffer;        // unique_ptr<UnboundBuffer> whose size is the payload
-  int buffer_else;   // the other one, where a rank has only an output
-  int elements;      // count and size of the elements, where the options carry them
+  int buffer;       // unique_ptr<UnboundBuffer> whose size is the payload
+  int buffer_else;  // the other one, where a rank has only an output
+  int elements;     // count and size of the elements, where the options carry them
   int element_size;
   int root;
 };
@@ -88,7 +88,8 @@ bool plausible(Op op, const void* options) {
   if (layout.elements >= 0) {
     uint64_t elements = 0;
     uint64_t element_size = 0;
-    if (!probe(options, layout.elements, &elements) || !probe(options, layout.element_size, &element_size)) return false;
+    if (!probe(options, layout.elements, &elements) || !probe(options, layout.element_size, &element_size))
+      return false;
     const bool power_of_two = element_size != 0 && (element_size & (element_size - 1)) == 0;
     if (elements > (1ULL << 40) || !power_of_two || element_size > 16) return false;
   }

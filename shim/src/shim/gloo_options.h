@@ -15,8 +15,8 @@ struct GlooCall {
   int32_t root;         // -1 none or unknown
 };
 
-// The call's communicator, payload and root. The layout is checked at the first call of each operation (every address is
-// probed before it is read, and the values must make sense); an unknown layout yields operation and duration only.
+// The call's communicator, payload and root. The layout is checked at the first call of each operation (every address
+// is probed before it is read, and the values must make sense); an unknown layout yields operation and duration only.
 GlooCall read_options(Op op, const void* options);
 
 }  // namespace falcon

@@ -53,7 +53,7 @@ const std::atomic<uint32_t>* map_mode() {
   if (path == nullptr) return nullptr;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return nullptr;
-  struct stat about {};
+  struct stat about{};
   void* mapped = MAP_FAILED;
   if (fstat(file, &about) == 0 && about.st_size >= static_cast<off_t>(kControlBytes)) {
     mapped = mmap(nullptr, kControlBytes, PROT_READ, MAP_SHARED, file, 0);
@@ -89,13 +89,15 @@ bool Rank::activate() {
   const char* folder = getenv("FALCON_RING_DIR");
   if (folder == nullptr || *folder == '\0') return false;
   const RingIdentity identity{
-      static_cast<uint32_t>(getpid()),  static_cast<uint32_t>(number("FALCON_GENERATION", 0)),
-      number("RANK", -1),               number("WORLD_SIZE", -1),
+      static_cast<uint32_t>(getpid()),
+      static_cast<uint32_t>(number("FALCON_GENERATION", 0)),
+      number("RANK", -1),
+      number("WORLD_SIZE", -1),
       number("LOCAL_RANK", -1),
   };
   char path[4096];
-  const int length = snprintf(path, sizeof(path), "%s/g%u-r%d-%u.ring", folder, identity.generation, identity.rank,
-                              identity.pid);
+  const int length =
+      snprintf(path, sizeof(path), "%s/g%u-r%d-%u.ring", folder, identity.generation, identity.rank, identity.pid);
   if (length <= 0 || static_cast<size_t>(length) >= sizeof(path)) return false;
   mode_ = map_mode();
   ring_ = Ring::create(folder, path, identity, kDefaultCapacity, ring_storage_);

@@ -30,7 +30,7 @@ uint32_t check_of(const Record& record) {
   uint64_t mixed = words[0];
   for (int i = 1; i < 8; ++i) {
     mixed = (mixed ^ words[i]) * kMix;
-    mixed ^= mixed >> 32;
+    mixed ^= mixed >> 32U;
   }
   return static_cast<uint32_t>(mixed);
 }

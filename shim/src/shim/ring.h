@@ -12,7 +12,14 @@ constexpr uint32_t kRingVersion = 1;
 constexpr uint32_t kHeaderBytes = 4096;
 constexpr uint32_t kDefaultCapacity = 32768;
 
-enum class Kind : uint8_t { kBlocking = 1, kEnqueued = 2, kCompleted = 3, kDescriptor = 4, kGraphLaunch = 5 };
+enum class Kind : uint8_t {
+  kNone = 0,
+  kBlocking = 1,
+  kEnqueued = 2,
+  kCompleted = 3,
+  kDescriptor = 4,
+  kGraphLaunch = 5
+};
 
 enum class Op : uint8_t {
   kUnknown = 0,
@@ -80,7 +87,8 @@ struct RingIdentity {
 // A mapped ring file. Any thread may append; appending never blocks, allocates or fails.
 class Ring {
  public:
-  // Makes the file complete under a temporary name and renames it to `path`. Null on any failure: the caller stays inert.
+  // Makes the file complete under a temporary name and renames it to `path`. Null on any failure: the caller stays
+  // inert.
   static Ring* create(const char* folder, const char* path, const RingIdentity& identity, uint32_t capacity,
                       void* storage);
 

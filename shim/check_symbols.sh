@@ -1,0 +1,13 @@
+#!/bin/sh
+# shim/check_symbols.sh LIBRARY: fails if it needs a newer glibc than 2.28, a C++ library, or exports anything but hooks.
+set -eu
+newest=$(objdump -T "$1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
+[ "$(printf '%s\nGLIBC_2.28\n' "$newest" | sort -V | tail -1)" = GLIBC_2.28 ] ||
+  { echo "$1 needs $newest; images in use have GLIBC_2.28" >&2; exit 1; }
+if objdump -p "$1" | grep -E 'NEEDED.*(libstdc\+\+|libc\+\+|libgcc_s)'; then
+  echo "$1 needs a C++ library: it would clash with the training program's own" >&2
+  exit 1
+fi
+extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -v '^_ZN4gloo' || true)
+[ -z "$extra" ] || { echo "$1 exports more than its hooks: $extra" >&2; exit 1; }
+echo "$1: newest symbol $newest, no C++ library, $(stat -c %s "$1") bytes"

@@ -1,0 +1,27 @@
+SHIM_OUT := $(FALCON_CACHE)/shim/$(CHECKOUT)
+SHIM_TEST_OUT := $(FALCON_CACHE)/shim-test/$(CHECKOUT)
+SHIM_SOURCES := $(wildcard shim/src/*/* shim/cmake/* shim/tests/*) shim/CMakeLists.txt
+CXX_FILES := $(wildcard shim/src/*/*.cc shim/src/*/*.h shim/tests/*.cc)
+export SHIM_OUT SHIM_TEST_OUT
+
+.PHONY: shim shim-test shim-lint shim-format
+shim: $(SHIM_OUT)/falcon-launch ## build libfalcon_shim.so and falcon-launch for this machine's images
+
+$(SHIM_OUT)/falcon-launch: $(SHIM_SOURCES) shim/build.sh | $(VENV)/.done
+	@echo "shim: building with zig (three minutes the first time)"
+	@FALCON_PYTHON=$(PY) shim/build.sh $(SHIM_OUT)
+
+$(SHIM_TEST_OUT)/build.ninja: shim/CMakeLists.txt | $(VENV)/.done
+	@cmake -S shim -B $(SHIM_TEST_OUT) -G Ninja >/dev/null
+
+shim-test: $(SHIM_TEST_OUT)/build.ninja ## C++ unit tests
+	@cmake --build $(SHIM_TEST_OUT) >/dev/null || cmake --build $(SHIM_TEST_OUT)
+	@ctest --test-dir $(SHIM_TEST_OUT) --output-on-failure
+
+shim-lint: shim $(SHIM_TEST_OUT)/build.ninja
+	@clang-format --dry-run --Werror $(CXX_FILES)
+	@clang-tidy -quiet -p $(SHIM_TEST_OUT) --warnings-as-errors='*' $(filter %.cc,$(CXX_FILES)) 2>/dev/null
+	@shim/check_symbols.sh $(SHIM_OUT)/libfalcon_shim.so
+
+shim-format: venv
+	@clang-format -i $(CXX_FILES)

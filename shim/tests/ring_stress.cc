@@ -1,0 +1,42 @@
+// ring_stress FOLDER THREADS RECORDS CAPACITY: every thread appends RECORDS records (0: until killed); prints the path.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ring.h"
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 64;
+  const std::string folder = argv[1];
+  const int threads = static_cast<int>(strtol(argv[2], nullptr, 10));
+  const unsigned long records = strtoul(argv[3], nullptr, 10);
+  const std::string path = folder + "/stress.ring";
+  alignas(falcon::Ring) static char storage[sizeof(falcon::Ring)];
+  const falcon::RingIdentity identity{static_cast<uint32_t>(getpid()), 7, 3, 8, 1};
+  falcon::Ring* ring = falcon::Ring::create(folder.c_str(), path.c_str(), identity,
+                                            static_cast<uint32_t>(strtoul(argv[4], nullptr, 10)), storage);
+  if (ring == nullptr) return 1;
+  printf("%s\n", path.c_str());
+  fflush(stdout);
+  std::vector<std::thread> writers;
+  writers.reserve(static_cast<size_t>(threads));
+  for (int thread = 0; thread < threads; ++thread) {
+    writers.emplace_back([=] {
+      for (unsigned long i = 0; records == 0 || i < records; ++i) {
+        falcon::Record record{};
+        record.comm = static_cast<uint64_t>(thread) + 1;
+        record.comm_seq = static_cast<uint32_t>(i);
+        record.bytes = record.comm * 1000003 + record.comm_seq;  // a torn record would not add up
+        record.op = falcon::Op::kAllReduce;
+        record.kind = falcon::Kind::kBlocking;
+        ring->append(record);
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  return 0;
+}
