@@ -1,0 +1,161 @@
+"""Certificates of the bus: an authority, etcd's server certificate, root's and each job's client certificate. Pure.
+
+etcd takes a client certificate's common name for the user: ``root`` is the operator, a job's uid are the job's agents.
+The server certificate is used between etcd's members too, so it serves as a client's as well; it names no user that
+exists, and therefore may do nothing. Keys are ECDSA P-256.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Sequence
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS = 3650
+LEAF_DAYS = 365
+RENEW_FRACTION = 1 / 3  # of its life is left: time for a new one
+BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
+ROOT_USER = "root"
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """PEM of a certificate and of its key."""
+
+    cert: bytes
+    key: bytes
+
+
+def new_authority(now: dt.datetime) -> Pair:
+    """A self-signed authority that signs leaves only."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("falcon etcd authority")
+    builder = _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def issue_server(authority: Pair, names: Sequence[str], now: dt.datetime) -> Pair:
+    """etcd's, for DNS names and addresses; the loopback address is always among them."""
+    sans: list[x509.GeneralName] = [_san(name) for name in names]
+    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    if loopback not in sans:
+        sans.append(loopback)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    return _issue(authority, "falcon etcd server", usages, sans, now)
+
+
+def issue_client(authority: Pair, user: str, now: dt.datetime) -> Pair:
+    """For the etcd user ``user`` (the common name: at most 64 characters)."""
+    return _issue(authority, user, [ExtendedKeyUsageOID.CLIENT_AUTH], [], now)
+
+
+def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[str] = ()) -> str:
+    """Why the pair has to be made anew, "" if it is good: unreadable, another authority's, a name missing, ageing."""
+    try:
+        cert = x509.load_pem_x509_certificate(pair.cert)
+        key = serialization.load_pem_private_key(pair.key, None)
+        signer = x509.load_pem_x509_certificate(authority)
+    except (ValueError, TypeError) as error:
+        return f"cannot be read: {error}"
+    if key.public_key() != cert.public_key():
+        return "key and certificate do not belong together"
+    try:
+        cert.verify_directly_issued_by(signer)
+    except Exception as error:  # noqa: BLE001 - the library names half a dozen
+        return f"not signed by the authority: {error or type(error).__name__}"
+    missing = {_san(name) for name in names} - set(_sans(cert))
+    if missing:
+        return f"names are missing: {', '.join(sorted(str(one.value) for one in missing))}"
+    return "it is time to renew it" if now >= renew_at(pair.cert) else ""
+
+
+def renew_at(cert: bytes) -> dt.datetime:
+    """When a new one is due: with a third of its life left. Raises ValueError for what is no certificate."""
+    loaded = x509.load_pem_x509_certificate(cert)
+    life = loaded.not_valid_after_utc - loaded.not_valid_before_utc
+    return loaded.not_valid_after_utc - life * RENEW_FRACTION
+
+
+def _issue(
+    authority: Pair,
+    common_name: str,
+    usages: Sequence[x509.ObjectIdentifier],
+    sans: Sequence[x509.GeneralName],
+    now: dt.datetime,
+) -> Pair:
+    signer = x509.load_pem_x509_certificate(authority.cert)
+    signer_key = serialization.load_pem_private_key(authority.key, None)
+    if not isinstance(signer_key, ec.EllipticCurvePrivateKey):
+        raise ValueError("ca.key: not an elliptic-curve key; give an ECDSA authority")
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_name(common_name), signer.subject, key.public_key(), now, LEAF_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
+    )
+    if sans:
+        builder = builder.add_extension(x509.SubjectAlternativeName(sans), critical=False)
+    return _pair(builder.sign(signer_key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATE)
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _san(name: str) -> x509.DNSName | x509.IPAddress:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _sans(cert: x509.Certificate) -> Sequence[x509.GeneralName]:
+    try:
+        return list(cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        return []
+
+
+def _pair(cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    return Pair(
+        cert.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )

@@ -1,0 +1,1 @@
+"""All Kubernetes I/O."""

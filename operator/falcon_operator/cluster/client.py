@@ -1,0 +1,335 @@
+"""``ports.Kube`` on a real API server.
+
+Reads of one job's pods and of the job itself are kept until an event says that they changed (``read_cache``); nodes are
+a cache that events keep current. What is read stale does no harm: a status is written under the resourceVersion that
+was read, a pod is created by a name that derives from the status, and deleted under its uid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from falcon_operator.api import API_VERSION, LABEL_JOB_UID, TAINT_FENCED, TrainingJob, TrainingJobStatus, WarmPool
+from falcon_operator.api import WarmPoolStatus as PoolStatus
+from falcon_operator.clock import Clock
+from falcon_operator.cluster import recorder, views
+from falcon_operator.cluster.nodes import Breaker, NodeCache, with_taint, without_taint
+from falcon_operator.cluster.read_cache import ReadCache
+from falcon_operator.cluster.transport import (
+    APPLY_PATCH,
+    FIELD_MANAGER,
+    MERGE_PATCH,
+    AlreadyExists,
+    Transport,
+    path_of,
+)
+from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, PodView, Rejected
+
+JOBS, POOLS = "trainingjobs", "warmpools"
+KEPT_SECONDS = 10.0  # the longest that an answer is trusted without an event
+PAGE = "500"
+TAINT_ATTEMPTS = 5
+log = structlog.get_logger(__name__)
+
+
+class KubeClient:
+    """All calls. ``instance`` names this operator in Events; ``watch_namespaces`` empty means all."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        breaker: Breaker,
+        *,
+        instance: str,
+        watch_namespaces: Sequence[str] = (),
+    ) -> None:
+        self._http = transport
+        self._clock = clock
+        self._breaker = breaker
+        self._instance = instance
+        self._namespaces = tuple(watch_namespaces) or ("",)
+        self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS)
+        self._pods: ReadCache[str, list[PodView]] = ReadCache(clock, KEPT_SECONDS)
+        self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
+        self._nodes = NodeCache()
+        self._listing_nodes = asyncio.Lock()
+        self._tainting = asyncio.Lock()
+
+    # -- what events change ------------------------------------------------------------------------------------------
+
+    def job_changed(self, namespace: str, name: str) -> None:
+        self._jobs.drop((namespace, name))
+
+    def pod_changed(self, job_uid: str) -> None:
+        self._pods.drop(job_uid)
+
+    def pool_changed(self) -> None:
+        self._pools.drop("")
+
+    def node_changed(self, body: Any, *, deleted: bool) -> bool:
+        """Whether the change shows in the node's view; most are heartbeats."""
+        return self._nodes.event(views.node_from_body(body), deleted=deleted)
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    async def list_jobs(self) -> list[TrainingJob]:
+        """Those that decode; the others are told in their own conditions when their turn comes."""
+        jobs = []
+        async for raw in self._all(JOBS):
+            try:
+                jobs.append(views.custom(raw, TrainingJob))
+            except views.Unreadable as error:
+                log.warning(
+                    "job unreadable", job=error.metadata.name, namespace=error.metadata.namespace, error=str(error)
+                )
+        return jobs
+
+    async def sketch_jobs(self) -> list[views.JobSketch]:
+        """All of them, those that do not decode included. Never from a cache."""
+        return [views.sketch(msgspec.json.decode(raw)) async for raw in self._all(JOBS)]
+
+    async def get_job(self, namespace: str, name: str) -> TrainingJob | None:
+        """Raises ``views.Unreadable``."""
+
+        async def read() -> TrainingJob | None:
+            try:
+                data = await self._http.call("GET", path_of(API_VERSION, JOBS, namespace, name))
+            except NotFound:
+                return None
+            return views.custom(data, TrainingJob)
+
+        return await self._jobs.get((namespace, name), read)
+
+    async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
+        meta = job.metadata
+        self._jobs.drop((meta.namespace, meta.name))
+        path = path_of(API_VERSION, JOBS, meta.namespace, meta.name, "status")
+        return views.custom(await self._put_status(path, "TrainingJob", job, status), TrainingJob)
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        meta = job.metadata
+        body = {"preconditions": {"uid": meta.uid}, "propagationPolicy": "Background"}
+        try:
+            await self._http.call("DELETE", path_of(API_VERSION, JOBS, meta.namespace, meta.name), body=body)
+        except (NotFound, Conflict):
+            return  # gone, or its namesake
+        finally:
+            self._jobs.drop((meta.namespace, meta.name))
+
+    # -- pods --------------------------------------------------------------------------------------------------------
+
+    async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
+        async def read() -> list[PodView]:
+            selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+            path = path_of("v1", "pods", namespace)
+            found: list[PodView] = []
+            token = ""
+            while True:
+                query = {"labelSelector": selector, "limit": PAGE, **({"continue": token} if token else {})}
+                data = await self._http.call("GET", path, query=query)
+                found += views.pods(data)
+                token = views.continue_token(data)
+                if not token:
+                    return found
+
+        if set(labels) == {LABEL_JOB_UID}:
+            return await self._pods.get(labels[LABEL_JOB_UID], read)
+        return await read()
+
+    async def list_watched_pods(self, labels: dict[str, str]) -> list[PodView]:
+        """In all namespaces whose jobs are served."""
+        return [pod for namespace in self._namespaces for pod in await self.list_pods(namespace, labels)]
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        meta = manifest["metadata"]
+        namespace = str(meta["namespace"])
+        try:
+            return views.pod(await self._http.call("POST", path_of("v1", "pods", namespace), body=manifest))
+        except AlreadyExists:
+            return views.pod(await self._http.call("GET", path_of("v1", "pods", namespace, str(meta["name"]))))
+        finally:
+            self._pods.drop(str(meta.get("labels", {}).get(LABEL_JOB_UID, "")))
+
+    async def dry_run_pod(self, manifest: Manifest) -> None:
+        path = path_of("v1", "pods", str(manifest["metadata"]["namespace"]))
+        try:
+            await self._http.call("POST", path, query={"dryRun": "All"}, body=manifest)
+        except AlreadyExists:
+            return
+
+    async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
+        body: Manifest = {"preconditions": {"uid": pod.uid}}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._http.call("DELETE", path_of("v1", "pods", pod.namespace, pod.name), body=body)
+        except (NotFound, Conflict):
+            return  # gone, or its namesake
+        finally:
+            self._pods.drop(pod.labels.get(LABEL_JOB_UID, ""))
+
+    # -- what pods need ----------------------------------------------------------------------------------------------
+
+    async def apply_service(self, manifest: Manifest) -> None:
+        meta = manifest["metadata"]
+        path = path_of("v1", "services", str(meta["namespace"]), str(meta["name"]))
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        await self._http.call("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
+
+    async def apply_secret(self, manifest: Manifest) -> None:
+        """Without reading it: the operator may write the jobs' Secrets, not see them."""
+        meta = manifest["metadata"]
+        try:
+            await self._http.call("POST", path_of("v1", "secrets", str(meta["namespace"])), body=manifest)
+        except AlreadyExists:
+            path = path_of("v1", "secrets", str(meta["namespace"]), str(meta["name"]))
+            await self._http.call("PUT", path, body=manifest)
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    async def list_nodes(self) -> list[NodeView]:
+        await self._fresh_nodes()
+        return self._nodes.views()
+
+    async def _fresh_nodes(self) -> None:
+        async with self._listing_nodes:
+            now = self._clock.monotonic()
+            if not self._nodes.stale(now):
+                return
+            self._nodes.begin_listing()
+            data = await self._http.call("GET", path_of("v1", "nodes"))
+            self._nodes.end_listing(views.node_objects(data), now)
+
+    async def taint_node(self, node: str, key: str, value: str) -> None:
+        """A fence (``TAINT_FENCED``) passes the circuit breaker: raises Rejected where it is open."""
+        async with self._tainting:  # two fences at once must not both pass the breaker
+            for _ in range(TAINT_ATTEMPTS):
+                found = await self._node(node)
+                taints = with_taint(found.spec.taints or [], key, value, self._clock.unix())
+                if taints is None:
+                    return
+                if key == TAINT_FENCED and not any(one.key == key for one in found.spec.taints or []):
+                    await self._fresh_nodes()
+                    self._breaker.check(node, self._nodes.objects(), self._clock.unix())
+                if await self._write_taints(found, taints):
+                    log.info("node tainted", node=node, key=key, value=value)
+                    return
+        raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
+
+    async def untaint_node(self, node: str, key: str) -> None:
+        for _ in range(TAINT_ATTEMPTS):
+            try:
+                found = await self._node(node)
+            except NotFound:
+                return
+            taints = without_taint(found.spec.taints or [], key)
+            if taints is None:
+                return
+            if await self._write_taints(found, taints):
+                log.info("node untainted", node=node, key=key)
+                return
+        raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
+
+    async def _node(self, name: str) -> views.NodeObject:
+        return views.node_object(await self._http.call("GET", path_of("v1", "nodes", name=name)))
+
+    async def _write_taints(self, node: views.NodeObject, taints: list[views.Taint]) -> bool:
+        """Whether nobody else changed the node meanwhile."""
+        body = {
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "spec": {"taints": msgspec.to_builtins(taints) or None},
+        }
+        path = path_of("v1", "nodes", name=node.metadata.name)
+        try:
+            data = await self._http.call("PATCH", path, body=body, content_type=MERGE_PATCH)
+        except Conflict:
+            return False
+        self._nodes.event(views.node_object(data), deleted=False)
+        return True
+
+    # -- pools -------------------------------------------------------------------------------------------------------
+
+    async def list_pools(self) -> list[WarmPool]:
+        """Those that decode."""
+
+        async def read() -> list[WarmPool]:
+            pools = []
+            async for raw in self._all(POOLS, clusterwide=True):
+                try:
+                    pools.append(views.custom(raw, WarmPool))
+                except views.Unreadable as error:
+                    log.warning("pool unreadable", pool=error.metadata.name, error=str(error))
+            return pools
+
+        return await self._pools.get("", read)
+
+    async def get_pool(self, name: str) -> WarmPool | None:
+        """Never from a cache. Raises ``views.Unreadable``."""
+        try:
+            return views.custom(await self._http.call("GET", path_of(API_VERSION, POOLS, name=name)), WarmPool)
+        except NotFound:
+            return None
+
+    async def write_pool_status(self, pool: WarmPool, status: PoolStatus) -> WarmPool:
+        self._pools.drop("")
+        path = path_of(API_VERSION, POOLS, name=pool.metadata.name, subresource="status")
+        return views.custom(await self._put_status(path, "WarmPool", pool, status), WarmPool)
+
+    # -- shared ------------------------------------------------------------------------------------------------------
+
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
+        event = recorder.build_event(regarding, type_, reason, note, instance=self._instance, now=self._clock.unix())
+        path = path_of("v1", "events", event["metadata"]["namespace"])
+        try:
+            try:
+                await self._http.call("POST", path, body=event)
+            except AlreadyExists:
+                name = f"{path}/{event['metadata']['name']}"
+                await self._http.call("PATCH", name, body=recorder.repeated(event), content_type=MERGE_PATCH)
+        except (Conflict, NotFound, Rejected, OSError) as error:
+            log.warning("event not recorded", reason=reason, note=note, error=str(error))
+
+    async def tell_unreadable(self, kind: str, error: views.Unreadable) -> None:
+        """Say in the object's own condition that it cannot be decoded, and leave the rest of it alone."""
+        meta = error.metadata
+        plural = JOBS if kind == "TrainingJob" else POOLS
+        path = path_of(API_VERSION, plural, meta.namespace, meta.name)
+        raw = msgspec.json.decode(await self._http.call("GET", path))
+        if views.mark_unreadable(raw, error.problem, self._clock.unix()):
+            await self._http.call("PUT", f"{path}/status", body=raw)
+
+    async def _put_status(
+        self, path: str, kind: str, of: TrainingJob | WarmPool, status: TrainingJobStatus | PoolStatus
+    ) -> bytes:
+        meta = of.metadata
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": {
+                "name": meta.name,
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                **({"namespace": meta.namespace} if meta.namespace else {}),
+            },
+            "spec": msgspec.to_builtins(of.spec),  # required by the schema, ignored by the server
+            "status": msgspec.to_builtins(status),
+        }
+        return await self._http.call("PUT", path, body=body)
+
+    async def _all(self, plural: str, *, clusterwide: bool = False) -> AsyncIterator[msgspec.Raw]:
+        for namespace in ("",) if clusterwide else self._namespaces:
+            token = ""
+            while True:
+                query = {"limit": PAGE, **({"continue": token} if token else {})}
+                data = await self._http.call("GET", path_of(API_VERSION, plural, namespace), query=query)
+                for raw in views.items(data):
+                    yield raw
+                token = views.continue_token(data)
+                if not token:
+                    break

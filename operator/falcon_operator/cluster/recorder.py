@@ -1,0 +1,54 @@
+"""Kubernetes Events, for ``kubectl describe``. Pure: the client posts them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+
+from falcon_operator.api import API_VERSION, TrainingJob, WarmPool
+from falcon_operator.ports import Manifest
+
+COMPONENT = "falcon"
+_NOTE_LIMIT = 1024  # bytes, the API's
+
+
+def build_event(
+    regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str, *, instance: str, now: float
+) -> Manifest:
+    """The Event. Its name derives from what it says: telling it twice is telling it once."""
+    meta = regarding.metadata
+    digest = hashlib.sha256(f"{meta.uid}/{type_}/{reason}/{note}".encode()).hexdigest()[:16]
+    stamp = dt.datetime.fromtimestamp(int(now), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    namespace = meta.namespace or "default"  # where Events of cluster-scoped objects live
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{meta.name[:200]}.{digest}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": "TrainingJob" if isinstance(regarding, TrainingJob) else "WarmPool",
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        },
+        "type": type_,
+        "reason": reason,
+        "message": _cut(note),
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": instance,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }
+
+
+def repeated(event: Manifest) -> Manifest:
+    """The change to an Event that exists already."""
+    return {"lastTimestamp": event["lastTimestamp"]}
+
+
+def _cut(note: str) -> str:
+    raw = note.encode()
+    return note if len(raw) <= _NOTE_LIMIT else raw[: _NOTE_LIMIT - 3].decode(errors="ignore") + "…"

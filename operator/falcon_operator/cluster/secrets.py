@@ -1,0 +1,137 @@
+"""The bus's certificates in Secrets of the operator's namespace: made at the first start, renewed in time.
+
+``<prefix>-ca`` (ca.crt, ca.key), ``<prefix>-server`` (etcd's) and ``<prefix>-root`` (the operator's own; both ca.crt,
+tls.crt, tls.key). With an external etcd nothing is made: its owner provides ``-ca`` and ``-root``.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from typing import Any
+
+import msgspec
+import structlog
+
+from falcon_operator import certs
+from falcon_operator.certs import Pair
+from falcon_operator.cluster.transport import AlreadyExists, Transport, path_of
+from falcon_operator.ports import Conflict, NotFound
+
+log = structlog.get_logger(__name__)
+_ATTEMPTS = 5
+
+
+class MissingSecret(Exception):  # noqa: N818 - a state of the installation
+    """A Secret that somebody has to provide is not there; the message names it and its keys."""
+
+
+class BusCertificates(msgspec.Struct, frozen=True):
+    """What the operator needs of them."""
+
+    authority: Pair
+    root: Pair
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _Secret(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    data: dict[str, str] | None = None
+
+
+class CertificateStore:
+    """The Secrets of one prefix."""
+
+    def __init__(self, transport: Transport, namespace: str, prefix: str) -> None:
+        self._http = transport
+        self._namespace = namespace
+        self._prefix = prefix
+
+    async def ensure(self, server_names: tuple[str, ...], now: dt.datetime) -> BusCertificates:
+        """Make what is missing or ageing. Repeat it now and then: that is what renews them."""
+        authority = await self._authority(now)
+        await self._leaf(
+            "server",
+            authority,
+            lambda: certs.issue_server(authority, server_names, now),
+            server_names,
+            now,
+        )
+        root = await self._leaf("root", authority, lambda: certs.issue_client(authority, certs.ROOT_USER, now), (), now)
+        return BusCertificates(authority, root)
+
+    async def read(self) -> BusCertificates:
+        """What the owner of an external etcd has put there. Raises :class:`MissingSecret`."""
+        authority = await self._provided("ca", "ca.crt", "ca.key", "the authority that etcd trusts for clients")
+        root = await self._provided("root", "tls.crt", "tls.key", "a client certificate with common name root")
+        return BusCertificates(authority, root)
+
+    async def _provided(self, part: str, cert: str, key: str, what: str) -> Pair:
+        name = f"{self._prefix}-{part}"
+        _, data = await self._get(name)
+        if not data.get(cert) or not data.get(key):
+            raise MissingSecret(
+                f"Secret {self._namespace}/{name} with {cert} and {key} ({what}) is missing or incomplete: create it,"
+                " or let the chart run its own etcd (etcd.enabled=true)"
+            )
+        return Pair(data[cert], data[key])
+
+    async def _authority(self, now: dt.datetime) -> Pair:
+        name = f"{self._prefix}-ca"
+        for _ in range(_ATTEMPTS):
+            version, data = await self._get(name)
+            pair = Pair(data.get("ca.crt", b""), data.get("ca.key", b""))
+            why = certs.problem(pair, pair.cert, now)
+            if not why:
+                return pair
+            fresh = certs.new_authority(now)
+            if await self._put(name, version, {"ca.crt": fresh.cert, "ca.key": fresh.key}, why):
+                return fresh
+        raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
+
+    async def _leaf(self, part: str, authority: Pair, make: Any, names: tuple[str, ...], now: dt.datetime) -> Pair:
+        name = f"{self._prefix}-{part}"
+        for _ in range(_ATTEMPTS):
+            version, data = await self._get(name)
+            pair = Pair(data.get("tls.crt", b""), data.get("tls.key", b""))
+            why = certs.problem(pair, authority.cert, now, names=names)
+            if not why and data.get("ca.crt") == authority.cert:
+                return pair
+            fresh = make()
+            data = {"ca.crt": authority.cert, "tls.crt": fresh.cert, "tls.key": fresh.key}
+            if await self._put(name, version, data, why or "the authority changed"):
+                return Pair(fresh.cert, fresh.key)
+        raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
+
+    async def _get(self, name: str) -> tuple[str, dict[str, bytes]]:
+        """Its resourceVersion ("": it does not exist) and decoded data."""
+        try:
+            answer = await self._http.call("GET", path_of("v1", "secrets", self._namespace, name))
+        except NotFound:
+            return "", {}
+        secret = msgspec.json.decode(answer, type=_Secret)
+        data = {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}
+        return secret.metadata.resource_version, data
+
+    async def _put(self, name: str, version: str, data: dict[str, bytes], why: str) -> bool:
+        """Create or replace; whether nobody else did so meanwhile."""
+        metadata = {"name": name, "namespace": self._namespace}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {**metadata, **({"resourceVersion": version} if version else {})},
+            "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+        }
+        try:
+            if version:
+                await self._http.call("PUT", path_of("v1", "secrets", self._namespace, name), body=body)
+                log.info("certificate renewed", secret=name, why=why)
+            else:
+                await self._http.call("POST", path_of("v1", "secrets", self._namespace), body=body)
+                log.info("certificate made", secret=name)
+        except (AlreadyExists, Conflict):
+            return False
+        return True

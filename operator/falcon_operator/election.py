@@ -1,0 +1,213 @@
+"""Leader election by a ``coordination.k8s.io`` Lease.
+
+The client library's own election trusts the wall clock, may hang past its deadline in a call without a time limit, and
+never gives the Lease back; this one does none of that. Others' renewals are timed by this process's monotonic clock
+since they were *seen*, so clocks of different machines are never compared. Each new leadership, a restarted process's
+own included, raises ``leaseTransitions``: the epoch, by which etcd tells a stalled ex-leader from the leader.
+
+A leader that has not renewed for ``RENEW_DEADLINE_SECONDS`` counts as lost while its Lease still has some seconds to
+run: it ends before another can begin. ``assert_leading`` is asked before every write, for the case that this process
+was stopped for longer than that and does not know it yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from falcon_operator.clock import Clock
+from falcon_operator.ports import Conflict, NotFound
+
+LEASE_NAME = "falcon-operator"
+LEASE_SECONDS = 10
+RENEW_DEADLINE_SECONDS = 7.0
+RETRY_SECONDS = 2.0
+log = structlog.get_logger(__name__)
+
+
+class LeadershipLost(Exception):  # noqa: N818 - an event, not a fault
+    """Another may lead from now on: do nothing more."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never computed with."""
+
+    identity: str = ""  # "": given back
+    transitions: int = 0
+    lease_seconds: int = LEASE_SECONDS
+    renewed: str = ""
+    acquired: str = ""
+    resource_version: str = ""
+
+
+class Leases(Protocol):
+    """The Lease's storage."""
+
+    async def read(self) -> Holder:
+        """Raises NotFound."""
+        ...
+
+    async def create(self, holder: Holder) -> Holder:
+        """Raises Conflict where it exists."""
+        ...
+
+    async def replace(self, holder: Holder) -> Holder:
+        """Under ``holder.resource_version``; raises Conflict."""
+        ...
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Somebody else's Lease and when its last renewal was first seen (monotonic seconds)."""
+
+    holder: Holder
+    since: float
+
+
+def observe(before: Seen | None, holder: Holder, now: float) -> Seen:
+    """Any change of the Lease proves that its holder lived just now."""
+    if before is not None and before.holder == holder:
+        return before
+    return Seen(holder, now)
+
+
+def may_take(seen: Seen, identity: str, now: float) -> bool:
+    """Whether the Lease is free: given back, expired, or left by this pod's own earlier process."""
+    holder = seen.holder
+    return not holder.identity or holder.identity == identity or now - seen.since > holder.lease_seconds
+
+
+class Election:
+    """One candidate. ``acquire`` once, then ``keep`` for as long as it leads, at the end ``release``."""
+
+    def __init__(self, leases: Leases, identity: str, clock: Clock) -> None:
+        self._leases = leases
+        self._identity = identity
+        self._clock = clock
+        self._held: Holder | None = None
+        self._renewed_at = float("-inf")
+        self._changing = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """Grows with every leadership. Only for a leader."""
+        self.assert_leading()
+        assert self._held is not None  # assert_leading has looked
+        return self._held.transitions
+
+    @property
+    def leading(self) -> bool:
+        """Whether no other can lead at this moment."""
+        return self._held is not None and self._clock.monotonic() - self._renewed_at < RENEW_DEADLINE_SECONDS
+
+    def assert_leading(self) -> None:
+        """Raises :class:`LeadershipLost` from the moment on when another may lead."""
+        if not self.leading:
+            raise LeadershipLost(f"the Lease {LEASE_NAME} was not renewed for {RENEW_DEADLINE_SECONDS:.0f} s")
+
+    async def acquire(self) -> None:
+        """Wait until this candidate leads."""
+        seen: Seen | None = None
+        while self._held is None:
+            try:
+                seen = await self._attempt(seen)
+            except (Conflict, NotFound):
+                seen = None  # somebody was quicker
+            except (OSError, TimeoutError) as error:
+                log.warning("lease cannot be read", error=str(error) or type(error).__name__)
+            if self._held is None:
+                await asyncio.sleep(RETRY_SECONDS)
+        log.info("leading", identity=self._identity, epoch=self._held.transitions)
+
+    async def _attempt(self, before: Seen | None) -> Seen | None:
+        started = self._clock.monotonic()
+        try:
+            holder = await asyncio.wait_for(self._leases.read(), RETRY_SECONDS)
+        except NotFound:
+            fresh = self._mine(Holder(transitions=0))
+            self._hold(await asyncio.wait_for(self._leases.create(fresh), RETRY_SECONDS), started)
+            return None
+        seen = observe(before, holder, self._clock.monotonic())
+        if before is None or before.holder.identity != holder.identity:
+            log.info("standby", leader=holder.identity)
+        if not may_take(seen, self._identity, self._clock.monotonic()):
+            return seen
+        started = self._clock.monotonic()
+        self._hold(await asyncio.wait_for(self._leases.replace(self._mine(holder)), RETRY_SECONDS), started)
+        return seen
+
+    def _mine(self, holder: Holder) -> Holder:
+        now = _now(self._clock)
+        return msgspec.structs.replace(
+            holder,
+            identity=self._identity,
+            transitions=holder.transitions + 1,
+            lease_seconds=LEASE_SECONDS,
+            renewed=now,
+            acquired=now,
+        )
+
+    def _hold(self, holder: Holder, asked_at: float) -> None:
+        self._held, self._renewed_at = holder, asked_at
+
+    async def keep(self) -> None:
+        """Renew for ever. Raises :class:`LeadershipLost` as soon as it cannot be sure any more."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            self.assert_leading()
+            try:
+                await self._replace()
+            except (Conflict, NotFound):
+                await self._lost_or_renewed()
+            except (OSError, TimeoutError) as error:
+                log.warning("lease not renewed", error=str(error) or type(error).__name__)
+
+    async def _lost_or_renewed(self) -> None:
+        """A refused renewal: somebody else's Lease, or our own earlier call that succeeded without an answer."""
+        try:
+            holder = await asyncio.wait_for(self._leases.read(), RETRY_SECONDS)
+        except (NotFound, OSError, TimeoutError) as error:
+            raise LeadershipLost(f"the Lease {LEASE_NAME} is gone or cannot be read: {error}") from error
+        if self._held is None or (holder.identity, holder.transitions) != (self._identity, self._held.transitions):
+            self._held = None
+            raise LeadershipLost(f"{holder.identity or 'nobody'} holds the Lease {LEASE_NAME}")
+        self._held = holder
+
+    async def raise_epoch(self, least: int) -> int:
+        """Make the epoch at least ``least``. Only the holder can: raises :class:`LeadershipLost` or Conflict."""
+        async with self._changing:
+            if self.epoch < least:
+                await self._replace_locked(least)
+        return self.epoch
+
+    async def _replace(self) -> None:
+        async with self._changing:
+            await self._replace_locked(0)
+
+    async def _replace_locked(self, least_epoch: int) -> None:
+        assert self._held is not None  # only a leader renews
+        wanted = msgspec.structs.replace(
+            self._held, renewed=_now(self._clock), transitions=max(self._held.transitions, least_epoch)
+        )
+        started = self._clock.monotonic()
+        self._hold(await asyncio.wait_for(self._leases.replace(wanted), RETRY_SECONDS), started)
+
+    async def release(self) -> None:
+        """Give the Lease back, so that the next leader need not wait."""
+        async with self._changing:
+            held, self._held = self._held, None
+            if held is None:
+                return
+            try:
+                empty = msgspec.structs.replace(held, identity="", renewed=_now(self._clock))
+                await asyncio.wait_for(self._leases.replace(empty), RETRY_SECONDS)
+            except (Conflict, NotFound, OSError, TimeoutError) as error:
+                log.warning("lease not given back: it expires by itself", error=str(error) or type(error).__name__)
+
+
+def _now(clock: Clock) -> str:
+    """Kubernetes' MicroTime."""
+    return dt.datetime.fromtimestamp(clock.unix(), dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
