@@ -60,6 +60,7 @@ class _Memory(msgspec.Struct):
     displayed_at: float = float("-inf")
     groundwork_at: float = float("-inf")
     refused: str = ""
+    refused_fences: dict[str, str] = {}
 
 
 class JobReconciler:
@@ -115,6 +116,7 @@ class JobReconciler:
             reports=self._bus.reports(job.metadata.uid),
             problems=[str(problem) for problem in problems(job)],
             refused=memory.refused,
+            refused_fences=dict(memory.refused_fences),
             settings=self._settings.pods,
             now=self._clock.unix(),
             monotonic=self._clock.monotonic(),
@@ -160,14 +162,19 @@ class JobReconciler:
     # -- carry out ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
-        memory.refused = ""
+        refused = ""
+        memory.refused_fences.clear()  # the decision has taken them over
         for effect in decision.effects:
             try:
                 await self._do(snap, effect, memory)
             except Rejected as error:
-                memory.refused = str(error)
-                log.warning("refused", job=snap.job.metadata.name, effect=type(effect).__name__, error=str(error))
-        return REFUSED_SECONDS if memory.refused else None
+                if isinstance(effect, fx.TaintNode):
+                    memory.refused_fences[effect.node] = str(error)
+                refused = str(error)
+                if refused != memory.refused:
+                    log.warning("refused", job=snap.job.metadata.name, effect=type(effect).__name__, error=refused)
+        memory.refused = refused
+        return REFUSED_SECONDS if refused else None
 
     async def _do(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> None:
         job = snap.job

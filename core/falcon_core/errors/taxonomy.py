@@ -1,7 +1,7 @@
-"""How a failure shows itself, and how far it reaches: data, with one look-up for the end of a process.
+"""How far a failure reaches, and what the end of a process means: data, with one look-up.
 
-``TABLE`` is Unicron's table 1; ``EXITS`` says what a process's end means. A class, its cause and its severity are kept
-apart from what is done about it: the ladder (``recovery``) decides that, by budget and by place.
+Severities are those of Unicron's table 1, as far as they can be observed without reading logs. A class, its cause and
+its severity are kept apart from what is done about it: the ladder (``recovery``) decides that, by budget and by place.
 """
 
 from __future__ import annotations
@@ -12,32 +12,8 @@ import msgspec
 
 from falcon_core.model import Cause, Severity
 
-
-class ErrorClass(msgspec.Struct, frozen=True):
-    """One row of Unicron's table 1."""
-
-    detected_by: str
-    name: str
-    severity: Severity
-
-
-TABLE = (
-    ErrorClass("node health", "lost connection", Severity.SEV1),
-    ErrorClass("process supervision", "exited abnormally", Severity.SEV2),
-    ErrorClass("exception propagation", "connection refused or reset", Severity.SEV3),
-    ErrorClass("exception propagation", "illegal memory access", Severity.SEV2),
-    ErrorClass("exception propagation", "ECC error", Severity.SEV1),
-    ErrorClass("exception propagation", "invalid DMA mapping", Severity.SEV1),
-    ErrorClass("exception propagation", "CUDA error", Severity.SEV2),
-    ErrorClass("exception propagation", "NVLink error", Severity.SEV1),
-    ErrorClass("exception propagation", "GPU driver error", Severity.SEV1),
-    ErrorClass("exception propagation", "other network error", Severity.SEV3),
-    ErrorClass("exception propagation", "other software error", Severity.SEV2),
-    ErrorClass("online statistics", "NCCL timeout", Severity.SEV3),
-    ErrorClass("online statistics", "link flapping", Severity.SEV3),
-    ErrorClass("online statistics", "task hang", Severity.SEV2),
-    ErrorClass("online statistics", "other software error", Severity.SEV2),
-)
+LOST_CONNECTION = Severity.SEV1  # "node health monitoring: lost connection"
+EXITED_ABNORMALLY = Severity.SEV2  # "process supervision: exited abnormally"
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +45,7 @@ def classify_exit(*, exit_code: int | None, signal: int | None, oom_killed: bool
     if oom_killed:
         return Exit(
             cause=Cause.OUT_OF_MEMORY,
-            severity=Severity.SEV2,
+            severity=EXITED_ABNORMALLY,
             consequence=False,
             text="killed by the kernel: out of memory (its container's limit)",
         )
@@ -79,10 +55,12 @@ def classify_exit(*, exit_code: int | None, signal: int | None, oom_killed: bool
     if signal is not None:
         name = _signal_name(signal)
         if name in _KILLS:
-            return Exit(cause=Cause.PROCESS_KILLED, severity=Severity.SEV2, consequence=False, text=f"killed by {name}")
+            return Exit(
+                cause=Cause.PROCESS_KILLED, severity=EXITED_ABNORMALLY, consequence=False, text=f"killed by {name}"
+            )
         return Exit(
             cause=Cause.PROCESS_CRASHED,
-            severity=Severity.SEV2,
+            severity=EXITED_ABNORMALLY,
             consequence=name == "SIGABRT",
             text=f"crashed with {name}",
         )
@@ -90,7 +68,7 @@ def classify_exit(*, exit_code: int | None, signal: int | None, oom_killed: bool
         return None
     return Exit(
         cause=Cause.PROCESS_FAILED,
-        severity=Severity.SEV2,
+        severity=EXITED_ABNORMALLY,
         consequence=True,
         text=f"exited with code {exit_code}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from falcon_core.errors.taxonomy import classify_exit
+from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, RankSeen
 from falcon_core.recovery.state import Fault
@@ -18,7 +18,7 @@ def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
     """Pods, launchers and nodes that are lost, the gravest first."""
     faults = [
         Fault(
-            severity=Severity.SEV1,
+            severity=LOST_CONNECTION,
             cause=Cause.NODE_LOST,
             component=Component.NODE,
             text="its agent's lease is lost",
@@ -40,10 +40,10 @@ def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
 
 
 def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: bool) -> Fault | None:
-    def pod_lost(text: str, *, counts: bool, severity: Severity = Severity.SEV2) -> Fault:
+    def pod_lost(text: str, *, counts: bool, severity: Severity = EXITED_ABNORMALLY) -> Fault:
         gone = not member.node_ready
         return Fault(
-            severity=Severity.SEV1 if gone else severity,
+            severity=LOST_CONNECTION if gone else severity,
             cause=Cause.NODE_LOST if gone else Cause.POD_LOST,
             component=Component.NODE if gone else Component.PROCESS,
             text=text,
@@ -78,7 +78,7 @@ def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
     for member in members:
         if member.start_error:
             return Fault(
-                severity=Severity.SEV2,
+                severity=EXITED_ABNORMALLY,
                 cause=Cause.PROCESS_FAILED,
                 component=Component.PROCESS,
                 text=f"could not be started: {member.start_error}",

@@ -39,8 +39,11 @@ def witnessed(intent: Intent, actions: Sequence[Action], members: Sequence[Membe
 
 
 def judge(snap: Snapshot, intent: Intent) -> Intent:
-    """Take over the outcome of every burn-in that is done."""
+    """Take over the outcome of every burn-in that is done, and the circuit breaker's word on a fence."""
     for entry in intent.excluded:
+        if entry.fenced and entry.node in snap.refused_fences:
+            intent = _conclude(intent, replace(entry, fenced=False), snap.refused_fences[entry.node])
+            continue
         if entry.burn_in != "Pending":
             continue
         if snap.job.spec.warm_pool_ref is None:

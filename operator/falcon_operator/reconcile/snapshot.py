@@ -41,7 +41,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reports: JobReports = JobReports()
     burn_ins: dict[str, Score] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
-    refused: str = ""  # the API server's word on the last effect that it did not accept
+    refused: str = ""  # the API server's word on the last pod that it did not accept
+    refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings
     now: float  # unix seconds
     monotonic: float  # seconds, the clock of ``reports``

@@ -391,3 +391,12 @@ async def test_a_spec_that_cannot_run_names_its_field() -> None:
     world.refuse_pods = ""
     await run(world, operator, state("Running"))
     assert condition(world.status, "Failed") == "False"
+
+
+async def test_a_fence_that_the_circuit_breaker_refuses_is_told() -> None:
+    world = World()
+    world.refuse_taints = "node-c is not fenced: the circuit breaker allows 2 nodes within 3600 s"
+    await trained(world)
+    world.node_of(2).slow = 3.0
+    await run(world, operator, lambda w: w.status.diagnoses and "breaker" in w.status.diagnoses[0].result, seconds=90)
+    assert [(one.burn_in, one.fenced) for one in world.status.excluded_nodes] == [("Failed", False)]

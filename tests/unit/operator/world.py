@@ -130,6 +130,7 @@ class World:
         self.applied: list[str] = []
         self.job_deleted = False
         self.refuse_pods = ""
+        self.refuse_taints = ""
         self._version = 1
         body = {
             "replicas": replicas,
@@ -508,6 +509,8 @@ class FakeKube:
         ]
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
+        if self.world.refuse_taints:
+            raise Rejected(self.world.refuse_taints)
         self.world.nodes[node].taints[key] = value
         self.world.mutate()
 

@@ -1,0 +1,126 @@
+"""PodSpec → PodSpec: what is added, what is wrapped, and what is left alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from falcon_operator.reconcile.instrument import Identity, instrument
+from falcon_operator.reconcile.snapshot import PodSettings
+
+SETTINGS = PodSettings(agent_image="falcon/agent:1", image_pull_policy="Never", etcd_endpoints="https://etcd:2379")
+SPEC: dict[str, Any] = {
+    "containers": [
+        {
+            "name": "trainer",
+            "image": "mine",
+            "command": ["python", "train.py"],
+            "args": ["--steps", "10"],
+            "env": [{"name": "A", "value": "b"}],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            "resources": {"limits": {"cpu": "4"}},
+        },
+        {"name": "logger", "image": "other", "command": ["tail"]},
+    ],
+    "initContainers": [{"name": "fetch", "image": "mine"}],
+    "volumes": [{"name": "data", "emptyDir": {}}],
+    "schedulerName": "volcano",
+    "unknown": {"field": ["stays"]},
+}
+
+
+def identity(**fields: Any) -> Identity:
+    return Identity(
+        **{
+            "namespace": "ml",
+            "job": "gpt2",
+            "uid": "u-1",
+            "secret": "gpt2-falcon-etcd",
+            "container": "trainer",
+            "procs": 8,
+            **fields,
+        }
+    )
+
+
+def by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {item["name"]: item for item in items}
+
+
+def test_the_command_is_wrapped_and_the_rest_of_the_container_stays() -> None:
+    trainer = by_name(instrument(SPEC, identity(), SETTINGS)["containers"])["trainer"]
+    assert trainer["command"] == [
+        *("/falcon/bin/falcon-launch", "run", "--procs", "8", "--launcher", "falcon", "--"),
+        *("python", "train.py", "--steps", "10"),
+    ]
+    assert "args" not in trainer
+    assert trainer["env"] == [{"name": "A", "value": "b"}], "LD_PRELOAD and ranks are falcon-launch's business"
+    assert trainer["resources"] == {"limits": {"cpu": "4"}}
+    mounts = by_name(trainer["volumeMounts"])
+    assert mounts["falcon-bin"] == {"name": "falcon-bin", "mountPath": "/falcon/bin", "readOnly": True}
+    assert mounts["falcon-run"] == {"name": "falcon-run", "mountPath": "/falcon/run"}
+    assert set(mounts) == {"data", "falcon-bin", "falcon-run"}, "the trainer never sees the agent's credentials"
+    assert trainer["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_a_launcher_of_its_own_is_told_so() -> None:
+    command = by_name(instrument(SPEC, identity(launcher="Own"), SETTINGS)["containers"])["trainer"]["command"]
+    assert command[4:6] == ["--launcher", "own"]
+
+
+def test_everything_else_passes_through_and_the_input_is_not_touched() -> None:
+    before = copy.deepcopy(SPEC)
+    result = instrument(SPEC, identity(), SETTINGS)
+    assert before == SPEC
+    assert result["containers"][1] == SPEC["containers"][1]
+    assert result["initContainers"][-1] == SPEC["initContainers"][0]
+    assert result["volumes"][0] == SPEC["volumes"][0]
+    assert (result["schedulerName"], result["unknown"]) == ("volcano", {"field": ["stays"]})
+
+
+def test_the_agent_is_a_native_sidecar_without_a_cpu_limit() -> None:
+    agent = by_name(instrument(SPEC, identity(), SETTINGS)["initContainers"])["falcon-agent"]
+    assert agent["restartPolicy"] == "Always"
+    assert set(agent["resources"]["limits"]) == {"memory"}
+    env = by_name(agent["env"])
+    assert {name: entry["value"] for name, entry in env.items() if "value" in entry} == {
+        "FALCON_NAMESPACE": "ml",
+        "FALCON_JOB": "gpt2",
+        "FALCON_JOB_UID": "u-1",
+        "FALCON_RUN_DIR": "/falcon/run",
+        "FALCON_ETCD_ENDPOINTS": "https://etcd:2379",
+        "FALCON_ETCD_TLS_DIR": "/falcon/etcd",
+    }
+    assert {
+        name: entry["valueFrom"]["fieldRef"]["fieldPath"] for name, entry in env.items() if "valueFrom" in entry
+    } == {
+        "FALCON_POD": "metadata.name",
+        "FALCON_POD_UID": "metadata.uid",
+        "FALCON_NODE": "spec.nodeName",
+    }
+
+
+def test_the_volumes() -> None:
+    volumes = by_name(instrument(SPEC, identity(), SETTINGS)["volumes"])
+    assert volumes["falcon-run"]["emptyDir"]["medium"] == "Memory"
+    assert volumes["falcon-etcd"]["secret"] == {"secretName": "gpt2-falcon-etcd", "defaultMode": 0o444}
+
+
+@pytest.mark.parametrize("name", ["falcon-install", "falcon-agent"])
+def test_what_is_injected_passes_pod_security_restricted(name: str) -> None:
+    container = by_name(instrument(SPEC, identity(), SETTINGS)["initContainers"])[name]
+    context = container["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert context["runAsUser"] != 0
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert context["readOnlyRootFilesystem"] is True
+    assert container["image"] == "falcon/agent:1"
+
+
+def test_a_container_that_is_not_there() -> None:
+    with pytest.raises(KeyError, match="no container named 'nobody'"):
+        instrument(SPEC, identity(container="nobody"), SETTINGS)

@@ -1,0 +1,161 @@
+"""Conditions and words: what changes when, and how an incident reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.model import Cause
+from falcon_core.planning.ski_rental import Candidate, Loss
+from falcon_core.recovery.observation import Policy, SlowClosed
+from falcon_core.recovery.state import Applied, Culprit, SlowIncident
+from falcon_operator.api import Condition, Excluded, Generation
+from falcon_operator.durations import parse_duration
+from falcon_operator.reconcile import notes
+from falcon_operator.reconcile.intents import Intent
+from falcon_operator.reconcile.status import set_condition
+
+NOON = 1_795_176_250.0  # 2026-11-20T12:04:10Z
+POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", None)])
+CULPRIT = Culprit(
+    rank=2,
+    replica=2,
+    pod_name="gpt2-2-x7kfd",
+    node="node-c",
+    slowdown=2.9,
+    compute_ns=580_000_000,
+    healthy_compute_ns=200_000_000,
+    peers_compute_ns=200_000_000,
+    wait_ns=10_000_000,
+    peers_wait_ns=390_000_000,
+    cause=Cause.CPU_THROTTLING,
+    cause_culprit=0.71,
+    cause_peers=0.0,
+    cause_healthy=0.0,
+)
+SLOW = SlowIncident(
+    id="gpt2-1",
+    phase="Located",
+    onset_at=NOON,
+    onset_generation=1,
+    onset_iteration=412,
+    reported_iteration=420,
+    healthy_ns=231_000_000,
+    slow_ns=612_000_000,
+    loss=Loss(seconds=3.0),
+    culprit=CULPRIT,
+    applied=[Applied(strategy="Ignore", at=NOON + 3, loss_seconds=2.0, overhead_seconds=0.0)],
+)
+ACTED = Applied(strategy="ReplaceNode", at=NOON + 21, loss_seconds=13.3, overhead_seconds=13.0)
+INTENT = Intent(
+    generation=Generation(number=1, phase="Run"),
+    excluded=[Excluded(node="node-c", reason="slow", since="2026-11-20T12:04:31Z")],
+)
+
+
+def put(conditions: list[Condition], value: bool | None, *, now: float, reason: str = "Why") -> list[Condition]:
+    return set_condition(conditions, "Degraded", value, reason, "because", now=now, observed_generation=3)
+
+
+def test_a_transition_time_moves_with_the_status_alone() -> None:
+    first = put([], True, now=NOON)
+    again = put(first, True, now=NOON + 60, reason="Other")
+    assert again[0].last_transition_time == first[0].last_transition_time == "2026-11-20T12:04:10Z"
+    assert (again[0].reason, again[0].observed_generation) == ("Other", 3)
+    assert put(again, None, now=NOON + 90)[0].last_transition_time == "2026-11-20T12:05:40Z"
+
+
+def test_what_was_never_true_is_not_told_to_be_false() -> None:
+    assert put([], False, now=NOON) == []
+    assert put(put([], True, now=NOON), False, now=NOON)[0].status == "False"
+
+
+def test_an_open_slowdown_reads_like_a_doctors_note() -> None:
+    note = notes.slow_note(SLOW, INTENT, POLICY, Candidate(name="ReplaceNode", overhead_seconds=13.0))
+    assert note is not None
+    assert note.what == "fail-slow, computation"
+    assert note.where == "rank 2 (pod gpt2-2-x7kfd, node node-c)"
+    assert note.since == "2026-11-20T12:04:10Z (iteration 412, reported after 9 iterations)"
+    assert note.slowdown == "job 2.6x; rank 2.9x"
+    assert note.why.startswith("CPU throttling: its container was throttled in 71 % of periods (peers: 0 %")
+    assert note.evidence == (
+        "wait/compute per iteration: rank 2 0.01 s/0.58 s, others 0.39 s/0.20 s; rank 2 computed 0.20 s before"
+    )
+    assert note.done == "ignored so far"
+    assert note.next == "the node is replaced when the loss reaches a replacement's cost (13 s)"
+    assert (note.state, note.cause, note.rank, note.severity) == ("Open", "CpuThrottling", 2, "")
+
+
+def test_what_was_done_and_what_it_cost() -> None:
+    replaced = notes.replace(
+        SLOW, phase="Checking", applied=[*SLOW.applied, ACTED], switched_at=NOON + 34, replaced_by="spare-1"
+    )
+    note = notes.slow_note(replaced, INTENT, POLICY, None)
+    assert note is not None
+    assert note.done == (
+        "ignored for 21 s, until the loss (13.3 s) reached a replacement's cost (13 s); node-c excluded;"
+        " replaced by spare-1 at 12:04:44"
+    )
+    closed = SlowClosed(incident=replaced, outcome="Helped", iteration_ns=233_000_000, cost_seconds=12.0)
+    final = notes.slow_closed(note, closed, NOON + 40)
+    assert final.result == "iteration 233ms at 12:04:50; cost 12 s"
+    assert (final.state, final.next, final.resolved_at) == ("Resolved", "", "2026-11-20T12:04:50Z")
+    useless = SlowClosed(incident=replaced, outcome="NotHelped", iteration_ns=600_000_000, cost_seconds=12.0)
+    assert notes.slow_closed(note, useless, NOON + 40).result == (
+        "did not help: iteration 600ms at 12:04:50, healthy 231ms; cost 12 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("culprit", "words"),
+    [
+        (notes.replace(CULPRIT, cause=Cause.UNKNOWN), "unknown: "),
+        (
+            notes.replace(
+                CULPRIT, cause=Cause.CPU_CONTENTION, cause_culprit=0.58, cause_peers=0.14, cause_healthy=None
+            ),
+            "waited 0.58 s a second (peers: 0.14 s; itself before: unknown)",
+        ),
+    ],
+)
+def test_other_causes(culprit: Culprit, words: str) -> None:
+    note = notes.slow_note(notes.replace(SLOW, culprit=culprit), INTENT, POLICY, None)
+    assert note is not None
+    assert words in note.why
+    assert "throttled" not in note.why
+
+
+def test_nobody_named_no_note() -> None:
+    assert notes.slow_note(notes.replace(SLOW, culprit=None), INTENT, POLICY, None) is None
+
+
+def test_strategies_that_this_version_lacks_are_named() -> None:
+    policy = Policy(job="gpt2", strategies=[("Ignore", None), ("SwapNodes", None)])
+    note = notes.slow_note(SLOW, INTENT, policy, None)
+    assert note is not None
+    assert note.next == (
+        "endured: spec.mitigation.strategies offers nothing further (SwapNodes: not available in this version)"
+    )
+
+
+def test_notes_are_bounded_and_the_newest_comes_first() -> None:
+    told: list[notes.DiagnosisStatus] = []
+    for number in range(notes.MAX_DIAGNOSES + 3):
+        told = notes.upsert(told, notes.DiagnosisStatus(id=str(number), what="w", where="x", since="s"))
+    assert len(told) == notes.MAX_DIAGNOSES
+    assert told[0].id == str(notes.MAX_DIAGNOSES + 2)
+    again = notes.upsert(told, notes.replace(told[4], result="r"))
+    assert again[4].result == "r"
+    assert [note.id for note in again] == [note.id for note in told]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1h", 3600), ("500ms", 0.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "1d", "1h ", "-1s"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="write for example"):
+        parse_duration(text)

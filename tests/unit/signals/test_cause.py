@@ -1,0 +1,45 @@
+"""Throttling, contention or unknown: by counters, against the peers and the own healthy past."""
+
+from __future__ import annotations
+
+from falcon_core.model import Cause
+from falcon_core.signals.cause import CpuEvidence, explain
+
+CALM = [CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=0.05, healthy_run_delay=0.04)] * 3
+
+
+def test_a_quota_shows_in_its_own_counter() -> None:
+    slow = CpuEvidence(throttled=0.71, healthy_throttled=0.0, run_delay=0.6, healthy_run_delay=0.05)
+    found = explain(slow, CALM)
+    assert (found.cause, found.culprit, found.peers, found.healthy) == (Cause.CPU_THROTTLING, 0.71, 0.0, 0.0)
+
+
+def test_a_neighbour_shows_in_the_run_delay_alone() -> None:
+    slow = CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=0.58, healthy_run_delay=0.05)
+    found = explain(slow, CALM)
+    assert (found.cause, found.culprit, found.peers, found.healthy) == (Cause.CPU_CONTENTION, 0.58, 0.05, 0.05)
+
+
+def test_a_job_that_is_throttled_while_healthy_is_no_evidence() -> None:
+    peers = [CpuEvidence(throttled=0.9, healthy_throttled=0.9, run_delay=0.3, healthy_run_delay=0.3)] * 2
+    slow = CpuEvidence(throttled=0.93, healthy_throttled=0.9, run_delay=0.31, healthy_run_delay=0.3)
+    assert explain(slow, peers).cause is Cause.UNKNOWN
+
+
+def test_a_node_that_was_always_throttled_differs_from_its_peers_only() -> None:
+    slow = CpuEvidence(throttled=0.7, healthy_throttled=0.7, run_delay=0.1, healthy_run_delay=0.1)
+    assert explain(slow, CALM).cause is Cause.UNKNOWN
+    known_peers_only = CpuEvidence(throttled=0.7, run_delay=0.1)
+    assert explain(known_peers_only, CALM).cause is Cause.CPU_THROTTLING
+
+
+def test_everybody_is_delayed() -> None:
+    busy = CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=0.6, healthy_run_delay=0.1)
+    assert explain(busy, [busy, busy]).cause is Cause.UNKNOWN
+
+
+def test_unknown_counters_prove_nothing() -> None:
+    assert explain(CpuEvidence(), []).cause is Cause.UNKNOWN
+    assert explain(CpuEvidence(throttled=0.9), [CpuEvidence()]).cause is Cause.UNKNOWN, "nothing to compare with"
+    blind = CpuEvidence(throttled=None, run_delay=0.9, healthy_run_delay=0.0)
+    assert explain(blind, CALM).cause is Cause.UNKNOWN, "the delay may be a quota that cannot be read"
