@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dev.cluster import build, faults, images, lifecycle
-from dev.cluster.process import ClusterError
+from dev.cluster.process import ClusterError, exclusive
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("build", help="build the binaries only")
     load = commands.add_parser("load", help="import image archives on the nodes that lack them")
     load.add_argument("archives", nargs="+", type=Path)
+    load.add_argument("--nodes", nargs="+", metavar="NODE", help="only these (default: all)")
     slow = commands.add_parser("slow", help="leave a node's pods a share of their CPU, by quota")
     slow.add_argument("node")
     slow.add_argument("factor", type=float)
@@ -36,6 +37,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _load(archives: list[Path], names: list[str] | None) -> None:
+    members = lifecycle.Options.load().nodes()
+    unknown = set(names or ()) - {member.name for member in members}
+    if unknown or not lifecycle.running():
+        wrong = f"--nodes: no {', '.join(sorted(unknown))}" if unknown else "no cluster runs: make cluster-up"
+        raise ClusterError(wrong)
+    with exclusive():
+        images.load(archives, [member for member in members if names is None or member.name in names])
+
+
 def main() -> int:
     options = _parser().parse_args()
     try:
@@ -47,9 +58,10 @@ def main() -> int:
             case "status":
                 print(lifecycle.status())
             case "build":
-                build.build_all()
+                with exclusive():
+                    build.build_all()
             case "load":
-                images.load(options.archives, lifecycle.Options.load().nodes())
+                _load(options.archives, options.nodes)
             case "slow":
                 faults.slow(options.node, options.factor)
             case "compete":
@@ -65,6 +77,9 @@ def main() -> int:
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("cluster: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

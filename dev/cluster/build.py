@@ -13,10 +13,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from dev.cluster import packages
 from dev.cluster.layout import BIN, CACHE
 from dev.cluster.process import ClusterError
 
 TOOLS = Path(__file__).resolve().parent / "tools"
+_PAUSE_SOURCE = TOOLS / "pause" / "pause.c"
 KUBERNETES_VERSION = "1.36.3"
 _KUBERNETES_FLAGS = (
     f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION} "
@@ -84,6 +86,8 @@ def build_all() -> None:
     """
     BIN.mkdir(parents=True, exist_ok=True)
     stale = [tool for tool in ALL if not _fresh(tool)]
+    if stale or not _pause_fresh():
+        packages.ensure(packages.FOR_BUILD)
     if stale and shutil.which("go") is None:
         raise ClusterError("go is not on PATH: install Go 1.26 or newer; Kubernetes is built from Go modules")
     for tool in stale:
@@ -130,14 +134,17 @@ def _build(tool: Tool, name: str, package: str, target: Path) -> None:
     print(f" {time.monotonic() - started:.0f} s", flush=True)
 
 
+def _pause_fresh() -> bool:
+    target = BIN / "pause"
+    return target.exists() and target.stat().st_mtime >= _PAUSE_SOURCE.stat().st_mtime
+
+
 def _build_pause() -> None:
     """The pod sandbox's process: waits for a signal, reaps children; static, so its image is one file."""
-    source = TOOLS / "pause" / "pause.c"
-    target = BIN / "pause"
-    if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
+    if _pause_fresh():
         return
-    done = subprocess.run(
-        ["cc", "-static", "-Os", "-s", "-o", str(target), str(source)], capture_output=True, text=True, check=False
-    )
+    target = BIN / "pause"
+    command = ["cc", "-static", "-Os", "-s", "-o", str(target), str(_PAUSE_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ClusterError(f"building pause failed (is a C compiler with a static libc installed?):\n{done.stderr}")

@@ -1,16 +1,19 @@
 """One cgroup subtree a node, with a CPU capacity; cgroup v1 (hybrid) and v2.
 
 The capacity is a CFS quota with a short period on the node's subtree, so that pods without limits of their own share it
-and no pod's own throttling counter moves.
+and no pod's own throttling counter moves. On cgroup v1 the kernel refuses a child more than its parent has: there a
+container whose own CPU limit exceeds the node's capacity (or what ``slow`` left of it) does not start.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dev.cluster.layout import CGROUP_PARENT, Node
@@ -57,31 +60,57 @@ def set_capacity(node: Node, cores: float | None) -> None:
     _write_quota(_cpu(node), cores)
 
 
-def limit_containers(node: Node, cores: float) -> dict[str, str]:
-    """The same limit on every container of the node by itself, so that its own throttling counter shows it.
+def limits_for(node: Node, cores: float) -> dict[str, str]:
+    """The limits that must change so that every container has at most ``cores``, as they stand now, by cgroup folder.
 
-    Returns:
-        The limits before, by cgroup folder, for ``restore_containers``.
+    That is each container, so that its own throttling counter shows it, and each pod whose own limit is higher: cgroup
+    v1 refuses a parent less than its child has.
     """
-    before = {str(path): _read_quota(path) for path in _containers(node)}
-    for path in before:
-        _write_quota(Path(path), cores)
+    containers = set(_containers(node))
+    before: dict[str, str] = {}
+    allowed: dict[Path, float] = {}  # by its own limit and by those of its ancestors
+    for path in sorted(_below(pods_folder(node)), key=_depth):
+        with _if_there():
+            quota = _read_quota(path)
+            allowed[path] = min(_cores(quota), allowed.get(path.parent, math.inf))
+            if allowed[path] > cores and (path in containers or _cores(quota) < math.inf):
+                before[str(path)] = quota
     return before
 
 
-def restore_containers(before: dict[str, str]) -> None:
-    """Put the limits back; a container that has ended is passed over."""
-    for path, quota in before.items():
-        if Path(path).exists():
-            _write_raw(Path(path), *quota.split())
+def limit(node: Node, cores: float, folders: Iterable[str]) -> None:
+    """Limit the folders of ``limits_for`` and the whole node to ``cores``, from the leaves up."""
+    for path in sorted(map(Path, folders), key=_depth, reverse=True):
+        with _if_there():
+            _write_quota(path, cores)
+    set_capacity(node, cores)
+
+
+def unlimit(node: Node, cores: float, before: Mapping[str, str]) -> None:
+    """Undo ``limit``: the node's capacity is ``cores`` again, the folders have their limits of before."""
+    set_capacity(node, cores)
+    for path in sorted(map(Path, before), key=_depth):
+        with _if_there():
+            _write_raw(path, *before[str(path)].split())
+
+
+def weight(path: Path) -> str:
+    """``cpu.shares`` (v1) or ``cpu.weight`` (v2), as ``restore_weight`` takes it."""
+    return (path / _weight_file()).read_text().strip()
+
+
+def restore_weight(path: Path, value: str) -> None:
+    """Write back what ``weight`` returned."""
+    (path / _weight_file()).write_text(value)
 
 
 def set_weight(path: Path, shares: int) -> None:
     """``cpu.shares`` (v1) or the weight that stands for it (v2)."""
-    if v2():
-        (path / "cpu.weight").write_text(str(max(1, min(10_000, shares * 100 // 1024))))
-    else:
-        (path / "cpu.shares").write_text(str(shares))
+    restore_weight(path, str(max(1, min(10_000, shares * 100 // 1024))) if v2() else str(shares))
+
+
+def _weight_file() -> str:
+    return "cpu.weight" if v2() else "cpu.shares"
 
 
 def competitor_folder(node: Node) -> Path:
@@ -99,6 +128,30 @@ def _containers(node: Node) -> Iterator[Path]:
     """The leaf cgroups of the node's containers: children of pod cgroups."""
     for pod in pods_folder(node).glob("**/pod*"):
         yield from (path for path in pod.iterdir() if path.is_dir())
+
+
+def _below(top: Path) -> list[Path]:
+    return [top, *(path for path in top.glob("**/*") if path.is_dir())] if top.exists() else []
+
+
+def _depth(path: Path) -> int:
+    return len(path.parts)
+
+
+@contextlib.contextmanager
+def _if_there() -> Iterator[None]:
+    """Pass over a cgroup that went away while we looked."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+
+
+def _cores(quota: str) -> float:
+    """Cores that ``<quota or max> <period>`` allows."""
+    limit_us, period_us = quota.split()
+    return math.inf if limit_us == "max" else int(limit_us) / int(period_us)
 
 
 def _write_quota(path: Path, cores: float | None) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import ssl
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from dev.cluster.layout import (
     SERVICE_SUBNET,
 )
 from dev.cluster.pki import write_kubeconfig
-from dev.cluster.process import Processes, run, wait
+from dev.cluster.process import Processes, run
 
 NAMES = ("coredns", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "kube-etcd")
 
@@ -63,11 +63,12 @@ def start_api(processes: Processes) -> None:
             f"--service-cluster-ip-range={SERVICE_SUBNET}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged",  # as clusters have it: Pod Security admission decides
             "--profiling=false",
         ],
     )
     write_kubeconfig(KUBECONFIG, "admin")
-    wait("kube-apiserver is ready", api_ready, 60, "kube-apiserver")
+    processes.wait("kube-apiserver", api_lacking, 60, ["kube-apiserver", "kube-etcd"])
 
 
 def start_rest(processes: Processes) -> None:
@@ -136,15 +137,15 @@ def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> st
     return run(BIN / "kubectl", f"--kubeconfig={KUBECONFIG}", *arguments, stdin=stdin, check=check)
 
 
-def api_ready() -> bool:
-    """Whether /readyz says ok."""
-    context = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
-    context.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")
+def api_lacking() -> str:
+    """Why /readyz does not say ok; "" if it does."""
     try:
-        with urllib.request.urlopen(f"https://{GATEWAY}:{API_PORT}/readyz", timeout=2, context=context) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
+        context = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
+        context.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")
+        with urllib.request.urlopen(f"https://{GATEWAY}:{API_PORT}/readyz", timeout=2, context=context):
+            return ""
+    except (OSError, http.client.HTTPException) as error:  # urllib's errors are OSErrors
+        return f"/readyz: {error}"
 
 
 def stop(processes: Processes) -> None:

@@ -1,6 +1,6 @@
 """Faults that are real, one function each; the demo, the tests and the command line share them.
 
-A fault is written down, so that ``heal`` undoes it from any process.
+A fault is written down before it is applied, so that ``heal`` undoes it from any process, whenever this one ends.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any
 
 from dev.cluster import cgroups, network, node
 from dev.cluster.layout import FAULTS, Node
-from dev.cluster.lifecycle import Options
-from dev.cluster.process import ClusterError, Processes
+from dev.cluster.lifecycle import Options, running
+from dev.cluster.process import ClusterError, Processes, exclusive, write_whole
 
 Faults = dict[str, dict[str, Any]]
+
+PODS_SHARES = 1024
 
 
 def slow(name: str, factor: float) -> None:
@@ -24,66 +26,75 @@ def slow(name: str, factor: float) -> None:
     """
     if not 0 < factor < 1:
         raise ClusterError(f"slow {name} {factor}: the factor is the share that is left, between 0 and 1")
-    chosen = find(name)
-    cores = Options.load().node_cores * factor
-    before = cgroups.limit_containers(chosen, cores)
-    cgroups.set_capacity(chosen, cores)
-    _note(name, "slow", {"factor": factor, "before": before})
+    with exclusive():
+        chosen = find(name)
+        _undo_slow(chosen)  # factors do not multiply
+        cores = Options.load().node_cores * factor
+        before = cgroups.limits_for(chosen, cores)
+        _note(name, "slow", {"factor": factor, "before": before})
+        cgroups.limit(chosen, cores, before)
 
 
 def compete(name: str, share: float = 0.67) -> None:
     """A competing process on the node, without any quota, that takes ``share`` of the node's capacity by its weight."""
     if not 0 < share < 1:
         raise ClusterError(f"compete {name} {share}: the share that the competitor takes is between 0 and 1")
-    chosen = find(name)
-    folder = cgroups.competitor_folder(chosen)
-    pods_shares = 1024
-    cgroups.set_weight(cgroups.pods_folder(chosen), pods_shares)
-    cgroups.set_weight(folder, round(pods_shares * share / (1 - share)))
-    processes = Processes()
-    # One loop a core, and one more: a pod's thread must share its core, wherever it runs.
-    loops = "while :; do :; done & " * (os.cpu_count() or 1)
-    command = f"echo $$ > {folder}/cgroup.procs; {loops} while :; do :; done"
-    processes.start(_competitor(name), ["sh", "-c", command])
-    _note(name, "compete", {"share": share})
+    with exclusive():
+        chosen = find(name)
+        processes = Processes()
+        _undo_compete(chosen, processes)
+        pods = cgroups.pods_folder(chosen)
+        _note(name, "compete", {"share": share, "weight": cgroups.weight(pods)})
+        folder = cgroups.competitor_folder(chosen)
+        cgroups.set_weight(pods, PODS_SHARES)
+        cgroups.set_weight(folder, round(PODS_SHARES * share / (1 - share)))
+        # One loop a core, and one more: a pod's thread must share its core, wherever it runs.
+        loops = "while :; do :; done & " * (os.cpu_count() or 1)
+        command = f"echo $$ > {folder}/cgroup.procs; {loops} while :; do :; done"
+        processes.start(_competitor(name), ["sh", "-c", command])
 
 
 def link(name: str, rate: str) -> None:
     """Shape the node's link to a rate such as ``50mbit``."""
-    network.limit(find(name), rate)
-    _note(name, "link", {"rate": rate})
+    with exclusive():
+        chosen = find(name)
+        _note(name, "link", {"rate": rate})
+        network.limit(chosen, rate)
 
 
 def cut(name: str) -> None:
     """Take the node's link down: it runs on, and nobody reaches it."""
-    network.set_link(find(name), up=False)
-    _note(name, "cut", {})
+    with exclusive():
+        chosen = find(name)
+        _note(name, "cut", {})
+        network.set_link(chosen, up=False)
 
 
 def kill(name: str) -> None:
     """SIGKILL everything on the node at once: kubelet, containerd, every pod."""
-    node.lose(find(name), Processes())
-    _note(name, "kill", {})
+    with exclusive():
+        chosen = find(name)
+        _note(name, "kill", {})
+        node.lose(chosen, Processes())
 
 
 def heal(name: str) -> None:
-    """Undo every fault of the node; a killed node boots again."""
-    chosen = find(name)
-    faults = active().get(name, {})
-    processes = Processes()
-    if "cut" in faults:
-        network.set_link(chosen, up=True)
-    if "link" in faults:
-        network.limit(chosen, None)
-    if "compete" in faults:
-        cgroups.kill_folder(cgroups.competitor_folder(chosen))
-        processes.stop([_competitor(name)], grace_seconds=1)
-    if "slow" in faults:
-        cgroups.set_capacity(chosen, Options.load().node_cores)
-        cgroups.restore_containers(faults["slow"]["before"])
-    if "kill" in faults:
-        node.boot(chosen, processes)
-    _forget(name)
+    """Undo every fault of the node; a killed node boots again. A node without faults, of any role, is left as it is."""
+    with exclusive():
+        faults = active().get(name, {})
+        if not faults:
+            return
+        chosen = find(name)
+        processes = Processes()
+        if "cut" in faults:
+            network.set_link(chosen, up=True)
+        if "link" in faults:
+            network.limit(chosen, None)
+        _undo_compete(chosen, processes)
+        _undo_slow(chosen)
+        if "kill" in faults:
+            node.boot(chosen, processes)
+        _forget(name)
 
 
 def active() -> Faults:
@@ -95,12 +106,26 @@ def find(name: str) -> Node:
     """The node of that name.
 
     Raises:
-        ClusterError: there is none; names those that exist.
+        ClusterError: no cluster runs, or it has no such node to hurt; names those that it has.
     """
+    if not running():
+        raise ClusterError("no cluster runs: make cluster-up")
     members = {member.name: member for member in Options.load().nodes() if member.role != "control"}
     if name not in members:
         raise ClusterError(f"no node {name!r} to hurt: there are {', '.join(members)}")
     return members[name]
+
+
+def _undo_slow(chosen: Node) -> None:
+    if fault := active().get(chosen.name, {}).get("slow"):
+        cgroups.unlimit(chosen, Options.load().node_cores, fault["before"])
+
+
+def _undo_compete(chosen: Node, processes: Processes) -> None:
+    if fault := active().get(chosen.name, {}).get("compete"):
+        cgroups.kill_folder(cgroups.competitor_folder(chosen))
+        processes.stop([_competitor(chosen.name)], grace_seconds=0)
+        cgroups.restore_weight(cgroups.pods_folder(chosen), fault["weight"])
 
 
 def _competitor(name: str) -> str:
@@ -110,13 +135,13 @@ def _competitor(name: str) -> str:
 def _note(name: str, fault: str, details: dict[str, Any]) -> None:
     faults = active()
     faults.setdefault(name, {})[fault] = details
-    FAULTS.write_text(json.dumps(faults))
+    write_whole(FAULTS, json.dumps(faults))
 
 
 def _forget(name: str) -> None:
     faults = active()
     faults.pop(name, None)
     if faults:
-        FAULTS.write_text(json.dumps(faults))
+        write_whole(FAULTS, json.dumps(faults))
     else:
         FAULTS.unlink(missing_ok=True)

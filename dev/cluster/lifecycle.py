@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from dev.cluster import build, cgroups, controlplane, images, network, node, pki
-from dev.cluster.layout import BIN, CLUSTER, FAULTS, KUBECONFIG, LOGS, RUN, Node, nodes
-from dev.cluster.process import ClusterError, Processes, run, wait
+from dev.cluster import build, cgroups, controlplane, images, machine, network, node, pki
+from dev.cluster.layout import CLUSTER, FAULTS, KUBECONFIG, LOGS, RUN, Node, nodes
+from dev.cluster.process import ClusterError, Processes, end_strays, exclusive, write_whole
 
 _OPTIONS = CLUSTER / "options.json"
 MAX_NODES = 12
@@ -34,11 +32,15 @@ class Options:
         return Options(**json.loads(_OPTIONS.read_text())) if _OPTIONS.exists() else Options()
 
     def save(self) -> None:
-        _OPTIONS.parent.mkdir(parents=True, exist_ok=True)
-        _OPTIONS.write_text(json.dumps(vars(self)))
+        write_whole(_OPTIONS, json.dumps(vars(self)))
 
     def nodes(self) -> list[Node]:
         return nodes(self.workers, self.spares)
+
+
+def running() -> bool:
+    """Whether an ``up`` began and no ``down`` ended since."""
+    return _OPTIONS.exists()
 
 
 def up(options: Options) -> None:
@@ -47,76 +49,95 @@ def up(options: Options) -> None:
     Raises:
         ClusterError: the machine lacks something (and what to do), or a component did not come up (and its log's end).
     """
-    _check_machine()
+    machine.check()
     started = time.monotonic()
-    if _OPTIONS.exists() and vars(Options.load()) == vars(options) and healthy():
-        print(f"the cluster is up already: export KUBECONFIG={KUBECONFIG}")
-        return
-    with _phase("binaries (built once, then reused)"):
-        build.build_all()
-    with _phase("removing what an earlier run left"):
-        down(quiet=True)
-    options.save()
+    with exclusive():
+        if running() and vars(Options.load()) == vars(options) and healthy():
+            print(f"the cluster is up already\nexport KUBECONFIG={KUBECONFIG}")
+            return
+        machine.check_owner()
+        with _phase("binaries (built once, then reused)"):
+            build.build_all()
+        with _phase("removing what an earlier run left"):
+            _remove_all()
+            shutil.rmtree(LOGS, ignore_errors=True)
+        machine.check_addresses()
+        options.save()
+        machine.claim()
+        try:
+            _start(options)
+        except BaseException:
+            print("cluster-up failed; `make cluster-down` removes what it started", flush=True)
+            raise
+    print(f"up in {time.monotonic() - started:.0f} s: {len(options.nodes())} nodes\nexport KUBECONFIG={KUBECONFIG}")
+
+
+def _start(options: Options) -> None:
     members = options.nodes()
     processes = Processes()
-    try:
-        with _phase("network, cgroups, containerd, API server"):
-            pki.issue_all([member.name for member in members])
-            network.create(members)
-            for member in members:
-                _prepare_store(member)
-                cgroups.create(member)
-                if member.role != "control":
-                    cgroups.set_capacity(member, options.node_cores)
-                node.start_containerd(member, processes)
-            controlplane.start_api(processes)
-            controlplane.start_rest(processes)
-        with _phase("nodes"):
-            for member in members:
-                node.wait_containerd(member)
-            images.load([images.pause_archive()], members)
-            for member in members:
-                node.start_kubelet(member, processes)
-            names = {member.name for member in members}
-            wait("every node is Ready", lambda: node.ready_nodes() >= names, 60, f"kubelet-{members[0].name}")
-    except BaseException:
-        print("cluster-up failed; `make cluster-down` removes what it started", flush=True)
-        raise
-    print(f"up in {time.monotonic() - started:.0f} s: {len(members)} nodes Ready\nexport KUBECONFIG={KUBECONFIG}")
+    with _phase("network, cgroups, containerd, API server"):
+        pki.issue_all([member.name for member in members])
+        network.create(members)
+        machine.check_ports()
+        for member in members:
+            cgroups.create(member)
+            if member.role != "control":
+                cgroups.set_capacity(member, options.node_cores)
+            node.start_containerd(member, processes)
+        controlplane.start_api(processes)
+        controlplane.start_rest(processes)
+    with _phase("nodes"):
+        for member in members:
+            node.wait_containerd(member, processes)
+            node.forget_containers(member, processes)
+        images.load([images.pause_archive()], members)
+        for member in members:
+            node.start_kubelet(member, processes)
+        processes.wait(
+            "nodes",
+            lambda: ", ".join(f"{name} is not Ready" for name in node.not_ready(members)),
+            60,
+            [name for member in members for name in node.process_names(member)],
+        )
 
 
 def healthy() -> bool:
-    """Whether everything that ``up`` started still runs and every node is Ready."""
+    """Whether everything that ``up`` started still runs, every node is Ready, and none is hurt."""
     processes = Processes()
     members = Options.load().nodes()
     wanted = {name for member in members for name in node.process_names(member)} | set(controlplane.NAMES)
-    if not all(processes.alive(name) for name in wanted) or not controlplane.api_ready():
+    if FAULTS.exists() or not all(processes.alive(name) for name in wanted) or controlplane.api_lacking():
         return False
-    return node.ready_nodes() >= {member.name for member in members} and not FAULTS.exists()
+    return not node.not_ready(members)
 
 
-def down(quiet: bool = False) -> None:
+def down() -> None:
     """No process, namespace, mount, cgroup or interface of ours is left; binaries and node images stay cached."""
+    with exclusive():
+        machine.check_owner()
+        _remove_all()
+    # The logs stay until the next up: they may say what went wrong.
+    print("the cluster is down; images and binaries stay in the cache (make clean-cache removes them)")
+
+
+def _remove_all() -> None:
     processes = Processes()
     members = Options.load().nodes()
     for member in members:
         node.stop(member, processes)
     controlplane.stop(processes)
     processes.stop(processes.names)
+    end_strays()
     network.remove(members)
     shutil.rmtree(controlplane.data_folder(), ignore_errors=True)
-    if quiet:  # a new cluster begins; otherwise the logs may say what went wrong
-        shutil.rmtree(LOGS, ignore_errors=True)
     shutil.rmtree(RUN, ignore_errors=True)
     for path in (KUBECONFIG, FAULTS, _OPTIONS):
         path.unlink(missing_ok=True)
-    if not quiet:
-        print("the cluster is down; images and binaries stay in the cache (make clean-cache removes them)")
 
 
 def status() -> str:
     """What runs, for a person."""
-    if not _OPTIONS.exists():
+    if not running():
         return "no cluster: make cluster-up"
     processes = Processes()
     lines = [f"export KUBECONFIG={KUBECONFIG}", ""]
@@ -124,18 +145,11 @@ def status() -> str:
     lines.append(f"processes: {len(processes.names) - len(dead)} run" + (f"; DEAD: {', '.join(dead)}" if dead else ""))
     faults = json.loads(FAULTS.read_text()) if FAULTS.exists() else {}
     lines.append("faults: " + ("; ".join(f"{name}: {', '.join(sorted(f))}" for name, f in faults.items()) or "none"))
-    if controlplane.api_ready():
-        lines += ["", controlplane.kubectl("get", "nodes", "-o", "wide").rstrip()]
+    if lacking := controlplane.api_lacking():
+        lines.append(f"the API server is not ready ({lacking}): make cluster-up starts clean")
     else:
-        lines.append("the API server does not answer: make cluster-up starts clean")
+        lines += ["", controlplane.kubectl("get", "nodes", "-o", "wide").rstrip()]
     return "\n".join(lines)
-
-
-def _prepare_store(member: Node) -> None:
-    """A store that was not left clean holds containers that no longer exist: start without it."""
-    store = member.folder / "containerd"
-    if store.exists() and not (member.folder / "clean").exists():
-        shutil.rmtree(store)
 
 
 @contextlib.contextmanager
@@ -144,26 +158,3 @@ def _phase(what: str) -> Iterator[None]:
     print(f"cluster: {what} …", flush=True)
     yield
     print(f"cluster: {what}: {time.monotonic() - started:.1f} s", flush=True)
-
-
-def _check_machine() -> None:
-    if os.geteuid() != 0:
-        raise ClusterError("the local cluster needs root (namespaces, mounts, cgroups): run make as root")
-    packages = {
-        "ip": "iproute2",
-        "tc": "iproute2",
-        "iptables": "iptables",
-        "conntrack": "conntrack",
-        "nsenter": "util-linux",
-    }
-    missing = {package for tool, package in packages.items() if shutil.which(tool) is None}
-    if not Path("/usr/lib/cni/ptp").exists():
-        missing.add("containernetworking-plugins")
-    if not Path("/usr/include/seccomp.h").exists() and not (BIN / "runc").exists():
-        missing |= {"libseccomp-dev", "pkg-config"}
-    if missing:
-        print(f"cluster: installing Debian packages: {' '.join(sorted(missing))}", flush=True)
-        run("apt-get", "update", "-qq", timeout_seconds=300)
-        run(*("apt-get", "install", "-y", "-qq", "--no-install-recommends"), *sorted(missing), timeout_seconds=600)
-    if not any(cgroups.ROOT.iterdir()):
-        raise ClusterError("/sys/fs/cgroup is empty: mount the cgroup hierarchies first")

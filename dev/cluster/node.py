@@ -12,7 +12,7 @@ from dev.cluster import cgroups
 from dev.cluster.controlplane import kubectl
 from dev.cluster.layout import BIN, PKI, POOL_LABEL, SERVICE_DNS, Node
 from dev.cluster.pki import write_kubeconfig
-from dev.cluster.process import Processes, run, wait
+from dev.cluster.process import Processes, run
 
 PAUSE_IMAGE = "localhost/falcon/pause:1"
 CONTROL_TAINT = "node-role.kubernetes.io/control-plane"
@@ -24,10 +24,9 @@ def process_names(node: Node) -> list[str]:
 
 
 def start_containerd(node: Node, processes: Processes) -> None:
-    """containerd with its own root (kept: the images), state folder, socket and pod network."""
+    """containerd with its own root (kept, for its images), state folder, socket and pod network."""
     for folder in (node.folder, node.run, node.folder / "cni", node.run / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
-    (node.folder / "clean").unlink(missing_ok=True)
     network = {
         "cniVersion": "1.0.0",
         "name": "falcon",
@@ -82,13 +81,37 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor
     )
 
 
-def wait_containerd(node: Node) -> None:
-    wait(
-        f"containerd of {node.name} answers",
-        lambda: "io.containerd" in run(*ctr(node), "plugins", "list", check=False),
-        30,
-        f"containerd-{node.name}",
-    )
+def wait_containerd(node: Node, processes: Processes) -> None:
+    """Until containerd answers.
+
+    Raises:
+        ClusterError: it ended, or did not answer in time.
+    """
+    name = f"containerd-{node.name}"
+
+    def lacking() -> str:
+        return "" if "io.containerd" in run(*ctr(node), "plugins", "list", check=False) else "no answer"
+
+    processes.wait(f"containerd of {node.name}", lacking, 60, [name])
+
+
+def forget_containers(node: Node, processes: Processes) -> None:
+    """Remove the records of an earlier cluster's containers from the store; the images stay.
+
+    containerd reads its records once, at its start: it is started again if there were any.
+    """
+    containers = run(*ctr(node), "containers", "list", "-q").split()
+    sandboxes = [line.split()[0] for line in run(*ctr(node), "sandboxes", "list").splitlines()[1:]]
+    if not containers and not sandboxes:
+        return
+    for name in containers:
+        run(*ctr(node), "tasks", "delete", "--force", name, check=False)  # rarely there is one: a shim that was killed
+        run(*ctr(node), "containers", "delete", name)
+    for name in sandboxes:
+        run(*ctr(node), "sandboxes", "delete", "--force", name, check=False)  # gone with its container, mostly
+    processes.stop([f"containerd-{node.name}"])
+    start_containerd(node, processes)
+    wait_containerd(node, processes)
 
 
 def ctr(node: Node) -> list[str | Path]:
@@ -163,44 +186,40 @@ def start_kubelet(node: Node, processes: Processes) -> None:
     )
 
 
-def ready_nodes() -> set[str]:
-    """Names of the nodes whose condition Ready is True."""
+def not_ready(nodes: list[Node]) -> list[str]:
+    """Names of those whose condition Ready is not True, or who have not registered."""
     listed = json.loads(kubectl("get", "nodes", "-o", "json", check=False) or '{"items": []}')
-    return {
+    ready = {
         item["metadata"]["name"]
         for item in listed["items"]
         if any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", []))
     }
+    return [node.name for node in nodes if node.name not in ready]
 
 
 def stop(node: Node, processes: Processes) -> None:
-    """Stop for good: no kubelet, no containers, an image store without leftovers, no mounts, no cgroups."""
+    """Stop for good: no daemon, container, mount or cgroup is left; the image store stays in the cache."""
     kubelet, proxy, containerd = process_names(node)
     processes.stop([kubelet, proxy], signal.SIGTERM, grace_seconds=2)
     cgroups.kill(node)
-    clean = processes.alive(containerd) and _forget_containers(node)
     processes.stop([containerd], signal.SIGTERM, grace_seconds=5)
     remove_leftovers(node)
-    if clean:
-        (node.folder / "clean").touch()
-    elif (node.folder / "containerd").exists():
-        shutil.rmtree(node.folder / "containerd")  # it may hold containers that no longer exist
     cgroups.remove(node)
 
 
 def lose(node: Node, processes: Processes) -> None:
     """The node dies: everything on it is SIGKILLed at once, as by a power cut."""
-    names = process_names(node)
-    processes.stop(names, signal.SIGKILL, grace_seconds=0)
+    processes.stop(process_names(node), signal.SIGKILL, grace_seconds=0)
     _kill_shims(node)
     cgroups.kill(node)
 
 
 def boot(node: Node, processes: Processes) -> None:
-    """The node comes back after ``lose``: its disk is as it was, its memory is empty."""
+    """The node comes back after ``lose``: its images are as they were, its memory and its pods are gone."""
+    lose(node, processes)  # an earlier boot may have been interrupted
     remove_leftovers(node)
     start_containerd(node, processes)
-    wait_containerd(node)
+    wait_containerd(node, processes)
     start_kubelet(node, processes)
 
 
@@ -212,17 +231,6 @@ def remove_leftovers(node: Node) -> None:
     for mount in sorted((m for m in mounts if m.startswith(prefix)), key=len, reverse=True):
         run("umount", "--lazy", mount, check=False)
     shutil.rmtree(node.run, ignore_errors=True)
-
-
-def _forget_containers(node: Node) -> bool:
-    """Remove every container and sandbox record, so that the next start finds images alone."""
-    listed = run(*ctr(node), "containers", "list", "-q", check=False).split()
-    for name in listed:
-        run(*ctr(node), "tasks", "delete", "--force", name, check=False)
-        run(*ctr(node), "containers", "delete", name, check=False)
-    for name in run(*ctr(node), "sandboxes", "list", check=False).splitlines()[1:]:
-        run(*ctr(node), "sandboxes", "delete", "--force", name.split()[0], check=False)
-    return not run(*ctr(node), "containers", "list", "-q", check=False).strip()
 
 
 def _kill_shims(node: Node) -> None:

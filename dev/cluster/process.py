@@ -1,17 +1,18 @@
-"""The cluster's own processes: started in sessions of their own, known by pid and start time, never by name."""
+"""The cluster's own processes: started in sessions of their own, known by pid and start time, never by name alone."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from dev.cluster.layout import LOGS, STATE
+from dev.cluster.layout import BIN, CACHE, CLUSTER, LOGS, STATE
 
 
 class ClusterError(RuntimeError):
@@ -53,35 +54,63 @@ class Processes:
 
     def stop(self, names: Sequence[str], signal_number: int = signal.SIGTERM, grace_seconds: float = 5) -> None:
         """End processes together: the signal, the grace, then SIGKILL; forget them."""
-        for name in names:
-            self._signal(name, signal_number)
-        deadline = time.monotonic() + grace_seconds
-        while any(self.alive(name) for name in names) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for name in names:
-            self._signal(name, signal.SIGKILL)
-        deadline = time.monotonic() + 5
-        while any(self.alive(name) for name in names):
-            if time.monotonic() > deadline:
-                left = [name for name in names if self.alive(name)]
-                raise ClusterError(f"{', '.join(left)} survived SIGKILL: a hung disk or network mount? see dmesg")
-            time.sleep(0.02)
+        _end([self._known[name] for name in names if name in self._known], signal_number, grace_seconds)
         for name in names:
             self._known.pop(name, None)
         self._save()
 
-    def _signal(self, name: str, number: int) -> None:
-        if self.alive(name):
-            try:
-                os.kill(self._known[name][0], number)
-            except ProcessLookupError:
-                return
+    def wait(self, what: str, lacking: Callable[[], str], timeout_seconds: float, names: Sequence[str]) -> None:
+        """Poll until ``lacking`` returns "" (it says what is still missing); ``names`` are needed for it.
+
+        Raises:
+            ClusterError: one of them ended, or the time is over; quotes the end of its log.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while missing := lacking():
+            dead = [name for name in names if not self.alive(name)]
+            if dead:
+                raise ClusterError(f"{what}: {dead[0]} ended{_tail(dead[0])}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{what}: not within {timeout_seconds:.0f} s: {missing}{_tail(names[0])}")
+            time.sleep(0.1)
 
     def _save(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps(self._known))
-        fresh.rename(self._path)
+        write_whole(self._path, json.dumps(self._known))
+
+
+def end_strays() -> None:
+    """SIGKILL our processes that no record knows: an ``up`` killed between starting one and writing it down.
+
+    Ours run a binary of ``BIN`` with a file of ``CLUSTER`` among their arguments.
+    """
+    found: list[tuple[int, int]] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended while we looked
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            ours = any(word.startswith(f"{BIN}/") for word in words[:3]) and any(f"{CLUSTER}/" in w for w in words)
+            born = _born(int(entry.name))
+            if ours and born is not None:
+                found.append((int(entry.name), born))
+    _end(found, signal.SIGKILL, 0)
+
+
+def _end(processes: Sequence[tuple[int, int]], signal_number: int, grace_seconds: float) -> None:
+    """The signal, the grace, SIGKILL; each a (pid, start time)."""
+
+    def left() -> list[int]:
+        return [pid for pid, born in processes if born and _born(pid) == born]
+
+    for number, seconds in ((signal_number, grace_seconds), (signal.SIGKILL, 5.0)):
+        for pid in left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    if survivors := left():
+        raise ClusterError(f"processes {survivors} survived SIGKILL: a hung disk or network mount? see dmesg")
 
 
 def _born(pid: int) -> int | None:
@@ -101,37 +130,56 @@ def run(*command: str | Path, check: bool = True, stdin: str | None = None, time
     """Run to the end; returns stdout.
 
     Raises:
-        ClusterError: with the command and its own words, if ``check`` and it failed.
+        ClusterError: with the command and its own words, if ``check`` and it failed, or if it never ended.
     """
-    done = subprocess.run(
-        [str(part) for part in command],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_seconds,
-    )
+    line = " ".join(map(str, command))
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"{line}: not finished within {timeout_seconds:.0f} s") from None
+    except FileNotFoundError:
+        raise ClusterError(f"{command[0]} does not exist: `make cluster-up` brings what is needed") from None
     if check and done.returncode != 0:
-        raise ClusterError(f"{' '.join(map(str, command))}: {done.stderr.strip() or done.stdout.strip()}")
+        raise ClusterError(f"{line}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 
-def wait(what: str, ready: Callable[[], bool], timeout_seconds: float, log: str | None = None) -> None:
-    """Poll until ready.
-
-    Raises:
-        ClusterError: names what did not come and quotes the end of the component's log.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{what}: not within {timeout_seconds:.0f} s{_tail(log)}")
-        time.sleep(0.1)
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a SIGKILL leaves either old or new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.rename(path)
 
 
-def _tail(log: str | None) -> str:
+@contextlib.contextmanager
+def exclusive() -> Iterator[None]:
+    """One command at a time changes the cluster of this cache; a second one waits and says so."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "cluster.lock").open("a+") as lock:  # the kernel drops the lock with its holder, however that ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            print(f"cluster: waiting for another cluster command (pid {lock.read().strip() or '?'}) …", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _tail(log: str) -> str:
     path = LOGS / f"{log}.log"
-    if log is None or not path.exists():
+    if not path.exists():
         return ""
     lines = path.read_text(errors="replace").splitlines()[-8:]
     return f"; the end of {path}:\n  " + "\n  ".join(lines)

@@ -1,0 +1,102 @@
+"""What the machine must offer, checked before anything starts: each refusal says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from dev.cluster import cgroups, packages
+from dev.cluster.layout import (
+    API_PORT,
+    CACHE,
+    ETCD_PEER_PORT,
+    ETCD_PORT,
+    GATEWAY,
+    NODE_SUBNET,
+    POD_SUBNET,
+    RUN,
+    SERVICE_SUBNET,
+)
+from dev.cluster.process import ClusterError, run, write_whole
+
+_OWNER = RUN / "cache"  # which cache's cluster runs here: addresses and names are one set a machine
+_PORTS = (
+    ("127.0.0.1", ETCD_PORT),
+    ("127.0.0.1", ETCD_PEER_PORT),
+    ("127.0.0.1", 10257),  # kube-controller-manager
+    ("127.0.0.1", 10259),  # kube-scheduler
+    (GATEWAY, API_PORT),
+    (GATEWAY, 53),
+    (GATEWAY, 8181),  # CoreDNS's readiness
+)
+
+
+def check() -> None:
+    """Root, cgroups, Debian packages.
+
+    Raises:
+        ClusterError: something is missing that apt-get cannot bring.
+    """
+    if os.geteuid() != 0:
+        raise ClusterError("the local cluster needs root (namespaces, mounts, cgroups): run make as root")
+    if not cgroups.v2() and not (cgroups.ROOT / "cpu").is_dir():
+        raise ClusterError(f"no cpu controller in {cgroups.ROOT}: mount cgroup2, or the v1 controllers, there")
+    packages.ensure(packages.FOR_RUN)
+
+
+def check_owner() -> None:
+    """Refuse to touch the cluster of another cache.
+
+    Raises:
+        ClusterError: there is one; says how to stop it.
+    """
+    owner = _OWNER.read_text() if _OWNER.exists() else str(CACHE)
+    if owner != str(CACHE) and Path(owner).exists():
+        raise ClusterError(f"the cluster of another cache runs here: FALCON_CACHE={owner} make cluster-down stops it")
+
+
+def claim() -> None:
+    """This machine's addresses and names belong to this cache's cluster until ``RUN`` goes."""
+    write_whole(_OWNER, str(CACHE))
+
+
+def check_addresses() -> None:
+    """No route of the machine may cover our addresses; called while our own routes do not exist.
+
+    Raises:
+        ClusterError: one does.
+    """
+    table = run("ip", "-4", "-oneline", "route", "show").splitlines()
+    if taken := overlapping(table, (NODE_SUBNET, POD_SUBNET, SERVICE_SUBNET)):
+        raise ClusterError(f"the cluster's addresses are in use: route {taken!r}; remove it (a VPN? another cluster?)")
+
+
+def overlapping(routes: Iterable[str], subnets: Iterable[str]) -> str | None:
+    """The first line of ``ip route`` whose destination overlaps one of the subnets; the default route counts not."""
+    ours = [ipaddress.IPv4Network(subnet) for subnet in subnets]
+    for line in routes:
+        words = [word for word in line.split() if word not in ("unreachable", "blackhole", "prohibit")]
+        with contextlib.suppress(ValueError):  # "default"
+            if any(ipaddress.IPv4Network(words[0]).overlaps(subnet) for subnet in ours):
+                return line.strip()
+    return None
+
+
+def check_ports() -> None:
+    """Every port of the control plane is free; the bridge must have its address already.
+
+    Raises:
+        ClusterError: one is taken; names who listens there.
+    """
+    for address, port in _PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                who = run("ss", "-H", "-tlnp", f"sport = :{port}", check=False).strip() or "nobody that ss can see"
+                raise ClusterError(f"{address}:{port} cannot be used ({error.strerror}): {who}; stop it") from None
