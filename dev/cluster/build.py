@@ -66,7 +66,8 @@ ALL = (
     Tool(
         "helm",
         {"helm": "helm.sh/helm/v3/cmd/helm"},
-        ldflags="-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+        ldflags="-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 "
+        "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
     ),
     Tool(
         "containerd",
