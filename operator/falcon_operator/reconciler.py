@@ -29,6 +29,7 @@ DISPLAY_SECONDS = 3.0  # between writes that change figures only
 GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
 CONFLICT_SECONDS = 0.1
 REFUSED_SECONDS = 5.0
+BROKEN_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 replace = msgspec.structs.replace
 
@@ -61,6 +62,7 @@ class _Memory(msgspec.Struct):
     groundwork_at: float = float("-inf")
     refused: str = ""
     refused_fences: dict[str, str] = {}
+    broken: str = ""
 
 
 class JobReconciler:
@@ -162,7 +164,7 @@ class JobReconciler:
     # -- carry out ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
-        refused = ""
+        refused = broken = ""
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in decision.effects:
             try:
@@ -173,8 +175,12 @@ class JobReconciler:
                 refused = str(error)
                 if refused != memory.refused:
                     log.warning("refused", job=snap.job.metadata.name, effect=type(effect).__name__, error=refused)
-        memory.refused = refused
-        return REFUSED_SECONDS if refused else None
+            except OSError as error:  # etcd or the API server cannot be reached: the other may well be
+                broken = str(error)
+                if broken != memory.broken:
+                    log.warning("failed", job=snap.job.metadata.name, effect=type(effect).__name__, error=broken)
+        memory.refused, memory.broken = refused, broken
+        return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
 
     async def _do(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> None:
         job = snap.job
@@ -215,13 +221,12 @@ class JobReconciler:
             await self._kube.write_pool_status(read, status)
 
     async def _groundwork(self, job: TrainingJob, key: JobKey, service: dict[str, Any], memory: _Memory) -> None:
-        await self._bus.ensure_access(key)
         now = self._clock.monotonic()
-        if now - memory.groundwork_at < GROUNDWORK_SECONDS:
-            return
-        await self._kube.apply_service(service)
-        await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
-        memory.groundwork_at = now
+        if now - memory.groundwork_at >= GROUNDWORK_SECONDS:
+            await self._kube.apply_service(service)
+            await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
+            memory.groundwork_at = now
+        await self._bus.ensure_access(key)
 
 
 def _about_to_begin(snap: Snapshot) -> bool:

@@ -97,6 +97,8 @@ def _silent(snap: Snapshot, generation: Generation, silent: list[Member]) -> str
         reason = observe.waiting_for(pod) if pod else ""
         if reason:
             return f"pod {member.pod_name}, {reason}"
+    if snap.reports.session_healthy_since_seconds is None:
+        return "the operator does not reach etcd, through which launchers report"
     return f"waiting for pod {silent[0].pod_name} (node {silent[0].node})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Literal
 
@@ -80,19 +81,24 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         uids = {pod.uid for pod in self.snap.pods if pod.phase == "Running"}
         if not uids or not self.obs.running or self.obs.running_seconds < BLIND_SECONDS:
             return None
-        received = [one.at_seconds for uid, one in self.snap.reports.summaries.items() if uid in uids]
-        if not received:
+        heard = [at for uid in uids if (at := self._heard_at(uid)) is not None]
+        if not heard:
             listening = self.snap.reports.session_healthy_since_seconds
             deaf = listening is None or self.snap.monotonic - listening > BLIND_SECONDS
             return self.snap.now - self.obs.running_seconds if deaf else None
-        age = self.snap.monotonic - max(received)
+        age = self.snap.monotonic - max(heard)
         return self.snap.now - age if age > BLIND_SECONDS else None
 
     @property
     def unheard(self) -> bool:
         """A running generation of which this operator has not heard yet, as after its own start."""
         uids = [member.pod_uid for member in self.intent.generation.members]
-        return self.obs.running and not any(uid in self.snap.reports.summaries for uid in uids)
+        return self.obs.running and all(self._heard_at(uid) is None for uid in uids)
+
+    def _heard_at(self, pod_uid: str) -> float | None:
+        """When this operator last heard the pod's agent; None for what it found on the bus when it came."""
+        received = self.snap.reports.summaries.get(pod_uid)
+        return received.at_seconds if received is not None and math.isfinite(received.at_seconds) else None
 
     @property
     def current_ns(self) -> float | None:

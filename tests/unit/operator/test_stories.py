@@ -140,8 +140,25 @@ async def test_a_lost_bus_is_told_and_changes_nothing() -> None:
     world.stop_bus()
     await run(world, operator, lambda w: "blind" in w.status.summary)
     assert condition(world.status, "Ready") == "Unknown"
+    world.pod_of(0).deleting_at = world.clock.seconds  # Kubernetes' side is looked after all the same
+    world.broken_at = world.clock.seconds
+    await run(world, operator, lambda w: len(w.made) == 4)
+    await run(world, operator, lambda w: "etcd" in w.status.summary)
     world.start_bus()
     await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
+    assert world.status.generation is not None
+    assert world.status.generation.number == 2
+
+
+async def test_a_bus_that_was_away_leaves_no_trace() -> None:
+    world = World()
+    await trained(world)
+    world.stop_bus()
+    away = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > away + 30)
+    world.start_bus()
+    back = world.clock.seconds
+    await run(world, operator, lambda w: condition(w.status, "Ready") == "True" and w.clock.seconds > back + 10)
     assert world.status.generation is not None
     assert world.status.generation.number == 1
     assert world.status.diagnoses == []
@@ -151,11 +168,12 @@ async def test_an_operator_that_has_just_started_shows_what_its_predecessor_knew
     world = World()
     await trained(world)
     shown = world.status
-    world.received.clear()
-    world.alive.clear()
+    old = {uid: replace(one, at_seconds=float("-inf")) for uid, one in world.received.items()}
     world.bus_up_since = world.clock.monotonic()
-    await operator(world).reconcile("ml", "gpt2")
-    assert world.status == shown
+    for found in ({}, old):  # nothing yet, or what stood on the bus
+        world.received = found
+        await operator(world).reconcile("ml", "gpt2")
+        assert world.status == shown
 
 
 async def test_a_fenced_node_that_comes_back_well_is_released() -> None:

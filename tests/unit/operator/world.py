@@ -554,7 +554,9 @@ class FakeBus:
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
         world = self.world
-        if world.bus_up_since is None or plan == world.plan:
+        if world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+        if plan == world.plan:
             return
         if world.plan is not None:
             assert plan.generation >= world.plan.generation, "generations only grow"
@@ -562,7 +564,9 @@ class FakeBus:
         world.plans.append(world.plan)
         world.mutate()
 
-    async def ensure_access(self, key: JobKey) -> None: ...
+    async def ensure_access(self, key: JobKey) -> None:
+        if self.world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
 
     async def forget(self, key: JobKey) -> None:
         self.forgotten.append(key)
