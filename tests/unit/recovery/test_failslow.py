@@ -1,0 +1,279 @@
+"""The ladder for fail-slow: from an onset to a culprit, an action, and the proof that it helped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.model import Cause
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery import failslow
+from falcon_core.recovery.locate import locate
+from falcon_core.recovery.observation import (
+    Abandon,
+    Action,
+    AsideSeen,
+    Observation,
+    Policy,
+    Prepare,
+    SlowClosed,
+    Spares,
+    Switch,
+)
+from falcon_core.recovery.state import Applied, Culprit, RecoveryState, Replacement, SlowIncident
+from falcon_core.signals.cause import CpuEvidence
+from falcon_core.wire.messages import Onset
+from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
+
+ONSET = Onset(iteration=90, unix_ns=int((NOW - 6) * 1e9), reported_iteration=95, before_ns=250 * MS, after_ns=650 * MS)
+FAST = {"iteration_ns": [650 * MS] * 16, "wait_ns": [405 * MS] * 16, "onset": ONSET}
+SLOW = {**FAST, "compute_ns": [600 * MS] * 16, "wait_ns": [5 * MS] * 16}
+STRAGGLER: dict[int, dict[str, Any]] = {0: FAST, 1: FAST, 2: SLOW}
+
+
+def located(rank: int = 2, **fields: Any) -> SlowIncident:
+    base = SlowIncident(
+        id="gpt2-1",
+        phase="Located",
+        onset_at=NOW - 6,
+        onset_generation=1,
+        onset_iteration=90,
+        reported_iteration=95,
+        healthy_ns=250 * MS,
+        slow_ns=650 * MS,
+        loss=Loss(seconds=4.4, generation=1, counted_iterations=100),
+        culprit=Culprit(
+            rank=rank,
+            replica=rank,
+            pod_name=f"gpt2-{rank}",
+            node=f"node-{rank}",
+            slowdown=3.0,
+            compute_ns=600 * MS,
+            healthy_compute_ns=200 * MS,
+            peers_compute_ns=200 * MS,
+        ),
+        refreshed_at=NOW,
+        applied=[Applied(strategy="Ignore", at=NOW - 5, loss_seconds=0.0, overhead_seconds=0.0)],
+    )
+    return replace(base, **fields)
+
+
+def step(
+    obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any
+) -> tuple[RecoveryState, list[Action]]:
+    return failslow.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), obs, policy)
+
+
+def incident(state: RecoveryState) -> SlowIncident:
+    assert state.slow is not None
+    return state.slow
+
+
+def test_a_healthy_job_is_left_alone_and_its_health_is_remembered() -> None:
+    state, actions = failslow.step(RecoveryState(), seen(), POLICY)
+    assert (state.slow, actions, state.healthy_ns) == (None, [], 250 * MS)
+
+
+def test_health_follows_improvements_and_drift_but_no_slow_start() -> None:
+    faster = {number: {"healthy_iteration_ns": 200 * MS} for number in range(3)}
+    assert step(seen(ranks=faster))[0].healthy_ns == 200 * MS
+    drift = {number: {"healthy_iteration_ns": 260 * MS} for number in range(3)}
+    assert step(seen(ranks=drift))[0].healthy_ns == 260 * MS
+    slower = {number: {"healthy_iteration_ns": 400 * MS} for number in range(3)}
+    assert step(seen(ranks=slower))[0].healthy_ns == 250 * MS
+
+
+def test_from_onset_to_culprit() -> None:
+    state, actions = step(seen(ranks=STRAGGLER))
+    assert (incident(state).phase, incident(state).id, actions) == ("Detected", "", [])
+    assert incident(state).onset_iteration == 90
+    state, actions = step(seen(ranks=STRAGGLER), state.slow)
+    found = incident(state)
+    assert (found.phase, found.id, actions) == ("Located", "gpt2-1", [])
+    assert found.culprit is not None
+    assert (found.culprit.rank, found.culprit.node, found.culprit.slowdown) == (2, "node-2", 3.0)
+    assert found.loss.seconds == pytest.approx(11 * 0.4), "iterations 90 … 100 at 650 instead of 250 ms"
+    assert [one.strategy for one in found.applied] == ["Ignore"]
+
+
+def test_one_ranks_onset_is_not_the_jobs() -> None:
+    assert step(seen(ranks={2: {**SLOW, "iteration_ns": [250 * MS] * 16}}))[0].slow is None
+
+
+def test_a_slowdown_without_a_culprit_passes_silently() -> None:
+    everybody = dict.fromkeys(range(3), FAST)
+    state, _ = step(seen(ranks=everybody))
+    state, actions = step(seen(ranks=everybody), state.slow)
+    assert (incident(state).phase, actions) == ("Detected", [])
+    assert step(seen(), state.slow) == (replace(state, slow=None), [])
+
+
+def test_slow_from_the_first_iteration_shows_against_earlier_generations() -> None:
+    start = {
+        number: {**given, "onset": None, "healthy_iteration_ns": 650 * MS, "healthy_compute_ns": given["compute_ns"][0]}
+        for number, given in {
+            0: {**FAST, "compute_ns": [200 * MS] * 16},
+            1: {**FAST, "compute_ns": [200 * MS] * 16},
+            2: SLOW,
+        }.items()
+    }
+    state, _ = step(seen(ranks=start, generation=2))
+    assert (incident(state).phase, incident(state).onset_iteration) == ("Detected", 1)
+    culprit = incident(step(seen(ranks=start, generation=2), state.slow)[0]).culprit
+    assert culprit is not None
+    assert (culprit.rank, culprit.slowdown, culprit.healthy_compute_ns) == (2, 3.0, None), "against its peers"
+
+
+def test_the_node_is_replaced_when_the_loss_has_paid_for_it() -> None:
+    poor = located(loss=Loss(seconds=12.9, generation=1, counted_iterations=100))
+    assert step(seen(ranks=STRAGGLER), poor)[1] == []
+    rich = located(loss=Loss(seconds=13.0, generation=1, counted_iterations=100))
+    state, actions = step(seen(ranks=STRAGGLER), rich)
+    assert actions == [Prepare(2, "rank 2 computes 3.0x slower")]
+    assert (incident(state).phase, incident(state).applied[-1].loss_seconds) == ("Mitigating", 13.0)
+
+
+def test_configured_and_learned_overheads() -> None:
+    cheap = replace(POLICY, strategies=[("ReplaceNode", 4.0)])
+    assert step(seen(ranks=STRAGGLER), located(), cheap)[1] != []
+    assert step(seen(ranks=STRAGGLER), located(), cheap, overheads={"ReplaceNode": 9.0})[1] == []
+    absent = replace(POLICY, strategies=[("Ignore", None), ("SwapNodes", None)])
+    assert (
+        step(seen(ranks=STRAGGLER), located(loss=Loss(seconds=99.0, generation=1, counted_iterations=100)), absent)[1]
+        == []
+    )
+
+
+def test_no_action_against_a_culprit_that_is_not_slow_right_now() -> None:
+    rich = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
+    flicker = {**STRAGGLER, 2: {**SLOW, "compute_ns": [600 * MS] * 14 + [230 * MS, 600 * MS]}}
+    state, actions = step(seen(ranks=flicker), rich)
+    assert actions == []
+    assert incident(state).phase == "Located"
+
+
+def test_no_spare() -> None:
+    rich = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
+    none = Spares(pool="spares", available=False, message="WarmPool spares has no ready spare")
+    state, actions = step(seen(ranks=STRAGGLER, spares=none), rich)
+    assert actions == []
+    assert incident(state).blocked == "WarmPool spares has no ready spare"
+    assert step(seen(ranks=STRAGGLER), incident(state))[1] != [], "as soon as there is one"
+
+
+def test_observe_writes_it_down_once() -> None:
+    rich = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
+    watching = replace(POLICY, enforce=False)
+    state, actions = step(seen(ranks=STRAGGLER), rich, watching)
+    assert actions == []
+    assert [(one.strategy, one.observed_only) for one in incident(state).applied] == [
+        ("Ignore", False),
+        ("ReplaceNode", True),
+    ]
+    assert step(seen(ranks=STRAGGLER), incident(state), watching)[0].slow == incident(state)
+
+
+def test_relief_is_judged_on_the_culprits_own_compute_time() -> None:
+    healed = {number: {"onset": ONSET, "iteration_ns": [650 * MS] * 16} for number in range(3)}
+    state, actions = step(seen(ranks=healed), located())
+    (closed,) = actions
+    assert isinstance(closed, SlowClosed)
+    assert (state.slow, closed.outcome) == (None, "Relieved")
+    half = {**healed, 2: {**SLOW, "compute_ns": [250 * MS] * 16}}
+    assert step(seen(ranks=half), located())[1] == [], "25 % slower is not relief"
+
+
+MOVING = Replacement(
+    replica=2,
+    pod_name="new",
+    node="spare-1",
+    old_pod_name="gpt2-2",
+    old_pod_uid="uid-2",
+    old_node="node-2",
+    aside=True,
+    at=NOW - 5,
+)
+MITIGATING = located(
+    phase="Mitigating",
+    applied=[Applied(strategy="ReplaceNode", at=NOW - 5, loss_seconds=13.0, overhead_seconds=13.0)],
+)
+
+
+def aside(**fields: Any) -> dict[str, AsideSeen]:
+    return {"new": AsideSeen(pod_name="new", claimed_node="spare-1", **fields)}
+
+
+def test_the_switch_waits_for_the_prepared_pod() -> None:
+    state, actions = step(seen(ranks=STRAGGLER, asides=aside()), MITIGATING, replacements=[MOVING])
+    assert (incident(state).phase, actions) == ("Mitigating", [])
+    state, actions = step(seen(ranks=STRAGGLER, asides=aside(ready=True)), MITIGATING, replacements=[MOVING])
+    assert actions == [Switch(2)]
+    assert (incident(state).phase, incident(state).replaced_by, incident(state).switched_at) == (
+        "Checking",
+        "spare-1",
+        NOW,
+    )
+
+
+@pytest.mark.parametrize(("late", "fields"), [(0.0, {"lost": True}), (200.0, {"message": "ImagePullBackOff"})])
+def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float, fields: dict[str, Any]) -> None:
+    obs = seen(ranks=STRAGGLER, asides=aside(**fields), now=NOW + late)
+    state, actions = step(obs, MITIGATING, replacements=[MOVING])
+    assert actions == [Abandon(2)]
+    assert incident(state).phase == "Located"
+    assert "new" in incident(state).blocked
+    rich = replace(incident(state), loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
+    assert step(seen(ranks=STRAGGLER, now=NOW + late + 59), rich)[1] == []
+    assert step(seen(ranks=STRAGGLER, now=NOW + late + 61), rich)[1] != []
+
+
+def test_relief_during_the_preparation_gives_it_back() -> None:
+    _, actions = step(seen(asides=aside()), MITIGATING, replacements=[MOVING])
+    assert actions[0] == Abandon(2)
+    assert isinstance(actions[1], SlowClosed)
+
+
+CHECKING = located(phase="Checking", switched_at=NOW - 12, replaced_by="spare-1")
+
+
+def after(level_ms: int, iterations: int, **fields: Any) -> Observation:
+    ranks = {
+        number: {"iterations": iterations, "iteration_ns": [level_ms * MS] * min(16, iterations)} for number in range(3)
+    }
+    return seen(ranks=ranks, generation=2, **{"running_seconds": 8.0, **fields})
+
+
+def test_it_helped_and_its_cost_is_learned() -> None:
+    assert step(after(250, 9), CHECKING)[1] == [], "too early to judge"
+    state, (closed,) = step(after(250, 12), CHECKING)
+    assert isinstance(closed, SlowClosed)
+    assert (closed.outcome, state.slow) == ("Helped", None)
+    assert closed.cost_seconds == pytest.approx(12 - 12 * 0.25)
+    assert state.overheads == {"ReplaceNode": pytest.approx(9.0)}
+
+
+def test_it_did_not_help() -> None:
+    state, actions = step(after(600, 12), CHECKING)
+    assert actions == []
+    _, (closed,) = step(after(600, 100, now=NOW + 70, running_seconds=78.0), incident(state))
+    assert isinstance(closed, SlowClosed)
+    assert closed.outcome == "NotHelped"
+
+
+def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
+    stage = {0: {}, 1: {"compute_ns": [200 * MS] * 16}, 2: {"compute_ns": [600 * MS] * 16}}
+    assert locate(seen(ranks=stage), POLICY) is not None
+    assert locate(seen(ranks=stage), replace(POLICY, stages=3)) is None
+
+
+def test_stale_reports_name_nobody() -> None:
+    assert locate(seen(ranks={**STRAGGLER, 2: {**SLOW, "fresh": False}}), POLICY) is None
+
+
+def test_the_cause_comes_with_its_evidence() -> None:
+    throttled = {**STRAGGLER, 2: {**SLOW, "cpu": CpuEvidence(throttled=0.7, healthy_throttled=0.0)}}
+    culprit = locate(seen(ranks=throttled), POLICY)
+    assert culprit is not None
+    assert (culprit.cause, culprit.cause_culprit) == (Cause.CPU_THROTTLING, 0.7)
+    assert (culprit.wait_ns, culprit.peers_wait_ns) == (5 * MS, 405 * MS)

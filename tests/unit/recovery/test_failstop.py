@@ -1,0 +1,179 @@
+"""The ladder for fail-stop: who failed first, what is done, how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.model import Cause, Severity
+from falcon_core.recovery import failstop, machine
+from falcon_core.recovery.faults import rank_fault
+from falcon_core.recovery.observation import (
+    Action,
+    GiveUp,
+    Observation,
+    Recreate,
+    Replace,
+    Restart,
+    SlowClosed,
+    StopClosed,
+)
+from falcon_core.recovery.state import Attempt, RecoveryState, StopIncident
+from falcon_core.recovery.strategies.restart_processes import recent, verdict
+from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
+from tests.unit.recovery.test_failslow import located
+
+FRESH = RecoveryState()
+
+
+def step(obs: Observation, state: RecoveryState = FRESH) -> tuple[RecoveryState, list[Action]]:
+    return failstop.step(state, obs, POLICY)
+
+
+def incident(state: RecoveryState) -> StopIncident:
+    assert state.stop is not None
+    return state.stop
+
+
+def test_nothing_is_wrong() -> None:
+    assert step(seen()) == (FRESH, [])
+
+
+def test_a_killed_rank_precedes_those_that_broke_off_whatever_the_clocks_say() -> None:
+    obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.5), 1: ended(signal=9, at=NOW - 0.1)})
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    assert (fault.rank, fault.cause, fault.node) == (1, Cause.PROCESS_KILLED, "node-1")
+
+
+def test_of_two_alike_the_earlier() -> None:
+    obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.1), 2: ended(exit_code=1, at=NOW - 0.3)})
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    assert fault.rank == 2
+
+
+def test_a_failure_restarts_the_processes_and_opens_an_incident() -> None:
+    state, actions = step(seen(ranks={1: ended(signal=9)}))
+    assert actions == [Restart()]
+    assert incident(state).id == "gpt2-1"
+    assert (incident(state).fault.rank, incident(state).fault.severity) == (1, Severity.SEV2)
+    assert [one.node for one in state.attempts] == ["node-1"]
+
+
+def test_a_report_that_comes_late_shows_who_failed_first() -> None:
+    state, _ = step(seen(ranks={0: ended(exit_code=1, at=NOW - 0.2)}))
+    stopping = seen(
+        ranks={0: ended(exit_code=1, at=NOW - 0.2), 2: ended(signal=11, at=NOW - 0.3)}, running=False, generation=2
+    )
+    state, actions = step(stopping, state)
+    assert actions == []
+    assert (incident(state).fault.rank, incident(state).fault.cause) == (2, Cause.PROCESS_CRASHED)
+
+
+def test_what_we_stopped_ourselves_is_no_failure() -> None:
+    state, _ = step(seen(ranks={0: ended(exit_code=1)}))
+    stopping = seen(ranks={0: ended(exit_code=1), 1: ended(signal=15, at=NOW + 1)}, running=False, generation=2)
+    assert incident(step(stopping, state)[0]).fault.rank == 0
+
+
+def test_a_silent_member_turns_a_broken_collective_into_a_lost_node() -> None:
+    state, _ = step(seen(ranks={0: ended(exit_code=1)}))
+    state, actions = step(
+        seen({2: {"alive": False, "acknowledged": False}}, {0: {}}, running=False, generation=2), state
+    )
+    (action,) = actions
+    assert isinstance(action, Replace)
+    assert (action.replica, action.lost, action.node_not_ready) == (2, True, False)
+    assert (incident(state).fault.cause, incident(state).id) == (Cause.NODE_LOST, "gpt2-1")
+
+
+def test_pods_that_are_gone() -> None:
+    assert step(seen({1: {"pod": "Ended"}}))[1] == [Recreate(1, True)]
+    assert step(seen({1: {"pod": "Gone", "node_usable": False}}))[1] == [Recreate(1, False)]
+    (action,) = step(seen({1: {"pod": "Gone", "node_ready": False}}))[1]
+    assert isinstance(action, Replace)
+    assert action.node_not_ready
+
+
+def test_a_process_that_cannot_be_killed_costs_the_node() -> None:
+    (action,) = step(seen({1: {"stuck": True}}, running=False, generation=2))[1]
+    assert isinstance(action, Replace)
+    assert action.lost
+
+
+@pytest.mark.parametrize(("silent_seconds", "expected"), [(14.0, []), (16.0, [Recreate(1, True)])])
+def test_a_launcher_whose_agent_is_gone_is_not_waited_for_for_ever(
+    silent_seconds: float, expected: list[Action]
+) -> None:
+    obs = seen(
+        {1: {"alive": False, "acknowledged": False, "unacknowledged_seconds": silent_seconds}},
+        {0: ended(signal=9)},
+        running=False,
+        generation=2,
+    )
+    assert step(obs)[1] == expected
+
+
+def test_a_command_that_cannot_be_started() -> None:
+    state, actions = step(seen({0: {"start_error": "execvp python: No such file"}}, {0: {"process": "Unknown"}}))
+    assert actions == [Restart()]
+    assert "No such file" in incident(state).fault.text
+
+
+def test_an_incident_closes_when_iterations_are_seen() -> None:
+    state, _ = step(seen(ranks={1: ended(signal=9, at=NOW - 1)}))
+    starting = seen(ranks={0: {"iterations": 0, "iteration_ns": []}, 1: {"process": "Unknown"}}, generation=2)
+    assert step(starting, state) == (state, [])
+    silent = {number: {"iterations": 0, "iteration_ns": []} for number in range(3)}
+    assert step(seen(ranks=silent, generation=2, running_seconds=3.0), state)[1] == []
+    moving = {number: {"iterations": 4, "iteration_ns": [250_000_000] * 4} for number in range(3)}
+    done, (closed,) = step(seen(ranks=moving, generation=2, running_seconds=3.0, now=NOW + 6), state)
+    assert done.stop is None
+    assert isinstance(closed, StopClosed)
+    assert closed.seconds == pytest.approx(6.0)
+    assert step(seen(ranks=silent, generation=2, running_seconds=21.0), state)[0].stop is None, "untracked programs"
+
+
+def test_a_failure_before_that_recurs_in_the_same_incident() -> None:
+    state, _ = step(seen(ranks={1: ended(signal=9)}))
+    state, actions = step(seen(ranks={1: ended(signal=9)}, generation=2), state)
+    assert actions == [Restart()]
+    assert (incident(state).id, incident(state).recurrences, len(incident(state).done)) == ("gpt2-1", 1, 2)
+
+
+def attempts(*nodes: str, kind: str = "Restart") -> list[Attempt]:
+    return [Attempt(at=NOW - 10, node=node, kind=kind) for node in nodes]  # type: ignore[arg-type]
+
+
+def test_the_budget() -> None:
+    assert verdict(attempts("a", "b"), node="a", restarts=3, program_at_fault=False) == "Restart"
+    assert verdict(attempts("a", "a", "a"), node="a", restarts=3, program_at_fault=False) == "Replace"
+    assert verdict(attempts("a", "b", "a"), node="a", restarts=3, program_at_fault=False) == "GiveUp"
+    assert verdict(attempts("a", "a", "a"), node="a", restarts=3, program_at_fault=True) == "GiveUp"
+    once = [*attempts("a", "a", "a"), *attempts("a", kind="Replace")]
+    assert verdict([*once, *attempts("s", "s")], node="s", restarts=3, program_at_fault=False) == "Restart"
+    assert verdict([*once, *attempts("s", "s", "s")], node="s", restarts=3, program_at_fault=False) == "GiveUp"
+
+
+def test_old_attempts_do_not_count() -> None:
+    assert recent([Attempt(at=NOW - 3601, node="a", kind="Restart")], NOW, 3600) == []
+    assert len(recent([Attempt(at=NOW - 3599, node="a", kind="Restart")], NOW, 3600)) == 1
+
+
+def test_giving_up_says_why_and_where_to_look() -> None:
+    state = replace(FRESH, attempts=attempts("node-0", "node-1", "node-2"))
+    state, actions = step(seen(ranks={1: ended(exit_code=3)}), state)
+    closed, gave_up = actions
+    assert isinstance(closed, StopClosed)
+    assert not closed.resumed
+    assert isinstance(gave_up, GiveUp)
+    assert "exited with code 3" in gave_up.message
+    assert "kubectl logs gpt2-1" in gave_up.message
+    assert state.stop is None
+
+
+def test_a_node_that_is_left_takes_its_slowdown_with_it() -> None:
+    state = replace(FRESH, slow=located(rank=2))
+    state, actions = machine.step(state, seen({2: {"pod": "Gone", "node_ready": False}}), POLICY)
+    assert state.slow is None
+    assert [type(action) for action in actions] == [Replace, SlowClosed]

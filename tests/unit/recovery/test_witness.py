@@ -1,0 +1,74 @@
+"""Whose silence means a dead node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.recovery.observation import Observation
+from falcon_core.recovery.witness import judge
+from tests.unit.recovery.seen import ended, seen
+
+SILENT = {2: {"alive": False}}
+
+
+def lost(obs: Observation) -> list[int]:
+    return [one.replica for one in judge(obs, None).lost]
+
+
+def test_everybody_speaks() -> None:
+    assert judge(seen(), None) == judge(seen(bus_healthy=False), None)
+    assert lost(seen()) == []
+
+
+def test_silence_while_the_peers_advance_is_the_agents() -> None:
+    live = judge(seen(SILENT), None)
+    assert (live.lost, live.agents_lost) == ([], [2])
+
+
+def test_the_nodes_own_word() -> None:
+    (found,) = judge(seen({2: {"alive": False, "node_ready": False}}), None).lost
+    assert (found.replica, found.node_not_ready, found.witness) == (2, True, "node node-2 is NotReady")
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        {0: ended(exit_code=1)},
+        {0: ended(signal=6), 1: ended(exit_code=1)},
+        {0: {"stalled": True}, 1: {"stalled": True}},
+    ],
+)
+def test_peers_that_broke_off_or_stalled_are_the_second_witness(peers: dict[int, dict[str, Any]]) -> None:
+    (found,) = judge(seen(SILENT, peers), None).lost
+    assert (found.replica, found.node_not_ready) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("peers", "why"),
+    [
+        ({0: ended(signal=9), 1: ended(exit_code=1)}, "a peer that was killed explains its peers' failures"),
+        ({0: {"stalled": True}}, "one peer still advances"),
+        ({0: {"stalled": True, "fresh": False}, 1: {"stalled": True, "fresh": False}}, "old reports prove nothing"),
+        ({0: ended(exit_code=1), 2: ended(exit_code=1)}, "its own last report shows how it ended"),
+    ],
+)
+def test_what_is_no_witness(peers: dict[int, dict[str, Any]], why: str) -> None:
+    assert lost(seen(SILENT, peers)) == [], why
+
+
+def test_an_own_session_that_is_not_whole_proves_nothing() -> None:
+    live = judge(seen({2: {"alive": False, "node_ready": False}}, bus_healthy=False), None)
+    assert (live.lost, live.agents_lost) == ([], [])
+    assert "etcd" in live.bus_trouble
+
+
+def test_many_silent_together_are_the_bus() -> None:
+    live = judge(seen({1: {"alive": False}, 2: {"alive": False, "node_ready": False}}), None)
+    assert live.lost == []
+    assert "2 of 3 agents" in live.bus_trouble
+
+
+def test_a_pod_that_is_not_there_is_not_silent() -> None:
+    assert judge(seen({2: {"alive": False, "pod": "Awaited"}}), None).agents_lost == []
