@@ -56,6 +56,17 @@ class Cursor:
             return f"revision {revision} is below {self.seen_revision}"
         return None
 
+    def contradiction(self, revision: int, found: KeyValue | None) -> str | None:
+        """What a linearizable read of the witness at :attr:`witness_revision` says against this history; None: nothing.
+
+        ``revision`` is the cluster's at the time of the read, ``found`` what it found.
+        """
+        if revision < self.seen_revision:
+            return f"revision {revision} is below {self.seen_revision}"
+        if self.witness is not None and found != self.witness:
+            return f"{self.witness.key} at revision {self.witness_revision} is not what it was"
+        return None
+
     def of_cluster(self, cluster_id: int) -> Cursor:
         return replace(self, cluster_id=cluster_id)
 

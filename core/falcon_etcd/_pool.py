@@ -37,6 +37,7 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # a restarted pod has a new address
     ("grpc.keepalive_time_ms", 6_000),  # etcd takes a client that pings more often than every 5 s for an attacker
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # what ends a dead connection in truth; a minute by default
     ("grpc.http2.max_pings_without_data", 0),
 )
 
@@ -54,6 +55,19 @@ def parse_endpoint(endpoint: str, *, tls: bool) -> str:
     if not separator or not host or not port.isdecimal() or "/" in address:
         raise ValueError(f"endpoints: {endpoint!r} is not host:port; write for example etcd.falcon-system:2379")
     return address
+
+
+def choose(candidates: Sequence[tuple[grpc.ChannelConnectivity, bool]]) -> int | None:
+    """The endpoint to use, by state and whether it is demoted; None: wait for one.
+
+    The first connected one; a demoted one only when none of the others is connected or about to be.
+    """
+    for index, (state, demoted) in enumerate(candidates):
+        if state is _READY and not demoted:
+            return index
+    if any(not demoted and state is not _FAILED for state, demoted in candidates):
+        return None
+    return next((index for index, (state, _) in enumerate(candidates) if state is _READY), None)
 
 
 class Endpoint:
@@ -79,6 +93,8 @@ class Endpoint:
 
     def state(self) -> grpc.ChannelConnectivity:
         """The channel's state; an idle channel begins to connect."""
+        if self.closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
         return self.channel.get_state(try_to_connect=True)
 
     async def reload(self) -> None:
@@ -163,8 +179,8 @@ class Pool:
             raise Closed(operation, "", "the client is not open")
         deadline = time.monotonic() + timeout_seconds
         pause, longest = _POLL_SECONDS
-        if (first := self._choose(candidates)) is not None:
-            return first
+        if candidates[0].state() is _READY and candidates[0].demoted_until <= time.monotonic():
+            return candidates[0]
         for endpoint in candidates:
             if endpoint.state() is not _READY:
                 await endpoint.reload()
@@ -175,29 +191,24 @@ class Pool:
                 raise await self._unreachable(candidates, operation, timeout_seconds)
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, longest)
+        if only is None:
+            self._move(chosen, 0)
         return chosen
 
     def _choose(self, candidates: Sequence[Endpoint]) -> Endpoint | None:
-        """The first connected endpoint; a demoted one only when none of the others can be connected."""
         now = time.monotonic()
-        fallback = None
-        others_may_come = False
-        for endpoint in candidates:
-            state = endpoint.state()
-            if endpoint.demoted_until <= now:
-                if state is _READY:
-                    return endpoint
-                others_may_come = others_may_come or state is not _FAILED
-            elif state is _READY and fallback is None:
-                fallback = endpoint
-        return None if others_may_come else fallback
+        index = choose([(endpoint.state(), endpoint.demoted_until > now) for endpoint in candidates])
+        return None if index is None else candidates[index]
 
     def demote(self, endpoint: Endpoint) -> None:
         """It did not answer: the others come first for a while."""
         endpoint.demoted_until = time.monotonic() + _DEMOTED_SECONDS
+        self._move(endpoint, len(self._endpoints))
+
+    def _move(self, endpoint: Endpoint, index: int) -> None:
         if endpoint in self._endpoints:
             self._endpoints.remove(endpoint)
-            self._endpoints.append(endpoint)
+            self._endpoints.insert(index, endpoint)
 
     async def _unreachable(self, candidates: Sequence[Endpoint], operation: str, timeout_seconds: float) -> Unavailable:
         whys = await asyncio.gather(*(endpoint.why() for endpoint in candidates))

@@ -157,10 +157,10 @@ class Watcher:
             response = await self._transport.call(RANGE, request, self._operation)
         except (Compacted, FutureRevision) as error:
             raise _HistoryLostError(error.detail) from None
-        if response.header.revision < cursor.seen_revision:
-            raise _HistoryLostError(f"revision {response.header.revision} is below {cursor.seen_revision}")
-        if [KeyValue.from_proto(kv) for kv in response.kvs] != [witness]:
-            raise _HistoryLostError(f"{witness.key} at revision {cursor.witness_revision} is not what it was")
+        found = KeyValue.from_proto(response.kvs[0]) if response.kvs else None
+        contradiction = cursor.contradiction(response.header.revision, found)
+        if contradiction is not None:
+            raise _HistoryLostError(contradiction)
 
 
 def _event(event: kv_pb2.Event) -> WatchEvent:

@@ -18,22 +18,20 @@ class Relay:
         self._port = free_port()
         self._server: asyncio.Server | None = None
         self._wires: set[asyncio.Task[None]] = set()
-        self._answers = asyncio.Event()
-        self._answers.set()
+        self._epoch = 0
 
     @property
     def endpoint(self) -> str:
         return f"127.0.0.1:{self._port}"
 
     async def restore(self) -> None:
-        """Accept connections (again), and let answers through."""
-        self._answers.set()
+        """Accept connections (again)."""
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 
     def hold_answers(self) -> None:
-        """Requests pass, answers do not."""
-        self._answers.clear()
+        """On the connections that exist, requests pass and answers do not; new ones are not affected."""
+        self._epoch += 1
 
     async def cut(self) -> None:
         """Close every connection and refuse new ones."""
@@ -71,9 +69,10 @@ class Relay:
             writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        epoch = self._epoch
         while data := await reader.read(65_536):
-            if answers:
-                await self._answers.wait()
+            if answers and epoch != self._epoch:
+                await asyncio.Event().wait()
             writer.write(data)
             await writer.drain()
         raise ConnectionResetError("one side closed; close the other")

@@ -131,6 +131,7 @@ async def test_lost_data_turns_authentication_off_and_clients_notice(secured: Et
             secured.start()
             assert await root.auth.status() == AuthStatus(enabled=False, revision=1)
             assert await root.auth.list_users() == ()
+            assert await agent.get(f"{THEIRS}reports/a") is None
             await agent.put(f"{THEIRS}reports/a", b"")
             await add_job(root, "uid-1", OURS)  # before authentication is on, or agents that live are refused meanwhile
             await root.auth.add_role("root")

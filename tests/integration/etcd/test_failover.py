@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from falcon_etcd import Client, TimedOut, Unavailable, WatchEvent
+from falcon_etcd import Client, Closed, TimedOut, Unavailable, WatchEvent
+from falcon_etcd._pool import _OPTIONS
 from tests.integration.etcd.watching import history, watching
 from tests.integration.etcd_server import EtcdServer, free_port
 from tests.integration.relay import Relay
@@ -50,14 +51,37 @@ async def test_nobody_there(client: Client) -> None:
     assert all(endpoint in str(caught.value) for endpoint in endpoints)
 
 
+async def test_closing_the_client_ends_the_wait_for_a_connection() -> None:
+    async with Client([f"127.0.0.1:{free_port()}"], call_timeout_seconds=30) as lonely:
+        waiting = [asyncio.create_task(lonely.get("/a")), asyncio.create_task(anext(lonely.watch_prefix("/a")))]
+        await asyncio.sleep(0.1)
+    for task in waiting:
+        with pytest.raises(Closed, match="the client was closed"):
+            await asyncio.wait_for(task, 5)
+
+
+async def test_closing_the_client_ends_its_calls(etcd: EtcdServer, client: Client) -> None:
+    await client.put("/a", b"")
+    async with etcd.client(call_timeout_seconds=30) as other:
+        await other.get("/a")
+        etcd.pause()
+        waiting = [asyncio.create_task(other.get("/a")), asyncio.create_task(other.put("/a", b""))]
+        await asyncio.sleep(0.1)
+    etcd.resume()
+    for task in waiting:
+        with pytest.raises(Closed, match="the client was closed"):
+            await asyncio.wait_for(task, 5)
+
+
 async def test_a_write_waits_for_etcd_to_come_back(etcd: EtcdServer, client: Client) -> None:
     await client.put("/a", b"1")
     etcd.stop()
-    waiting = asyncio.create_task(client.put("/a", b"2"))
-    await asyncio.sleep(0.3)
-    assert not waiting.done()
-    etcd.start()
-    await waiting
+    async with etcd.client() as other:
+        waiting = asyncio.create_task(other.put("/a", b"2"))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        etcd.start()
+        await waiting
     kv = await client.get("/a")
     assert kv is not None
     assert (kv.value, kv.version) == (b"2", 2)
@@ -99,6 +123,27 @@ async def test_a_call_ends_by_its_deadline(etcd: EtcdServer, client: Client) -> 
             await hasty.get("/a")
         assert not caught.value.maybe_applied
     etcd.resume()
+
+
+async def test_a_dead_connection_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the death of etcd's node: no reset comes, a new connection would work. Pings find out."""
+    pings = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    faster = tuple((name, value // 10 if name in pings else value) for name, value in _OPTIONS)
+    monkeypatch.setattr("falcon_etcd._pool._OPTIONS", faster)
+    server = EtcdServer(tmp_path, arguments=["--grpc-keepalive-min-time", "10ms"])
+    server.start()
+    try:
+        async with server.client() as near, Relay(server.endpoints[0]) as relay, Client([relay.endpoint]) as far:
+            await near.put("/w/a", b"")
+            async with watching(far, "/w/") as recording:
+                relay.hold_answers()
+                await near.put("/w/b", b"")
+                await recording.until_key("/w/b")
+                await far.put("/w/c", b"")
+                await recording.until_key("/w/c")
+            assert len(recording.listings) == 1
+    finally:
+        server.kill()
 
 
 async def test_dead_endpoints_are_passed_over(etcd: EtcdServer) -> None:

@@ -27,6 +27,7 @@ async def test_a_lease_keeps_its_keys_until_it_is_closed(client: Client) -> None
     assert 0 < lease.remaining_seconds <= TTL_SECONDS
     await lease.close()
     assert await client.get("/alive") is None
+    assert not lease.kept
     assert not lease.lost.is_set()
     assert (await client.time_to_live(lease.id)).remaining_seconds == -1
 

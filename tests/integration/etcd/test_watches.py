@@ -134,6 +134,7 @@ async def test_lost_data_is_noticed_even_when_revisions_have_grown_past(
             etcd.wipe()
             etcd.token = token
             etcd.start()
+            assert await client.get("/w/a") is None  # a read is repeated until etcd is back
             for number in range(10):
                 await client.put("/w/a", f"new {number}".encode())
             await relay.restore()

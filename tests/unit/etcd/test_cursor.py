@@ -76,5 +76,13 @@ def test_a_member_that_lags_is_left_to_the_witness() -> None:
     assert Cursor(10, cluster_id=5, witness=kv("/a", 9)).misfit(5, 4, fresh=False) is None
 
 
+def test_a_read_contradicts_when_the_witness_is_missing_or_different_or_the_revision_fell() -> None:
+    cursor = Cursor(10, witness=kv("/a", 7, b"v"))
+    assert cursor.contradiction(9, kv("/a", 7, b"v")) is None
+    assert cursor.contradiction(8, kv("/a", 7, b"v")) == "revision 8 is below 9"
+    for found in (None, kv("/a", 7, b"w"), kv("/a", 6, b"v")):
+        assert cursor.contradiction(9, found) == "/a at revision 9 is not what it was"
+
+
 def test_it_learns_its_cluster() -> None:
     assert Cursor(10).of_cluster(5).misfit(6, 100, fresh=True) == "cluster 6 instead of 5"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
 import pytest
 
 from falcon_etcd import Client, Closed, Tls
-from falcon_etcd._pool import parse_endpoint
+from falcon_etcd._pool import choose, parse_endpoint
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,31 @@ def test_refused(endpoint: str, tls: bool, says: str) -> None:
     with pytest.raises(ValueError, match=r"^endpoints: ") as caught:
         parse_endpoint(endpoint, tls=tls)
     assert says in str(caught.value)
+
+
+READY, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+IDLE, CONNECTING = grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        ([(READY, False), (READY, False)], 0),
+        ([(FAILED, False), (READY, False)], 1),
+        ([(IDLE, False), (CONNECTING, False)], None),
+        ([(READY, True), (READY, False)], 1),
+        ([(READY, True), (CONNECTING, False)], None),
+        ([(READY, True), (IDLE, False)], None),
+        ([(READY, True), (FAILED, False)], 0),
+        ([(READY, True)], 0),
+        ([(CONNECTING, True), (READY, True)], 1),
+        ([(CONNECTING, True), (FAILED, False)], None),
+    ],
+)
+def test_a_demoted_endpoint_is_the_last_resort(
+    candidates: list[tuple[grpc.ChannelConnectivity, bool]], chosen: int | None
+) -> None:
+    assert choose(candidates) == chosen
 
 
 def test_no_endpoints_and_no_time_are_refused() -> None:
