@@ -90,6 +90,7 @@ class Election:
         self._held: Holder | None = None
         self._renewed_at = float("-inf")
         self._changing = asyncio.Lock()
+        self.in_touch = False  # the Lease has been read or written once
 
     @property
     def epoch(self) -> int:
@@ -126,7 +127,9 @@ class Election:
         started = self._clock.monotonic()
         try:
             holder = await asyncio.wait_for(self._leases.read(), RETRY_SECONDS)
+            self.in_touch = True
         except NotFound:
+            self.in_touch = True
             fresh = self._mine(Holder(transitions=0))
             self._hold(await asyncio.wait_for(self._leases.create(fresh), RETRY_SECONDS), started)
             return None

@@ -143,6 +143,10 @@ async def work(
             again = await handle(key)
         except asyncio.CancelledError:
             raise
+        except OSError as error:  # the API server or etcd is out of reach: no fault of ours to trace
+            backoff = queue.failed(key)
+            observe(key, clock.monotonic() - started, False)
+            log.warning("reconcile postponed", key=key, again_seconds=backoff, error=str(error))
         except Exception:
             backoff = queue.failed(key)
             observe(key, clock.monotonic() - started, False)

@@ -197,6 +197,10 @@ class KubeClient:
         await self._fresh_nodes()
         return self._nodes.views()
 
+    def nodes_with(self, taint: str) -> int:
+        """How many nodes are known to carry it."""
+        return sum(taint in node.taints for node in self._nodes.views())
+
     async def _fresh_nodes(self) -> None:
         async with self._listing_nodes:
             now = self._clock.monotonic()

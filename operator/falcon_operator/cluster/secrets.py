@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -29,8 +29,9 @@ class MissingSecret(Exception):  # noqa: N818 - a state of the installation
 class BusCertificates(msgspec.Struct, frozen=True):
     """What the operator needs of them."""
 
-    authority: Pair
+    authority: Pair  # signs client certificates
     root: Pair
+    server_authority: bytes  # PEM; signed etcd's certificate
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -61,23 +62,24 @@ class CertificateStore:
             now,
         )
         root = await self._leaf("root", authority, lambda: certs.issue_client(authority, certs.ROOT_USER, now), (), now)
-        return BusCertificates(authority, root)
+        return BusCertificates(authority, root, authority.cert)
 
     async def read(self) -> BusCertificates:
         """What the owner of an external etcd has put there. Raises :class:`MissingSecret`."""
-        authority = await self._provided("ca", "ca.crt", "ca.key", "the authority that etcd trusts for clients")
-        root = await self._provided("root", "tls.crt", "tls.key", "a client certificate with common name root")
-        return BusCertificates(authority, root)
+        ca = await self._provided("ca", "the authority that etcd trusts for clients", "ca.crt", "ca.key")
+        root = await self._provided("root", "a client certificate of user root", "tls.crt", "tls.key", "ca.crt")
+        return BusCertificates(Pair(ca[0], ca[1]), Pair(root[0], root[1]), root[2])
 
-    async def _provided(self, part: str, cert: str, key: str, what: str) -> Pair:
+    async def _provided(self, part: str, what: str, *keys: str) -> list[bytes]:
         name = f"{self._prefix}-{part}"
         _, data = await self._get(name)
-        if not data.get(cert) or not data.get(key):
+        missing = [key for key in keys if not data.get(key)]
+        if missing:
             raise MissingSecret(
-                f"Secret {self._namespace}/{name} with {cert} and {key} ({what}) is missing or incomplete: create it,"
-                " or let the chart run its own etcd (etcd.enabled=true)"
+                f"Secret {self._namespace}/{name} ({what}) lacks {', '.join(missing)}: create it with"
+                f" {', '.join(keys)}, or let the chart run its own etcd (etcd.enabled=true)"
             )
-        return Pair(data[cert], data[key])
+        return [data[key] for key in keys]
 
     async def _authority(self, now: dt.datetime) -> Pair:
         name = f"{self._prefix}-ca"
@@ -92,7 +94,9 @@ class CertificateStore:
                 return fresh
         raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
 
-    async def _leaf(self, part: str, authority: Pair, make: Any, names: tuple[str, ...], now: dt.datetime) -> Pair:
+    async def _leaf(
+        self, part: str, authority: Pair, make: Callable[[], Pair], names: tuple[str, ...], now: dt.datetime
+    ) -> Pair:
         name = f"{self._prefix}-{part}"
         for _ in range(_ATTEMPTS):
             version, data = await self._get(name)

@@ -1,0 +1,1 @@
+"""The operator's side of etcd: session, access, reports, plans."""

@@ -1,0 +1,38 @@
+"""Whether the operator hears etcd. Pure.
+
+A read that is answered proves nothing about the watch. So the leader writes a heartbeat each second and waits for it in
+its own watch: events arrive in the order of their revisions, so one heartbeat back means that everything before it has
+been seen.
+"""
+
+from __future__ import annotations
+
+HEARTBEAT_SECONDS = 1.0
+SILENCE_SECONDS = 3.0  # without a heartbeat of ours: the session is broken
+RESTORED_GRACE_SECONDS = 10.0  # after lost data agents need a moment until their keys are back
+
+
+class SessionHealth:
+    """Since when the session has been whole. All times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._heard_at = float("-inf")
+        self._not_before = float("-inf")
+
+    def heard(self, now: float) -> None:
+        """Our own heartbeat came back."""
+        if self._since is None or now - self._heard_at > SILENCE_SECONDS:
+            self._since = now
+        self._heard_at = now
+
+    def lost_data(self, now: float) -> None:
+        """What is missing now proves nothing for a while."""
+        self._since = None
+        self._not_before = now + RESTORED_GRACE_SECONDS
+
+    def healthy_since(self, now: float) -> float | None:
+        """None while the session is broken or has just been restored."""
+        if self._since is None or now - self._heard_at > SILENCE_SECONDS or now < self._not_before:
+            return None
+        return max(self._since, self._not_before)

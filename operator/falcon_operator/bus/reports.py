@@ -1,0 +1,200 @@
+"""What agents reported, as the watch tells it. Pure.
+
+A listing replaces everything, except after etcd lost its data: then agents have not died, they have only not written
+yet. Their last summaries are kept, and their liveness counts as given for a grace time.
+
+A job may write what it likes under its own prefix, so sizes and numbers are bounded: it can blind the operator to
+itself, and to nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey, ReportKey, parse_report
+from falcon_core.wire.messages import Summary
+from falcon_etcd import KeyValue, Relisted, WatchEvent
+from falcon_operator.bus.health import RESTORED_GRACE_SECONDS
+from falcon_operator.ports import JobReports, Received
+
+MAX_SUMMARY_BYTES = 262_144
+MAX_PODS = 4_096  # a job; of more, the later ones are not read
+OLD = float("-inf")  # received at an unknown time before this session
+_decoder = msgspec.json.Decoder(Summary)
+
+
+class _Job:
+    """One job's part of the cache."""
+
+    def __init__(self, key: JobKey) -> None:
+        self.key = key
+        self.summaries: dict[str, Received] = {}
+        self.alive: set[str] = set()
+        self.gone_since: dict[str, float] = {}
+        self.awaited: dict[str, float] = {}  # alive before the data was lost → until when that counts
+        self.plan = b""
+
+
+class ReportsCache:
+    """By job uid. ``apply`` takes over what the watch yields and names the jobs that changed."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Job] = {}
+        self._history: int | None = None  # the leader key's creation: it changes when etcd loses its data
+        self.leader = b""
+        self.rejected = 0  # reports that could not be read
+
+    def apply(self, event: Relisted | WatchEvent, now: float) -> set[JobKey]:
+        """Take over a listing or a change."""
+        if isinstance(event, Relisted):
+            return self._relisted(event.kvs, now)
+        changed = self._changed(event, now)
+        return set() if changed is None else {changed}
+
+    def lost_data(self, kvs: Iterable[KeyValue]) -> bool:
+        """Whether a listing shows another history than the one seen so far."""
+        leader = next((kv for kv in kvs if kv.key == LEADER_KEY), None)
+        return self._history is not None and (leader is None or leader.create_revision != self._history)
+
+    def reports(self, job_uid: str, healthy_since: float | None, now: float) -> JobReports:
+        """What is known of one job."""
+        job = self._jobs.get(job_uid)
+        if job is None:
+            return JobReports(session_healthy_since_seconds=healthy_since)
+        awaited = {pod for pod, until in job.awaited.items() if now < until}
+        missing = {pod: until for pod, until in job.awaited.items() if pod not in awaited}
+        return JobReports(
+            summaries=dict(job.summaries),
+            alive=frozenset(job.alive | awaited),
+            gone_since_seconds={**job.gone_since, **missing},
+            session_healthy_since_seconds=healthy_since,
+        )
+
+    def plan(self, key: JobKey) -> bytes:
+        """The plan as stored; empty where none is."""
+        job = self._jobs.get(key.uid)
+        return job.plan if job is not None and job.key == key else b""
+
+    def forget(self, job_uid: str) -> None:
+        self._jobs.pop(job_uid, None)
+
+    def jobs(self) -> Sequence[JobKey]:
+        """Jobs that have any key."""
+        return [job.key for job in self._jobs.values()]
+
+    def agents(self) -> int:
+        """Liveness keys that stand."""
+        return sum(len(job.alive) for job in self._jobs.values())
+
+    # -- listings ----------------------------------------------------------------------------------------------------
+
+    def _relisted(self, kvs: Sequence[KeyValue], now: float) -> set[JobKey]:
+        lost = self.lost_data(kvs)
+        before, self._jobs = self._jobs, {}
+        self.leader, self._history = b"", self._history if lost else None
+        alive = {kv.key for kv in kvs if kv.key.endswith("/alive")}
+        for kv in kvs:
+            self._put(kv, OLD if f"{kv.key.rpartition('/')[0]}/alive" not in alive else now)
+        for uid, old in before.items():
+            self._carry_over(uid, old, now, lost=lost)
+        return {job.key for job in (*before.values(), *self._jobs.values())}
+
+    def _carry_over(self, uid: str, old: _Job, now: float, *, lost: bool) -> None:
+        """What was known before a listing and is not in it."""
+        if uid not in self._jobs and not lost:
+            return
+        job = self._jobs.setdefault(uid, _Job(old.key))
+        for pod, received in old.summaries.items():
+            new = job.summaries.get(pod)
+            if (new is None and lost) or (new is not None and new.summary == received.summary):
+                job.summaries[pod] = received
+        vanished = (old.alive | old.awaited.keys()) - job.alive
+        if lost:
+            job.awaited = {pod: old.awaited.get(pod, now + RESTORED_GRACE_SECONDS) for pod in vanished}
+        else:
+            job.gone_since = {pod: old.awaited.get(pod, now) for pod in vanished}
+        job.gone_since |= {pod: since for pod, since in old.gone_since.items() if pod not in job.alive}
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def _changed(self, event: WatchEvent, now: float) -> JobKey | None:
+        return self._put(event.kv, now) if event.type == "put" else self._delete(event.kv.key, now)
+
+    def _put(self, kv: KeyValue, received_at: float) -> JobKey | None:
+        if kv.key == LEADER_KEY:
+            self.leader, self._history = kv.value, kv.create_revision
+            return None
+        report = parse_report(kv.key)
+        if report is None:
+            self._put_plan(kv)
+            return None
+        job = self._job(report)
+        if job is None:
+            return None
+        if report.leaf == "alive":
+            job.alive.add(report.pod_uid)
+            job.gone_since.pop(report.pod_uid, None)
+            job.awaited.pop(report.pod_uid, None)
+            return job.key
+        summary = self._decode(report.pod_uid, kv.value)
+        if summary is None:
+            return None
+        job.summaries[report.pod_uid] = Received(summary=summary, at_seconds=received_at)
+        return job.key
+
+    def _delete(self, key: str, now: float) -> JobKey | None:
+        if key == LEADER_KEY:
+            self.leader = b""
+            return None
+        report = parse_report(key)
+        if report is None:
+            if (planned := _plan_key(key)) is not None and planned.uid in self._jobs:
+                self._jobs[planned.uid].plan = b""
+            return None
+        job = self._jobs.get(report.job.uid)
+        if job is None:
+            return None
+        if report.leaf == "summary":
+            job.summaries.pop(report.pod_uid, None)
+            return job.key
+        job.alive.discard(report.pod_uid)
+        job.awaited.pop(report.pod_uid, None)
+        job.gone_since[report.pod_uid] = now
+        return job.key
+
+    def _put_plan(self, kv: KeyValue) -> None:
+        key = _plan_key(kv.key)
+        if key is not None:
+            self._jobs.setdefault(key.uid, _Job(key)).plan = kv.value
+
+    def _job(self, report: ReportKey) -> _Job | None:
+        job = self._jobs.setdefault(report.job.uid, _Job(report.job))
+        if job.key != report.job:  # another job's prefix with this one's uid
+            self.rejected += 1
+            return None
+        known = report.pod_uid in job.summaries or report.pod_uid in job.alive
+        if not known and len(job.summaries.keys() | job.alive) >= MAX_PODS:
+            self.rejected += 1
+            return None
+        return job
+
+    def _decode(self, pod_uid: str, value: bytes) -> Summary | None:
+        if len(value) <= MAX_SUMMARY_BYTES:
+            try:
+                summary = _decoder.decode(value)
+            except msgspec.MsgspecError:
+                pass
+            else:
+                if summary.pod_uid == pod_uid:
+                    return summary
+        self.rejected += 1
+        return None
+
+
+def _plan_key(key: str) -> JobKey | None:
+    parts = key.removeprefix(ROOT).split("/")
+    if not key.startswith(ROOT) or len(parts) != 5 or parts[3:] != ["commands", "plan"]:
+        return None
+    return JobKey(parts[0], parts[1], parts[2])

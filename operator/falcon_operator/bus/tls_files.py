@@ -1,0 +1,23 @@
+"""The operator's own certificate as files: so the etcd client takes it, and takes it up when it is renewed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from falcon_etcd import Tls
+from falcon_operator.certs import Pair
+
+
+def write(folder: Path, server_authority: bytes, own: Pair) -> Tls:
+    """Write or replace the files; a reader sees each whole. The key is readable to this user alone."""
+    paths = {"ca.crt": server_authority, "tls.crt": own.cert, "tls.key": own.key}
+    for name, content in paths.items():
+        target = folder / name
+        if target.exists() and target.read_bytes() == content:
+            continue
+        fresh = folder / f".{name}"
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        fresh.replace(target)
+    return Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")

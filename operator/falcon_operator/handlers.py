@@ -1,0 +1,179 @@
+"""kopf wiring: an event puts keys in the queue and voids what was read before. Nothing is decided here.
+
+``on.event`` handlers alone: kopf then needs no finalizer, no annotation, no peering and posts no events. Pods are
+selected on the server. Events may be missed or come twice; the periodic resync and level-triggered reconciles make up
+for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+import kopf
+from kubernetes.aio.client import Configuration
+
+from falcon_operator.api import GROUP, LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE, VERSION
+from falcon_operator.cluster.views import JobSketch, sketch
+from falcon_operator.metrics import Metrics, job_figures
+from falcon_operator.queue import KeyedQueue
+from falcon_operator.work import Key, job_key, pool_key
+
+POD_SELECTOR = f"{LABEL_ROLE} in (trainer,burn-in)"
+Body = Mapping[str, Any]
+
+
+class Caches(Protocol):
+    """What the Kubernetes client keeps of earlier answers."""
+
+    def job_changed(self, namespace: str, name: str) -> None: ...
+
+    def pod_changed(self, job_uid: str) -> None: ...
+
+    def pool_changed(self) -> None: ...
+
+    def node_changed(self, body: Any, *, deleted: bool) -> bool: ...
+
+
+class Router:
+    """Which keys an event concerns. It remembers which jobs stand on which nodes and name which pool."""
+
+    def __init__(self, queue: KeyedQueue[Key], caches: Caches, metrics: Metrics) -> None:
+        self._queue = queue
+        self._caches = caches
+        self._metrics = metrics
+        self._jobs: dict[tuple[str, str], JobSketch] = {}
+        self._pools: set[str] = set()
+
+    def job(self, body: Body, *, deleted: bool) -> None:
+        one = sketch(body)
+        name = (one.namespace, one.name)
+        if deleted:
+            self._jobs.pop(name, None)
+        else:
+            self._jobs[name] = one
+        self._metrics.job(name, None if deleted else job_figures(body))
+        self._caches.job_changed(*name)
+        self._queue.add(job_key(*name))
+        if (deleted or one.over) and one.pool:
+            self._queue.add(pool_key(one.pool))  # its spares may be free again
+
+    def pod(self, body: Body) -> None:
+        metadata = body.get("metadata") or {}
+        labels = metadata.get("labels") or {}
+        if LABEL_JOB in labels:
+            self._caches.pod_changed(labels.get(LABEL_JOB_UID, ""))
+            self._queue.add(job_key(metadata["namespace"], labels[LABEL_JOB]))
+        if LABEL_POOL in labels:
+            self._pool_concerns(labels[LABEL_POOL])
+
+    def pool(self, body: Body, *, deleted: bool) -> None:
+        name = body["metadata"]["name"]
+        (self._pools.discard if deleted else self._pools.add)(name)
+        spares = (body.get("status") or {}).get("spares") or []
+        ready = sum(spare.get("state") == "Ready" for spare in spares)
+        self._metrics.pool(name, None if deleted else ready, (body.get("spec") or {}).get("size", 0))
+        self._caches.pool_changed()
+        self._pool_concerns(name)
+
+    def node(self, body: Body, *, deleted: bool) -> None:
+        if not self._caches.node_changed(body, deleted=deleted):
+            return  # a heartbeat
+        node = body["metadata"]["name"]
+        for (namespace, name), one in self._jobs.items():
+            if node in one.nodes:
+                self._queue.add(job_key(namespace, name))
+        for pool in self._pools:
+            self._queue.add(pool_key(pool))
+
+    def _pool_concerns(self, pool: str) -> None:
+        self._queue.add(pool_key(pool))
+        for (namespace, name), one in self._jobs.items():
+            if one.pool == pool and not one.over:
+                self._queue.add(job_key(namespace, name))
+
+
+def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRegistry:
+    """kopf's handlers and its way to the API server, which is ours."""
+    registry = kopf.OperatorRegistry()
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await connection_info(configuration)
+
+    async def on_job(event: kopf.RawEvent, **_: Any) -> None:
+        router.job(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
+
+    async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
+        router.pod(cast(Body, event["object"]))
+
+    async def on_pool(event: kopf.RawEvent, **_: Any) -> None:
+        router.pool(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
+
+    async def on_node(event: kopf.RawEvent, **_: Any) -> None:
+        router.node(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
+
+    kopf.on.login(registry=registry)(login)
+    kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)(on_job)
+    kopf.on.event("", "v1", "pods", registry=registry)(on_pod)
+    kopf.on.event(GROUP, VERSION, "warmpools", registry=registry)(on_pool)
+    kopf.on.event("", "v1", "nodes", registry=registry)(on_node)
+    return registry
+
+
+async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
+    """The same server and credentials as our own client's; asked for again when a token has run out."""
+    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    scheme, _, token = (header or "").rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        ca_data=configuration.ca_cert_data,
+        insecure=not configuration.verify_ssl,
+        username=configuration.username or None,
+        password=configuration.password or None,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+    )
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # the right to watch CRDs is not ours, and not needed
+    settings.peering.standalone = True
+    settings.process.ultimate_exiting_timeout = None
+    settings.watching.connect_timeout = 10.0
+    settings.watching.chunk_size = 500
+    settings.watching.label_selectors["", "v1", "pods"] = POD_SELECTOR
+    settings.networking.request_timeout = 30.0
+    return settings
+
+
+async def watch(
+    router: Router, configuration: Configuration, namespaces: tuple[str, ...], handle_signals: Callable[[], None]
+) -> None:
+    """Run kopf in this loop until cancelled; nothing of it is left then.
+
+    Its own runner is not used: at its end that cancels every task of the process that began after it. It takes the
+    process's signals for itself, too; ``handle_signals`` takes them back.
+    """
+    tasks = await kopf.spawn_tasks(
+        registry=registry_of(router, configuration),
+        settings=kopf_settings(),
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+    )
+    handle_signals()
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        raise RuntimeError("the watches ended by themselves")
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,194 @@
+"""What the leading replica does: certificates, bus, watches, workers, resync, side by side until one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from kubernetes.aio.client import Configuration
+
+from falcon_core.wire.keys import JobKey
+from falcon_etcd import Client
+from falcon_operator import handlers
+from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
+from falcon_operator.bus import tls_files
+from falcon_operator.bus.bus import EtcdBus
+from falcon_operator.clock import Clock
+from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
+from falcon_operator.cluster.views import Unreadable
+from falcon_operator.election import Election
+from falcon_operator.metrics import Metrics, Readings
+from falcon_operator.pool_reconciler import PoolReconciler
+from falcon_operator.ports import Conflict, NotFound
+from falcon_operator.queue import KeyedQueue, work
+from falcon_operator.reconcile.pool import PoolSettings
+from falcon_operator.reconciler import JobReconciler
+from falcon_operator.settings import Settings
+from falcon_operator.work import Key, job_key, pool_key
+
+WORKERS = 4
+PAUSE_SECONDS = 0.2  # between two looks at one object
+RESYNC_SECONDS = 30.0
+RENEWAL_SECONDS = 6 * 3600.0
+RETRY_SECONDS = 2.0
+CALL_SECONDS = 2.0
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+class Leader:
+    """One leadership."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        configuration: Configuration,
+        kube: KubeClient,
+        store: CertificateStore,
+        election: Election,
+        metrics: Metrics,
+        clock: Clock,
+        folder: Path,
+    ) -> None:
+        self._settings = settings
+        self._configuration = configuration
+        self._kube = kube
+        self._store = store
+        self._election = election
+        self._metrics = metrics
+        self._clock = clock
+        self._folder = folder  # for certificates, private to this process
+        self._known: list[Key] = []  # at the last resync
+        self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
+        self._pools = PoolReconciler(
+            kube,
+            PoolSettings(
+                namespace=settings.namespace,
+                agent_image=settings.agent_image,
+                image_pull_policy=settings.agent_image_pull_policy,
+            ),
+            clock,
+        )
+
+    async def run(self, handle_signals: Callable[[], None]) -> None:
+        """Until cancelled, or until something fails for good. Raises ``LeadershipLost`` among others, in a group."""
+        certificates = await self._insist("certificates", self._certificates)
+        tls = tls_files.write(self._folder, certificates.server_authority, certificates.root)
+        router = handlers.Router(self._queue, self._kube, self._metrics)
+        async with Client(self._settings.etcd_endpoints, tls, CALL_SECONDS) as client:
+            bus = EtcdBus(
+                client,
+                self._election,
+                certificates,
+                self._clock,
+                identity=self._settings.identity,
+                on_change=self._job_reported,
+                on_restored=self._look_at_all,
+                live_jobs=self._live_jobs,
+            )
+            jobs = JobReconciler(self._kube, bus, self._settings, self._metrics, self._clock)
+            self._metrics.readings = lambda: self._read(bus)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(bus.run(), name="bus")
+                tasks.create_task(self._renew(), name="renewal")
+                await self._insist("the API's definitions", self._resync)
+                tasks.create_task(
+                    handlers.watch(router, self._configuration, self._settings.watch_namespaces, handle_signals),
+                    name="watch",
+                )
+                tasks.create_task(self._resync_always(), name="resync")
+                for number in range(WORKERS):
+                    tasks.create_task(
+                        work(self._queue, lambda key: self._handle(jobs, key), self._observe, self._clock),
+                        name=f"worker-{number}",
+                    )
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    async def _handle(self, jobs: JobReconciler, key: Key) -> float | None:
+        try:
+            if key.kind == "TrainingJob":
+                return await jobs.reconcile(key.namespace, key.name)
+            return await self._pools.reconcile(key.name)
+        except Unreadable as error:
+            log.warning("unreadable", kind=key.kind, namespace=key.namespace, name=key.name, error=str(error))
+            await self._kube.tell_unreadable(key.kind, error)
+            return None
+
+    def _observe(self, key: Key, seconds: float, success: bool) -> None:
+        self._metrics.reconciled(key.kind, seconds, success)
+
+    def _job_reported(self, key: JobKey) -> None:
+        self._queue.add(job_key(key.namespace, key.name))
+
+    def _look_at_all(self) -> None:
+        """Every plan has to be published again."""
+        self._look_at(self._known, spread_seconds=0.0)
+
+    # -- resync ------------------------------------------------------------------------------------------------------
+
+    async def _resync_always(self) -> None:
+        while True:
+            await asyncio.sleep(RESYNC_SECONDS)
+            try:
+                await self._resync()
+            except (OSError, NotFound) as error:
+                log.warning("resync failed", error=str(error))
+
+    async def _resync(self) -> None:
+        """All jobs, all pools, and pools that are gone but have left their taint on a node."""
+        jobs = [job_key(job.namespace, job.name) for job in await self._kube.sketch_jobs()]
+        pools = {pool.metadata.name for pool in await self._kube.list_pools()}
+        pools |= {node.taints[TAINT_SPARE] for node in await self._kube.list_nodes() if TAINT_SPARE in node.taints}
+        self._known = [*jobs, *map(pool_key, sorted(pools))]
+        self._look_at(self._known, spread_seconds=RESYNC_SECONDS / 2)
+
+    def _look_at(self, keys: list[Key], spread_seconds: float) -> None:
+        for index, key in enumerate(keys):
+            self._queue.add(key, spread_seconds * index / len(keys))
+
+    async def _live_jobs(self) -> frozenset[str]:
+        return frozenset(job.uid for job in await self._kube.sketch_jobs())
+
+    # -- certificates ------------------------------------------------------------------------------------------------
+
+    async def _certificates(self) -> BusCertificates:
+        if not self._settings.etcd_managed:
+            return await self._store.read()
+        now = dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
+        return await self._store.ensure(self._settings.etcd_server_names, now)
+
+    async def _renew(self) -> None:
+        """The etcd client takes up new files by itself; another authority takes a restart, for agents too."""
+        while True:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            fresh = await self._insist("certificates", self._certificates)
+            tls_files.write(self._folder, fresh.server_authority, fresh.root)
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    async def _insist(self, what: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works: what is missing may come."""
+        for attempt in itertools.count():
+            try:
+                return await do()
+            except (OSError, NotFound, Conflict, MissingSecret) as error:
+                if attempt % 15 == 0:
+                    log.warning("waiting", what=what, error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+        raise AssertionError("unreachable")
+
+    def _read(self, bus: EtcdBus) -> Readings:
+        return Readings(
+            bus_healthy=bus.healthy,
+            agents=bus.agents,
+            rejected_reports=bus.rejected_reports,
+            queue_depth=len(self._queue),
+            fenced_nodes=self._kube.nodes_with(TAINT_FENCED),
+        )

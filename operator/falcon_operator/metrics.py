@@ -1,0 +1,183 @@
+"""Prometheus metrics. Figures of jobs and pools are read off their last known status at each scrape.
+
+What a job's status counts (restarts, replacements) is durable and therefore exported from there; what this process
+counts (reconciles, events, incidents seen) starts again with it, as counters may.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+JobName = tuple[str, str]
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one job's status."""
+
+    uid: str
+    state: str = ""
+    current_seconds: float | None = None
+    healthy_seconds: float | None = None
+    restarts: int = 0
+    replacements: int = 0
+    diagnoses: tuple[tuple[str, str, str], ...] = ()  # id, kind, cause
+
+
+def job_figures(body: Mapping[str, Any]) -> JobFigures:
+    """From an object's decoded body. A status that another version wrote may lack anything."""
+    status = _dict(body.get("status"))
+    iterations, counters = _dict(status.get("iterations")), _dict(status.get("counters"))
+    notes = status.get("diagnoses")
+    return JobFigures(
+        uid=str(_dict(body.get("metadata")).get("uid", "")),
+        state=str(status.get("state") or "Pending"),
+        current_seconds=_seconds(iterations.get("currentMicroseconds")),
+        healthy_seconds=_seconds(iterations.get("healthyMicroseconds")),
+        restarts=_whole(counters.get("restarts")),
+        replacements=_whole(counters.get("replacements")),
+        diagnoses=tuple(
+            (str(note.get("id")), str(note.get("what", "")).partition(",")[0], str(note.get("cause") or "Unknown"))
+            for note in (notes if isinstance(notes, list) else [])
+            if isinstance(note, dict)
+        ),
+    )
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """What the parts of a leading operator say of themselves when asked."""
+
+    bus_healthy: bool
+    agents: int
+    rejected_reports: int
+    queue_depth: int
+    fenced_nodes: int
+
+
+class Metrics:
+    """One process's. ``text`` of ``registry`` is what /metrics serves."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leading = False
+        self.readings: Callable[[], Readings] | None = None  # while this process leads
+        self._jobs: dict[JobName, JobFigures] = {}
+        self._pools: dict[str, tuple[int, int]] = {}  # ready, size
+        self._incidents: Tally[tuple[str, str]] = Tally()
+        self._seen: dict[str, set[str]] = {}  # job uid → diagnosis ids
+        self._reconciles = Histogram(
+            "falcon_reconcile_seconds",
+            "Duration of one look at an object.",
+            ["kind"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._errors = Counter(
+            "falcon_reconcile_errors", "Looks that failed and are repeated.", ["kind"], registry=self.registry
+        )
+        self._events = Counter(
+            "falcon_events", "Turning points of jobs, by the reason of their Event.", ["reason"], registry=self.registry
+        )
+        self.registry.register(self)
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def event(self, reason: str) -> None:
+        """A turning point of some job (the Event's reason)."""
+        self._events.labels(reason).inc()
+
+    def reconciled(self, kind: str, seconds: float, success: bool) -> None:
+        self._reconciles.labels(kind).observe(seconds)
+        if not success:
+            self._errors.labels(kind).inc()
+
+    def job(self, name: JobName, figures: JobFigures | None) -> None:
+        """The job's status changed; None: it is gone."""
+        if figures is None:
+            gone = self._jobs.pop(name, None)
+            self._seen.pop(gone.uid if gone else "", None)
+            return
+        self._jobs[name] = figures
+        seen = self._seen.setdefault(figures.uid, set())
+        for id_, kind, cause in figures.diagnoses:
+            if id_ not in seen:
+                seen.add(id_)
+                self._incidents[(kind, cause)] += 1
+
+    def pool(self, name: str, ready: int | None, size: int = 0) -> None:
+        """The pool's status changed; None: it is gone."""
+        if ready is None:
+            self._pools.pop(name, None)
+        else:
+            self._pools[name] = (ready, size)
+
+    # -- what is read at a scrape ------------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        """prometheus_client's collector."""
+        yield GaugeMetricFamily("falcon_leading", "1 where this replica leads.", value=float(self.leading))
+        yield from self._of_jobs()
+        yield from self._of_pools()
+        incidents = CounterMetricFamily("falcon_incidents", "Diagnoses, by kind and cause.", labels=["kind", "cause"])
+        for labels, count in self._incidents.items():
+            incidents.add_metric(list(labels), count)
+        yield incidents
+        if self.readings is not None:
+            yield from _of_readings(self.readings())
+
+    def _of_jobs(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("falcon_jobs", "TrainingJobs, by state.", labels=["state"])
+        for state, count in sorted(Tally(job.state for job in self._jobs.values()).items()):
+            states.add_metric([state], count)
+        yield states
+        labels = ["namespace", "job"]
+        current = GaugeMetricFamily("falcon_job_iteration_seconds", "Iteration time now.", labels=labels)
+        healthy = GaugeMetricFamily(
+            "falcon_job_healthy_iteration_seconds", "Iteration time while healthy.", labels=labels
+        )
+        restarts = CounterMetricFamily("falcon_job_restarts", "Restarts of the processes.", labels=labels)
+        replacements = CounterMetricFamily("falcon_job_replacements", "Nodes replaced.", labels=labels)
+        for name, job in self._jobs.items():
+            if job.current_seconds is not None:
+                current.add_metric(name, job.current_seconds)
+            if job.healthy_seconds is not None:
+                healthy.add_metric(name, job.healthy_seconds)
+            restarts.add_metric(name, job.restarts)
+            replacements.add_metric(name, job.replacements)
+        yield from (current, healthy, restarts, replacements)
+
+    def _of_pools(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily("falcon_pool_ready_spares", "Spares that are ready and free.", labels=["pool"])
+        size = GaugeMetricFamily("falcon_pool_size", "Spares that shall be kept free.", labels=["pool"])
+        for name, (count, wanted) in self._pools.items():
+            ready.add_metric([name], count)
+            size.add_metric([name], wanted)
+        yield from (ready, size)
+
+
+def _of_readings(now: Readings) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "falcon_etcd_session_healthy", "1 while heartbeats come back through the watch.", value=float(now.bus_healthy)
+    )
+    yield GaugeMetricFamily("falcon_agents", "Agents whose liveness key stands.", value=now.agents)
+    yield CounterMetricFamily("falcon_reports_rejected", "Reports that could not be read.", value=now.rejected_reports)
+    yield GaugeMetricFamily("falcon_queue_depth", "Objects that wait for their turn.", value=now.queue_depth)
+    yield GaugeMetricFamily("falcon_fenced_nodes", "Nodes with Falcon's fence.", value=now.fenced_nodes)
+
+
+def _dict(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _seconds(microseconds: Any) -> float | None:
+    return microseconds / 1e6 if isinstance(microseconds, int | float) else None
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,129 @@
+"""The shell around ``reconcile/pool.py``: observe → decide → write the status → carry out its effects."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.clock import Clock
+from falcon_operator.cluster.views import JobSketch
+from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, PodView, Rejected
+from falcon_operator.reconcile.burn_in import ROLE_BURN_IN
+from falcon_operator.reconcile.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.reconcile.pool import PoolDecision, PoolSettings, PoolSnapshot, abandoned, decide_pool
+from falcon_operator.reconcile.snapshot import ROLE_TRAINER
+
+CONFLICT_SECONDS = 0.1
+REFUSED_SECONDS = 5.0
+log = structlog.get_logger(__name__)
+
+
+class Kube(Protocol):
+    """The calls that a pool needs."""
+
+    async def get_pool(self, name: str) -> WarmPool | None: ...
+
+    async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool: ...
+
+    async def list_nodes(self) -> list[NodeView]: ...
+
+    async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]: ...
+
+    async def list_watched_pods(self, labels: dict[str, str]) -> list[PodView]: ...
+
+    async def sketch_jobs(self) -> list[JobSketch]: ...
+
+    async def create_pod(self, manifest: Manifest) -> PodView: ...
+
+    async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None: ...
+
+    async def taint_node(self, node: str, key: str, value: str) -> None: ...
+
+    async def untaint_node(self, node: str, key: str) -> None: ...
+
+    async def record_event(self, regarding: WarmPool, type_: str, reason: str, note: str) -> None: ...
+
+
+class PoolReconciler:
+    """Brings one pool at a time closer to its spec."""
+
+    def __init__(self, kube: Kube, settings: PoolSettings, clock: Clock) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._clock = clock
+
+    async def reconcile(self, name: str) -> float | None:
+        """One look; returns when to look again (seconds), None if only a change makes it worth while."""
+        pool = await self._kube.get_pool(name)
+        if pool is None or pool.metadata.deletion_timestamp:
+            for effect in abandoned(name, await self._kube.list_nodes()):
+                await self._do(effect)
+            return None
+        try:
+            decision = decide_pool(await self._observe(pool))
+            await self._write(pool, decision)
+            for effect in decision.effects:
+                await self._do(effect)
+        except Rejected as error:
+            log.warning("refused", pool=name, error=str(error))
+            return REFUSED_SECONDS
+        except (Conflict, NotFound):
+            return CONFLICT_SECONDS
+        return decision.again_seconds
+
+    async def _observe(self, pool: WarmPool) -> PoolSnapshot:
+        name = pool.metadata.name
+        trainers = await self._kube.list_watched_pods({LABEL_ROLE: ROLE_TRAINER})
+        jobs = await self._kube.sketch_jobs()  # after the pool: a claim's job stands in it
+        return PoolSnapshot(
+            pool=pool,
+            nodes={node.name: node for node in await self._kube.list_nodes()},
+            burn_ins=await self._kube.list_pods(self._settings.namespace, {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: name}),
+            busy=frozenset(pod.node for pod in trainers if pod.node and pod.phase not in ("Succeeded", "Failed")),
+            live_jobs=frozenset(job.uid for job in jobs if not job.over),
+            settings=self._settings,
+            now=self._clock.unix(),
+        )
+
+    async def _write(self, pool: WarmPool, decision: PoolDecision) -> None:
+        if decision.status == pool.status:
+            return
+        await self._kube.write_pool_status(pool, decision.status)
+        before = {one.node: one for one in pool.status.spares}
+        for spare in decision.status.spares:
+            told = _event(before.get(spare.node), spare)
+            if told is not None:
+                log.info("spare", pool=pool.metadata.name, node=spare.node, state=spare.state, message=spare.message)
+                await self._kube.record_event(pool, *told)
+
+    async def _do(self, effect: Effect) -> None:
+        match effect:
+            case TaintNode(node=node, key=key, value=value):
+                await self._kube.taint_node(node, key, value)
+            case UntaintNode(node=node, key=key):
+                await self._kube.untaint_node(node, key)
+            case CreatePod(manifest=manifest):
+                await self._kube.create_pod(manifest)
+            case DeletePod(pod=pod, grace_seconds=grace):
+                await self._kube.delete_pod(pod, grace)
+            case _:
+                raise TypeError(f"a pool has no effect of type {type(effect).__name__}")
+
+
+def _event(before: SpareStatus | None, after: SpareStatus) -> tuple[str, str, str] | None:
+    """Type, reason and note of what is worth telling about a spare; None for the rest."""
+    if before is not None and before.state == after.state:
+        return None
+    match after.state:
+        case "Ready":
+            return "Normal", "SpareReady", f"{after.node} passed its test ({after.gemm_gflops} GFLOP/s)"
+        case "Claimed":
+            return "Normal", "SpareClaimed", f"{after.node} is claimed by {after.claimed_by}"
+        case "Failed":
+            return "Warning", "SpareFailed", f"{after.node}: {after.message}"
+        case "Unavailable":
+            return "Warning", "SpareUnavailable", f"{after.node}: {after.message}"
+        case "Testing":
+            return None

@@ -1,0 +1,21 @@
+"""What the queue holds: the name of an object of ours."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Key(NamedTuple):
+    """A pool has no namespace."""
+
+    kind: Literal["TrainingJob", "WarmPool"]
+    namespace: str
+    name: str
+
+
+def job_key(namespace: str, name: str) -> Key:
+    return Key("TrainingJob", namespace, name)
+
+
+def pool_key(name: str) -> Key:
+    return Key("WarmPool", "", name)
