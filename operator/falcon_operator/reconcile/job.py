@@ -14,6 +14,7 @@ from falcon_core.recovery import machine
 from falcon_core.recovery.failslow import next_step
 from falcon_core.recovery.observation import Action, GiveUp, SlowClosed, StopClosed
 from falcon_core.recovery.witness import judge
+from falcon_operator import validation
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.reconcile import ending, fencing, gang, intents, notes, observe, status
 from falcon_operator.reconcile.effects import (
@@ -128,9 +129,16 @@ def _live(snap: Snapshot, before: TrainingJobStatus, intent: Intent | None) -> D
     return Decision(
         status=after,
         effects=_effects(snap, intent, told),
-        events=turning_points(before, after, actions),
+        events=[*_warnings(snap), *turning_points(before, after, actions)],
         again_seconds=LOOK_SECONDS if intent.generation.phase == "Run" else GATHER_SECONDS,
     )
+
+
+def _warnings(snap: Snapshot) -> list[Event]:
+    """What the spec asks for and will not get, told once at the job's start."""
+    if snap.job.status.generation is not None:
+        return []
+    return [Event("Warning", "SpecNote", str(note)) for note in validation.notes(snap.job)]
 
 
 def _released(snap: Snapshot, before: TrainingJobStatus, intent: Intent) -> Decision:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -31,7 +32,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One job and its surroundings."""
 
     job: TrainingJob
@@ -48,7 +49,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     monotonic: float  # seconds, the clock of ``reports``
 
     def pod(self, name: str) -> PodView | None:
-        return next((pod for pod in self.pods if pod.name == name), None)
+        return self._pods_by_name.get(name)
+
+    @cached_property
+    def _pods_by_name(self) -> dict[str, PodView]:
+        return {pod.name: pod for pod in self.pods}
 
     def summary(self, pod_uid: str) -> Summary | None:
         received = self.reports.summaries.get(pod_uid)

@@ -11,6 +11,7 @@ import msgspec
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.witness import Liveness
 from falcon_operator.api import Condition, IterationStatus, TrainingJobStatus
+from falcon_operator.reconcile import observe
 from falcon_operator.reconcile.gang import Gathering
 from falcon_operator.reconcile.intents import Intent
 from falcon_operator.reconcile.notes import fault_where, milliseconds
@@ -74,6 +75,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def training(self) -> int:
         return sum(rank.process == "Running" for rank in self.obs.ranks) if self.obs.running else 0
+
+    @property
+    def untracked(self) -> str:
+        """Why the ranks run without the shim, "" if they run with it."""
+        for member in self.intent.generation.members:
+            launch = observe.launch_status(self.snap, member.pod_uid)
+            if launch is not None and launch.untracked:
+                return launch.untracked
+        return ""
 
     @property
     def blind_since(self) -> float | None:
@@ -163,7 +173,7 @@ def _summary(view: View, state: State) -> str:
         return view.snap.job.status.summary
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
-    return "all ranks train"
+    return f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"
 
 
 def render(view: View, before: TrainingJobStatus, state: State, summary: str) -> TrainingJobStatus:
@@ -217,7 +227,9 @@ def _conditions(view: View, before: TrainingJobStatus, state: State, summary: st
             " look at etcd and at the containers falcon-agent",
         )
     elif state in ("Running", "Degraded"):
-        put("Ready", True, "Training", f"all {view.total} ranks of generation {view.intent.generation.number} train")
+        watched = f"; they are not watched: {view.untracked}" if view.untracked else ""
+        number = view.intent.generation.number
+        put("Ready", True, "Training", f"all {view.total} ranks of generation {number} train{watched}")
     else:
         put("Ready", False, state, view.gathering.waiting or f"the job is {state.lower()}")
     slow, stop = view.intent.state.slow, view.intent.state.stop
