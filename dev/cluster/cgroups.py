@@ -199,6 +199,11 @@ def kill_folder(top: Path) -> None:
         time.sleep(0.05)
 
 
+def processes(node: Node) -> set[int]:
+    """Every pid in the node's pods."""
+    return _pids(_cpu(node))
+
+
 def _pids(top: Path) -> set[int]:
     found: set[int] = set()
     for file in top.glob("**/cgroup.procs"):

@@ -5,8 +5,10 @@ A fault is written down before it is applied, so that ``heal`` undoes it from an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from dev.cluster import cgroups, network, node
@@ -95,6 +97,28 @@ def heal(name: str) -> None:
         if "kill" in faults:
             node.boot(chosen, processes)
         _forget(name)
+
+
+def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
+    """A signal to the processes of a node's pods whose command line contains ``text``, of one pod if its uid is given.
+
+    Returns:
+        How many processes it reached.
+
+    Raises:
+        ClusterError: no such node.
+    """
+    members = {member.name: member for member in Options.load().nodes()}
+    if name not in members:
+        raise ClusterError(f"no node {name!r}: there are {', '.join(members)}")
+    reached = 0
+    for pid in cgroups.processes(members[name]):
+        with contextlib.suppress(OSError):  # it may end while we look
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if text in line and pod_uid in Path(f"/proc/{pid}/cgroup").read_text():
+                os.kill(pid, number)
+                reached += 1
+    return reached
 
 
 def active() -> Faults:

@@ -1,6 +1,6 @@
 """``python -m dev.images``: build what changed, one archive an image in the cache, and say the sizes.
 
-The base image is made by debootstrap from the mirror that this machine's apt uses; ``--base`` names a public one instead.
+The base image is made by debootstrap from the mirror that this machine's apt uses; ``--base`` names a public one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def install_packages() -> None:
     if not missing:
         return
     if os.geteuid() != 0:
-        raise ImageError(f"{', '.join(missing)} not installed, and this is not root: apt-get install {' '.join(missing)}")
+        raise ImageError(f"not root, and these are missing: apt-get install {' '.join(missing)}")
     print(f"  installing Debian packages: {' '.join(missing)}", flush=True)
     _run("apt-get", "update", "-qq")
     _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
@@ -159,7 +159,7 @@ def _run(*command: str | Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m dev.images", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these (default: all)")
-    parser.add_argument("--base", default=os.environ.get("BASE_IMAGE"), help="a public base image instead of debootstrap")
+    parser.add_argument("--base", default=os.environ.get("BASE_IMAGE"), help="a public base image")
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     try:

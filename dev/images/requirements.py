@@ -1,23 +1,29 @@
-"""Print what one extra of pyproject.toml needs, for an image that installs dependencies before it copies the sources."""
+"""``requirements.py EXTRA``: what the distribution needs with that extra, one requirement a line.
+
+Runs inside a build stage, with nothing but the standard library: it turns pyproject.toml into a file whose content
+changes only when a dependency does, so that an unrelated edit keeps the layer of installed packages.
+"""
+
+from __future__ import annotations
 
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 
-def requirements(extra: str) -> list[str]:
-    """The extra's own requirements, its references to other extras of ours resolved, and the base ones."""
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    found: list[str] = list(project["dependencies"])
-    wanted = [extra]
-    while wanted:
-        for line in project["optional-dependencies"][wanted.pop()]:
-            if line.startswith(f"{project['name']}["):
-                wanted += line.split("[")[1].rstrip("]").split(",")
-            else:
-                found.append(line)
+def requirements(project: dict[str, Any], extra: str) -> set[str]:
+    """The extra's requirements; where it names another extra of the project itself, that one's, too."""
+    own = f"{project['name']}["
+    found: set[str] = set(project["dependencies"])
+    for entry in project["optional-dependencies"][extra]:
+        if entry.startswith(own):
+            found |= requirements(project, entry.removeprefix(own).rstrip("]"))
+        else:
+            found.add(entry)
     return found
 
 
 if __name__ == "__main__":
-    print("\n".join(requirements(sys.argv[1])))
+    parsed = tomllib.loads(Path("pyproject.toml").read_text())
+    print("\n".join(sorted(requirements(parsed["project"], sys.argv[1]))))

@@ -1,0 +1,38 @@
+"""A look into Falcon's own etcd, as its root, from the host."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import tempfile
+from pathlib import Path
+
+from dev.install import CACHE
+from dev.kubectl import Kubectl
+
+
+def bus_keys(system: Kubectl, prefix: str) -> list[str]:
+    """The keys under a prefix."""
+    secret = system.get("secret", "falcon-etcd-root")
+    pod = system.get("pod", "falcon-etcd-0")
+    assert secret is not None
+    assert pod is not None
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in secret["data"].items():
+            (Path(folder) / name).write_bytes(base64.b64decode(content))
+        done = subprocess.run(
+            [
+                str(CACHE / "bin" / "etcdctl"),
+                f"--endpoints=https://{pod['status']['podIP']}:2379",
+                "--insecure-skip-tls-verify",  # the certificate names the service, and we come by address
+                f"--cacert={folder}/ca.crt",
+                f"--cert={folder}/tls.crt",
+                f"--key={folder}/tls.key",
+                *("get", prefix, "--prefix", "--keys-only"),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    return done.stdout.split()

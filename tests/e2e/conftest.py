@@ -1,0 +1,119 @@
+"""The real cluster with Falcon installed, once a session; every test gets a namespace and a clean set of nodes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dev.cluster import faults
+from dev.cluster.lifecycle import Options
+from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, install_chart, load_images, local_cluster
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.jobs import Job
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: takes ten minutes and more; `make test-soak`")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Kubectl:
+    """kubectl on the cluster, Falcon installed and the warm pool ready."""
+    if not KUBECONFIG.exists():
+        pytest.fail(f"no cluster: {KUBECONFIG} does not exist; make cluster-up")
+    kubectl = Kubectl(KUBECONFIG)
+    if local_cluster():
+        for node in Options.load().nodes():
+            if node.role != "control":
+                faults.heal(node.name)
+        load_images()
+    install_chart()
+    kubectl.run("apply", "-f", str(ROOT / "examples" / "warmpool.yaml"))
+    return kubectl
+
+
+@pytest.fixture(scope="session")
+def system(cluster: Kubectl) -> Kubectl:
+    """kubectl in Falcon's own namespace."""
+    return cluster.within(SYSTEM_NAMESPACE)
+
+
+@pytest.fixture
+def nodes(cluster: Kubectl) -> Iterator[None]:
+    """Nodes without faults or fences before and after, and a spare that is ready."""
+    _heal(cluster)
+    wait_for(
+        "the warm pool has a ready spare",
+        lambda: any(
+            spare["state"] == "Ready"
+            for pool in cluster.items("warmpools")
+            for spare in pool.get("status", {}).get("spares", [])
+        ),
+        timeout_seconds=90,
+        last_seen=lambda: str([pool.get("status") for pool in cluster.items("warmpools")]),
+    )
+    yield
+    _heal(cluster)
+
+
+def _heal(cluster: Kubectl) -> None:
+    for name in list(faults.active()):
+        faults.heal(name)
+    wait_for(
+        "every node is Ready",
+        lambda: all(
+            condition["status"] == "True"
+            for node in cluster.items("nodes")
+            for condition in node["status"]["conditions"]
+            if condition["type"] == "Ready"
+        ),
+        timeout_seconds=60,
+    )
+    for node in cluster.items("nodes"):
+        if any(taint["key"] == "falcon.dev/fenced" for taint in node["spec"].get("taints", [])):
+            cluster.run("taint", "node", node["metadata"]["name"], "falcon.dev/fenced-")
+
+
+@pytest.fixture
+def namespace(cluster: Kubectl) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own."""
+    name = f"e2e-{uuid.uuid4().hex[:6]}"
+    cluster.run("create", "namespace", name)
+    yield cluster.within(name)
+    cluster.run("delete", "namespace", name, "--wait", timeout_seconds=120)
+
+
+@pytest.fixture
+def checkpoints() -> Iterator[str]:
+    """A folder on the host that every node's pods can share (all nodes are one machine here)."""
+    path = Path(tempfile.mkdtemp(prefix="falcon-e2e-"))
+    path.chmod(0o777)
+    yield str(path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def start(namespace: Kubectl) -> Iterator[Callable[[Json], Job]]:
+    """Apply a job; it is deleted, and its pods waited for, at the end."""
+    started: list[Job] = []
+
+    def apply(manifest: Json) -> Job:
+        started.append(Job(namespace, manifest))
+        return started[-1]
+
+    yield apply
+    for job in started:
+        job.delete()
+
+
+@pytest.fixture(scope="session")
+def torch_site_packages() -> str:
+    """Today's PyTorch wheel, installed on the host by `make torch-venv`."""
+    subprocess.run(["make", "--no-print-directory", "torch-venv"], cwd=ROOT, check=True)
+    return str(CACHE / "torch" / "site")

@@ -1,0 +1,150 @@
+"""A training job on the real cluster, as the end-to-end tests see it: through kubectl, as its owner would."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from dev.kubectl import Json, Kubectl, wait_for
+
+TRAINER_IMAGE = "localhost/falcon/trainer:dev"
+SCRIPT = "/opt/examples/train_gpt.py"
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def training_job(
+    name: str,
+    *,
+    steps: int,
+    replicas: int = 3,
+    seed: int = 1,
+    checkpoints: str | None = None,
+    checkpoint_every: int = 20,
+    python_path: str | None = None,
+    spec: Json | None = None,
+) -> Json:
+    """A TrainingJob that runs the example; ``checkpoints`` and ``python_path`` are host folders."""
+    arguments = ["--steps", str(steps), "--seed", str(seed), "--log-json"]
+    volumes: list[Json] = []
+    mounts: list[Json] = []
+    env: list[Json] = []
+    if checkpoints is not None:
+        arguments += ["--checkpoint-dir", "/checkpoints", "--checkpoint-every", str(checkpoint_every)]
+        volumes.append({"name": "checkpoints", "hostPath": {"path": checkpoints, "type": "DirectoryOrCreate"}})
+        mounts.append({"name": "checkpoints", "mountPath": "/checkpoints"})
+    if python_path is not None:
+        volumes.append({"name": "torch", "hostPath": {"path": python_path, "type": "Directory"}})
+        mounts.append({"name": "torch", "mountPath": "/opt/torch", "readOnly": True})
+        env.append({"name": "PYTHONPATH", "value": "/opt/torch"})
+    container = {
+        "name": "trainer",
+        "image": TRAINER_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["python3", SCRIPT, *arguments],
+        "env": env,
+        "volumeMounts": mounts,
+        "securityContext": {**RESTRICTED, "runAsUser": 65532},
+    }
+    return {
+        "apiVersion": "falcon.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "procsPerReplica": 1,
+            "template": {"spec": {"containers": [container], "volumes": volumes}},
+            **(spec or {}),
+        },
+    }
+
+
+class Job:
+    """One applied job."""
+
+    def __init__(self, kubectl: Kubectl, manifest: Json) -> None:
+        self.kubectl = kubectl
+        self.name = str(manifest["metadata"]["name"])
+        kubectl.apply(manifest)
+
+    def get(self) -> Json:
+        found = self.kubectl.get("trainingjob", self.name)
+        assert found is not None, f"trainingjob {self.name} is gone"
+        return found
+
+    def status(self) -> Json:
+        return dict(self.get().get("status", {}))
+
+    def pods(self) -> list[Json]:
+        return self.kubectl.items("pods", f"falcon.dev/job={self.name}")
+
+    def wait(self, what: str, look: Callable[[Json], Any], timeout_seconds: float) -> Json:
+        """Wait until ``look(status)`` is true; the failure quotes state, summary and conditions."""
+        seen: list[Json] = [{}]
+
+        def check() -> Json | None:
+            seen[0] = self.status()
+            return seen[0] if look(seen[0]) else None
+
+        def told() -> str:
+            status = seen[0]
+            kept = {key: status.get(key) for key in ("state", "summary", "generation", "diagnoses", "conditions")}
+            pods = [
+                (pod["metadata"]["name"], pod["spec"].get("nodeName"), pod["status"].get("phase"))
+                for pod in self.pods()
+            ]
+            return json.dumps({**kept, "pods": pods}, indent=1)
+
+        return wait_for(what, check, timeout_seconds=timeout_seconds, last_seen=told)
+
+    def wait_training(self, timeout_seconds: float = 120) -> Json:
+        """Until the job trains and its healthy iteration time is known."""
+        return self.wait(
+            "the job trains and its iteration time is known",
+            lambda s: s.get("state") == "Running" and s.get("iterations", {}).get("healthyMicroseconds"),
+            timeout_seconds,
+        )
+
+    def member(self, rank: int) -> Json:
+        """Who holds a rank in the current generation (one process a pod)."""
+        members = self.status()["generation"]["members"]
+        return next(member for member in members if member["firstRank"] == rank)
+
+    def pod_uids(self) -> dict[int, str]:
+        """Rank → pod uid of the current generation."""
+        return {member["firstRank"]: member["podUid"] for member in self.status()["generation"]["members"]}
+
+    def log_lines(self) -> list[Json]:
+        """What rank 0 of the current generation has logged, oldest first; the other ranks are silent."""
+        text = self.kubectl.run("logs", self.member(0)["podName"], "-c", "trainer")
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def steps(self) -> list[Json]:
+        """The script's own steps: step, loss, step_seconds, unix_seconds."""
+        return [line for line in self.log_lines() if line["event"] == "step"]
+
+    def own_clock_seconds(self, last: int = 20) -> float:
+        """Median step time of the newest steps by the script's own clock."""
+        return statistics.median(step["step_seconds"] for step in self.steps()[-last:])
+
+    def delete(self, timeout_seconds: float = 120) -> None:
+        self.kubectl.run(
+            "delete", "trainingjob", self.name, "--ignore-not-found", "--wait", timeout_seconds=timeout_seconds
+        )
+        wait_for(
+            "the job's pods are gone",
+            lambda: not self.pods(),
+            timeout_seconds=timeout_seconds,
+            last_seen=lambda: str([pod["metadata"]["name"] for pod in self.pods()]),
+        )
+
+
+def condition(status: Json, type_: str) -> Json:
+    """A condition by type; empty where it has not been set."""
+    return next((entry for entry in status.get("conditions", []) if entry["type"] == type_), {})

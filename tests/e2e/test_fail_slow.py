@@ -1,0 +1,80 @@
+"""A slow node: named with its cause, replaced from the warm pool, and training is as fast as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dev.cluster import faults
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.jobs import Job, condition, training_job
+
+MANY = 100_000
+
+
+def _named(node: str) -> Callable[[Json], bool]:
+    return lambda status: any(entry.get("node") == node for entry in status.get("diagnoses", []))
+
+
+def test_a_throttled_node_is_named_and_replaced(
+    nodes: None, cluster: Kubectl, start: Callable[[Json], Job], checkpoints: str
+) -> None:
+    job = start(training_job("slow", steps=MANY, checkpoints=checkpoints, spec={"warmPoolRef": {"name": "spares"}}))
+    job.wait_training()
+    healthy = job.own_clock_seconds()
+    victim = job.member(2)
+    before = job.pod_uids()
+    faults.slow(victim["node"], 1 / 3)
+    named = job.wait("the slow rank is named", _named(victim["node"]), 60)
+    note = named["diagnoses"][0]
+    assert note["rank"] == 2
+    assert note["cause"] == "CpuThrottling"
+    assert victim["podName"] in note["where"]
+    assert "throttled" in note["why"]
+    slowed = job.own_clock_seconds(last=5)
+    assert abs(_slowdown(note) / (slowed / healthy) - 1) <= 0.2, f"truth is {slowed / healthy:.2f}x: {note['slowdown']}"
+
+    after = job.wait(
+        "the node is replaced and the incident is resolved",
+        lambda s: s["state"] == "Running" and s["diagnoses"][0]["state"] == "Resolved",
+        150,
+    )
+    assert victim["node"] not in [member["node"] for member in after["generation"]["members"]]
+    assert {rank: uid for rank, uid in job.pod_uids().items() if rank != 2} == {0: before[0], 1: before[1]}
+    assert after["counters"]["replacements"] == 1
+    wait_for(
+        "the iteration time is back within 10 % of healthy",
+        lambda: abs(job.own_clock_seconds() / healthy - 1) <= 0.1,
+        timeout_seconds=60,
+        last_seen=lambda: f"healthy {healthy:.3f} s, now {job.own_clock_seconds():.3f} s",
+    )
+    resumed = [step["step"] for step in job.steps()]
+    assert resumed[0] > 0, "training resumed from a checkpoint, not from the start"
+
+    def fenced() -> bool:
+        node = cluster.get("node", victim["node"])
+        assert node is not None
+        return any(taint["key"] == "falcon.dev/fenced" for taint in node["spec"].get("taints", []))
+
+    wait_for("the burn-in fences the slow node", fenced, timeout_seconds=60)
+    final = job.wait("the note says so", lambda s: "fenced" in s["diagnoses"][0].get("result", ""), 30)
+    assert condition(final, "Degraded")["status"] == "False"
+
+
+def _slowdown(note: Json) -> float:
+    """The job's slowdown from a text such as ``job 2.6x; rank 2.9x``."""
+    return float(note["slowdown"].split("job ")[1].split("x")[0])
+
+
+def test_a_competing_pod_is_named_and_not_called_throttling(nodes: None, start: Callable[[Json], Job]) -> None:
+    job = start(training_job("compete", steps=MANY, spec={"mitigation": {"mode": "Observe"}}))
+    job.wait_training()
+    victim = job.member(1)
+    faults.compete(victim["node"])
+    named = job.wait("the slow rank is named", _named(victim["node"]), 90)
+    note = named["diagnoses"][0]
+    assert note["rank"] == 1
+    assert note["cause"] == "CpuContention"
+    assert "would" in note["next"], "Observe writes down what it would have done"
+    faults.heal(victim["node"])
+    job.wait("relieved by itself", lambda s: s["diagnoses"][0]["state"] == "Resolved", 90)
+    assert job.status()["counters"]["replacements"] == 0

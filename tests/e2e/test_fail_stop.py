@@ -1,0 +1,157 @@
+"""Processes, nodes, agents, the operator and the bus die; training goes on, and nothing happens twice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from dev.cluster import faults
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.bus import bus_keys
+from tests.e2e.jobs import Job, condition, training_job
+
+MANY = 100_000
+SCRIPT = "train_gpt.py"
+
+
+def _last_step(job: Job) -> int:
+    return int(job.steps()[-1]["step"])
+
+
+def _advances(job: Job, by: int = 5, timeout_seconds: float = 30) -> None:
+    begun = _last_step(job)
+    wait_for(
+        f"{by} more steps",
+        lambda: _last_step(job) >= begun + by,
+        timeout_seconds=timeout_seconds,
+        last_seen=lambda: f"from step {begun} to {_last_step(job)}; {job.status().get('summary')}",
+    )
+
+
+def test_a_killed_rank_is_restarted_in_its_pod(nodes: None, start: Callable[[Json], Job], checkpoints: str) -> None:
+    job = start(training_job("killed", steps=MANY, checkpoints=checkpoints))
+    job.wait_training()
+    before = job.pod_uids()
+    generation = job.status()["generation"]["number"]
+    victim = job.member(1)
+    killed_at = time.time()
+    assert faults.send_signal(victim["node"], f"python3 /opt/examples/{SCRIPT}", signal.SIGKILL, victim["podUid"]) >= 1
+    job.wait(
+        "the next generation trains",
+        lambda s: s["generation"]["number"] > generation and s["state"] == "Running",
+        40,
+    )
+    lines = job.log_lines()
+    resumed = max(i for i, line in enumerate(lines) if line["event"] == "start")
+    first = next(line for line in lines[resumed:] if line["event"] == "step")
+    assert first["unix_seconds"] - killed_at < 10, "the next step within 10 s"
+    assert job.pod_uids() == before
+    note = job.status()["diagnoses"][0]
+    assert (note["rank"], note["cause"], note["severity"]) == (1, "ProcessKilled", "SEV2")
+
+
+def test_a_killed_node_is_replaced_by_the_spare(nodes: None, start: Callable[[Json], Job], checkpoints: str) -> None:
+    job = start(training_job("lost", steps=MANY, checkpoints=checkpoints, spec={"warmPoolRef": {"name": "spares"}}))
+    job.wait_training()
+    victim = job.member(2)
+    faults.kill(victim["node"])
+    after = job.wait(
+        "training goes on without the node",
+        lambda s: s["state"] == "Running" and victim["node"] not in [m["node"] for m in s["generation"]["members"]],
+        120,
+    )
+    _advances(job)
+    assert after["diagnoses"][0]["cause"] == "NodeLost"
+    assert after["counters"]["replacements"] == 1
+
+
+def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(
+    nodes: None, start: Callable[[Json], Job]
+) -> None:
+    job = start(training_job("agent", steps=MANY))
+    job.wait_training()
+    before = job.status()["generation"]["number"]
+    member = job.member(1)
+    # Stopped, not killed: the kubelet would restart it before anyone missed it.
+    assert faults.send_signal(member["node"], "falcon_agent", signal.SIGSTOP, member["podUid"]) == 1
+    job.wait("AgentLost", lambda s: condition(s, "AgentLost").get("status") == "True", 30)
+    _advances(job)
+    faults.send_signal(member["node"], "falcon_agent", signal.SIGCONT, member["podUid"])
+    job.wait("the agent is back", lambda s: condition(s, "AgentLost").get("status") == "False", 30)
+    assert faults.send_signal(member["node"], "falcon_agent", signal.SIGKILL, member["podUid"]) == 1
+    _advances(job, by=20)
+    assert job.status()["generation"]["number"] == before
+    assert job.status().get("diagnoses", []) == []
+
+
+def test_the_operator_killed_in_a_replacement_finishes_it_once(
+    nodes: None, start: Callable[[Json], Job], system: Kubectl, checkpoints: str
+) -> None:
+    job = start(training_job("once", steps=MANY, checkpoints=checkpoints, spec={"warmPoolRef": {"name": "spares"}}))
+    job.wait_training()
+    victim = job.member(0)
+    faults.slow(victim["node"], 1 / 3)
+    job.wait("the replacement has begun", lambda s: s.get("state") == "Recovering", 90)
+    system.run("delete", "pod", "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
+    after = job.wait(
+        "the replacement is finished",
+        lambda s: s["state"] == "Running" and victim["node"] not in [m["node"] for m in s["generation"]["members"]],
+        150,
+    )
+    assert after["counters"]["replacements"] == 1
+    pods = [pod["metadata"]["name"] for pod in job.pods() if not pod["metadata"].get("deletionTimestamp")]
+    assert sorted(pods) == sorted(member["podName"] for member in after["generation"]["members"])
+
+
+def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
+    nodes: None, start: Callable[[Json], Job], system: Kubectl
+) -> None:
+    job = start(training_job("bus", steps=MANY))
+    job.wait_training()
+    generation = job.status()["generation"]["number"]
+    # The pod's volume goes with the pod: killing the process restarts etcd, deleting the pod loses its data.
+    for lose_data in (False, True):
+        if lose_data:
+            system.run("delete", "pod", "falcon-etcd-0", "--grace-period=0", "--force")
+        else:
+            restart_etcd(system)
+        _advances(job, by=10)
+        resumed_after = job.status()["iterations"]["count"]
+        job.wait("reporting resumes", lambda s, n=resumed_after: s["iterations"]["count"] > n + 5, 90)  # type: ignore[misc]
+        assert job.status()["generation"]["number"] == generation
+        assert job.status().get("diagnoses", []) == []
+
+
+def restart_etcd(system: Kubectl) -> None:
+    """SIGKILL the etcd process of the pod; its container restarts over the same volume."""
+
+    def restarts() -> int:
+        pod = system.get("pod", "falcon-etcd-0") or {}
+        return sum(int(status["restartCount"]) for status in pod.get("status", {}).get("containerStatuses", []))
+
+    before = restarts()
+    node = (system.get("pod", "falcon-etcd-0") or {})["spec"]["nodeName"]
+    assert faults.send_signal(node, "/usr/local/bin/etcd", signal.SIGKILL) == 1
+    wait_for("etcd's container is restarted", lambda: restarts() > before, timeout_seconds=30)
+
+
+def test_an_agent_cannot_write_another_jobs_keys(nodes: None, start: Callable[[Json], Job], system: Kubectl) -> None:
+    ours = start(training_job("ours", steps=MANY, replicas=1))
+    ours.wait("it trains", lambda s: s.get("state") == "Running", 90)
+    program = (
+        "import asyncio, sys\n"
+        "from falcon_agent.settings import load_settings\n"
+        "from falcon_agent.reporter import connect\n"
+        "from falcon_etcd import PermissionDenied\n"
+        "async def main():\n"
+        "    async with connect(load_settings()) as client:\n"
+        "        try:\n"
+        "            await client.put('/falcon/v1/other/job/uid/reports/pod/summary', b'{}')\n"
+        "        except PermissionDenied as error:\n"
+        "            print('refused:', error)\n"
+        "asyncio.run(main())\n"
+    )
+    said = ours.kubectl.run("exec", ours.member(0)["podName"], "-c", "falcon-agent", "--", "python3", "-c", program)
+    assert said.startswith("refused:")
+    assert bus_keys(system, "/falcon/v1/other/") == []

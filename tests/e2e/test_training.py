@@ -1,0 +1,109 @@
+"""A healthy job: runs to the end with the loss of a plain torchrun, in any namespace, on any PyTorch, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.bus import bus_keys
+from tests.e2e.jobs import RESTRICTED, SCRIPT, TRAINER_IMAGE, Job, condition, training_job
+
+STEPS = 40
+
+
+def _final_loss(kubectl: Kubectl, pod: str) -> str:
+    text = kubectl.run("logs", pod, "-c", "trainer")
+    return next(str(json.loads(line)["final_loss"]) for line in text.splitlines() if '"final_loss"' in line)
+
+
+def _plain_torchrun(kubectl: Kubectl) -> str:
+    """The same script, three ranks in one pod, under torchrun and without Falcon; returns its final loss."""
+    command = ["python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3", SCRIPT]
+    kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "plain"},
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [
+                    {
+                        "name": "trainer",
+                        "image": TRAINER_IMAGE,
+                        "imagePullPolicy": "Never",
+                        "command": [*command, "--steps", str(STEPS), "--seed", "1", "--log-json"],
+                        "securityContext": {**RESTRICTED, "runAsUser": 65532},
+                    }
+                ],
+            },
+        }
+    )
+    wait_for(
+        "the plain torchrun pod succeeds",
+        lambda: (kubectl.get("pod", "plain") or {}).get("status", {}).get("phase") == "Succeeded",
+        timeout_seconds=110,
+        last_seen=lambda: kubectl.run("logs", "plain", "--tail", "5"),
+    )
+    return _final_loss(kubectl, "plain")
+
+
+def test_succeeds_with_the_loss_of_a_plain_torchrun_and_leaves_nothing(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job], system: Kubectl
+) -> None:
+    job = start(training_job("gpt", steps=STEPS))
+    done = job.wait("Succeeded", lambda s: s.get("state") == "Succeeded", 120)
+    assert condition(done, "Succeeded")["status"] == "True"
+    first = next(pod for pod in job.pods() if pod["metadata"]["labels"]["falcon.dev/replica"] == "0")
+    with_falcon = _final_loss(namespace, first["metadata"]["name"])
+    assert with_falcon == _plain_torchrun(namespace)
+    uid = job.get()["metadata"]["uid"]
+    job.delete()
+    for kind in ("pods", "services", "secrets"):
+        left = [item["metadata"]["name"] for item in namespace.items(kind) if item["metadata"]["name"] != "plain"]
+        assert left == [], f"{kind} outlive the job"
+    wait_for("the bus forgets the job", lambda: not _keys_of(system, uid), timeout_seconds=60)
+
+
+def _keys_of(system: Kubectl, uid: str) -> list[str]:
+    return [line for line in bus_keys(system, "/falcon/v1/") if uid in line]
+
+
+def test_injected_containers_pass_pod_security_restricted(
+    nodes: None, cluster: Kubectl, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    cluster.run("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    job = start(training_job("restricted", steps=10, replicas=1))
+    job.wait("Succeeded", lambda s: s.get("state") == "Succeeded", 90)
+
+
+def test_runs_on_todays_pytorch_from_a_read_only_host_volume(
+    nodes: None, start: Callable[[Json], Job], torch_site_packages: str
+) -> None:
+    job = start(training_job("wheel", steps=60, replicas=2, python_path=torch_site_packages))
+    seen = job.wait_training()
+    begun = next(line for line in job.log_lines() if line["event"] == "start")
+    assert begun["torch"].startswith("2.15")
+    assert seen["iterations"]["healthyMicroseconds"] > 0
+
+
+@pytest.mark.soak
+def test_a_healthy_job_of_ten_minutes_raises_nothing(nodes: None, start: Callable[[Json], Job]) -> None:
+    job = start(training_job("healthy", steps=100_000))
+    job.wait_training()
+    seen: list[Any] = []
+
+    def look(status: Json) -> bool:
+        assert status.get("diagnoses", []) == [], "a healthy job has a diagnosis"
+        assert condition(status, "Degraded").get("status") != "True"
+        assert status["state"] == "Running"
+        seen.append(status["iterations"]["count"])
+        return False
+
+    with pytest.raises(Exception, match="ten healthy minutes"):
+        job.wait("ten healthy minutes", look, 600)
+    assert seen[-1] > seen[0] + 600, "the job trained all the time"
+    assert job.status()["counters"] == {"restarts": 0, "replacements": 0}
