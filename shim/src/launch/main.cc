@@ -83,6 +83,7 @@ int run(int argc, char** argv) {
   }
   for (++at; at < argc; ++at) options.command.emplace_back(argv[at]);
   if (options.command.empty()) return fail("no command: put it after --");
+  falcon::block_signals();
   return falcon::Supervisor(options).run();
 }
 

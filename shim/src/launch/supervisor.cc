@@ -25,6 +25,14 @@ constexpr int64_t kAgentGoneNs = 60 * kSecondNs;
 constexpr int kUnusable = 78;  // EX_CONFIG
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
 
+sigset_t watched_signals() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  sigaddset(&watched, SIGCHLD);
+  for (const int number : kForwarded) sigaddset(&watched, number);
+  return watched;
+}
+
 void remove_files(const std::string& folder) {
   DIR* entries = opendir(folder.c_str());
   if (entries == nullptr) return;
@@ -38,6 +46,12 @@ void remove_files(const std::string& folder) {
 
 }  // namespace
 
+void block_signals() {
+  const sigset_t watched = watched_signals();
+  sigprocmask(SIG_BLOCK, &watched, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
 int Supervisor::run() {
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a rank leaves behind becomes our child, and can be found and killed
   if (!make_folder(path("launch/rings"))) {
@@ -47,12 +61,7 @@ int Supervisor::run() {
         path("launch/rings").c_str(), strerror(errno), options_.run_dir.c_str());
     return kUnusable;
   }
-  sigset_t watched;
-  sigemptyset(&watched);
-  sigaddset(&watched, SIGCHLD);
-  for (const int number : kForwarded) sigaddset(&watched, number);
-  sigprocmask(SIG_BLOCK, &watched, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
+  const sigset_t watched = watched_signals();
   const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   publish_status();
   while (!done_) {

@@ -10,6 +10,9 @@
 
 namespace falcon {
 
+// Blocks the signals that the supervisor reads; before it is made, since its threads inherit the mask.
+void block_signals();
+
 class Supervisor {
  public:
   explicit Supervisor(const Options& options) : options_(options), ranks_(options, &output_) {}
