@@ -199,7 +199,8 @@ def _next(state: RecoveryState, slow: SlowIncident, policy: Policy) -> ski_renta
         if name in _DEFAULT_OVERHEADS:
             guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
             candidates.append(ski_rental.Candidate(name=name, overhead_seconds=state.overheads.get(name, guess)))
-    return ski_rental.next_strategy(candidates, [one.strategy for one in slow.applied])
+    done = [one.strategy for one in slow.applied if not (one.observed_only and policy.enforce)]
+    return ski_rental.next_strategy(candidates, done)
 
 
 def next_step(state: RecoveryState, policy: Policy) -> ski_rental.Candidate | None:

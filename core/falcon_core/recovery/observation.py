@@ -33,6 +33,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True):
     healthy_iteration_ns: int | None = None
     healthy_compute_ns: int | None = None
     onset: Onset | None = None
+    silent_seconds: float = 0.0  # since its newest call returned
     stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
     fresh: bool = False  # the report is recent
     cpu: CpuEvidence = CpuEvidence()

@@ -137,11 +137,11 @@ class Attempt(_State, frozen=True, kw_only=True):
 
 
 class Gang(_State, frozen=True, kw_only=True):
-    """A gang that could not be placed, released whole until ``retry_at``."""
+    """Since when the generation is in its phase; a gang that could not be placed is released until ``retry_at``."""
 
+    since: float = 0.0
     releases: int = 0
     retry_at: float = 0.0
-    waiting_since: float = 0.0
 
 
 class RecoveryState(_State, frozen=True, kw_only=True):

@@ -99,7 +99,9 @@ def suspended(snap: Snapshot) -> Ending:
     """No pods while ``spec.suspend`` is true; the next life begins with a new generation."""
     intent = intents.stored(snap.job.status)
     if intent is not None:
-        intent = intents.empty(intent)
+        # What was measured and counted belongs to the shape and the template that may now change.
+        state = replace(intents.empty(intent).state, healthy_ns=None, attempts=[])
+        intent = replace(intents.empty(intent), state=state)
     left = [pod for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")]
     summary = f"suspended; {len(left)} pods are still ending" if left else "suspended (spec.suspend)"
     status = replace(_quiet(snap, "Suspended", summary, intent), start_time="")

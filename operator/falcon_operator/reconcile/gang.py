@@ -119,9 +119,9 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
                 master_port=master_port(snap.job, generation.number),
                 started_at=timestamp(snap.now),
             ),
-            state=replace(intent.state, gang=replace(intent.state.gang, releases=0, waiting_since=0.0)),
+            state=replace(intent.state, gang=replace(intent.state.gang, releases=0, since=snap.now)),
         )
-    waited = snap.now - intent.state.gang.waiting_since
+    waited = snap.now - intent.state.gang.since
     if gathering.placed or waited < snap.job.spec.scheduling_deadline_seconds:
         return intent
     gang = intent.state.gang

@@ -86,7 +86,7 @@ def begin(job: TrainingJob, before: Intent | None, now: float) -> Intent:
             state,
             pods_made=made + job.spec.replicas,
             replacements=[],
-            gang=replace(state.gang, waiting_since=now),
+            gang=replace(state.gang, since=now),
         ),
         excluded=before.excluded if before else [],
         counters=before.counters if before else Counters(),
@@ -114,7 +114,7 @@ def adopt(intent: Intent, snap: Snapshot) -> Intent:
         {spare.claimed_by: spare.node for spare in snap.pool.status.spares if spare.claimed_by} if snap.pool else {}
     )
     present = {pod.uid for pod in snap.pods}
-    current = {member.pod_name for member in members if member.pod_uid}
+    current = {member.pod_name for member in members if member.node}
     replacements = [
         replace(one, node=claimed[one.claim_key]) if one.claim_key in claimed and not one.node else one
         for one in intent.state.replacements
@@ -173,7 +173,7 @@ def _next_generation(intent: Intent, now: float) -> Intent:
             master_port=0,
             started_at=timestamp(now),
         ),
-        state=replace(intent.state, gang=replace(intent.state.gang, waiting_since=now)),
+        state=replace(intent.state, gang=replace(intent.state.gang, since=now)),
         counters=restarted,
     )
 

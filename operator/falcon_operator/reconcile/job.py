@@ -208,7 +208,7 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
 def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Pods that belong to nobody: at once where nothing in them can be cut short, else after they had time to stop."""
     generation = intent.generation
-    age = snap.now - intent.state.gang.waiting_since
+    age = snap.now - intent.state.gang.since
     wanted: list[Effect] = []
     for pod in gang.leavers(snap, intent):
         launch = observe.launch_status(snap, pod.uid)

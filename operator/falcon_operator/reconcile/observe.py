@@ -24,7 +24,7 @@ from falcon_operator.durations import parse_duration
 from falcon_operator.ports import PodView, Received
 from falcon_operator.reconcile.intents import Intent
 from falcon_operator.reconcile.pods import trainer_container
-from falcon_operator.reconcile.snapshot import Snapshot, unix_seconds
+from falcon_operator.reconcile.snapshot import Snapshot
 from falcon_operator.validation import pool_problems
 
 FRESH_SECONDS = 5.0  # agents report every second; older evidence says nothing of now
@@ -54,7 +54,7 @@ def observe(snap: Snapshot, intent: Intent) -> Observation:
     """The job now, as the ladders see it."""
     generation = intent.generation
     running = generation.phase == "Run"
-    age = max(0.0, snap.now - unix_seconds(generation.started_at))
+    age = max(0.0, snap.now - intent.state.gang.since)
     observed = generation.number if running else generation.number - 1
     return Observation(
         now=snap.now,
@@ -196,6 +196,10 @@ def _rank(
     if signals is None or received is None:
         return seen
     age = snap.monotonic - received.at_seconds
+    silent = 0.0
+    if signals.last_call_unix_ns is not None:  # both times are the node's own; the rest is ours
+        silent = (received.summary.unix_ns - signals.last_call_unix_ns) / 1e9 + age
+    deadline_ns = signals.hang_deadline_ns
     return msgspec.structs.replace(
         seen,
         tracked=signals.tracking == "Tracking",
@@ -207,16 +211,10 @@ def _rank(
         healthy_compute_ns=signals.healthy_compute_ns,
         onset=signals.onset,
         fresh=age <= FRESH_SECONDS,
-        stalled=age <= FRESH_SECONDS and _stalled(received.summary, signals, age),
+        silent_seconds=silent,
+        stalled=age <= FRESH_SECONDS and deadline_ns is not None and silent * 1e9 > deadline_ns,
         cpu=_cpu(received.summary, signals),
     )
-
-
-def _stalled(summary: Summary, signals: RankSignals, age_seconds: float) -> bool:
-    if signals.hang_deadline_ns is None or signals.last_call_unix_ns is None:
-        return False
-    silent_ns = summary.unix_ns - signals.last_call_unix_ns + age_seconds * 1e9
-    return silent_ns > signals.hang_deadline_ns
 
 
 def _cpu(summary: Summary, signals: RankSignals) -> CpuEvidence:

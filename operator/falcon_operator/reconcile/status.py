@@ -86,6 +86,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def stalled_since(self) -> float | None:
+        """Unix seconds of the last call that returned, if no rank has moved for longer than it ever did."""
+        fresh = [rank for rank in self.obs.ranks if rank.fresh and rank.process == "Running"]
+        if not self.obs.running or not fresh or not all(rank.stalled for rank in fresh):
+            return None
+        return self.snap.now - min(rank.silent_seconds for rank in fresh)
+
+    @property
     def blind_since(self) -> float | None:
         """Unix seconds of the last report, if none has come for too long although pods run."""
         uids = {pod.uid for pod in self.snap.pods if pod.phase == "Running"}
@@ -155,6 +163,8 @@ def _summary(view: View, state: State) -> str:
         return f"{fault_where(stop.fault)}: {stop.fault.text} at {clock_time(stop.since)}; {doing or 'restarting'}"
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}, so nothing is known of its speed"
+    if view.stalled_since is not None:
+        return f"stalled: no rank has moved since {clock_time(view.stalled_since)}"
     if slow is not None and slow.culprit is not None:
         culprit = slow.culprit
         doing = {
@@ -226,6 +236,9 @@ def _conditions(view: View, before: TrainingJobStatus, state: State, summary: st
             f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
             " look at etcd and at the containers falcon-agent",
         )
+    elif view.stalled_since is not None:
+        since = clock_time(view.stalled_since)
+        put("Ready", False, "Stalled", f"every process lives, but no rank has moved since {since}: a hang")
     elif state in ("Running", "Degraded"):
         watched = f"; they are not watched: {view.untracked}" if view.untracked else ""
         number = view.intent.generation.number

@@ -418,3 +418,39 @@ async def test_a_fence_that_the_circuit_breaker_refuses_is_told() -> None:
     world.node_of(2).slow = 3.0
     await run(world, operator, lambda w: w.status.diagnoses and "breaker" in w.status.diagnoses[0].result, seconds=90)
     assert [(one.burn_in, one.fenced) for one in world.status.excluded_nodes] == [("Failed", False)]
+
+
+async def test_a_hang_is_told() -> None:
+    world = World()
+    await trained(world)
+    world.hanging = True
+    await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
+    assert condition(world.status, "Ready") == "False"
+    world.hanging = False
+    await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
+
+
+async def test_a_node_that_hangs_its_peers_and_falls_silent_is_lost() -> None:
+    """Cut off: no connection is reset, the peers wait in their collective."""
+    world = World()
+    await trained(world)
+    lost = world.node_of(0)
+    lost.dead = True
+    world.hanging = True
+    await run(world, operator, lambda w: condition(w.status, "AgentLost") == "True")
+    await run(world, operator, lambda w: w.plan is not None and w.plan.phase == "Stop")
+    world.hanging = False
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).name == "spare-1")
+    assert (world.status.diagnoses[0].cause, world.status.diagnoses[0].evidence) == (
+        "NodeLost",
+        "its peers have stalled",
+    )
+
+
+async def test_a_suspended_job_forgets_what_it_measured() -> None:
+    world = World()
+    await trained(world)
+    assert (world.status.incident or {})["healthyNs"]
+    world.edit_spec(suspend=True)
+    await run(world, operator, lambda w: w.status.state == "Suspended")
+    assert "healthyNs" not in (world.status.incident or {})

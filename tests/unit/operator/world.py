@@ -121,6 +121,8 @@ class World:
         self.alive: set[str] = set()
         self.iterations = 0
         self.iterating_for = 0.0
+        self.moved_unix = START_UNIX
+        self.hanging = False
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
         self.onset: Onset | None = None
@@ -305,12 +307,15 @@ class World:
         ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
         if len(ranks) < plan.world_size or any(self.clock.seconds < pod.run_at + LAUNCH_SECONDS for pod in group):
             return
+        if self.hanging:
+            return
         slowest = max(self.nodes[pod.node].slow for pod in group)
         length = COMPUTE_SECONDS * slowest + COMMUNICATION_SECONDS
         self.iterating_for += seconds
         while self.iterating_for >= length:
             self.iterating_for -= length
             self.iterations += 1
+            self.moved_unix = self.clock.unix()
             self._notice(length)
             for pod in group:
                 own = COMPUTE_SECONDS * self.nodes[pod.node].slow
@@ -381,8 +386,8 @@ class World:
             healthy_iteration_ns=int((COMPUTE_SECONDS + COMMUNICATION_SECONDS) * 1e9) if len(values) >= 10 else None,
             healthy_compute_ns=int(COMPUTE_SECONDS * 1e9) if len(values) >= 10 else None,
             onset=self.onset,
-            last_call_unix_ns=int(self.clock.unix() * 1e9),
-            hang_deadline_ns=int(3e9),
+            last_call_unix_ns=int(self.moved_unix * 1e9),
+            hang_deadline_ns=int(5e9),
             run_delay_fraction=0.01,
             healthy_run_delay_fraction=0.01,
         )

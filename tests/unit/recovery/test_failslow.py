@@ -174,6 +174,13 @@ def test_observe_writes_it_down_once() -> None:
     assert step(seen(ranks=STRAGGLER), incident(state), watching)[0].slow == incident(state)
 
 
+def test_a_mode_that_becomes_enforce_acts() -> None:
+    noted = Applied(strategy="ReplaceNode", at=NOW, loss_seconds=13.0, overhead_seconds=13.0, observed_only=True)
+    rich = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100), applied=[noted])
+    assert step(seen(ranks=STRAGGLER), rich, replace(POLICY, enforce=False))[1] == []
+    assert [type(action) for action in step(seen(ranks=STRAGGLER), rich)[1]] == [Prepare]
+
+
 def test_relief_is_judged_on_the_culprits_own_compute_time() -> None:
     healed = {number: {"onset": ONSET, "iteration_ns": [650 * MS] * 16} for number in range(3)}
     state, actions = step(seen(ranks=healed), located())
