@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.keys import JobKey
 from falcon_operator.api import LABEL_JOB_UID, TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
@@ -235,24 +237,19 @@ def _about_to_begin(snap: Snapshot) -> bool:
     return idle and not (snap.job.spec.suspend or ending.is_over(status) or snap.job.metadata.deletion_timestamp)
 
 
-_FIGURES = ("loss", "slowNs", "culprit", "refreshedAt")
-
-
-def essence(status: TrainingJobStatus) -> TrainingJobStatus:
+def essence(status: TrainingJobStatus) -> tuple[TrainingJobStatus, RecoveryState]:
     """The status without the figures that change with every look."""
-    incident = dict(status.incident or {})
-    incident.pop("healthyNs", None)
-    slow = incident.get("slow")
-    if isinstance(slow, dict):
-        kept = {key: value for key, value in slow.items() if key not in _FIGURES}
-        incident["slow"] = {**kept, "cause": (slow.get("culprit") or {}).get("cause")}
-    return replace(
+    state = intents.decode_state(status.incident)
+    if state.slow is not None:
+        state = replace(state, slow=replace(state.slow, loss=Loss(), slow_ns=0, refreshed_at=0.0, culprit=None))
+    words = replace(
         status,
         summary="",
         iteration="",
         healthy_iteration="",
         iterations=type(status.iterations)(),
-        incident=incident,
+        incident=None,
         conditions=[replace(one, message="") for one in status.conditions],
         diagnoses=[replace(note, slowdown="", why="", evidence="") for note in status.diagnoses],
     )
+    return words, replace(state, healthy_ns=None)

@@ -62,7 +62,7 @@ def _quiet(
     return replace(
         status,
         generation=intent.generation,
-        incident=msgspec.to_builtins(intent.state),
+        incident=intents.encode_state(intent.state),
         excluded_nodes=intent.excluded,
         counters=intent.counters,
     )

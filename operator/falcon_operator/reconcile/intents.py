@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -34,13 +35,23 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.state.replacements if one.replica == replica), None)
 
 
+def encode_state(state: RecoveryState) -> dict[str, Any]:
+    """For ``status.incident``: in one line, since ``kubectl describe`` would else spread it over the whole page."""
+    return {"version": state.version, "state": msgspec.json.encode(state).decode()}
+
+
+def decode_state(incident: dict[str, Any] | None) -> RecoveryState:
+    """The inverse; a fresh state where there is none."""
+    return msgspec.json.decode((incident or {}).get("state", "{}"), type=RecoveryState)
+
+
 def stored(status: TrainingJobStatus) -> Intent | None:
     """The intent that stands in status; None before the first generation."""
     if status.generation is None:
         return None
     return Intent(
         generation=status.generation,
-        state=msgspec.convert(status.incident or {}, RecoveryState),
+        state=decode_state(status.incident),
         excluded=list(status.excluded_nodes),
         counters=status.counters,
     )

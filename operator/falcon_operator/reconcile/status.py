@@ -11,7 +11,7 @@ import msgspec
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.witness import Liveness
 from falcon_operator.api import Condition, IterationStatus, TrainingJobStatus
-from falcon_operator.reconcile import observe
+from falcon_operator.reconcile import intents, observe
 from falcon_operator.reconcile.gang import Gathering
 from falcon_operator.reconcile.intents import Intent
 from falcon_operator.reconcile.notes import fault_where, milliseconds
@@ -194,7 +194,7 @@ def render(view: View, before: TrainingJobStatus, state: State, summary: str) ->
             before,
             state=state,
             generation=intent.generation,
-            incident=msgspec.to_builtins(intent.state),
+            incident=intents.encode_state(intent.state),
             excluded_nodes=intent.excluded,
             counters=intent.counters,
         )
@@ -213,7 +213,7 @@ def render(view: View, before: TrainingJobStatus, state: State, summary: str) ->
             count=max((rank.iterations for rank in obs.ranks), default=0) if obs.running else 0,
         ),
         generation=intent.generation,
-        incident=msgspec.to_builtins(intent.state),
+        incident=intents.encode_state(intent.state),
         excluded_nodes=intent.excluded,
         counters=intent.counters,
     )

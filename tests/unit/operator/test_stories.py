@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from falcon_operator.api import TAINT_FENCED, TrainingJobStatus
+from falcon_operator.reconcile.intents import decode_state
 from falcon_operator.reconcile.snapshot import PodSettings
 from falcon_operator.reconciler import JobReconciler
 from tests.unit.operator.world import World, run
@@ -450,7 +451,7 @@ async def test_a_node_that_hangs_its_peers_and_falls_silent_is_lost() -> None:
 async def test_a_suspended_job_forgets_what_it_measured() -> None:
     world = World()
     await trained(world)
-    assert (world.status.incident or {})["healthyNs"]
+    assert decode_state(world.status.incident).healthy_ns
     world.edit_spec(suspend=True)
     await run(world, operator, lambda w: w.status.state == "Suspended")
-    assert "healthyNs" not in (world.status.incident or {})
+    assert decode_state(world.status.incident).healthy_ns is None

@@ -1,0 +1,86 @@
+"""The shell: what is written when, and what a broken call leaves undone."""
+
+from __future__ import annotations
+
+from falcon_operator.reconciler import DISPLAY_SECONDS, essence
+from tests.unit.operator.test_stories import operator, replace, trained
+from tests.unit.operator.world import World, run
+
+
+async def test_figures_are_written_now_and_then_and_turning_points_at_once() -> None:
+    world = World()
+    await trained(world, 60)
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+    before, begun = world.calls, world.clock.seconds
+    while world.clock.seconds < begun + 30:
+        world.tick()
+        await reconciler.reconcile("ml", "gpt2")
+    assert 1 <= world.calls - before <= 30 / DISPLAY_SECONDS + 1
+    world.end_rank(0, signal=9)
+    await reconciler.reconcile("ml", "gpt2")
+    world.tick()
+    await reconciler.reconcile("ml", "gpt2")
+    assert world.status.state == "Recovering"
+
+
+async def test_a_postponed_write_asks_to_be_called_again() -> None:
+    world = World()
+    await trained(world)
+    reconciler = operator(world)
+    for _ in range(12):
+        world.tick()
+        again = await reconciler.reconcile("ml", "gpt2")
+        assert again is not None
+        assert again <= DISPLAY_SECONDS
+
+
+async def test_a_job_that_is_gone_is_forgotten_once() -> None:
+    world = World()
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+    world.job = None
+    assert await reconciler.reconcile("ml", "gpt2") is None
+    assert await reconciler.reconcile("ml", "gpt2") is None
+    assert [key.uid for key in world.bus.forgotten] == ["job-uid"]
+
+
+async def test_a_namesake_is_another_job() -> None:
+    world = World()
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+    assert world.job is not None
+    world.job = replace(world.job, metadata=replace(world.job.metadata, uid="other"))
+    await reconciler.reconcile("ml", "gpt2")
+    assert [key.uid for key in world.bus.forgotten] == ["job-uid"]
+
+
+async def test_a_job_in_deletion_is_left_alone() -> None:
+    world = World()
+    assert world.job is not None
+    world.job = replace(world.job, metadata=replace(world.job.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    assert await operator(world).reconcile("ml", "gpt2") is None
+    assert (world.made, world.calls) == ([], 0)
+
+
+async def test_a_pod_that_the_server_refuses_is_told_and_tried_again() -> None:
+    world = World()
+    await trained(world)
+    world.refuse_pods = "exceeded quota"
+    world.pod_of(0).deleting_at = world.clock.seconds
+    world.broken_at = world.clock.seconds
+    await run(world, operator, lambda w: "exceeded quota" in w.status.summary)
+    world.refuse_pods = ""
+    await run(world, operator, lambda w: w.status.state == "Running")
+
+
+async def test_the_essence_has_no_figures() -> None:
+    world = World()
+    await trained(world)
+    world.node_of(1).slow = 3.0
+    await run(world, operator, lambda w: w.status.state == "Degraded")
+    first = world.status
+    later = first.iterations.count + 8
+    await run(world, operator, lambda w: w.status.iterations.count > later)
+    assert world.status != first
+    assert essence(world.status) == essence(first)
