@@ -156,7 +156,7 @@ class IterationStatus(_Api, frozen=True, kw_only=True):
     count: int = 0  # iterations of the current generation
 
 
-class Counters(_Api, frozen=True, kw_only=True):
+class Counters(_Api, frozen=True, kw_only=True, omit_defaults=False):
     restarts: int = 0  # in-place restarts of the processes, all causes
     replacements: int = 0  # nodes replaced
 

@@ -100,7 +100,7 @@ def begin(job: TrainingJob, before: Intent | None, now: float) -> Intent:
             gang=replace(state.gang, since=now),
         ),
         excluded=before.excluded if before else [],
-        counters=before.counters if before else Counters(),
+        counters=before.counters if before else Counters(restarts=0, replacements=0),
     )
 
 

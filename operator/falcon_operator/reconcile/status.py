@@ -77,6 +77,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return sum(rank.process == "Running" for rank in self.obs.ranks) if self.obs.running else 0
 
     @property
+    def finished(self) -> int:
+        """Ranks that have ended well before the others."""
+        return sum(rank.process == "Ended" and rank.exit_code == 0 for rank in self.obs.ranks)
+
+    @property
     def untracked(self) -> str:
         """Why the ranks run without the shim, "" if they run with it."""
         for member in self.intent.generation.members:
@@ -141,7 +146,7 @@ def state_of(view: View) -> State:
         return "Starting" if view.gathering.placed else "Pending"
     if view.unheard and view.blind_since is None:
         return view.snap.job.status.state or "Starting"
-    if view.training < view.total and view.blind_since is None and not view.live.agents_lost:
+    if view.training + view.finished < view.total and view.blind_since is None and not view.live.agents_lost:
         return "Starting"
     return "Degraded" if slow is not None and slow.culprit is not None else "Running"
 

@@ -52,8 +52,12 @@ async def test_a_healthy_job_trains_and_succeeds() -> None:
     assert condition(world.status, "Ready") == "True"
     assert world.status.diagnoses == []
     assert world.applied == ["Service", "Secret"]
-    for rank in range(3):
-        world.end_rank(rank, exit_code=0)
+    assert msgspec.to_builtins(world.status)["counters"] == {"restarts": 0, "replacements": 0}
+    world.end_rank(0, exit_code=0)
+    await run(world, operator, lambda w: w.status.ready == "2/3")
+    assert world.status.state == "Running", "the others end in their own time"
+    world.end_rank(1, exit_code=0)
+    world.end_rank(2, exit_code=0)
     await run(world, operator, state("Succeeded"))
     await run(world, operator, lambda w: all(pod.exit_code == 0 for pod in w.pods.values()))
     assert [reason for reason, _ in world.events] == ["Started", "Succeeded"]
