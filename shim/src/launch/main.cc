@@ -25,7 +25,7 @@ constexpr char kHelp[] =
     "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default 5)\n"
     "  --shim PATH           preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
     "falcon-launch install DIR   copy this program and the shim into DIR\n"
-    "falcon-launch --version | --help\n";
+    "falcon-launch version | --help\n";
 
 std::string own_folder() {
   char path[PATH_MAX] = {};
@@ -92,7 +92,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc >= 2 && strcmp(argv[1], "run") == 0) return run(argc, argv);
   if (argc == 3 && strcmp(argv[1], "install") == 0) return install(argv[2]);
-  if (argc == 2 && strcmp(argv[1], "--version") == 0) return printf("falcon-launch %s\n", kVersion) < 0;
+  if (argc == 2 && (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0))
+    return printf("falcon-launch %s\n", kVersion) < 0;
   if (argc == 2 && strcmp(argv[1], "--help") == 0) return printf("%s", kHelp) < 0;
-  return fail("want run, install, --version or --help");
+  return fail("want run, install, version or --help");
 }

@@ -1,0 +1,98 @@
+"""``falcon_agent``: run the sidecar, test a node (burn-in), or look into a ring (inspect)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from falcon_agent.settings import EXIT_CONFIG, SettingsError, load_settings
+
+
+def _configure_logs(level: str) -> None:
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+
+
+def _run() -> int:
+    from falcon_agent.agent import Agent
+
+    try:
+        settings = load_settings(os.environ)
+    except SettingsError as error:
+        print(f"falcon-agent: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    _configure_logs(settings.log_level)
+    asyncio.run(Agent(settings).run())
+    return 0
+
+
+def _burn_in(seconds: float, output: Path, folder: Path) -> int:
+    from falcon_agent.burn_in import burn_in
+
+    result = burn_in(seconds, folder)
+    line = msgspec.json.encode(result)
+    print(line.decode(), flush=True)
+    if output.parent.exists():
+        output.write_bytes(line)
+    return 1 if result.disk_error else 0
+
+
+def _inspect(path: Path) -> int:
+    from falcon_agent.ring_reader import RingReader
+    from falcon_core.signals.rank import RankChain
+    from falcon_core.wire.messages import Detection
+    from falcon_core.wire.ring import RingFormatError
+
+    try:
+        reader = RingReader(path)
+    except (OSError, RingFormatError) as error:
+        print(f"falcon-agent inspect {path}: {error}", file=sys.stderr)
+        return 1
+    chain = RankChain(Detection())
+    batch = reader.read(0.0)
+    chain.feed(batch.records, lost=batch.lost > 0)
+    told = {
+        "header": msgspec.to_builtins(reader.header),
+        "records": len(batch.records),
+        "lost": batch.lost,
+        "signals": msgspec.to_builtins(chain.signals(reader.header.rank, 0)),
+    }
+    print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="falcon_agent", description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("run", help="the sidecar (default)")
+    test = commands.add_parser("burn-in", help="test this machine; one JSON line")
+    test.add_argument("--seconds", type=float, default=5.0)
+    test.add_argument("--output", type=Path, default=Path("/dev/termination-log"), help="written, too, if it can be")
+    test.add_argument("--folder", type=Path, default=Path("/tmp"), help="where the disk is tested")
+    look = commands.add_parser("inspect", help="what a ring file says")
+    look.add_argument("ring", type=Path)
+    options = parser.parse_args()
+    match options.command:
+        case "burn-in":
+            return _burn_in(options.seconds, options.output, options.folder)
+        case "inspect":
+            return _inspect(options.ring)
+    return _run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The agent's loop: ten times a second the rings, each second a report, and at once what cannot wait."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import structlog
+
+from falcon_agent.reporter import Reporter, connect
+from falcon_agent.run_dir import RunDir
+from falcon_agent.settings import Settings
+from falcon_agent.supervisor import newer, plan_for
+from falcon_agent.tracker import Tracker
+from falcon_core.wire.launch import LaunchStatus
+from falcon_core.wire.messages import Plan, Summary
+
+POLL_SECONDS = 0.1
+WINDOW_SECONDS = 1.0
+MEMORY_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+class Agent:
+    """One pod's agent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._run_dir = RunDir(settings.run_dir)
+        self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
+        self._plan: Plan | None = None
+        self._sequence = 0
+        self._last_status: LaunchStatus | None = None
+
+    async def run(self) -> None:
+        """Until SIGTERM; training goes on without us."""
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.set)
+        self._run_dir.write_control()
+        self._run_dir.touch_alive()
+        _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
+        async with connect(self._settings) as client:
+            reporter = Reporter(client, self._settings)
+            tasks = [
+                asyncio.create_task(reporter.keep_alive()),
+                asyncio.create_task(reporter.follow_plans(self.take_plan)),
+                asyncio.create_task(self._watch(reporter)),
+            ]
+            stopped = asyncio.create_task(ended.wait())
+            done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in (*tasks, stopped):
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+            for task in done - {stopped}:
+                task.result()  # a fault of ours: end with its traceback; the kubelet restarts us
+
+    def take_plan(self, plan: Plan) -> None:
+        """Make the job's plan this pod's."""
+        if not newer(plan, self._plan):
+            return
+        self._plan = plan
+        self._tracker.detection = plan.detection
+        mine = plan_for(plan, self._settings.pod_uid)
+        if self._run_dir.write_plan(mine):
+            _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
+
+    async def _watch(self, reporter: Reporter) -> None:
+        reported = remembered = 0.0
+        sending: asyncio.Task[None] | None = None
+        while True:
+            now = time.monotonic()
+            changed = self._tracker.poll()
+            status = self._run_dir.status()
+            urgent = changed or status != self._last_status
+            self._last_status = status
+            # One report at a time: while etcd is away the newest word waits, and no queue grows.
+            if (urgent or now - reported >= WINDOW_SECONDS) and (sending is None or sending.done()):
+                reported = now
+                self._run_dir.touch_alive()
+                self._tracker.feed_counters(self._run_dir.counters())
+                sending = asyncio.create_task(reporter.report(self.summary(status)))
+            elif urgent:
+                self._last_status = None  # said again when the report under way has ended
+            if now - remembered >= MEMORY_SECONDS:
+                remembered = now
+                self._run_dir.save_memory(self._tracker.memory())
+            await asyncio.sleep(POLL_SECONDS)
+
+    def summary(self, status: LaunchStatus | None) -> Summary:
+        """What stands in the report now."""
+        self._sequence += 1
+        return Summary(
+            pod_uid=self._settings.pod_uid,
+            pod_name=self._settings.pod,
+            node=self._settings.node,
+            sequence=self._sequence,
+            unix_ns=time.time_ns(),
+            generation=status.generation if status is not None else 0,
+            launch=status,
+            ranks=self._tracker.signals(),
+            throttle=self._tracker.throttle(),
+        )

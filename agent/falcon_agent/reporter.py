@@ -1,0 +1,106 @@
+"""The agent's side of the bus: one overwritten summary, one key under a lease, and the plan that comes the other way.
+
+Losing etcd costs a window of reports and nothing else: everything here is tried again for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import structlog
+
+from falcon_agent.settings import Settings
+from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
+from falcon_core.wire.messages import Plan, Summary
+from falcon_etcd import Client, EtcdError, Lease, Relisted, Tls
+
+_log = structlog.get_logger()
+_RETRY_SECONDS = 0.5
+_LIVENESS_CHECK_SECONDS = 5.0
+
+
+@contextlib.asynccontextmanager
+async def connect(settings: Settings) -> AsyncIterator[Client]:
+    """A client with this job's certificate."""
+    tls = None
+    if (folder := settings.etcd_tls_dir) is not None:
+        tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
+    async with Client(endpoints=list(settings.etcd_endpoints), tls=tls) as client:
+        yield client
+
+
+class Reporter:
+    """Three loops that never give up: liveness, reports, plans."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+        self._troubled = ""
+
+    async def keep_alive(self) -> None:
+        """Hold the liveness key under a lease; a lost lease, or a key that lost data took, is replaced."""
+        lease: Lease | None = None
+        key = self._settings.job.alive(self._settings.pod_uid)
+        try:
+            while True:
+                try:
+                    if lease is None or lease.lost.is_set():
+                        lease = await self._client.lease(ttl_seconds=LIVENESS_TTL_SECONDS)
+                        await self._client.put(key, self._settings.pod.encode(), lease.id)
+                        self._well()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(lease.lost.wait(), _LIVENESS_CHECK_SECONDS)
+                except EtcdError as error:
+                    self._trouble(error)
+                    if lease is not None:
+                        await lease.stop()
+                        lease = None
+                    await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            if lease is not None:
+                await lease.close()
+
+    async def report(self, summary: Summary) -> None:
+        """Overwrite this pod's summary; a failure is told once and the next window tries again."""
+        try:
+            await self._client.put(self._settings.job.summary(self._settings.pod_uid), msgspec.json.encode(summary))
+        except EtcdError as error:
+            self._trouble(error)
+        else:
+            self._well()
+
+    async def follow_plans(self, on_plan: Callable[[Plan], None]) -> None:
+        """Hand on every plan as it stands; a plan that vanished with the bus's data changes nothing."""
+        while True:
+            try:
+                async for event in self._client.watch_prefix(self._settings.job.commands):
+                    kvs = event.kvs if isinstance(event, Relisted) else [event.kv] if event.type == "put" else []
+                    for kv in kvs:
+                        if kv.key == self._settings.job.plan:
+                            _hand_on(kv.value, on_plan)
+            except EtcdError as error:
+                self._trouble(error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _trouble(self, error: EtcdError) -> None:
+        kind = type(error).__name__
+        if kind != self._troubled:
+            self._troubled = kind
+            _log.warning("the bus does not take our word; trying again for ever", error=str(error))
+
+    def _well(self) -> None:
+        if self._troubled:
+            self._troubled = ""
+            _log.info("the bus takes our word again")
+
+
+def _hand_on(raw: bytes, on_plan: Callable[[Plan], None]) -> None:
+    try:
+        plan = msgspec.json.decode(raw, type=Plan)
+    except msgspec.DecodeError as error:
+        _log.error("a plan that cannot be read is ignored: are operator and agent of one release?", error=str(error))
+        return
+    on_plan(plan)

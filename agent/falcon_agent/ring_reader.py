@@ -1,0 +1,109 @@
+"""Drains one rank's ring with ``pread``: never mapped, since a file that somebody truncates must not kill the agent.
+
+A slot whose record is not published yet is waited for; after HOLE_SECONDS its writer is taken for dead, and it is
+skipped and counted. A reader that was lapped knows how many records it lost.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from falcon_core.wire.ring import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    RECORD_DTYPE,
+    RecordArray,
+    RingHeader,
+    checks,
+    parse_header,
+)
+
+HOLE_SECONDS = 1.0
+_HEADER_READ = 128  # the fixed fields and the head
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Records in their order; ``lost`` were overwritten before them."""
+
+    records: RecordArray  # shape [n], dtype RECORD_DTYPE
+    lost: int
+
+
+class RingReader:
+    """One ring file, read from its oldest record that is still there."""
+
+    def __init__(self, path: Path) -> None:
+        """Open; raises OSError, or RingFormatError for a file of another version."""
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.header: RingHeader = parse_header(os.pread(self._file, _HEADER_READ, 0))
+        except ValueError:
+            os.close(self._file)
+            raise
+        self.path = path
+        self.lost_records = 0
+        self.holes = 0
+        self._next = 0
+        self._hole_since: float | None = None
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def read(self, now_seconds: float) -> Batch:
+        """What was published since the last read; ``now_seconds`` on any monotonic clock."""
+        head = parse_header(os.pread(self._file, _HEADER_READ, 0)).head
+        capacity = self.header.capacity
+        lost = max(0, head - capacity - self._next)
+        self._next += lost
+        records = self._slots(self._next, head)
+        expected = np.arange(self._next + 1, self._next + 1 + len(records), dtype=np.uint64)
+        whole = (records["seq"] == expected) & (checks(records) == records["check"])
+        overwritten = records["seq"] > expected  # lapped while we read
+        usable = whole | overwritten
+        end = len(records) if bool(usable.all()) else int(np.argmin(usable))
+        if end < len(records):
+            end = self._pass_hole(end, whole, overwritten, now_seconds)
+        else:
+            self._hole_since = None
+        taken = records[:end][whole[:end]]
+        gone = lost + int(overwritten[:end].sum())
+        self.lost_records += gone
+        self._next += end
+        return Batch(taken, gone)
+
+    def _pass_hole(
+        self,
+        first: int,
+        whole: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        over: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        now: float,
+    ) -> int:
+        """The index up to which to go on: the hole, or beyond it once its writer is given up."""
+        if self._hole_since is None:
+            self._hole_since = now
+        if now - self._hole_since < HOLE_SECONDS:
+            return first
+        self._hole_since = None
+        usable = whole | over
+        later = np.flatnonzero(usable[first:])
+        end = first + (int(later[0]) if len(later) else len(usable) - first)
+        self.holes += end - first
+        return end
+
+    def _slots(self, first: int, last: int) -> RecordArray:
+        """Records of call numbers [first, last), whatever stands in their slots."""
+        capacity = self.header.capacity
+        raw = b""
+        while first < last:
+            slot = first % capacity
+            count = min(last - first, capacity - slot)
+            part = os.pread(self._file, count * RECORD_BYTES, HEADER_BYTES + slot * RECORD_BYTES)
+            raw += part[: len(part) // RECORD_BYTES * RECORD_BYTES]
+            if len(part) < count * RECORD_BYTES:
+                break  # the file was truncated
+            first += count
+        return np.frombuffer(raw, dtype=RECORD_DTYPE)

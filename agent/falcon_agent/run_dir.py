@@ -1,0 +1,97 @@
+"""The pod's run directory: the agent writes under ``agent/`` and reads under ``launch/`` (wire.launch)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.launch import (
+    AGENT_DIR,
+    ALIVE_FILE,
+    CONTROL_FILE,
+    COUNTERS_FILE,
+    PLAN_FILE,
+    STATUS_FILE,
+    LaunchCounters,
+    LaunchPlan,
+    LaunchStatus,
+    render_plan,
+)
+
+_T = TypeVar("_T")
+_MEMORY_FILE = f"{AGENT_DIR}/memory.json"
+
+
+class _Watched(msgspec.Struct):
+    """A file of the launcher's and what it said when it last changed."""
+
+    stamp: tuple[int, int] = (0, 0)
+    value: object = None
+
+
+class RunDir:
+    """Reads cost one stat each while nothing changes; every write appears whole, by rename."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: dict[str, _Watched] = {}
+        self._plan = ""
+        (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    def status(self) -> LaunchStatus | None:
+        """None until the launcher has spoken."""
+        return self._read(STATUS_FILE, LaunchStatus)
+
+    def counters(self) -> LaunchCounters | None:
+        """None until the launcher has read them once."""
+        return self._read(COUNTERS_FILE, LaunchCounters)
+
+    def write_plan(self, plan: LaunchPlan) -> bool:
+        """Hand the launcher its plan; False if it has that one already."""
+        text = render_plan(plan)
+        if text == self._plan:
+            return False
+        self._write(PLAN_FILE, text.encode())
+        self._plan = text
+        return True
+
+    def touch_alive(self) -> None:
+        """Tell the launcher that somebody is there to wait for."""
+        path = self.path / ALIVE_FILE
+        path.touch()
+        os.utime(path)
+
+    def write_control(self) -> None:
+        """The shim's control file, once; it keeps its size for life, since ranks have it mapped."""
+        if not (self.path / CONTROL_FILE).exists():
+            self._write(CONTROL_FILE, pack_control(Mode.TRACK, epoch=1))
+
+    def save_memory(self, raw: bytes) -> None:
+        """What the next agent shall know of this one."""
+        self._write(_MEMORY_FILE, raw)
+
+    def load_memory(self) -> bytes:
+        """What the last agent of this pod left; empty where there was none."""
+        path = self.path / _MEMORY_FILE
+        return path.read_bytes() if path.exists() else b""
+
+    def _read(self, name: str, type_: type[_T]) -> _T | None:
+        watched = self._seen.setdefault(name, _Watched())
+        try:
+            about = (self.path / name).stat()
+            stamp = (about.st_ino, about.st_mtime_ns)
+            if stamp != watched.stamp:
+                watched.value = msgspec.json.decode((self.path / name).read_bytes(), type=type_)
+                watched.stamp = stamp
+        except (OSError, msgspec.DecodeError):
+            return None  # not there yet, or of a version that we do not know
+        return watched.value if isinstance(watched.value, type_) else None
+
+    def _write(self, name: str, content: bytes) -> None:
+        fresh = self.path / f"{name}.new"
+        fresh.write_bytes(content)
+        fresh.rename(self.path / name)

@@ -1,0 +1,31 @@
+"""From the job's plan on the bus to this pod's plan for its launcher. Pure; the agent does the I/O."""
+
+from __future__ import annotations
+
+from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.messages import Plan
+
+
+def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
+    """What this pod's launcher shall run; a pod that is no member of the generation stops its processes."""
+    member = next((one for one in plan.members if one.pod_uid == pod_uid), None)
+    if plan.phase == "Finish":
+        return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
+    if member is None or plan.phase == "Stop":
+        return LaunchPlan(generation=plan.generation, phase="Stop")
+    return LaunchPlan(
+        generation=plan.generation,
+        phase="Run",
+        world_size=plan.world_size,
+        nnodes=len(plan.members),
+        node_rank=member.replica,
+        procs=plan.procs_per_replica,
+        first_rank=member.first_rank,
+        master_addr=plan.master_addr,
+        master_port=plan.master_port,
+    )
+
+
+def newer(plan: Plan, current: Plan | None) -> bool:
+    """Whether to act on a plan: never on a generation, or within one on a leader, that another has superseded."""
+    return current is None or (plan.generation, plan.epoch) >= (current.generation, current.epoch)

@@ -1,0 +1,1 @@
+"""Counters that serve as evidence of a cause."""

@@ -1,0 +1,124 @@
+"""The pod's ranks: finds their rings, feeds each rank's chain, and puts together what the summary says of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from falcon_agent.ring_reader import RingReader
+from falcon_agent.telemetry.pressure import Pressure
+from falcon_core.signals.rank import RankChain, RankMemory
+from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
+from falcon_core.wire.messages import Detection, RankSignals, ThrottleSignals
+from falcon_core.wire.ring import RingFormatError
+
+_log = structlog.get_logger()
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What outlives an agent, by ring file: a ring names its generation, rank and process."""
+
+    ranks: dict[str, RankMemory] = {}
+
+
+class _Tracked(msgspec.Struct):
+    reader: RingReader
+    chain: RankChain
+
+
+class Tracker:
+    """Follows every ring of the newest generation that is there."""
+
+    def __init__(self, run_dir: Path, memory: bytes = b"") -> None:
+        self._rings_dir = run_dir / RINGS_DIR
+        self._tracked: dict[str, _Tracked] = {}
+        self._refused: set[str] = set()
+        self._memory = _decode(memory)
+        self._generation = 0
+        self._pressure = Pressure()
+        self.detection = Detection()
+
+    def poll(self) -> bool:
+        """Drain every ring; True if a slowdown began or ended."""
+        self._find_rings()
+        changed = False
+        now = time.monotonic()
+        for tracked in self._tracked.values():
+            batch = tracked.reader.read(now)
+            if len(batch.records) or batch.lost:
+                changed = tracked.chain.feed(batch.records, lost=batch.lost > 0) or changed
+        return changed
+
+    def feed_counters(self, counters: LaunchCounters | None) -> None:
+        """The launcher's newest reading."""
+        if counters is not None:
+            chains = [tracked.chain for tracked in self._tracked.values()]
+            healthy = bool(chains) and all(chain.slowdown is None for chain in chains)
+            self._pressure.feed(counters, healthy=healthy)
+
+    def signals(self) -> list[RankSignals]:
+        """One entry a ring, by rank."""
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        reports = []
+        for tracked in self._tracked.values():
+            header = tracked.reader.header
+            rates = self._pressure.rank(max(0, header.local_rank))
+            reports.append(
+                msgspec.structs.replace(
+                    tracked.chain.signals(header.rank, offset_ns),
+                    cpu_fraction=rates.cpu,
+                    run_delay_fraction=rates.run_delay,
+                    healthy_run_delay_fraction=rates.healthy_run_delay,
+                    lost_records=tracked.reader.lost_records,
+                    holes=tracked.reader.holes,
+                )
+            )
+        return sorted(reports, key=lambda report: report.rank)
+
+    def throttle(self) -> ThrottleSignals | None:
+        """The container's quota."""
+        return self._pressure.throttle()
+
+    @property
+    def generation(self) -> int:
+        """Of the rings that are followed; 0 before the first."""
+        return self._generation
+
+    def memory(self) -> bytes:
+        """What the next agent shall know."""
+        return msgspec.json.encode(Memory({name: tracked.chain.memory() for name, tracked in self._tracked.items()}))
+
+    def _find_rings(self) -> None:
+        try:
+            names = {path.name for path in self._rings_dir.iterdir() if path.suffix == ".ring"}
+        except FileNotFoundError:
+            names = set()
+        for name in self._tracked.keys() - names:
+            self._tracked.pop(name).reader.close()
+        for name in sorted(names - self._tracked.keys() - self._refused):
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        try:
+            reader = RingReader(self._rings_dir / name)
+        except RingFormatError as error:
+            self._refused.add(name)
+            _log.error("ring refused", ring=name, error=str(error))
+            return
+        except OSError:
+            return  # gone again
+        if reader.header.generation > self._generation:
+            self._generation = reader.header.generation
+            self._pressure = Pressure()
+        self._tracked[name] = _Tracked(reader, RankChain(self.detection, self._memory.ranks.get(name)))
+        _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
+
+
+def _decode(memory: bytes) -> Memory:
+    try:
+        return msgspec.json.decode(memory, type=Memory) if memory else Memory()
+    except msgspec.DecodeError:  # of another version: begin anew
+        return Memory()
