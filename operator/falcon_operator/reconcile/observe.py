@@ -164,7 +164,7 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     processes = {one.rank: one for one in launch.ranks} if launch else {}
     if snap.job.spec.launcher == "Own" and launch and launch.ranks:
         processes = dict.fromkeys(_rank_numbers(snap.job, member), launch.ranks[0])
-    signals = {one.rank: one for one in summary.ranks} if summary and summary.generation == generation else {}
+    signals = {one.rank: one for one in summary.ranks} if summary and launch else {}
     return [
         _rank(snap, member, number, processes.get(number), signals.get(number), received)
         for number in _rank_numbers(snap.job, member)
@@ -193,7 +193,7 @@ def _rank(
             oom_killed=process.oom_killed,
             ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
         )
-    if signals is None or received is None:
+    if signals is None or received is None or process is None or _older(signals, process):
         return seen
     age = snap.monotonic - received.at_seconds
     silent = 0.0
@@ -215,6 +215,11 @@ def _rank(
         stalled=age <= FRESH_SECONDS and deadline_ns is not None and silent * 1e9 > deadline_ns,
         cpu=_cpu(received.summary, signals),
     )
+
+
+def _older(signals: RankSignals, process: LaunchRank) -> bool:
+    """An agent may still follow the ring of a process that is gone, when the launcher has started the next."""
+    return signals.last_call_unix_ns is not None and signals.last_call_unix_ns < process.started_unix_ns
 
 
 def _cpu(summary: Summary, signals: RankSignals) -> CpuEvidence:

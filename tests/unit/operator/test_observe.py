@@ -1,0 +1,173 @@
+"""What of a report counts, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from falcon_core.recovery.observation import RankSeen
+from falcon_core.recovery.state import RecoveryState
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.messages import RankSignals, Summary
+from falcon_operator.api import Generation, Member, ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, Received
+from falcon_operator.reconcile.intents import Intent
+from falcon_operator.reconcile.observe import FRESH_SECONDS, observe, policy
+from falcon_operator.reconcile.snapshot import PodSettings, Snapshot
+
+NOW, MONOTONIC = 1_000_000.0, 500.0
+STARTED = LaunchRank(local_rank=0, rank=0, pid=7, state="Running", started_unix_ns=int((NOW - 60) * 1e9))
+SIGNALS = RankSignals(
+    rank=0,
+    tracking="Tracking",
+    iterations=50,
+    iteration_ns=[250_000_000] * 16,
+    last_call_unix_ns=int((NOW - 1) * 1e9),
+    hang_deadline_ns=int(10e9),
+)
+replace = msgspec.structs.replace
+
+
+def snapshot(
+    *,
+    launch: dict[str, Any] | None = None,
+    signals: dict[str, Any] | None = None,
+    age_seconds: float = 0.5,
+    reports: dict[str, Any] | None = None,
+    pod: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+) -> Snapshot:
+    """A job of one pod and one rank, running and reporting, with what is different."""
+    status = replace(LaunchStatus(generation=3, dead_below=3, state="Running", ranks=[STARTED]), **(launch or {}))
+    summary = Summary(
+        pod_uid="p",
+        pod_name="gpt2-0-a",
+        node="node-a",
+        sequence=1,
+        unix_ns=int(NOW * 1e9),
+        generation=status.generation,
+        launch=status,
+        ranks=[replace(SIGNALS, **(signals or {}))],
+    )
+    template = {"spec": {"containers": [{"name": "t", "image": "x", "command": ["python"]}]}}
+    view = PodView(namespace="ml", name="gpt2-0-a", uid="p", node="node-a", phase="Running")
+    told = JobReports(
+        summaries={"p": Received(summary=summary, at_seconds=MONOTONIC - age_seconds)},
+        alive=frozenset({"p"}),
+        session_healthy_since_seconds=0.0,
+    )
+    return Snapshot(
+        job=TrainingJob(
+            metadata=ObjectMeta(name="gpt2", namespace="ml", uid="u"),
+            spec=msgspec.convert({"replicas": 1, "template": template, **(spec or {})}, TrainingJobSpec),
+        ),
+        pods=[replace(view, **(pod or {}))],
+        nodes={"node-a": NodeView(name="node-a")},
+        reports=replace(told, **(reports or {})),
+        settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
+        now=NOW,
+        monotonic=MONOTONIC,
+    )
+
+
+def intent(phase: Any = "Run", number: int = 3) -> Intent:
+    member = Member(replica=0, pod_name="gpt2-0-a", pod_uid="p", node="node-a")
+    state = RecoveryState()
+    return Intent(
+        generation=Generation(number=number, phase=phase, members=[member]),
+        state=replace(state, gang=replace(state.gang, since=NOW - 30)),
+    )
+
+
+def rank(snap: Snapshot, phase: Any = "Run", number: int = 3) -> RankSeen:
+    return observe(snap, intent(phase, number)).ranks[0]
+
+
+def test_a_rank_that_trains() -> None:
+    seen = rank(snapshot())
+    assert (seen.process, seen.iterations, seen.tracked, seen.fresh, seen.stalled) == ("Running", 50, True, True, False)
+    assert observe(snapshot(), intent()).running_seconds == 30.0
+
+
+def test_another_generations_report_says_nothing() -> None:
+    assert rank(snapshot(launch={"generation": 2})).process == "Unknown"
+    assert rank(snapshot(launch={"generation": 2})).iterations == 0
+    assert rank(snapshot(launch={"generation": 2}), "Stop").process == "Running", (
+        "being stopped, 2 is the one to look at"
+    )
+
+
+def test_ends_that_were_ordered_are_none() -> None:
+    killed = replace(STARTED, state="Exited", signal=15)
+    assert rank(snapshot(launch={"state": "Stopped", "ranks": [killed]})).process == "Unknown"
+    assert rank(snapshot(launch={"state": "Exited", "ranks": [killed]})).process == "Ended"
+
+
+def test_the_ring_of_a_process_that_is_gone_says_nothing_of_the_next() -> None:
+    seen = rank(snapshot(signals={"last_call_unix_ns": int((NOW - 61) * 1e9)}))
+    assert (seen.process, seen.iterations, seen.iteration_ns) == ("Running", 0, [])
+
+
+def test_age_and_silence() -> None:
+    assert not rank(snapshot(age_seconds=FRESH_SECONDS + 1)).fresh
+    quiet = {"last_call_unix_ns": int((NOW - 9.8) * 1e9)}
+    assert not rank(snapshot(signals=quiet, age_seconds=0.1)).stalled
+    assert rank(snapshot(signals=quiet, age_seconds=0.5)).stalled, "our own waiting counts as well"
+    assert not rank(snapshot(signals=quiet, age_seconds=FRESH_SECONDS + 1)).stalled, "an old report proves nothing"
+
+
+def test_liveness_needs_a_session_that_hears() -> None:
+    def alive(**reports: Any) -> bool | None:
+        return observe(snapshot(reports=reports), intent()).members[0].alive
+
+    assert alive() is True
+    assert alive(session_healthy_since_seconds=None) is None
+    gone = {"alive": frozenset(), "gone_since_seconds": {"p": 490.0}}
+    assert alive(**gone) is False
+    assert alive(alive=frozenset()) is False, "its evidence outlived it"
+    assert alive(alive=frozenset(), session_healthy_since_seconds=MONOTONIC - 1) is None
+    assert alive(alive=frozenset(), summaries={}) is None
+
+
+def test_the_life_of_a_pod() -> None:
+    def state(**pod: Any) -> str:
+        return observe(snapshot(pod=pod), intent()).members[0].pod
+
+    def trainer(code: int) -> dict[str, ContainerView]:
+        return {"t": ContainerView(name="t", exit_code=code, exit_reason="OOMKilled")}
+
+    assert state() == "Present"
+    assert state(node="") == "Awaited"
+    assert state(deleting=True) == "Deleting"
+    assert state(phase="Failed", reason="Evicted") == "Ended"
+    assert state(containers=trainer(137)) == "Ended"
+    assert state(containers=trainer(0)) == "Present", "all its ranks ended well"
+    assert state(name="another") == "Gone"
+
+
+def test_a_launcher_of_the_users_own_speaks_for_all_its_ranks() -> None:
+    ended = replace(STARTED, state="Exited", exit_code=1)
+    snap = snapshot(launch={"state": "Exited", "ranks": [ended]}, spec={"launcher": "Own", "procsPerReplica": 4})
+    assert [seen.process for seen in observe(snap, intent()).ranks] == ["Ended"] * 4
+
+
+def test_the_policy_is_the_specs() -> None:
+    rules = policy(
+        snapshot(
+            spec={
+                "procsPerReplica": 4,
+                "detection": {"medianPercent": 200, "verifyPercent": 20},
+                "mitigation": {"mode": "Observe", "strategies": [{"type": "ReplaceNode", "overheadSeconds": 30}]},
+                "recovery": {"restarts": 1, "window": "30m"},
+            }
+        ).job
+    )
+    assert (rules.median_factor, rules.verify, rules.enforce, rules.restarts, rules.window_seconds) == (
+        2.0,
+        0.2,
+        False,
+        1,
+        1800,
+    )
+    assert (rules.strategies, rules.world_size) == ([("ReplaceNode", 30.0)], 4)
