@@ -34,6 +34,7 @@ class Lease:
         self._transport = transport
         self._renewed_at = granted_at
         self._beats = asyncio.create_task(self._keep_alive(), name=f"etcd-lease-{lease_id:x}")
+        self._beats.add_done_callback(self._end)
 
     @property
     def remaining_seconds(self) -> float:
@@ -102,6 +103,11 @@ class Lease:
             timeout_seconds=timeout_seconds,
         )
         return response.TTL
+
+    def _end(self, beats: asyncio.Task[None]) -> None:
+        """Beats that ended by a fault of ours must not look like a lease that lives."""
+        if not beats.cancelled() and (fault := beats.exception()) is not None:
+            self._lose(f"the beats failed: {fault!r}")
 
     def _lose(self, reason: str) -> None:
         _log.warning("lease %x is lost: %s", self.id, reason)
