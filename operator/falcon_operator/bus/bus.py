@@ -101,6 +101,7 @@ class EtcdBus:
         self._health = SessionHealth()
         self._granted: dict[str, JobKey] = {}
         self._credentials: dict[str, certs.Pair] = {}
+        self._authenticating = asyncio.Lock()
         self._leading = b""  # the leader key's value that is ours
 
     # -- ports.Bus ---------------------------------------------------------------------------------------------------
@@ -236,8 +237,9 @@ class EtcdBus:
         self._health.lost_data(self._clock.monotonic())
 
     async def _check_auth(self) -> None:
-        if await access.ensure_auth(self._client, list(self._granted.values())):
-            self._on_restored()
+        async with self._authenticating:
+            if await access.ensure_auth(self._client, list(self._granted.values())):
+                self._on_restored()
 
     async def _sweep(self) -> None:
         """Remove what jobs that are gone have left.

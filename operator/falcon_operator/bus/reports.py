@@ -103,7 +103,7 @@ class ReportsCache:
 
     def _carry_over(self, uid: str, old: _Job, now: float, *, lost: bool) -> None:
         """What was known before a listing and is not in it."""
-        if uid not in self._jobs and not lost:
+        if uid not in self._jobs and not (lost or old.alive or old.awaited or old.gone_since):
             return
         job = self._jobs.setdefault(uid, _Job(old.key))
         for pod, received in old.summaries.items():

@@ -1,0 +1,72 @@
+"""Certificates of the bus: who signs whom, for which names, and when they are made anew."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from falcon_operator import certs
+from falcon_operator.certs import Pair
+
+NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Pair:
+    return certs.new_authority(NOW)
+
+
+def test_the_authority_signs_leaves_only(authority: Pair) -> None:
+    cert = x509.load_pem_x509_certificate(authority.cert)
+    constraints = cert.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (constraints.ca, constraints.path_length) == (True, 0)
+    assert certs.problem(authority, authority.cert, NOW) == ""
+
+
+def test_a_client_certificate_names_its_user_and_cannot_serve(authority: Pair) -> None:
+    pair = certs.issue_client(authority, "0f3a", NOW)
+    cert = x509.load_pem_x509_certificate(pair.cert)
+    assert [one.value for one in cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["0f3a"]
+    usages = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usages) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert certs.problem(pair, authority.cert, NOW) == ""
+
+
+def test_the_server_certificate_has_its_names_and_serves_between_members_too(authority: Pair) -> None:
+    pair = certs.issue_server(authority, ["etcd.ns.svc", "*.headless.ns.svc", "10.0.0.1"], NOW)
+    cert = x509.load_pem_x509_certificate(pair.cert)
+    sans = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert sans.get_values_for_type(x509.DNSName) == ["etcd.ns.svc", "*.headless.ns.svc"]
+    assert [str(one) for one in sans.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "127.0.0.1"]
+    usages = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert set(usages) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
+def test_it_is_made_anew_for_a_new_name_not_for_one_that_went(authority: Pair) -> None:
+    pair = certs.issue_server(authority, ["a", "b"], NOW)
+    assert certs.problem(pair, authority.cert, NOW, names=["a"]) == ""
+    assert "c" in certs.problem(pair, authority.cert, NOW, names=["a", "c"])
+
+
+def test_it_is_renewed_with_a_third_of_its_life_left(authority: Pair) -> None:
+    pair = certs.issue_client(authority, "u", NOW)
+    assert certs.problem(pair, authority.cert, NOW + 240 * DAY) == ""
+    assert "renew" in certs.problem(pair, authority.cert, NOW + 245 * DAY)
+    assert certs.renew_at(pair.cert) - NOW == pytest.approx(365 * DAY * 2 / 3, abs=DAY)
+
+
+@pytest.mark.parametrize("pair", [Pair(b"", b""), Pair(b"nonsense", b"nonsense")])
+def test_what_cannot_be_read_is_a_problem_not_a_crash(authority: Pair, pair: Pair) -> None:
+    assert "cannot be read" in certs.problem(pair, authority.cert, NOW)
+
+
+def test_another_authoritys_certificate_and_a_foreign_key_are_found_out(authority: Pair) -> None:
+    other = certs.new_authority(NOW)
+    pair, second = certs.issue_client(other, "u", NOW), certs.issue_client(authority, "u", NOW)
+    assert "not signed by the authority" in certs.problem(pair, authority.cert, NOW)
+    assert "do not belong together" in certs.problem(Pair(second.cert, pair.key), authority.cert, NOW)

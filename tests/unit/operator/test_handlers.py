@@ -1,0 +1,132 @@
+"""Which keys an event puts into the queue, and which answers it voids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_operator import handlers
+from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
+from falcon_operator.handlers import Router
+from falcon_operator.metrics import Metrics
+from falcon_operator.queue import KeyedQueue
+from falcon_operator.work import Key, job_key, pool_key
+from tests.unit.operator.fake_clock import FakeClock
+
+
+class Caches:
+    """Notes what is voided."""
+
+    def __init__(self) -> None:
+        self.voided: list[Any] = []
+        self.node_shows = True
+
+    def job_changed(self, namespace: str, name: str) -> None:
+        self.voided.append((namespace, name))
+
+    def pod_changed(self, job_uid: str) -> None:
+        self.voided.append(job_uid)
+
+    def pool_changed(self) -> None:
+        self.voided.append("pools")
+
+    def node_changed(self, body: Any, *, deleted: bool) -> bool:
+        return self.node_shows
+
+
+class Bench:
+    """A router and what it did."""
+
+    def __init__(self) -> None:
+        self.caches = Caches()
+        self.metrics = Metrics()
+        self.queue = KeyedQueue[Key](FakeClock())
+        self.router = Router(self.queue, self.caches, self.metrics)
+
+    def queued(self) -> set[Key]:
+        keys = set()
+        while (key := self.queue.take()) is not None:
+            self.queue.done(key)
+            keys.add(key)
+        return keys
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def job(name: str, *, pool: str = "", nodes: tuple[str, ...] = (), over: bool = False) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}"},
+        "spec": {"warmPoolRef": {"name": pool}} if pool else {},
+        "status": {
+            "generation": {"members": [{"node": node} for node in nodes]},
+            **({"completionTime": "2026-11-20T12:00:00Z"} if over else {}),
+        },
+    }
+
+
+def pod(**labels: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ns", "name": "p", "labels": labels}}
+
+
+def test_a_job_and_its_pods_concern_the_job(bench: Bench) -> None:
+    bench.router.job(job("a"), deleted=False)
+    assert bench.queued() == {job_key("ns", "a")}
+    bench.router.pod(pod(**{LABEL_JOB: "a", LABEL_JOB_UID: "uid-a", LABEL_ROLE: "trainer"}))
+    assert bench.queued() == {job_key("ns", "a")}
+    assert bench.caches.voided == [("ns", "a"), "uid-a"]
+
+
+def test_a_pool_and_its_tests_concern_the_pool_and_the_jobs_that_name_it(bench: Bench) -> None:
+    bench.router.job(job("a", pool="spares"), deleted=False)
+    bench.router.job(job("b"), deleted=False)
+    bench.router.job(job("c", pool="spares", over=True), deleted=False)
+    bench.queued()
+    bench.router.pool({"metadata": {"name": "spares"}, "spec": {"size": 1}}, deleted=False)
+    assert bench.queued() == {pool_key("spares"), job_key("ns", "a")}
+    bench.router.pod(pod(**{LABEL_POOL: "spares", LABEL_ROLE: "burn-in"}))
+    assert bench.queued() == {pool_key("spares"), job_key("ns", "a")}
+
+
+def test_the_end_of_a_job_concerns_its_pool(bench: Bench) -> None:
+    bench.router.job(job("a", pool="spares"), deleted=False)
+    bench.queued()
+    bench.router.job(job("a", pool="spares", over=True), deleted=False)
+    assert bench.queued() == {job_key("ns", "a"), pool_key("spares")}
+    bench.router.job(job("a", pool="spares"), deleted=True)
+    assert bench.queued() == {job_key("ns", "a"), pool_key("spares")}
+
+
+def test_a_node_concerns_the_jobs_on_it_and_every_pool_unless_it_is_a_heartbeat(bench: Bench) -> None:
+    bench.router.job(job("a", nodes=("n1", "n2")), deleted=False)
+    bench.router.job(job("b", nodes=("n3",)), deleted=False)
+    bench.router.pool({"metadata": {"name": "spares"}}, deleted=False)
+    bench.queued()
+    bench.router.node({"metadata": {"name": "n2"}}, deleted=False)
+    assert bench.queued() == {job_key("ns", "a"), pool_key("spares")}
+    bench.caches.node_shows = False
+    bench.router.node({"metadata": {"name": "n2"}}, deleted=False)
+    assert bench.queued() == set()
+
+
+def test_a_deleted_job_is_forgotten_by_its_nodes(bench: Bench) -> None:
+    bench.router.job(job("a", nodes=("n1",)), deleted=False)
+    bench.router.job(job("a", nodes=("n1",)), deleted=True)
+    bench.queued()
+    bench.router.node({"metadata": {"name": "n1"}}, deleted=False)
+    assert bench.queued() == set()
+
+
+def test_kopf_neither_writes_nor_watches_what_is_not_ours() -> None:
+    settings = handlers.kopf_settings()
+    assert not settings.posting.enabled
+    assert settings.scanning.disabled
+    assert settings.peering.standalone
+    assert dict(settings.watching.label_selectors.items())
+    registry = handlers.registry_of(Bench().router, configuration=object())  # type: ignore[arg-type]
+    assert {handler.id for handler in registry._watching.get_all_handlers()} >= {"registry_of.<locals>.on_job"}
+    for kind in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
+        assert not kind.get_all_handlers()

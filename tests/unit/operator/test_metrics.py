@@ -1,0 +1,87 @@
+"""Metrics: read off the last known status, without labels that outlive their job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from falcon_operator.metrics import Metrics, Readings, job_figures
+
+
+def body(uid: str = "u", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"uid": uid}, "status": status}
+
+
+def samples(metrics: Metrics) -> dict[str, float]:
+    lines = [line for line in generate_latest(metrics.registry).decode().splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+DEGRADED = body(
+    state="Degraded",
+    iterations={"currentMicroseconds": 612000, "healthyMicroseconds": 231000},
+    counters={"restarts": 2, "replacements": 1},
+    diagnoses=[{"id": "j-1", "what": "fail-slow, computation", "cause": "CpuThrottled"}],
+)
+
+
+def test_a_jobs_figures() -> None:
+    metrics = Metrics()
+    metrics.job(("ns", "gpt2"), job_figures(DEGRADED))
+    metrics.job(("ns", "other"), job_figures(body(uid="v")))
+    found = samples(metrics)
+    assert found['falcon_jobs{state="Degraded"}'] == 1.0
+    assert found['falcon_jobs{state="Pending"}'] == 1.0
+    assert found['falcon_job_iteration_seconds{job="gpt2",namespace="ns"}'] == 0.612
+    assert found['falcon_job_healthy_iteration_seconds{job="gpt2",namespace="ns"}'] == 0.231
+    assert found['falcon_job_restarts_total{job="gpt2",namespace="ns"}'] == 2.0
+    assert found['falcon_job_replacements_total{job="gpt2",namespace="ns"}'] == 1.0
+    assert found['falcon_incidents_total{cause="CpuThrottled",kind="fail-slow"}'] == 1.0
+
+
+def test_a_diagnosis_is_counted_once_however_often_it_is_seen() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.job(("ns", "gpt2"), job_figures(DEGRADED))
+    assert samples(metrics)['falcon_incidents_total{cause="CpuThrottled",kind="fail-slow"}'] == 1.0
+
+
+def test_a_job_that_is_gone_leaves_no_label_but_its_incidents_were() -> None:
+    metrics = Metrics()
+    metrics.job(("ns", "gpt2"), job_figures(DEGRADED))
+    metrics.job(("ns", "gpt2"), None)
+    found = samples(metrics)
+    assert not [name for name in found if "gpt2" in name]
+    assert found['falcon_incidents_total{cause="CpuThrottled",kind="fail-slow"}'] == 1.0
+
+
+def test_a_status_of_another_version_is_no_obstacle() -> None:
+    odd = body(state=None, iterations=[], counters={"restarts": "two"}, diagnoses=[None, {"id": 1}])
+    figures = job_figures(odd)
+    assert (figures.state, figures.current_seconds, figures.restarts) == ("Pending", None, 0)
+    assert figures.diagnoses == (("1", "", "Unknown"),)
+
+
+def test_pools_reconciles_and_the_leaders_readings() -> None:
+    metrics = Metrics()
+    metrics.pool("spares", 1, 2)
+    metrics.reconciled("TrainingJob", 0.02, True)
+    metrics.reconciled("TrainingJob", 0.02, False)
+    metrics.event("Replacing")
+    metrics.leading = True
+    metrics.readings = lambda: Readings(True, 3, 4, 5, 6)
+    found = samples(metrics)
+    assert found['falcon_pool_ready_spares{pool="spares"}'] == 1.0
+    assert found['falcon_pool_size{pool="spares"}'] == 2.0
+    assert found['falcon_reconcile_seconds_count{kind="TrainingJob"}'] == 2.0
+    assert found['falcon_reconcile_errors_total{kind="TrainingJob"}'] == 1.0
+    assert found['falcon_events_total{reason="Replacing"}'] == 1.0
+    assert found["falcon_leading"] == 1.0
+    assert found["falcon_etcd_session_healthy"] == 1.0
+    assert found["falcon_agents"] == 3.0
+    assert found["falcon_reports_rejected_total"] == 4.0
+    assert found["falcon_queue_depth"] == 5.0
+    assert found["falcon_fenced_nodes"] == 6.0
+    metrics.pool("spares", None)
+    assert 'falcon_pool_size{pool="spares"}' not in samples(metrics)

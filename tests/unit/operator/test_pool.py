@@ -1,0 +1,300 @@
+"""The warm pool: who joins, how a spare gets ready, who may take one, and what is left to do in each state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_operator.api import (
+    TAINT_FENCED,
+    TAINT_SPARE,
+    ObjectMeta,
+    SpareStatus,
+    WarmPool,
+    WarmPoolSpec,
+    WarmPoolStatus,
+)
+from falcon_operator.ports import ContainerView, NodeView, PodView
+from falcon_operator.reconcile import pool as pools
+from falcon_operator.reconcile.effects import CreatePod, DeletePod, TaintNode, UntaintNode
+from falcon_operator.reconcile.pool import PoolDecision, PoolSettings, PoolSnapshot, claim, decide_pool, release
+from falcon_operator.reconcile.snapshot import timestamp
+
+NOW = 1_795_176_000.0
+SETTINGS = PoolSettings(namespace="falcon-system", agent_image="agent:1", image_pull_policy="IfNotPresent")
+JOB = "ns/job/uid-1/7"
+
+
+def a_pool(*spares: SpareStatus, size: int = 1, **spec: Any) -> WarmPool:
+    return WarmPool(
+        metadata=ObjectMeta(name="spares", uid="pool-uid", generation=3),
+        spec=WarmPoolSpec(node_selector={"pool": "yes"}, size=size, **spec),
+        status=WarmPoolStatus(spares=list(spares)),
+    )
+
+
+def a_node(name: str, *, taints: dict[str, str] | None = None, ready: bool = True, **changes: Any) -> NodeView:
+    return NodeView(name=name, labels={"pool": "yes"}, taints=taints or {}, ready=ready, **changes)
+
+
+def spare(node: str, state: Any = "Ready", *, since: float = NOW - 100, **fields: Any) -> SpareStatus:
+    return SpareStatus(node=node, state=state, since=timestamp(since), **fields)
+
+
+def look(pool: WarmPool, *nodes: NodeView, now: float = NOW, **rest: Any) -> PoolDecision:
+    return decide_pool(
+        PoolSnapshot(pool=pool, nodes={node.name: node for node in nodes}, settings=SETTINGS, now=now, **rest)
+    )
+
+
+def then(pool: WarmPool, decision: PoolDecision) -> WarmPool:
+    return msgspec.structs.replace(pool, status=decision.status)
+
+
+def states(decision: PoolDecision) -> dict[str, str]:
+    return {one.node: one.state for one in decision.status.spares}
+
+
+def of_type(decision: PoolDecision, *types: type) -> list[Any]:
+    return [effect for effect in decision.effects if isinstance(effect, types)]
+
+
+def ended(manifest: dict[str, Any], *, message: str, exit_code: int = 0) -> PodView:
+    """The burn-in pod as the kubelet reports its end."""
+    meta = manifest["metadata"]
+    container = ContainerView(name="burn-in", exit_code=exit_code, exit_message=message)
+    return PodView(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid="pod-uid",
+        labels=meta["labels"],
+        phase="Succeeded" if exit_code == 0 else "Failed",
+        containers={"burn-in": container},
+    )
+
+
+def test_a_node_is_chosen_tainted_tested_and_ready() -> None:
+    pool = a_pool(images=["trainer:1", "other:2"])
+    chosen = look(pool, a_node("b"), a_node("a"), NodeView(name="unselected"))
+    assert states(chosen) == {"a": "Testing"}
+    assert of_type(chosen, TaintNode) == [TaintNode("a", TAINT_SPARE, "spares")]
+    [created] = of_type(chosen, CreatePod)
+    assert chosen.again_seconds is not None
+    assert chosen.status.ready == "0/1"
+
+    tested_node = a_node("a", taints={TAINT_SPARE: "spares"})
+    done = ended(created.manifest, message=json.dumps({"gflops": 41.27, "more": 1}))
+    ready = look(then(pool, chosen), tested_node, now=NOW + 9, burn_ins=[done])
+    assert states(ready) == {"a": "Ready"}
+    assert ready.status.spares[0].gemm_gflops == "41.3"
+    assert ready.status.ready == "1/1"
+    assert of_type(ready, DeletePod) == [DeletePod(done)]
+    assert ready.again_seconds is None
+
+    quiet = look(then(pool, ready), tested_node, now=NOW + 99)
+    assert quiet.status == ready.status
+    assert quiet.effects == []
+
+
+def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() -> None:
+    [created] = of_type(look(a_pool(images=["trainer:1", "other:2"]), a_node("a")), CreatePod)
+    manifest = created.manifest
+    assert manifest["metadata"]["namespace"] == "falcon-system"
+    assert manifest["metadata"]["ownerReferences"][0]["uid"] == "pool-uid"
+    spec = manifest["spec"]
+    [term] = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    assert {one["key"] for one in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED}
+    assert [one["image"] for one in spec["initContainers"]] == ["agent:1", "trainer:1", "other:2"]
+    for container in [*spec["initContainers"], *spec["containers"]]:
+        context = container["securityContext"]
+        assert context["runAsNonRoot"]
+        assert not context["allowPrivilegeEscalation"]
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_asking_for_a_test_twice_is_asking_for_it_once() -> None:
+    pool = a_pool()
+    first = look(pool, a_node("a"))
+    again = look(then(pool, first), a_node("a"), now=NOW + 3)
+    [one], [two] = of_type(first, CreatePod), of_type(again, CreatePod)
+    assert one.manifest == two.manifest
+    assert again.status.spares == first.status.spares
+
+
+@pytest.mark.parametrize(
+    ("message", "exit_code", "told"),
+    [
+        ('{"gflops": 0}', 0, "measured 0"),
+        ("Killed", 137, "exit code 137: Killed"),
+        ("no json", 0, "cannot be read"),
+        ('{"gflops": "fast"}', 0, "cannot be read"),
+    ],
+)
+def test_a_failed_test_is_told_and_repeated_later(message: str, exit_code: int, told: str) -> None:
+    pool = a_pool()
+    chosen = look(pool, a_node("a"))
+    [created] = of_type(chosen, CreatePod)
+    pod = ended(created.manifest, message=message, exit_code=exit_code)
+    failed = look(then(pool, chosen), a_node("a"), burn_ins=[pod])
+    assert states(failed) == {"a": "Failed"}
+    assert told in failed.status.spares[0].message
+    assert told in failed.status.conditions[0].message
+    soon = look(then(pool, failed), a_node("a"), now=NOW + 60)
+    assert states(soon) == {"a": "Failed"}
+    later = look(then(pool, failed), a_node("a"), now=NOW + pools.RETEST_SECONDS)
+    assert states(later) == {"a": "Testing"}
+    [repeated] = of_type(later, CreatePod)
+    assert repeated.manifest["metadata"]["name"] != created.manifest["metadata"]["name"]
+
+
+def test_a_pod_that_vanished_without_a_result_is_made_again() -> None:
+    pool = a_pool(spare("a", "Testing", since=NOW - 5))
+    decision = look(pool, a_node("a", taints={TAINT_SPARE: "spares"}))
+    assert states(decision) == {"a": "Testing"}
+    assert len(of_type(decision, CreatePod)) == 1
+
+
+def test_a_spare_far_slower_than_its_peers_is_none() -> None:
+    pool = a_pool(
+        spare("a", gemm_gflops="100"),
+        spare("b", gemm_gflops="104"),
+        spare("c", gemm_gflops="60"),
+        spare("d", "Claimed", gemm_gflops="96", claimed_by=JOB),
+        size=3,
+    )
+    nodes = [a_node(name, taints={TAINT_SPARE: "spares"}) for name in "abcd"]
+    decision = look(pool, *nodes, live_jobs=frozenset({"uid-1"}))
+    assert states(decision) == {"a": "Ready", "b": "Ready", "c": "Failed", "d": "Claimed"}
+    assert "1.7x slower" in {one.node: one.message for one in decision.status.spares}["c"]
+
+
+def test_two_spares_alone_do_not_judge_each_other() -> None:
+    pool = a_pool(spare("a", gemm_gflops="100"), spare("b", gemm_gflops="10"), size=2)
+    nodes = [a_node(name, taints={TAINT_SPARE: "spares"}) for name in "ab"]
+    assert set(states(look(pool, *nodes)).values()) == {"Ready"}
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (a_node("a", ready=False), "NotReady"),
+        (a_node("a", unschedulable=True), "cordoned"),
+        (a_node("a", taints={TAINT_FENCED: "job-3"}), "fenced (job-3)"),
+    ],
+)
+def test_an_unusable_node_is_unavailable_replaced_and_tested_when_it_is_back(node: NodeView, told: str) -> None:
+    pool = a_pool(spare("a", gemm_gflops="50"))
+    gone = look(pool, node, a_node("b"))
+    assert states(gone) == {"a": "Unavailable", "b": "Testing"}
+    assert told in gone.status.spares[0].message
+    back = look(then(a_pool(size=2), gone), a_node("a"), a_node("b"))
+    assert states(back) == {"a": "Testing", "b": "Testing"}
+
+
+def test_a_node_that_was_deleted_or_no_longer_matches_leaves() -> None:
+    pool = a_pool(spare("a"), spare("b"), size=2)
+    relabelled = NodeView(name="b", taints={TAINT_SPARE: "spares"})
+    decision = look(pool, relabelled)
+    assert states(decision) == {}
+    assert decision.effects == [UntaintNode("b", TAINT_SPARE)]
+    assert "2 missing" in decision.status.conditions[0].message
+    assert "spec.nodeSelector" in decision.status.conditions[0].message
+
+
+def test_busy_nodes_and_another_pools_are_not_chosen_and_own_ones_come_first() -> None:
+    nodes = [
+        a_node("a"),
+        a_node("b", taints={TAINT_SPARE: "others"}),
+        a_node("c"),
+        a_node("d", taints={TAINT_SPARE: "spares"}),
+    ]
+    decision = look(a_pool(size=2), *nodes, busy=frozenset({"a"}))
+    assert states(decision) == {"c": "Testing", "d": "Testing"}
+    assert states(look(a_pool(size=1), *nodes)) == {"d": "Testing"}
+
+
+def test_a_smaller_size_lets_the_least_worthy_go_and_zero_all_but_the_claimed() -> None:
+    held = [
+        spare("a", gemm_gflops="90"),
+        spare("b", gemm_gflops="100"),
+        spare("c", "Testing"),
+        spare("d", "Claimed", claimed_by=JOB),
+        spare("e", "Failed"),
+    ]
+    nodes = [a_node(name, taints={TAINT_SPARE: "spares"}) for name in "abcde"]
+    live = frozenset({"uid-1"})
+    smaller = look(a_pool(*held, size=1), *nodes, live_jobs=live)
+    assert states(smaller) == {"b": "Ready", "d": "Claimed", "e": "Failed"}
+    assert {one.node for one in of_type(smaller, UntaintNode)} == {"a", "c"}
+    none = look(a_pool(*held, size=0), *nodes, live_jobs=live)
+    assert states(none) == {"d": "Claimed"}
+    assert none.status.ready == "0/0"
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_ready_spare_is_claimed_once_for_a_key() -> None:
+    pool = a_pool(spare("a", gemm_gflops="90"), spare("b", gemm_gflops="100"), spare("c", "Testing"), size=3)
+    status = claim(pool, JOB, "ns", now=NOW)
+    assert status is not None
+    held = pools.held(msgspec.structs.replace(pool, status=status), JOB)
+    assert held is not None
+    assert (held.node, held.gemm_gflops) == ("b", "100")
+    assert claim(msgspec.structs.replace(pool, status=status), JOB, "ns", now=NOW + 9) == status
+
+
+def test_nothing_is_claimed_where_none_is_ready_all_are_to_be_avoided_or_the_namespace_may_not() -> None:
+    assert claim(a_pool(spare("c", "Testing")), JOB, "ns", now=NOW) is None
+    assert claim(a_pool(spare("a")), JOB, "ns", avoid={"a"}, now=NOW) is None
+    assert claim(a_pool(spare("a"), allowed_namespaces=["other"]), JOB, "ns", now=NOW) is None
+    assert claim(a_pool(spare("a"), allowed_namespaces=["ns"]), JOB, "ns", now=NOW) is not None
+
+
+def test_a_claimed_spare_is_made_up_for() -> None:
+    pool = a_pool(spare("a", "Claimed", claimed_by=JOB))
+    nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b")]
+    decision = look(pool, *nodes, live_jobs=frozenset({"uid-1"}))
+    assert states(decision) == {"a": "Claimed", "b": "Testing"}
+    assert "1 claimed by jobs" in decision.status.conditions[0].message
+
+
+def test_a_released_spare_is_tested_anew() -> None:
+    pool = a_pool(spare("a", "Claimed", claimed_by=JOB, gemm_gflops="90"))
+    status = release(pool, JOB, now=NOW)
+    assert [(one.state, one.claimed_by, one.gemm_gflops) for one in status.spares] == [("Testing", "", "")]
+    assert release(pool, "ns/job/uid-1/8", now=NOW) is pool.status
+
+
+def test_a_claim_ends_with_its_job_when_its_pods_have_gone() -> None:
+    pool = a_pool(spare("a", "Claimed", claimed_by=JOB))
+    node = a_node("a", taints={TAINT_SPARE: "spares"})
+    ending = look(pool, node, busy=frozenset({"a"}))
+    assert states(ending) == {"a": "Claimed"}
+    assert "still ending" in ending.status.spares[0].message
+    assert states(look(pool, node)) == {"a": "Testing"}
+    assert states(look(pool)) == {}, "its node is gone, too"
+
+
+def test_a_released_node_is_not_tested_beside_training_pods() -> None:
+    pool = a_pool(spare("a", "Testing"))
+    decision = look(pool, a_node("a", taints={TAINT_SPARE: "spares"}), busy=frozenset({"a"}))
+    assert of_type(decision, CreatePod) == []
+    assert "training pods" in decision.status.spares[0].message
+
+
+def test_a_deleted_pool_leaves_no_taint() -> None:
+    nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b", taints={TAINT_SPARE: "others"})]
+    assert pools.abandoned("spares", nodes) == [UntaintNode("a", TAINT_SPARE)]
+
+
+def test_the_median_score_leaves_one_node_out() -> None:
+    pool = a_pool(spare("a", gemm_gflops="10"), spare("b", gemm_gflops="30"), spare("c", "Testing"))
+    assert pools.median_gflops(pool) == 20.0
+    assert pools.median_gflops(pool, without="a") == 30.0
+    assert pools.median_gflops(a_pool()) is None

@@ -1,0 +1,90 @@
+"""Settings: what the chart sets is read, what is wrong is named with its remedy, all at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_operator.settings import SettingsError, load
+
+GOOD = {
+    "FALCON_NAMESPACE": "falcon-system",
+    "FALCON_POD": "falcon-7d9-abc",
+    "FALCON_ETCD_ENDPOINTS": "https://falcon-etcd.falcon-system.svc:2379",
+    "FALCON_ETCD_SECRET_PREFIX": "falcon-etcd",
+    "FALCON_ETCD_SERVER_NAMES": "falcon-etcd.falcon-system.svc, localhost",
+    "FALCON_AGENT_IMAGE": "falcon/agent:0.1.0",
+}
+
+
+def test_defaults() -> None:
+    settings = load(GOOD)
+    assert settings.identity == "falcon-7d9-abc"
+    assert settings.etcd_managed
+    assert settings.etcd_server_names == ("falcon-etcd.falcon-system.svc", "localhost")
+    assert settings.watch_namespaces == ()
+    assert (settings.fence_limit, settings.fence_window_seconds) == (2, 3600)
+    assert (settings.log_level, settings.metrics_port) == ("info", 8080)
+    assert settings.pods.etcd_endpoints == "https://falcon-etcd.falcon-system.svc:2379"
+
+
+def test_everything_set() -> None:
+    settings = load(
+        {
+            **GOOD,
+            "FALCON_IDENTITY": "me",
+            "FALCON_ETCD_ENDPOINTS": "https://a:1,https://b:2",
+            "FALCON_ETCD_MANAGED": "False",
+            "FALCON_ETCD_SERVER_NAMES": "",
+            "FALCON_AGENT_IMAGE_PULL_POLICY": "Always",
+            "FALCON_WATCH_NAMESPACES": "a, b,",
+            "FALCON_FENCE_LIMIT": "0",
+            "FALCON_FENCE_WINDOW_SECONDS": "60",
+            "FALCON_LOG_LEVEL": "DEBUG",
+            "FALCON_METRICS_PORT": "9090",
+        }
+    )
+    assert settings.identity == "me"
+    assert not settings.etcd_managed
+    assert settings.etcd_endpoints == ("https://a:1", "https://b:2")
+    assert settings.agent_image_pull_policy == "Always"
+    assert settings.watch_namespaces == ("a", "b")
+    assert (settings.fence_limit, settings.fence_window_seconds) == (0, 60)
+    assert (settings.log_level, settings.metrics_port) == ("debug", 9090)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("FALCON_NAMESPACE", "", "is not set: set it"),
+        ("FALCON_ETCD_ENDPOINTS", "falcon-etcd:2379", "is not https://host:port"),
+        ("FALCON_ETCD_ENDPOINTS", "http://falcon-etcd:2379", "is not https://host:port"),
+        ("FALCON_ETCD_SERVER_NAMES", "", "is not set: set it"),
+        ("FALCON_ETCD_MANAGED", "yes", "write true or false"),
+        ("FALCON_FENCE_LIMIT", "-1", "write a whole number from 0"),
+        ("FALCON_FENCE_WINDOW_SECONDS", "1h", "write a whole number from 1"),
+        ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),
+        ("FALCON_AGENT_IMAGE_PULL_POLICY", "always", "write one of Always, IfNotPresent, Never"),
+        ("FALCON_METRICS_PORT", "70000", "write a whole number from 0 to 65535"),
+    ],
+)
+def test_a_problem_names_the_variable_and_the_remedy(name: str, value: str, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({**GOOD, name: value})
+    assert str(caught.value).startswith(name)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"FALCON_FENCE_LIMIT": "many"})
+    named = [line.split("=")[0].split()[0] for line in str(caught.value).splitlines()]
+    assert named == [
+        "FALCON_POD",
+        "FALCON_NAMESPACE",
+        "FALCON_ETCD_ENDPOINTS",
+        "FALCON_ETCD_SECRET_PREFIX",
+        "FALCON_ETCD_SERVER_NAMES",
+        "FALCON_AGENT_IMAGE",
+        "FALCON_FENCE_LIMIT",
+    ]
