@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.unit.operator.test_stories import operator, trained
-from tests.unit.operator.world import World, run
+from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.world import World
 
 
 async def replaced(world: World) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from falcon_operator.reconciler import DISPLAY_SECONDS, essence
-from tests.unit.operator.test_stories import operator, replace, trained
-from tests.unit.operator.world import World, run
+from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.world import World
+
+replace = msgspec.structs.replace
 
 
 async def test_figures_are_written_now_and_then_and_turning_points_at_once() -> None:

@@ -8,7 +8,7 @@ from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.observation import Policy, SlowClosed
 from falcon_core.recovery.state import Applied, Culprit, SlowIncident
-from falcon_operator.api import Condition, Excluded, Generation
+from falcon_operator.api import Condition, DiagnosisStatus, Excluded, Generation
 from falcon_operator.durations import parse_duration
 from falcon_operator.reconcile import notes
 from falcon_operator.reconcile.intents import Intent
@@ -138,9 +138,9 @@ def test_strategies_that_this_version_lacks_are_named() -> None:
 
 
 def test_notes_are_bounded_and_the_newest_comes_first() -> None:
-    told: list[notes.DiagnosisStatus] = []
+    told: list[DiagnosisStatus] = []
     for number in range(notes.MAX_DIAGNOSES + 3):
-        told = notes.upsert(told, notes.DiagnosisStatus(id=str(number), what="w", where="x", since="s"))
+        told = notes.upsert(told, DiagnosisStatus(id=str(number), what="w", where="x", since="s"))
     assert len(told) == notes.MAX_DIAGNOSES
     assert told[0].id == str(notes.MAX_DIAGNOSES + 2)
     again = notes.upsert(told, notes.replace(told[4], result="r"))

@@ -110,14 +110,9 @@ def test_a_slowdown_without_a_culprit_passes_silently() -> None:
 
 
 def test_slow_from_the_first_iteration_shows_against_earlier_generations() -> None:
-    start = {
-        number: {**given, "onset": None, "healthy_iteration_ns": 650 * MS, "healthy_compute_ns": given["compute_ns"][0]}
-        for number, given in {
-            0: {**FAST, "compute_ns": [200 * MS] * 16},
-            1: {**FAST, "compute_ns": [200 * MS] * 16},
-            2: SLOW,
-        }.items()
-    }
+    learned: dict[str, Any] = {"onset": None, "healthy_iteration_ns": 650 * MS}
+    quick = {**FAST, **learned, "healthy_compute_ns": 200 * MS}
+    start = {0: quick, 1: quick, 2: {**SLOW, **learned, "healthy_compute_ns": 600 * MS}}
     state, _ = step(seen(ranks=start, generation=2))
     assert (incident(state).phase, incident(state).onset_iteration) == ("Detected", 1)
     culprit = incident(step(seen(ranks=start, generation=2), state.slow)[0]).culprit

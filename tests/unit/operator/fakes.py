@@ -1,0 +1,204 @@
+"""``ports.Kube`` and ``ports.Bus`` over the world. A call that crashes has been carried out: the worst moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from falcon_core.wire.keys import JobKey
+from falcon_core.wire.messages import Plan
+from falcon_operator.api import LABEL_JOB_UID, LABEL_ROLE, TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
+from falcon_operator.ports import (
+    Conflict,
+    ContainerView,
+    JobReports,
+    Manifest,
+    NodeView,
+    NotFound,
+    PodView,
+    Rejected,
+)
+
+if TYPE_CHECKING:
+    from tests.unit.operator.world import Pod, World
+
+START_UNIX = 1_700_000_000.0
+replace = msgspec.structs.replace
+
+
+class FakeKube:
+    """``ports.Kube`` over the world. The call that crashes has been carried out: the worst moment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def list_jobs(self) -> list[TrainingJob]:
+        return [self.world.job] if self.world.job else []
+
+    async def get_job(self, namespace: str, name: str) -> TrainingJob | None:
+        return self.world.job
+
+    async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
+        world = self.world
+        if world.job is None:
+            raise NotFound
+        if job.metadata.resource_version != world.job.metadata.resource_version:
+            raise Conflict
+        world._version += 1
+        stored = msgspec.json.decode(msgspec.json.encode(status), type=TrainingJobStatus)
+        meta = replace(world.job.metadata, resource_version=str(world._version))
+        world.job = replace(world.job, metadata=meta, status=stored)
+        world.mutate()
+        return world.job
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        self.world.job = None
+        self.world.job_deleted = True
+        self.world.mutate()
+
+    async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
+        if LABEL_JOB_UID in labels:
+            return [self._view(pod) for pod in self.world.pods.values()]
+        return list(self.world.burn_ins.values())
+
+    def _view(self, pod: Pod) -> PodView:
+        booted = self.world.clock.seconds >= pod.booted_at
+        trainer = ContainerView(name="trainer", running=booted and pod.exit_code is None, exit_code=pod.exit_code)
+        phase = "Pending" if not booted else "Running"
+        if pod.exit_code is not None:
+            phase = "Succeeded" if pod.exit_code == 0 else "Failed"
+        return PodView(
+            namespace="ml",
+            name=pod.name,
+            uid=pod.uid,
+            labels=pod.labels,
+            node=pod.node,
+            pod_ip=f"10.0.0.{len(pod.uid)}" if booted else "",
+            phase=phase,
+            deleting=pod.deleting_at is not None,
+            created_unix=START_UNIX + pod.created,
+            unschedulable="" if pod.node else "0/4 nodes are available",
+            containers={"trainer": trainer},
+        )
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        world = self.world
+        if world.refuse_pods:
+            raise Rejected(world.refuse_pods)
+        name = manifest["metadata"]["name"]
+        if manifest["metadata"]["labels"][LABEL_ROLE] == "burn-in":
+            return self._burn_in(manifest)
+        if name not in world.pods:
+            assert name not in world.made, "a pod's name is used once"
+            world.made.append(name)
+            world.pods[name] = world.new_pod(manifest, f"uid-{len(world.made)}")
+        world.mutate()
+        return self._view(world.pods[name])
+
+    def _burn_in(self, manifest: Manifest) -> PodView:
+        """The test is over as soon as it begins: the node is as slow as it is."""
+        terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        node = self.world.nodes[terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]]
+        name = manifest["metadata"]["name"]
+        message = f'{{"gflops": {100 / node.slow}}}'
+        self.world.burn_ins[name] = PodView(
+            namespace=manifest["metadata"]["namespace"],
+            name=name,
+            uid=name,
+            labels=manifest["metadata"]["labels"],
+            node=node.name,
+            phase="Succeeded",
+            containers={"burn-in": ContainerView(name="burn-in", exit_code=0, exit_message=message)},
+        )
+        self.world.tested.append(node.name)
+        self.world.mutate()
+        return self.world.burn_ins[name]
+
+    async def dry_run_pod(self, manifest: Manifest) -> None:
+        if self.world.refuse_pods:
+            raise Rejected(self.world.refuse_pods)
+
+    async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
+        self.world.burn_ins.pop(pod.name, None)
+        found = self.world.pods.get(pod.name)
+        if found is not None and found.uid == pod.uid and found.deleting_at is None:
+            found.deleting_at = self.world.clock.seconds
+        self.world.mutate()
+
+    async def apply_service(self, manifest: Manifest) -> None:
+        self.world.applied.append(manifest["kind"])
+
+    async def apply_secret(self, manifest: Manifest) -> None:
+        self.world.applied.append(manifest["kind"])
+
+    async def list_nodes(self) -> list[NodeView]:
+        return [
+            NodeView(name=node.name, ready=node.ready, taints=dict(node.taints)) for node in self.world.nodes.values()
+        ]
+
+    async def taint_node(self, node: str, key: str, value: str) -> None:
+        if self.world.refuse_taints:
+            raise Rejected(self.world.refuse_taints)
+        self.world.nodes[node].taints[key] = value
+        self.world.mutate()
+
+    async def untaint_node(self, node: str, key: str) -> None:
+        self.world.nodes[node].taints.pop(key, None)
+        self.world.mutate()
+
+    async def list_pools(self) -> list[WarmPool]:
+        return [self.world.pool]
+
+    async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool:
+        world = self.world
+        if pool.metadata.resource_version != world.pool.metadata.resource_version:
+            raise Conflict
+        before = {spare.claimed_by for spare in world.pool.status.spares}
+        world.claims += len({spare.claimed_by for spare in status.spares} - before - {""})
+        version = str(int(pool.metadata.resource_version) + 1)
+        world.pool = replace(pool, metadata=replace(pool.metadata, resource_version=version), status=status)
+        world.mutate()
+        return world.pool
+
+    async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
+        self.world.events.append((reason, note))
+
+
+class FakeBus:
+    """``ports.Bus`` over the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.forgotten: list[JobKey] = []
+
+    def reports(self, job_uid: str) -> JobReports:
+        world = self.world
+        return JobReports(
+            summaries=dict(world.received),
+            alive=frozenset(world.alive),
+            gone_since_seconds=dict(world.gone_since),
+            session_healthy_since_seconds=world.bus_up_since,
+        )
+
+    async def publish_plan(self, key: JobKey, plan: Plan) -> None:
+        world = self.world
+        if world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+        if plan == world.plan:
+            return
+        if world.plan is not None:
+            assert plan.generation >= world.plan.generation, "generations only grow"
+        world.plan = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
+        world.plans.append(world.plan)
+        world.mutate()
+
+    async def ensure_access(self, key: JobKey) -> None:
+        if self.world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+
+    async def forget(self, key: JobKey) -> None:
+        self.forgotten.append(key)
+
+    def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
+        return {"ca.crt": b"ca", "tls.crt": b"crt", "tls.key": b"key"}

@@ -1,0 +1,113 @@
+"""A job's life on a fake clock: start, end, suspension, release, and an operator that comes and goes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_operator.reconcile.intents import decode_state
+from tests.unit.operator.telling import condition, operator, run, state, trained
+from tests.unit.operator.world import World
+
+replace = msgspec.structs.replace
+
+
+async def test_a_healthy_job_trains_and_succeeds() -> None:
+    world = World()
+    await trained(world)
+    generation = world.status.generation
+    assert generation is not None
+    assert (generation.number, generation.phase) == (1, "Run")
+    assert len({member.node for member in generation.members}) == 3
+    assert world.status.ready == "3/3"
+    assert world.status.healthy_iteration == "250ms"
+    assert condition(world.status, "Ready") == "True"
+    assert world.status.diagnoses == []
+    assert world.applied == ["Service", "Secret"]
+    assert msgspec.to_builtins(world.status)["counters"] == {"restarts": 0, "replacements": 0}
+    world.end_rank(0, exit_code=0)
+    await run(world, operator, lambda w: w.status.ready == "2/3")
+    assert world.status.state == "Running", "the others end in their own time"
+    world.end_rank(1, exit_code=0)
+    world.end_rank(2, exit_code=0)
+    await run(world, operator, state("Succeeded"))
+    await run(world, operator, lambda w: all(pod.exit_code == 0 for pod in w.pods.values()))
+    assert [reason for reason, _ in world.events] == ["Started", "Succeeded"]
+    assert len(world.made) == 3
+
+
+async def test_an_operator_that_has_just_started_shows_what_its_predecessor_knew() -> None:
+    world = World()
+    await trained(world)
+    shown = world.status
+    old = {uid: replace(one, at_seconds=float("-inf")) for uid, one in world.received.items()}
+    world.bus_up_since = world.clock.monotonic()
+    for found in ({}, old):  # nothing yet, or what stood on the bus
+        world.received = found
+        await operator(world).reconcile("ml", "gpt2")
+        assert world.status == shown
+
+
+async def test_suspend_and_resume() -> None:
+    world = World()
+    await trained(world)
+    world.edit_spec(suspend=True)
+    await run(world, operator, lambda w: w.status.state == "Suspended" and not w.pods)
+    assert condition(world.status, "Suspended") == "True"
+    world.edit_spec(suspend=False)
+    await run(world, operator, state("Running"))
+    assert world.status.generation is not None
+    assert world.status.generation.number == 2
+    assert condition(world.status, "Suspended") == "False"
+    assert len(world.made) == 6
+
+
+async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() -> None:
+    world = World(spec={"schedulingDeadlineSeconds": 20})
+    world.nodes["node-c"].ready = False
+    await run(world, operator, lambda w: len(w.made) == 3 and sum(bool(pod.node) for pod in w.pods.values()) == 2)
+    assert world.status.state == "Pending"
+    assert "0/4 nodes are available" in world.status.summary
+    await run(world, operator, lambda w: not w.pods)
+    assert "released" in world.status.summary
+    world.nodes["node-c"].ready = True
+    await run(world, operator, state("Running"))
+    assert len(world.made) == 6
+
+
+async def test_deadline_and_time_to_live() -> None:
+    world = World(spec={"activeDeadlineSeconds": 30, "ttlSecondsAfterFinished": 40})
+    await run(world, operator, state("Failed"))
+    assert "activeDeadlineSeconds" in world.status.summary
+    failed_at = world.clock.seconds
+    await run(world, operator, lambda w: w.job_deleted)
+    assert world.clock.seconds - failed_at >= 39
+
+
+async def test_a_spec_that_cannot_run_names_its_field() -> None:
+    world = World()
+    world.refuse_pods = 'pods "x" is forbidden: violates PodSecurity'
+    await run(world, operator, state("Failed"))
+    assert world.status.summary.startswith("the spec cannot run: spec.template")
+    assert not world.status.completion_time
+    world.refuse_pods = ""
+    await run(world, operator, state("Running"))
+    assert condition(world.status, "Failed") == "False"
+
+
+async def test_a_hang_is_told() -> None:
+    world = World()
+    await trained(world)
+    world.hanging = True
+    await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
+    assert condition(world.status, "Ready") == "False"
+    world.hanging = False
+    await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
+
+
+async def test_a_suspended_job_forgets_what_it_measured() -> None:
+    world = World()
+    await trained(world)
+    assert decode_state(world.status.incident).healthy_ns
+    world.edit_spec(suspend=True)
+    await run(world, operator, lambda w: w.status.state == "Suspended")
+    assert decode_state(world.status.incident).healthy_ns is None
