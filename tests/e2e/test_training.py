@@ -1,4 +1,4 @@
-"""A healthy job: runs to the end with the loss of a plain torchrun, in any namespace, on any PyTorch, and leaves nothing."""
+"""A healthy job: ends with the loss of a plain torchrun, in any namespace, on any PyTorch, and leaves nothing."""
 
 from __future__ import annotations
 

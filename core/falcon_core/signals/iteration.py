@@ -1,0 +1,236 @@
+"""Iterations from calls: the time between the same position in consecutive cycles (FALCON §4.2).
+
+The follower searches for the period until it is found, cuts the calls into cycles from the first one that repeats, and
+compares every further call with the cycle. Calls that do not fit (an evaluation, a checkpoint's barrier) interrupt one
+iteration, which says so, and the cycle is taken up again where it goes on. If it does not go on, the search begins
+again.
+
+Cycles are counted from the first call that repeats, which depends on the order of the calls alone: ranks that make the
+same calls give the same number to the same iteration, and so does an agent that reads the ring again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from falcon_core.signals.calls import CallLog, Calls, Ints
+from falcon_core.signals.period import EVIDENCE_CALLS, REPETITIONS, Period, find_period
+
+_RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
+_LOST_CALLS = 64  # after as many calls, and four cycles, without a fit another period may be found
+_SEARCH_GROWTH = 0.02  # the log grows by this share between two searches
+_STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
+_FIRST_REVIEW = 16  # cycles after which a period is reviewed; then at each doubling, and after interruptions
+
+
+class Iteration(msgspec.Struct, frozen=True):
+    """One cycle. ``calls`` lie from its first call up to the next cycle's, extra ones among them if interrupted."""
+
+    number: int  # from 1
+    start_ns: int
+    end_ns: int  # start of the next cycle
+    interrupted: bool  # other calls came in between: its time is no measure
+    calls: Calls
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """A place to count on from, for a reader that finds the beginning of the ring overwritten."""
+
+    record: int  # number of the record that began an iteration
+    iteration: int  # its number
+    period_calls: int
+
+
+class CycleFollower:
+    """Follows one rank's calls, incrementally; memory is bounded by the log."""
+
+    def __init__(self, anchor: Anchor | None = None) -> None:
+        self.iterations = 0  # complete ones
+        self.locks = 0  # grows with each period found: times before and after are not comparable
+        self._log = CallLog()
+        self._anchor = anchor
+        self._period: Period | None = None
+        self._next_search = 0
+        self._cycle: Ints = np.empty(0, dtype=np.int64)
+        self._start = 0  # index of the present cycle's first call
+        self._cursor = 0  # index of the next call to compare
+        self._broken: int | None = None  # index of the first call that did not fit
+        self._resume_from = 0  # smallest index from which the cycle may go on
+        self._strays: list[int] = []  # positions of the longest gap in the newest cycles
+        self._cycles_to_review = 0
+        self._cycles = 0  # since the lock
+        self._interruptions = 0
+
+    @property
+    def period_calls(self) -> int | None:
+        """Calls in an iteration; None while undetermined."""
+        return None if self._period is None or self._lost else self._period.calls
+
+    @property
+    def position(self) -> Anchor | None:
+        """Where the present iteration began."""
+        if self._period is None or self._broken is not None or not self._log.base <= self._start < self._log.end:
+            return None
+        record = int(self._log.view(self._start, self._start + 1).numbers[0])
+        return Anchor(record, self.iterations + 1, self._period.calls)
+
+    def feed(self, calls: Calls) -> list[Iteration]:
+        """Append calls; returns the iterations complete by now, which begin anew whenever ``locks`` has grown."""
+        self._log.append(calls)
+        done: list[Iteration] = []
+        while self._step(done):
+            pass
+        return done
+
+    def _step(self, done: list[Iteration]) -> bool:
+        """Go on by one stretch of calls; False when more calls are needed."""
+        if self._period is None:
+            return self._search(done)
+        if self._broken is not None:
+            return self._resume(done) or (self._lost and self._search(done))
+        return self._follow(done)
+
+    # the search
+
+    @property
+    def _lost(self) -> bool:
+        if self._broken is None:
+            return False
+        return self._log.end - self._broken > max(_LOST_CALLS, 4 * len(self._cycle))
+
+    def _search(self, done: list[Iteration]) -> bool:
+        """Look for a period, unless too little came since the last look."""
+        log = self._log
+        if log.end < self._next_search:
+            return False
+        self._next_search = log.end + max(1, int((log.end - log.base) * _SEARCH_GROWTH))
+        return self._review(done)
+
+    def _review(self, done: list[Iteration]) -> bool:
+        """Lock to what the calls show now, if it is another period than before."""
+        found = find_period(self._log.view(self._log.base, self._log.end))
+        if found is None or (self._period is not None and found.calls == self._period.calls):
+            return False
+        self._lock(found, done)
+        return True
+
+    def _lock(self, period: Period, done: list[Iteration]) -> None:
+        """Count cycles from ``period.first``, an index into the present log; earlier results are void."""
+        log, lag = self._log, period.calls
+        begins = log.base + period.first
+        if self._anchor is not None:
+            begins = self._align(self._anchor, begins, lag)
+        elif log.base == 0 and 2 * period.first <= log.end:
+            self.iterations = 0
+        self._anchor = None
+        self._period = period
+        self._cycle = log.view(begins, begins + lag).tokens.copy()
+        self._start = self._cursor = begins
+        self._broken = None
+        self._strays.clear()
+        self._cycles = self._interruptions = 0
+        self._cycles_to_review = _FIRST_REVIEW
+        self.locks += 1
+        done.clear()
+
+    def _align(self, anchor: Anchor, begins: int, lag: int) -> int:
+        """First cycle's index and number such that the earlier reader's count goes on."""
+        log = self._log
+        numbers = log.view(log.base, log.end).numbers
+        place = int(np.searchsorted(numbers, anchor.record))
+        known = place < numbers.shape[0] and int(numbers[place]) == anchor.record
+        if known and anchor.period_calls == lag:
+            begins += (log.base + place - begins) % lag
+            passed = (begins - (log.base + place)) // lag
+        else:
+            passed = max(0, int(numbers[begins - log.base]) - anchor.record) // lag
+        self.iterations = max(0, anchor.iteration - 1 + passed)
+        return begins
+
+    # the cycle
+
+    def _follow(self, done: list[Iteration]) -> bool:
+        """Cut what has come into cycles. True where it was interrupted or cut anew."""
+        log, lag = self._log, len(self._cycle)
+        fresh = log.view(self._cursor, log.end).tokens
+        expected = self._cycle[(self._cursor - self._start + np.arange(fresh.shape[0])) % lag]
+        differs = np.flatnonzero(fresh != expected)
+        self._cursor += int(differs[0]) if differs.size else fresh.shape[0]
+        while self._start + lag < self._cursor:
+            self._complete(done, self._start + lag, interrupted=False)
+            if self._reviewed(done) or self._rephased():
+                return True
+        if differs.size:
+            self._broken = self._resume_from = self._cursor
+            return True
+        return False
+
+    def _complete(self, done: list[Iteration], next_start: int, *, interrupted: bool) -> None:
+        """One more iteration, from the present start to ``next_start``."""
+        calls = self._log.view(max(self._start, self._log.base), next_start)
+        self.iterations += 1
+        self._cycles += 1
+        done.append(
+            Iteration(
+                number=self.iterations,
+                start_ns=int(calls.starts_ns[0]),
+                end_ns=int(self._log.view(next_start, next_start + 1).starts_ns[0]),
+                interrupted=interrupted,
+                calls=calls.copy(),
+            )
+        )
+        self._start = next_start
+
+    def _reviewed(self, done: list[Iteration]) -> bool:
+        """Search again with more calls: the first may have shown only a part of the true cycle."""
+        if self._cycles < self._cycles_to_review:
+            return False
+        self._cycles_to_review = 2 * self._cycles
+        return self._review(done)
+
+    def _resume(self, done: list[Iteration]) -> bool:
+        """Find where the interrupted cycle goes on, at any of its positions."""
+        log, lag = self._log, len(self._cycle)
+        width = max(lag, _RESUME_CALLS)
+        begin = max(self._resume_from, log.base)
+        tokens = log.view(begin, log.end).tokens
+        ring = np.resize(self._cycle, lag + width)
+        for at in range(tokens.shape[0] - width + 1):
+            for position in np.flatnonzero(self._cycle == tokens[at]).tolist():
+                if np.array_equal(tokens[at : at + width], ring[position : position + width]):
+                    self._interrupted(done, begin + at + (lag - position) % lag)
+                    return True
+        self._resume_from = max(begin, log.end - width + 1)
+        return False
+
+    def _interrupted(self, done: list[Iteration], next_start: int) -> None:
+        """The iteration that was interrupted ends at ``next_start``; a cycle that is cut often may be a part of one."""
+        self._complete(done, next_start, interrupted=True)
+        self._cursor = next_start
+        self._broken = None
+        self._interruptions += 1
+        if self._interruptions & (self._interruptions - 1) == 0 and self._interruptions > 1:
+            self._cycles_to_review = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // len(self._cycle) + 1)
+
+    # one token only: the phase is in the gaps
+
+
+    def _rephased(self) -> bool:
+        """Follow the longest gap to another position (extra calls of the same token shift the phase unseen)."""
+        lag = len(self._cycle)
+        if self._period is None or not self._period.by_gaps:
+            return False
+        starts = self._log.view(self._start - lag, self._start + 1).starts_ns
+        self._strays.append((int(np.argmax(np.diff(starts))) + 1) % lag)
+        del self._strays[:-_STRAY_CYCLES]
+        if len(self._strays) < _STRAY_CYCLES or self._strays[0] == 0 or len(set(self._strays)) > 1:
+            return False
+        self._start -= lag - self._strays[0]  # backwards: those calls are there
+        self._cursor = self._start
+        self._strays.clear()
+        return True

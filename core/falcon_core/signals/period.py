@@ -1,0 +1,195 @@
+"""The period of a stream of calls: how many make one training iteration (FALCON §4.2 seeks it by autocorrelation).
+
+The period is the smallest lag at which *every* token recurs. Equality is exact over a run that reaches to the newest
+call: a share of equal tokens, or a centred autocorrelation, is satisfied by a lag at which only the frequent tokens
+recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leave open is settled by these rules:
+
+- *Evidence.* A run must span three cycles and a number of calls. A cycle that is unlikely to be an iteration (faster
+  than PLAUSIBLE_ITERATION_NS, or without any synchronising collective) must show more of them: it is rather a layer or
+  a micro-batch of an iteration whose rare calls have not been seen yet.
+- *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
+  probably be broken too, and the true period is longer. Except where the other calls are few between plausible
+  iterations: those are an evaluation or a checkpoint's barrier, and are extra.
+- *One token only.* Equal tokens tell nothing; the gaps between them may: several equal gradient buckets come in
+  a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
+  long gaps make up a good part of the time; otherwise each call is an iteration.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from falcon_core.signals.calls import Calls, Flags, Floats, Ints
+
+PLAUSIBLE_ITERATION_NS = 20_000_000
+REPETITIONS = 3
+EVIDENCE_CALLS = 24
+EVIDENCE_CALLS_ONE_TOKEN = 8
+EVIDENCE_CALLS_IMPLAUSIBLE = 256
+_FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
+_EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
+_GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
+_CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
+_GAP_BEST_SHARE = 0.9  # the smallest lag whose autocorrelation reaches this share of the best one
+_FEW_GAPS = 48
+_UNEVEN_GAPS = 2.5  # ratio of the 90th to the 10th percentile
+_LONG_GAP = 1.5  # a gap that stands out, against the shortest
+_LONG_GAPS_TIME = 0.3  # share of the cycle's time in gaps that stand out
+
+
+class Period(msgspec.Struct, frozen=True):
+    """The newest calls repeat with lag ``calls``, from index ``first`` of the searched stream on."""
+
+    calls: int
+    first: int
+    by_gaps: bool = False  # one token only: the phase is in the gaps
+
+
+def find_period(calls: Calls) -> Period | None:
+    """The period of the newest calls; None where nothing can tell."""
+    tokens = calls.tokens
+    count = len(calls)
+    if count < EVIDENCE_CALLS_ONE_TOKEN:
+        return None
+    same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them says nothing
+    for lag in _candidates(tokens):
+        if 1 < lag < same:
+            continue
+        run = _newest_run(tokens, lag)
+        first = count - run - lag
+        if run < (REPETITIONS - 1) * lag:
+            continue
+        if lag == 1:
+            found = _one_token(calls, first)
+            if found is not None:
+                return found
+            continue
+        if run + lag >= _evidence(calls.cut(first, count), lag) and not _is_fragment(calls, lag, run):
+            return Period(lag, first)
+    return None
+
+
+def _candidates(tokens: Ints) -> list[int]:
+    """Lags at which the newest token occurred, ascending, up to what REPETITIONS allow."""
+    newest = tokens.shape[0] - 1
+    earliest = newest - tokens.shape[0] // REPETITIONS
+    places = np.flatnonzero(tokens[earliest:newest] == tokens[newest]) + earliest
+    lags: list[int] = (newest - places[::-1]).tolist()
+    return lags
+
+
+def _newest_run(tokens: Ints, lag: int) -> int:
+    """How many of the newest calls in a row equal the call ``lag`` before."""
+    end = tokens.shape[0]
+    run, chunk = 0, 64
+    while end > lag:
+        start = max(lag, end - chunk)
+        differs = np.flatnonzero(tokens[start:end] != tokens[start - lag : end - lag])
+        if differs.size:
+            return int(run + (end - start - 1 - int(differs[-1])))
+        run += end - start
+        end, chunk = start, chunk * 4
+    return run
+
+
+def _plausible(run: Calls, lag: int) -> bool:
+    """Whether the cycle that this run repeats could be a training iteration."""
+    synchronises = bool(run.synchronising[-lag:].any())
+    newest = run.starts_ns[-(EVIDENCE_CALLS_IMPLAUSIBLE + lag) :]
+    return synchronises and float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
+
+
+def _evidence(run: Calls, lag: int) -> int:
+    return EVIDENCE_CALLS if _plausible(run, lag) else EVIDENCE_CALLS_IMPLAUSIBLE
+
+
+def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
+    """Whether an earlier run of this cycle broke off at about the present length, and not for mere extra calls."""
+    tokens = calls.tokens
+    first = tokens.shape[0] - run - lag
+    begins, ends = _runs(tokens[:first], lag)
+    long_enough = ends - begins >= max(1, _FRAGMENT_SHARE * run)
+    cycle = np.sort(tokens[-lag:])
+    earlier = [
+        (int(begin), int(end))
+        for begin, end in zip(begins[long_enough], ends[long_enough], strict=True)
+        if np.array_equal(np.sort(tokens[end - lag : end]), cycle)
+    ]
+    if not earlier:
+        return False
+    within = sum(end - begin + lag for begin, end in earlier) + run + lag
+    extra = tokens.shape[0] - (earlier[0][0] - lag) - within
+    return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
+
+
+def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:
+    """Maximal runs of calls that equal the call ``lag`` before: first and one-past-last indices."""
+    equal: Flags = np.zeros(max(0, tokens.shape[0] - lag) + 2, dtype=np.bool_)
+    equal[1:-1] = tokens[lag:] == tokens[: tokens.shape[0] - lag] if tokens.shape[0] > lag else []
+    edges = np.flatnonzero(equal[1:] != equal[:-1])
+    return edges[0::2] + lag, edges[1::2] + lag
+
+
+def _one_token(calls: Calls, first: int) -> Period | None:
+    """The period within the newest run, of one token alone, from its gaps."""
+    run = calls.cut(first, len(calls))
+    gaps = np.maximum(run.starts_ns[1:] - run.starts_ns[:-1], 1)
+    lag = gap_period(gaps)
+    if lag is None:
+        return None
+    needed = _evidence(run, lag)
+    if lag == 1 and needed == EVIDENCE_CALLS:
+        needed = EVIDENCE_CALLS_ONE_TOKEN
+    if len(run) < needed or _is_fragment(calls, 1, len(run) - 1):
+        return None
+    return Period(1, first) if lag == 1 else Period(lag, first + 1 + longest_gap_phase(gaps, lag), by_gaps=True)
+
+
+def gap_period(gaps_ns: Ints) -> int | None:
+    """The lag at which gaps between equal calls recur: 1 where none stands out, None where there are too few."""
+    count = gaps_ns.shape[0]
+    if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
+        return None
+    logs = np.log(gaps_ns.astype(np.float64))
+    low, high = np.quantile(logs, (0.1, 0.9))
+    if count < _FEW_GAPS and high - low > np.log(_UNEVEN_GAPS):
+        plain = None  # more than one kind of gap, and too few to see their order
+    else:
+        plain = 1
+    logs -= logs.mean()
+    power = float(logs @ logs)
+    longest = count // REPETITIONS
+    if power <= 0 or longest < 2:
+        return plain
+    size = 1 << (2 * count - 1).bit_length()
+    spectrum = np.fft.rfft(logs, size)
+    covariance = np.fft.irfft(spectrum * spectrum.conj(), size)[: longest + 1]
+    lags = np.arange(longest + 1)
+    recurrence = covariance * count / ((count - lags) * power)
+    by_chance = _CHANCE_DEVIATIONS / np.sqrt(count - lags)
+    recurrence[recurrence < np.maximum(by_chance, _GAP_RECURRENCE)] = 0.0
+    best = float(recurrence[2:].max())
+    if best == 0.0:
+        return plain
+    lag = 2 + int(np.argmax(recurrence[2:] >= _GAP_BEST_SHARE * best))
+    return lag if _computes_in_long_gaps(gaps_ns, lag) else plain
+
+
+def _phases(gaps_ns: Ints, lag: int) -> Floats:
+    """The median gap at each position of the cycle: [n] → [lag]."""
+    whole = gaps_ns.shape[0] // lag * lag
+    medians: Floats = np.median(gaps_ns[:whole].reshape(-1, lag), axis=0)
+    return medians
+
+
+def _computes_in_long_gaps(gaps_ns: Ints, lag: int) -> bool:
+    """Whether some gaps stand out, and take enough of the time to be the job's computation and not a stall."""
+    phases = _phases(gaps_ns, lag)
+    long = phases > _LONG_GAP * phases.min()
+    return bool(phases[long].sum() >= _LONG_GAPS_TIME * phases.sum())
+
+
+def longest_gap_phase(gaps_ns: Ints, lag: int) -> int:
+    """Position (0 … lag − 1) of the cycle's longest gap."""
+    return int(np.argmax(_phases(gaps_ns, lag)))

@@ -1,0 +1,190 @@
+"""The whole chain for one rank: ring records in, what its agent can say of it out.
+
+Pure and incremental: the same records give the same answer however they are split into batches, so a ring that is read
+again after the agent's death leads to the same counts, and a recorded ring is a test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from falcon_core.signals.attribution import WaitBaseline, compute_ns
+from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
+from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
+from falcon_core.signals.hang import HangDeadline
+from falcon_core.signals.iteration import Anchor, CycleFollower, Iteration
+from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
+from falcon_core.wire.ring import RecordArray
+
+_HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
+_FIRST_HEALTHY = 8  # compute times whose median is the first healthy one
+_REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
+
+
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What outlives an agent: enough to go on when the beginning of the ring is overwritten."""
+
+    anchor: Anchor | None = None
+    healthy_ns: int | None = None
+    noise: float = 0.0  # of the logarithm of the iteration time
+    healthy_compute_ns: int | None = None
+    compute_noise: float = 0.0
+    slowdown: Slowdown | None = None
+
+
+class _Measured(msgspec.Struct, frozen=True):
+    iteration: Iteration
+    compute_ns: int | None
+    wait_ns: int | None
+
+
+class RankChain:
+    """Calls → iterations → compute and wait → onset and relief, for one rank in one generation."""
+
+    def __init__(self, detection: Detection, memory: RankMemory | None = None) -> None:
+        self.last_end_ns: int | None = None  # when the newest call returned
+        self._detection = detection
+        self._order = CallOrder()
+        self._tokenizer = Tokenizer()
+        self._memory = memory
+        self._follower = CycleFollower(memory.anchor if memory else None)
+        self._hang = HangDeadline()
+        self._locks = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """What was learned of another period means nothing now; what an earlier agent learned is used once."""
+        memory, self._memory = self._memory, None
+        known = None
+        if memory is not None and memory.healthy_ns is not None:
+            known = Reference(math.log(memory.healthy_ns), memory.noise, samples=_REMEMBERED_SAMPLES)
+        self._detector = ChangeDetector(
+            verify_percent=self._detection.verify_percent,
+            consecutive=self._detection.consecutive_iterations,
+            known=known,
+        )
+        self._healthy_compute: Reference | None = None
+        self._first_compute: list[int] = []
+        if memory is not None:
+            self._detector.slowdown = memory.slowdown
+            if memory.healthy_compute_ns:
+                level = math.log(memory.healthy_compute_ns)
+                self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
+        self._waits = WaitBaseline()
+        self._recent: deque[_Measured] = deque(maxlen=RECENT_ITERATIONS)
+        self._unlearned: deque[_Measured] = deque()
+
+    def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
+        """Take the next records of the ring; True if a slowdown began or ended.
+
+        ``lost``: there were others before them that nobody will see.
+        """
+        if lost:
+            changed = self._take(self._tokenizer.calls(self._order.release()))
+            return self._take(self._tokenizer.calls(self._order.arrange(records))) or changed
+        return self._take(self._tokenizer.calls(self._order.arrange(records)))
+
+    def _take(self, calls: Calls) -> bool:
+        if not len(calls):
+            return False
+        self.last_end_ns = max(self.last_end_ns or 0, int(calls.ends_ns.max()))
+        iterations = self._follower.feed(calls)
+        if self._follower.period_calls is not None:
+            self._hang.feed(calls)
+        had = self._detector.slowdown
+        if self._follower.locks != self._locks:
+            if self._locks:
+                self._reset()
+            self._locks = self._follower.locks
+        for iteration in iterations:
+            self._measure(iteration)
+        return (had is None) != (self._detector.slowdown is None)
+
+    def _measure(self, iteration: Iteration) -> None:
+        measured = _Measured(iteration, compute_ns(iteration), self._waits.excess_ns(iteration))
+        self._recent.append(measured)
+        if iteration.interrupted:
+            return
+        self._detector.feed(iteration.number, iteration.start_ns, iteration.duration_ns)
+        if self._detector.slowdown is not None:
+            self._unlearned.clear()
+            return
+        self._unlearned.append(measured)
+        if len(self._unlearned) > _HEALTHY_DELAY or self._detector.reference is None:
+            self._learn(self._unlearned.popleft())
+
+    def _learn(self, healthy: _Measured) -> None:
+        self._waits.learn(healthy.iteration)
+        if not healthy.compute_ns:
+            return
+        if self._healthy_compute is not None:
+            self._healthy_compute.learn(math.log(healthy.compute_ns))
+            return
+        self._first_compute.append(healthy.compute_ns)
+        if len(self._first_compute) == _FIRST_HEALTHY:
+            self._healthy_compute = Reference.of(np.log(self._first_compute))
+
+    @property
+    def slowdown(self) -> Slowdown | None:
+        return self._detector.slowdown
+
+    def memory(self) -> RankMemory:
+        """What the next agent shall know."""
+        reference, compute = self._detector.reference, self._healthy_compute
+        return RankMemory(
+            anchor=self._follower.position,
+            healthy_ns=self._detector.healthy_ns,
+            noise=reference.noise if reference else 0.0,
+            healthy_compute_ns=_level_ns(compute),
+            compute_noise=compute.noise if compute else 0.0,
+            slowdown=self._detector.slowdown,
+        )
+
+    def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
+        """The report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
+        recent = list(self._recent)
+        times = [measured.iteration.duration_ns for measured in recent]
+        slowdown = self._detector.slowdown
+        period = self._follower.period_calls
+        return RankSignals(
+            rank=rank,
+            tracking="Undetermined" if period is None else "Tracking",
+            iterations=self._follower.iterations,
+            period_calls=period,
+            last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
+            iteration_ns=times,
+            compute_ns=_newest_known([measured.compute_ns for measured in recent]),
+            wait_ns=_newest_known([measured.wait_ns for measured in recent]),
+            healthy_iteration_ns=self._detector.healthy_ns,
+            healthy_compute_ns=_level_ns(self._healthy_compute),
+            onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
+            hang_deadline_ns=(
+                self._hang.deadline_ns(statistics.fmean(times), self._detection.hang_factor) if times else None
+            ),
+        )
+
+
+def _level_ns(reference: Reference | None) -> int | None:
+    return None if reference is None else round(math.exp(reference.level))
+
+
+def _newest_known(values: list[int | None]) -> list[int]:
+    """The newest values up to the first that is unknown, oldest first."""
+    known = list(itertools.takewhile(lambda value: value is not None, reversed(values)))
+    return [value for value in reversed(known) if value is not None]
+
+
+def _onset(slowdown: Slowdown, unix_offset_ns: int) -> Onset:
+    return Onset(
+        iteration=slowdown.first_iteration,
+        unix_ns=slowdown.start_ns + unix_offset_ns,
+        reported_iteration=slowdown.reported_iteration,
+        before_ns=slowdown.before_ns,
+        after_ns=slowdown.after_ns,
+    )
