@@ -1,9 +1,9 @@
 """A rank's own half of the attribution: how long it computed in an iteration, and how long it waited for others.
 
 In a synchronising collective all members wait for the last to arrive, so the time inside belongs to the others, the
-time outside to the rank itself: compute = iteration − union of the intervals inside. A transfer takes time, too, healthy
-or not; the *wait* is therefore the excess over the rank's own healthy duration at the same position of the cycle (only a
-burst's first call carries the wait for the others' computation). The operator compares the ranks.
+time outside to the rank itself: compute = iteration − union of the intervals inside. A transfer takes time, too,
+healthy or not; the *wait* is therefore the excess over the rank's own healthy duration at the same position of the
+cycle (only a burst's first call carries the wait for the others' computation). The operator compares the ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ring as C++ writes it and Python reads it; the writer is the shim's own code in a small driver."""
+"""The ring as C++ writes it and Python reads it; the writer is the code of the shim in a small driver."""
 
 from __future__ import annotations
 
