@@ -45,7 +45,9 @@ async def load_configuration() -> Configuration:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
+            )
     except config.ConfigException as error:
         raise OSError(f"no way to the API server: {error}; run in a pod, or set KUBECONFIG") from error
     configuration.connection_pool_maxsize = _CONNECTIONS

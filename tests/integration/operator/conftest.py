@@ -1,0 +1,33 @@
+"""A kube-apiserver once a session; a fresh namespace with its own operator and etcd for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.api.apiserver import ApiServer, running_apiserver
+from tests.integration.operator.cluster import Installation, namespaces
+
+CRDS = Path(__file__).resolve().parents[3] / "crds"
+_names = namespaces()
+
+
+@pytest.fixture(scope="session")
+def api() -> Iterator[ApiServer]:
+    """With the definitions of crds/ established."""
+    with running_apiserver() as server:
+        server.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
+        server.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+        yield server
+
+
+@pytest.fixture
+def installation(api: ApiServer, tmp_path: Path) -> Iterator[Installation]:
+    """Nothing of it runs yet."""
+    one = Installation(api, next(_names), tmp_path)
+    api.ok("kubectl", "create", "namespace", one.namespace)
+    yield one
+    one.stop()
+    api.run("kubectl", "delete", "nodes,warmpools,trainingjobs", "--all", "-A", "--wait=false")

@@ -1,0 +1,281 @@
+"""The Kubernetes client against a real API server: preconditions, repetition, refusals, what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_operator.api import TAINT_FENCED, TAINT_SPARE, Condition, TrainingJob
+from falcon_operator.clock import SystemClock
+from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.nodes import Breaker
+from falcon_operator.cluster.transport import Transport, Unavailable, load_configuration
+from falcon_operator.cluster.views import Unreadable
+from falcon_operator.election import LeadershipLost
+from falcon_operator.ports import Conflict, NotFound, Rejected
+from tests.integration.api.apiserver import ApiServer
+from tests.integration.operator.cluster import READY, Installation, node
+
+replace = msgspec.structs.replace
+
+
+class Gate:
+    """Whether this process leads."""
+
+    def __init__(self) -> None:
+        self.leading = True
+
+    def __call__(self) -> None:
+        if not self.leading:
+            raise LeadershipLost("no more")
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def kube(
+    api: ApiServer, installation: Installation, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[KubeClient]:
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(api.kubeconfig))
+    transport = Transport(await load_configuration(), gate)
+    yield KubeClient(
+        transport,
+        SystemClock(),
+        Breaker(limit=2, window_seconds=3600),
+        instance="test",
+        watch_namespaces=[installation.namespace],
+    )
+    await transport.close()
+
+
+def a_job(namespace: str, name: str = "gpt2", **spec: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x:1", "command": ["python", "train.py"]}]}}
+    return {
+        "apiVersion": "falcon.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"replicas": 1, "template": template, **spec},
+    }
+
+
+def a_pod(namespace: str, name: str = "p", image: str = "x:1", uid: str = "u") -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"falcon.dev/job-uid": uid}},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
+
+
+async def stored(kube: KubeClient, installation: Installation, name: str = "gpt2") -> TrainingJob:
+    kube.job_changed(installation.namespace, name)
+    job = await kube.get_job(installation.namespace, name)
+    assert job is not None
+    return job
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_status_is_replaced_whole_under_its_resource_version(
+    kube: KubeClient, installation: Installation
+) -> None:
+    installation.apply(a_job(installation.namespace))
+    job = await stored(kube, installation)
+    condition = Condition(
+        type="Ready", status="False", reason="r", message="m", last_transition_time="2026-11-20T12:00:00Z"
+    )
+    first = await kube.write_job_status(job, replace(job.status, summary="one", conditions=[condition]))
+    assert first.status.summary == "one"
+    assert first.spec == job.spec
+    second = await kube.write_job_status(first, replace(first.status, summary="two", conditions=[]))
+    assert second.status.conditions == []
+    with pytest.raises(Conflict):
+        await kube.write_job_status(first, replace(first.status, summary="three"))
+    assert (await stored(kube, installation)).status.summary == "two"
+
+
+async def test_a_job_is_deleted_under_its_uid(kube: KubeClient, installation: Installation) -> None:
+    installation.apply(a_job(installation.namespace))
+    job = await stored(kube, installation)
+    namesake = replace(job, metadata=replace(job.metadata, uid="11111111-1111-4111-8111-111111111111"))
+    await kube.delete_job(namesake)
+    assert (await stored(kube, installation)).metadata.uid == job.metadata.uid
+    await kube.delete_job(job)
+    assert await kube.get_job(installation.namespace, "gpt2") is None
+    await kube.delete_job(job)
+    with pytest.raises(NotFound):
+        await kube.write_job_status(job, job.status)
+
+
+async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
+    kube: KubeClient, installation: Installation, api: ApiServer
+) -> None:
+    crd = json.loads(api.ok("kubectl", "get", "crd", "trainingjobs.falcon.dev", "-o", "json"))
+    path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/mitigation/properties/mode/enum"
+    known = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    modes = known["properties"]["spec"]["properties"]["mitigation"]["properties"]["mode"]["enum"]
+
+    def allow(values: list[str]) -> None:
+        change = [{"op": "replace", "path": path, "value": values}]
+        api.ok("kubectl", "patch", "crd", "trainingjobs.falcon.dev", "--type=json", "-p", json.dumps(change))
+
+    allow([*modes, "Predict"])
+    try:
+        installation.apply(a_job(installation.namespace, "known"))
+        body = a_job(installation.namespace, "newer", mitigation={"mode": "Predict"})
+        for _ in range(50):  # the new schema is served a moment later
+            if api.run("kubectl", "apply", "--server-side", "-f", "-", stdin=json.dumps(body)).returncode == 0:
+                break
+        assert [job.metadata.name for job in await kube.list_jobs()] == ["known"]
+        assert {job.name for job in await kube.sketch_jobs()} == {"known", "newer"}
+        with pytest.raises(Unreadable) as caught:
+            await kube.get_job(installation.namespace, "newer")
+        await kube.tell_unreadable("TrainingJob", caught.value)
+        told = installation.get("trainingjob", "newer")
+        [condition] = told["status"]["conditions"]
+        assert condition["reason"] == "Unreadable"
+        assert "$.spec.mitigation.mode" in condition["message"]
+        await kube.tell_unreadable("TrainingJob", caught.value)
+        again = installation.get("trainingjob", "newer")
+        assert again["metadata"]["resourceVersion"] == told["metadata"]["resourceVersion"], "told once"
+    finally:
+        api.ok("kubectl", "-n", installation.namespace, "delete", "trainingjobs", "--all")
+        allow(modes)
+
+
+# -- pods --------------------------------------------------------------------------------------------------------------
+
+
+async def test_creating_a_pod_twice_is_creating_it_once(kube: KubeClient, installation: Installation) -> None:
+    first = await kube.create_pod(a_pod(installation.namespace))
+    assert await kube.create_pod(a_pod(installation.namespace)) == first
+    assert [pod.uid for pod in await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"})] == [first.uid]
+
+
+async def test_a_pod_is_deleted_under_its_uid(kube: KubeClient, installation: Installation) -> None:
+    pod = await kube.create_pod(a_pod(installation.namespace))
+    await kube.delete_pod(replace(pod, uid="11111111-1111-4111-8111-111111111111"))
+    assert len(await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"})) == 1
+    await kube.delete_pod(pod, grace_seconds=0)
+    await kube.delete_pod(pod, grace_seconds=0)
+    assert await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"}) == []
+
+
+async def test_pods_are_listed_anew_after_an_event_only(
+    kube: KubeClient, installation: Installation, api: ApiServer
+) -> None:
+    labels = {"falcon.dev/job-uid": "u"}
+    assert await kube.list_pods(installation.namespace, labels) == []
+    installation.apply(a_pod(installation.namespace))
+    assert await kube.list_pods(installation.namespace, labels) == []
+    kube.pod_changed("u")
+    assert len(await kube.list_pods(installation.namespace, labels)) == 1
+
+
+async def test_a_dry_run_names_the_field_and_makes_nothing(kube: KubeClient, installation: Installation) -> None:
+    await kube.dry_run_pod(a_pod(installation.namespace))
+    with pytest.raises(Rejected, match=r"spec\.containers\[0\]\.image"):
+        await kube.dry_run_pod(a_pod(installation.namespace, image=""))
+    assert installation.get("pods") == []
+
+
+# -- what pods need ----------------------------------------------------------------------------------------------------
+
+
+async def test_service_and_secret_are_made_and_changed(kube: KubeClient, installation: Installation) -> None:
+    metadata = {"name": "gpt2", "namespace": installation.namespace}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": "None"}}
+    for selector in ({"a": "1"}, {"a": "2"}):
+        await kube.apply_service({**service, "spec": {"clusterIP": "None", "selector": selector}})
+        assert installation.get("service", "gpt2")["spec"]["selector"] == selector
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+    for value in ("b25l", "dHdv"):
+        await kube.apply_secret({**secret, "data": {"k": value}})
+        assert installation.get("secret", "gpt2")["data"] == {"k": value}
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
+    kube: KubeClient, installation: Installation
+) -> None:
+    for name in ("a", "b", "c"):
+        installation.apply(node(name, {}))
+        installation.patch_status("node", name, READY)
+    await kube.taint_node("a", TAINT_SPARE, "spares")
+    await kube.taint_node("a", TAINT_FENCED, "job-1")
+    await kube.taint_node("a", TAINT_FENCED, "job-1")
+    await kube.taint_node("b", TAINT_FENCED, "job-2")
+    seen = {one.name: one for one in await kube.list_nodes()}
+    assert seen["a"].taints.items() >= {TAINT_SPARE: "spares", TAINT_FENCED: "job-1"}.items()
+    assert seen["a"].ready
+    with pytest.raises(Rejected, match="circuit breaker"):
+        await kube.taint_node("c", TAINT_FENCED, "job-3")
+    await kube.taint_node("c", TAINT_SPARE, "spares")  # no fence
+    assert kube.nodes_with(TAINT_FENCED) == 2
+    await kube.untaint_node("a", TAINT_FENCED)
+    await kube.untaint_node("a", TAINT_FENCED)
+    await kube.untaint_node("nowhere", TAINT_FENCED)
+    await kube.taint_node("c", TAINT_FENCED, "job-3")  # a node that was released does not count
+    taints = installation.get("node", "a")["spec"]["taints"]
+    assert {one["key"] for one in taints} >= {TAINT_SPARE}
+    assert TAINT_FENCED not in {one["key"] for one in taints}
+
+
+# -- events and leadership ---------------------------------------------------------------------------------------------
+
+
+async def test_an_event_told_twice_is_one_and_none_is_a_fault(kube: KubeClient, installation: Installation) -> None:
+    installation.apply(a_job(installation.namespace))
+    job = await stored(kube, installation)
+    await kube.record_event(job, "Warning", "Slow", "rank 2 is slow")
+    await kube.record_event(job, "Warning", "Slow", "rank 2 is slow")
+    [event] = installation.get("events")
+    assert (event["reason"], event["message"], event["involvedObject"]["uid"]) == (
+        "Slow",
+        "rank 2 is slow",
+        job.metadata.uid,
+    )
+    elsewhere = replace(job, metadata=replace(job.metadata, namespace="nowhere"))
+    await kube.record_event(elsewhere, "Normal", "Lost", "in no namespace")
+
+
+async def test_who_does_not_lead_writes_nothing(kube: KubeClient, installation: Installation, gate: Gate) -> None:
+    installation.apply(a_job(installation.namespace))
+    installation.apply(node("a", {}))
+    job = await stored(kube, installation)
+    gate.leading = False
+    for write in (
+        kube.write_job_status(job, replace(job.status, summary="mine")),
+        kube.create_pod(a_pod(installation.namespace)),
+        kube.taint_node("a", TAINT_SPARE, "spares"),
+        kube.delete_job(job),
+    ):
+        with pytest.raises(LeadershipLost):
+            await write
+    assert installation.get("pods") == []
+    assert (await stored(kube, installation)).status.summary == ""
+
+
+async def test_an_api_server_that_does_not_answer_is_a_fault_of_the_connection(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(api.kubeconfig))
+    configuration = await load_configuration()
+    configuration.host = "https://127.0.0.1:1"
+    transport = Transport(configuration, lambda: None)
+    try:
+        with pytest.raises(Unavailable, match="GET /api/v1/nodes"):
+            await transport.call("GET", "/api/v1/nodes")
+    finally:
+        await transport.close()

@@ -1,0 +1,107 @@
+"""The operator's own life: start without etcd, two replicas, the leader killed, stopped, stalled; bad settings."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+from falcon_operator.settings import EXIT_CONFIG
+from tests.integration.operator.cluster import Installation, Operator, until
+
+
+def leads(operator: Operator) -> bool:
+    return operator.metric("falcon_leading") == 1.0
+
+
+def epoch(installation: Installation) -> int:
+    return int(installation.get("lease", "falcon-operator")["spec"]["leaseTransitions"])
+
+
+def test_it_makes_its_certificates_and_etcd_comes_up_on_them(installation: Installation) -> None:
+    operator = installation.operator("op-a")
+    installation.start_etcd()
+    until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
+    assert operator.get("/readyz") == "ok\n"
+    assert operator.get("/healthz") == "ok\n"
+    assert leads(operator)
+    assert len(operator.logged("etcd authentication enabled")) == 1
+    assert operator.terminate() == 0
+    assert installation.get("lease", "falcon-operator")["spec"].get("holderIdentity", "") == ""
+
+
+def test_certificates_outlive_the_operator(installation: Installation) -> None:
+    first = installation.operator("op-a")
+    installation.start_etcd()
+    until(lambda: first.metric("falcon_etcd_session_healthy") == 1.0)
+    before = {name: installation.get("secret", f"falcon-etcd-{name}")["data"] for name in ("ca", "server", "root")}
+    first.kill()
+    second = installation.operator("op-a")
+    until(lambda: second.metric("falcon_etcd_session_healthy") == 1.0)
+    after = {name: installation.get("secret", f"falcon-etcd-{name}")["data"] for name in ("ca", "server", "root")}
+    assert after == before
+    assert epoch(installation) == 2
+
+
+def test_a_killed_leader_is_followed_by_its_standby(installation: Installation) -> None:
+    first = installation.operator("op-a")
+    installation.start_etcd()
+    until(lambda: first.metric("falcon_etcd_session_healthy") == 1.0)
+    second = installation.operator("op-b")
+    until(lambda: second.get("/readyz") == "ok\n")
+    assert not leads(second)
+    first.kill()
+    until(lambda: leads(second))
+    until(lambda: second.metric("falcon_etcd_session_healthy") == 1.0)
+    assert epoch(installation) == 2
+    [taken] = second.logged("leader key taken")
+    assert taken["epoch"] == 2
+
+
+def test_a_leader_that_is_stopped_gives_the_lease_back(installation: Installation) -> None:
+    first = installation.operator("op-a")
+    until(lambda: leads(first))
+    second = installation.operator("op-b")
+    until(lambda: second.logged("standby"))
+    assert first.terminate() == 0
+    assert installation.get("lease", "falcon-operator")["spec"].get("holderIdentity", "") in ("", "op-b")
+    until(lambda: leads(second))
+
+
+def test_a_leader_that_was_stalled_ends_without_a_word_to_the_cluster(installation: Installation) -> None:
+    first = installation.operator("op-a")
+    installation.start_etcd()
+    until(lambda: first.metric("falcon_etcd_session_healthy") == 1.0)
+    second = installation.operator("op-b")
+    assert first.process is not None
+    first.process.send_signal(signal.SIGSTOP)
+    until(lambda: leads(second))
+    until(lambda: second.metric("falcon_etcd_session_healthy") == 1.0)
+    first.process.send_signal(signal.SIGCONT)
+    assert first.process.wait(20) == 1
+    assert installation.get("lease", "falcon-operator")["spec"]["holderIdentity"] == "op-b"
+    assert second.process is not None
+    assert second.process.poll() is None
+    until(lambda: second.metric("falcon_etcd_session_healthy") == 1.0)
+
+
+def test_an_external_etcd_needs_its_secrets(installation: Installation) -> None:
+    operator = installation.operator("op-a", FALCON_ETCD_MANAGED="false")
+    [told] = until(lambda: operator.logged("waiting"))
+    assert "falcon-etcd-ca" in told["error"]
+    assert "ca.crt, ca.key" in told["error"]
+    assert installation.get("secrets") == []
+
+
+def test_bad_settings_end_it_with_all_their_names() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "falcon_operator"],
+        env={"FALCON_ETCD_MANAGED": "maybe"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == EXIT_CONFIG
+    assert "FALCON_NAMESPACE is not set" in done.stderr
+    assert "FALCON_ETCD_MANAGED='maybe': write true or false" in done.stderr
