@@ -92,14 +92,15 @@ class Agent:
     def summary(self, status: LaunchStatus | None) -> Summary:
         """What stands in the report now."""
         self._sequence += 1
+        generation = status.generation if status is not None else 0
         return Summary(
             pod_uid=self._settings.pod_uid,
             pod_name=self._settings.pod,
             node=self._settings.node,
             sequence=self._sequence,
             unix_ns=time.time_ns(),
-            generation=status.generation if status is not None else 0,
+            generation=generation,
             launch=status,
-            ranks=self._tracker.signals(),
+            ranks=self._tracker.signals(generation),
             throttle=self._tracker.throttle(),
         )

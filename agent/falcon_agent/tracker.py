@@ -59,12 +59,14 @@ class Tracker:
             healthy = bool(chains) and all(chain.slowdown is None for chain in chains)
             self._pressure.feed(counters, healthy=healthy)
 
-    def signals(self) -> list[RankSignals]:
-        """One entry a ring, by rank."""
+    def signals(self, generation: int) -> list[RankSignals]:
+        """One entry a ring of the generation, by rank; an older one's rings stand until the next one's start."""
         offset_ns = time.time_ns() - time.monotonic_ns()
         reports = []
         for tracked in self._tracked.values():
             header = tracked.reader.header
+            if header.generation != generation:
+                continue
             rates = self._pressure.rank(max(0, header.local_rank))
             reports.append(
                 msgspec.structs.replace(
@@ -81,11 +83,6 @@ class Tracker:
     def throttle(self) -> ThrottleSignals | None:
         """The container's quota."""
         return self._pressure.throttle()
-
-    @property
-    def generation(self) -> int:
-        """Of the rings that are followed; 0 before the first."""
-        return self._generation
 
     def memory(self) -> bytes:
         """What the next agent shall know."""
