@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -57,10 +58,12 @@ class Leadership(Protocol):
 
 
 class _Leader(msgspec.Struct, frozen=True):
-    """The leader key's value. ``identity`` tells two leaders of one epoch apart, which a deleted Lease could cause."""
+    """The leader key's value. ``identity`` tells two leaders of one epoch apart, which a deleted Lease could cause;
+    ``taken`` tells one taking of the key from another, and thereby one history of etcd from another."""
 
     epoch: int
     identity: str
+    taken: str = ""
 
 
 def _stored(value: bytes) -> _Leader:
@@ -225,7 +228,7 @@ class EtcdBus:
                 # a Lease that was deleted begins at 0 again; who holds it now may go on from there, nobody else
                 epoch = await self._leadership.raise_epoch(stored.epoch + 1)
             unchanged = Compare.mod_revision(LEADER_KEY, "==", kv.mod_revision)
-        value = msgspec.json.encode(_Leader(epoch, self._identity))
+        value = msgspec.json.encode(_Leader(epoch, self._identity, secrets.token_hex(8)))
         if (await self._client.txn([unchanged], [Op.put(LEADER_KEY, value)])).succeeded:
             self._leading = value
             log.info("leader key taken", epoch=epoch)
@@ -242,11 +245,13 @@ class EtcdBus:
                 self._on_restored()
 
     async def _sweep(self) -> None:
-        """Remove what jobs that are gone have left.
+        """Remove what jobs that are gone have left, and give back what somebody took from those that are there.
 
         The jobs are read last: one that begins meanwhile is among them, one that ends is found next time.
         """
         holders, left = await access.holders(self._client), list(self._cache.jobs())
+        for key in [key for uid, key in self._granted.items() if uid not in holders]:
+            await access.grant(self._client, key)
         if not holders and not left:
             return
         live = await self._live_jobs()

@@ -42,8 +42,7 @@ class ReportsCache:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
-        self._history: int | None = None  # the leader key's creation: it changes when etcd loses its data
-        self.leader = b""
+        self._leader = b""  # the leader key's value, another one each time it is taken: it names etcd's history
         self.rejected = 0  # reports that could not be read
 
     def apply(self, event: Relisted | WatchEvent, now: float) -> set[JobKey]:
@@ -55,8 +54,7 @@ class ReportsCache:
 
     def lost_data(self, kvs: Iterable[KeyValue]) -> bool:
         """Whether a listing shows another history than the one seen so far."""
-        leader = next((kv for kv in kvs if kv.key == LEADER_KEY), None)
-        return self._history is not None and (leader is None or leader.create_revision != self._history)
+        return bool(self._leader) and all(kv.value != self._leader for kv in kvs if kv.key == LEADER_KEY)
 
     def reports(self, job_uid: str, healthy_since: float | None, now: float) -> JobReports:
         """What is known of one job."""
@@ -93,7 +91,7 @@ class ReportsCache:
     def _relisted(self, kvs: Sequence[KeyValue], now: float) -> set[JobKey]:
         lost = self.lost_data(kvs)
         before, self._jobs = self._jobs, {}
-        self.leader, self._history = b"", self._history if lost else None
+        self._leader = b""
         alive = {kv.key for kv in kvs if kv.key.endswith("/alive")}
         for kv in kvs:
             self._put(kv, OLD if f"{kv.key.rpartition('/')[0]}/alive" not in alive else now)
@@ -124,7 +122,7 @@ class ReportsCache:
 
     def _put(self, kv: KeyValue, received_at: float) -> JobKey | None:
         if kv.key == LEADER_KEY:
-            self.leader, self._history = kv.value, kv.create_revision
+            self._leader = kv.value
             return None
         report = parse_report(kv.key)
         if report is None:
@@ -146,7 +144,7 @@ class ReportsCache:
 
     def _delete(self, key: str, now: float) -> JobKey | None:
         if key == LEADER_KEY:
-            self.leader = b""
+            self._leader = b""
             return None
         report = parse_report(key)
         if report is None:

@@ -108,9 +108,11 @@ class KubeClient:
 
     async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         meta = job.metadata
-        self._jobs.drop((meta.namespace, meta.name))
         path = path_of(API_VERSION, JOBS, meta.namespace, meta.name, "status")
-        return views.custom(await self._put_status(path, "TrainingJob", job, status), TrainingJob)
+        try:
+            return views.custom(await self._put_status(path, "TrainingJob", job, status), TrainingJob)
+        finally:
+            self._jobs.drop((meta.namespace, meta.name))
 
     async def delete_job(self, job: TrainingJob) -> None:
         meta = job.metadata
@@ -281,9 +283,11 @@ class KubeClient:
             return None
 
     async def write_pool_status(self, pool: WarmPool, status: PoolStatus) -> WarmPool:
-        self._pools.drop("")
         path = path_of(API_VERSION, POOLS, name=pool.metadata.name, subresource="status")
-        return views.custom(await self._put_status(path, "WarmPool", pool, status), WarmPool)
+        try:
+            return views.custom(await self._put_status(path, "WarmPool", pool, status), WarmPool)
+        finally:
+            self._pools.drop("")
 
     # -- shared ------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, 
 PURPOSE_SPARE, PURPOSE_EXCLUDED = "spare", "excluded"
 BURN_IN_CONTAINER = "burn-in"
 START_SECONDS = 600  # to pull images and start; the test itself comes on top
-_VOLUME_BIN = "falcon-bin"
+_VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
 
 
 class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +42,10 @@ class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Score(msgspec.Struct, frozen=True):
-    """What the agent's ``burn-in`` writes to the termination message."""
+    """What the agent's ``burn-in`` writes to the termination message, as far as it is judged here."""
 
     gflops: float
+    disk_error: str = ""
 
 
 def burn_in_name(pool_uid: str, node: str, since: str) -> str:
@@ -106,7 +107,11 @@ def build_burn_in_pod(
             "tolerations": [
                 {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)
             ],
-            **_pulls(agent_image, image_pull_policy, images),
+            "initContainers": _pulls(agent_image, image_pull_policy, images),
+            "volumes": [
+                {"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
+                {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},  # on the node's disk, which is tested, too
+            ],
             "containers": [
                 {
                     "name": BURN_IN_CONTAINER,
@@ -114,6 +119,7 @@ def build_burn_in_pod(
                     "imagePullPolicy": image_pull_policy,
                     "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(seconds)],
                     "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
                     "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
                     "securityContext": restricted(),
                 }
@@ -122,9 +128,10 @@ def build_burn_in_pod(
     }
 
 
-def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> Manifest:
+def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> list[Manifest]:
+    """One container an image, after the one that brings the program they run."""
     if not images:
-        return {}
+        return []
     mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}
     resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
     install = {
@@ -148,10 +155,7 @@ def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> M
         }
         for index, image in enumerate(images)
     ]
-    return {
-        "initContainers": [install, *pulls],
-        "volumes": [{"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}}],
-    }
+    return [install, *pulls]
 
 
 def parse_burn_in(pod: PodView) -> BurnInResult | None:
@@ -160,24 +164,27 @@ def parse_burn_in(pod: PodView) -> BurnInResult | None:
         return None
     container = pod.containers.get(BURN_IN_CONTAINER)
     if container is not None and container.exit_code is not None:
-        if container.exit_code != 0:
-            said = container.exit_message.strip()[-300:] or container.exit_reason or "it said nothing"
-            return BurnInResult(state="Failed", message=f"the test ended with exit code {container.exit_code}: {said}")
-        return _score(container.exit_message)
+        return _judge(container.exit_code, container.exit_message, container.exit_reason)
     if pod.phase in ("Succeeded", "Failed") or pod.deleting:
         why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
         return BurnInResult(state="Failed", message=f"the test's pod ended without a result: {why}")
     return BurnInResult(state="Running", message=_waiting_for(pod))
 
 
-def _score(message: str) -> BurnInResult:
+def _judge(exit_code: int, message: str, reason: str) -> BurnInResult:
     try:
-        gflops = msgspec.json.decode(message, type=_Score).gflops
+        score = msgspec.json.decode(message, type=_Score)
     except msgspec.MsgspecError as error:
-        return BurnInResult(state="Failed", message=f"the test's result cannot be read: {error}")
-    if gflops <= 0:
-        return BurnInResult(state="Failed", message=f"the test measured {gflops} GFLOP/s")
-    return BurnInResult(state="Passed", gflops=gflops)
+        if exit_code == 0:
+            return BurnInResult(state="Failed", message=f"the test's result cannot be read: {error}")
+        said = message.strip()[-300:] or reason or "it said nothing"
+        return BurnInResult(state="Failed", message=f"the test ended with exit code {exit_code}: {said}")
+    if score.disk_error:
+        return BurnInResult(state="Failed", message=f"disk: {score.disk_error}")
+    if exit_code != 0 or score.gflops <= 0:
+        said = f"the test measured {score.gflops} GFLOP/s and ended with exit code {exit_code}"
+        return BurnInResult(state="Failed", message=said)
+    return BurnInResult(state="Passed", gflops=score.gflops)
 
 
 def _waiting_for(pod: PodView) -> str:

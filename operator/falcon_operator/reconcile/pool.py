@@ -176,7 +176,7 @@ def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -
         case "Failed":
             return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
         case "Passed":
-            score = f"{result.gflops:.1f}"
+            score = f"{result.gflops:.2f}"
             return replace(spare, state="Ready", message="", since=timestamp(snap.now), gemm_gflops=score)
 
 

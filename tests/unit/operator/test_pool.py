@@ -89,7 +89,7 @@ def test_a_node_is_chosen_tainted_tested_and_ready() -> None:
     done = ended(created.manifest, message=json.dumps({"gflops": 41.27, "more": 1}))
     ready = look(then(pool, chosen), tested_node, now=NOW + 9, burn_ins=[done])
     assert states(ready) == {"a": "Ready"}
-    assert ready.status.spares[0].gemm_gflops == "41.3"
+    assert ready.status.spares[0].gemm_gflops == "41.27"
     assert ready.status.ready == "1/1"
     assert of_type(ready, DeletePod) == [DeletePod(done)]
     assert ready.again_seconds is None
@@ -133,6 +133,8 @@ def test_asking_for_a_test_twice_is_asking_for_it_once() -> None:
         ("Killed", 137, "exit code 137: Killed"),
         ("no json", 0, "cannot be read"),
         ('{"gflops": "fast"}', 0, "cannot be read"),
+        ('{"gflops": 40, "disk_error": "a file cannot be written to /tmp: EIO"}', 1, "disk: a file cannot be written"),
+        ('{"gflops": 40}', 1, "exit code 1"),
     ],
 )
 def test_a_failed_test_is_told_and_repeated_later(message: str, exit_code: int, told: str) -> None:

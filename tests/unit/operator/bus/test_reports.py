@@ -19,12 +19,12 @@ JOB = JobKey("ns", "job", "uid-1")
 OTHER = JobKey("ns", "job", "uid-2")  # its namesake of later
 
 
-def kv(key: str, value: bytes = b"", created: int = 1) -> KeyValue:
-    return KeyValue(key, value, created, created, 1, 0)
+def kv(key: str, value: bytes = b"") -> KeyValue:
+    return KeyValue(key, value, 2, 2, 1, 0)  # a new history counts from the same revision
 
 
-def leader(created: int = 1) -> KeyValue:
-    return kv(LEADER_KEY, b"me", created)
+def leader(taken: str = "first") -> KeyValue:
+    return kv(LEADER_KEY, taken.encode())
 
 
 def summary(pod: str = "pod-a", sequence: int = 1, job: JobKey = JOB) -> KeyValue:
@@ -119,7 +119,7 @@ def test_the_report_of_an_agent_that_was_gone_before_this_session_is_old() -> No
 # -- lost data ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("restored", [(), (leader(created=7),)], ids=["before", "after"])
+@pytest.mark.parametrize("restored", [(), (leader("anew"),)], ids=["before", "after"])
 def test_lost_data_kills_nobody_and_forgets_nothing(restored: tuple[KeyValue, ...]) -> None:
     cache = ReportsCache()
     listing(cache, leader(), summary("a"), alive("a"), summary("b"), alive("b"))
@@ -128,7 +128,7 @@ def test_lost_data_kills_nobody_and_forgets_nothing(restored: tuple[KeyValue, ..
     cache.apply(lost, 50.0)
     assert of(cache, now=50.0).alive == {"a", "b"}
     assert set(of(cache, now=50.0).summaries) == {"a", "b"}
-    put(cache, leader(created=7))
+    put(cache, leader("anew"))
     put(cache, alive("a"), now=52.0)  # only one comes back
     late = of(cache, now=50.0 + RESTORED_GRACE_SECONDS)
     assert late.alive == {"a"}
@@ -139,8 +139,8 @@ def test_a_second_listing_after_lost_data_is_an_ordinary_one() -> None:
     cache = ReportsCache()
     listing(cache, leader(), alive("a"))
     listing(cache, now=50.0)
-    put(cache, leader(created=7))
-    again = Relisted((leader(created=7),), 1)
+    put(cache, leader("anew"))
+    again = Relisted((leader("anew"),), 1)
     assert not cache.lost_data(again.kvs)
     cache.apply(again, 55.0)
     assert of(cache, now=55.0).gone_since_seconds == {"a": 50.0 + RESTORED_GRACE_SECONDS}
