@@ -25,7 +25,7 @@ from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import Election
 from falcon_operator.metrics import Metrics, Readings
 from falcon_operator.pool_reconciler import PoolReconciler
-from falcon_operator.ports import Conflict, NotFound
+from falcon_operator.ports import Conflict, NotFound, Rejected
 from falcon_operator.queue import KeyedQueue, work
 from falcon_operator.reconcile.pool import PoolSettings
 from falcon_operator.reconciler import JobReconciler
@@ -138,7 +138,7 @@ class Leader:
             await asyncio.sleep(RESYNC_SECONDS)
             try:
                 await self._resync()
-            except (OSError, NotFound) as error:
+            except (OSError, NotFound, Rejected) as error:
                 log.warning("resync failed", error=str(error))
 
     async def _resync(self) -> None:
@@ -178,7 +178,7 @@ class Leader:
         for attempt in itertools.count():
             try:
                 return await do()
-            except (OSError, NotFound, Conflict, MissingSecret) as error:
+            except (OSError, NotFound, Conflict, Rejected, MissingSecret) as error:
                 if attempt % 15 == 0:
                     log.warning("waiting", what=what, error=str(error))
             await asyncio.sleep(RETRY_SECONDS)

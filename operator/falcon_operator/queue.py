@@ -146,11 +146,11 @@ async def work(
         except OSError as error:  # the API server or etcd is out of reach: no fault of ours to trace
             backoff = queue.failed(key)
             observe(key, clock.monotonic() - started, False)
-            log.warning("reconcile postponed", key=key, again_seconds=backoff, error=str(error))
+            log.warning("reconcile postponed", key=str(key), again_seconds=backoff, error=str(error))
         except Exception:
             backoff = queue.failed(key)
             observe(key, clock.monotonic() - started, False)
-            log.exception("reconcile failed", key=key, again_seconds=backoff)
+            log.exception("reconcile failed", key=str(key), again_seconds=backoff)
         else:
             queue.done(key, again)
             observe(key, clock.monotonic() - started, True)

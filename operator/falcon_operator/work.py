@@ -12,6 +12,9 @@ class Key(NamedTuple):
     namespace: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
 
 def job_key(namespace: str, name: str) -> Key:
     return Key("TrainingJob", namespace, name)
