@@ -91,6 +91,12 @@ class Op(enum.IntEnum):
     RECV = 11
 
 
+class Flag(enum.IntFlag):
+    """Bits of ``flags``."""
+
+    FAILED = 1  # the call ended by an exception (a peer died): its duration is not a transfer's
+
+
 class DType(enum.IntEnum):
     """Element type of the payload."""
 

@@ -1,14 +1,15 @@
 // Gloo's collectives, interposed: `gloo::allreduce(AllreduceOptions const&)` and its siblings are PLT calls inside
 // libtorch_cpu.so (Debian: of libgloo.so.0), and they block until done, so start and end are both seen.
 //
-// The code is built without exceptions but with unwind tables: an error that Gloo throws passes through our frame as
-// through any C function, and the call that failed leaves no record.
+// An error that Gloo throws passes through (flight.cc); the call that failed leaves a record that says so.
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
 
+#include "flight.h"
 #include "gloo_options.h"
 #include "rank.h"
 #include "resolve.h"
@@ -16,12 +17,12 @@
 namespace falcon {
 namespace {
 
-using Collective = void (*)(void*);
-
 Collective original(std::atomic<Collective>& cached, const char* symbol, const void* ours) {
   Collective found = cached.load(std::memory_order_acquire);
   if (found != nullptr) return found;
+  const int error = errno;
   found = reinterpret_cast<Collective>(resolve_original(symbol, ours));
+  errno = error;
   if (found == nullptr) {
     // The caller is linked against it, so this cannot be; without the original nothing could be forwarded.
     constexpr char kMessage[] = "falcon: the library that this program calls for a Gloo collective is not loaded\n";
@@ -32,27 +33,25 @@ Collective original(std::atomic<Collective>& cached, const char* symbol, const v
   return found;
 }
 
-void forward(Collective call, Op op, void* options) {
+void forward(Collective call, Op op, Options kind, void* options) {
+  const int error = errno;
   Rank* rank = Rank::current();
   if (rank == nullptr) {
+    errno = error;
     call(options);
     return;
   }
-  const GlooCall about = read_options(op, options);
-  Communicator* communicator = rank->communicator(about.context, about.rank, about.size);
+  const GlooCall about = read_options(kind, options);
   Record record{};
   record.op = op;
   record.kind = Kind::kBlocking;
   record.bytes = about.bytes;
   record.peer_or_root = about.root;
-  if (communicator != nullptr) {
-    record.comm = communicator->id;
-    record.comm_seq = communicator->calls.fetch_add(1, std::memory_order_relaxed);
-  }
-  record.t_start_ns = monotonic_ns();
-  call(options);
-  record.duration_ns = monotonic_ns() - record.t_start_ns;
-  rank->ring().append(record);
+  const Membership member = rank->join(about.context, about.rank, about.size);
+  record.comm = member.id;
+  record.comm_seq = member.call;
+  errno = error;
+  fly(call, options, record, &rank->ring());
 }
 
 }  // namespace
@@ -60,20 +59,22 @@ void forward(Collective call, Op op, void* options) {
 
 // NOLINTBEGIN(bugprone-*,readability-identifier-naming): these are the mangled names of the functions that we stand in
 // for
-#define FALCON_GLOO(symbol, op)                                                                              \
-  extern "C" __attribute__((visibility("default"))) void symbol(void* options) {                             \
-    static std::atomic<falcon::Collective> cached{nullptr};                                                  \
-    falcon::forward(falcon::original(cached, #symbol, reinterpret_cast<const void*>(&symbol)), op, options); \
+#define FALCON_GLOO(symbol, op, kind)                                                                          \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* options) {                               \
+    static std::atomic<falcon::Collective> cached{nullptr};                                                    \
+    falcon::forward(falcon::original(cached, #symbol, reinterpret_cast<const void*>(&symbol)), falcon::Op::op, \
+                    falcon::Options::kind, options);                                                           \
   }
 
-FALCON_GLOO(_ZN4gloo9allreduceERKNS_16AllreduceOptionsE, falcon::Op::kAllReduce)
-FALCON_GLOO(_ZN4gloo9allgatherERNS_16AllgatherOptionsE, falcon::Op::kAllGather)
-FALCON_GLOO(_ZN4gloo10allgathervERNS_17AllgathervOptionsE, falcon::Op::kAllGather)
-FALCON_GLOO(_ZN4gloo6reduceERNS_13ReduceOptionsE, falcon::Op::kReduce)
-FALCON_GLOO(_ZN4gloo9broadcastERNS_16BroadcastOptionsE, falcon::Op::kBroadcast)
-FALCON_GLOO(_ZN4gloo7barrierERNS_14BarrierOptionsE, falcon::Op::kBarrier)
-FALCON_GLOO(_ZN4gloo8alltoallERNS_15AlltoallOptionsE, falcon::Op::kAllToAll)
-FALCON_GLOO(_ZN4gloo9alltoallvERNS_16AlltoallvOptionsE, falcon::Op::kAllToAll)
-FALCON_GLOO(_ZN4gloo6gatherERNS_13GatherOptionsE, falcon::Op::kGather)
-FALCON_GLOO(_ZN4gloo7scatterERNS_14ScatterOptionsE, falcon::Op::kScatter)
+FALCON_GLOO(_ZN4gloo9allreduceERKNS_16AllreduceOptionsE, kAllReduce, kAllReduce)
+FALCON_GLOO(_ZN4gloo9allgatherERNS_16AllgatherOptionsE, kAllGather, kAllGather)
+FALCON_GLOO(_ZN4gloo10allgathervERNS_17AllgathervOptionsE, kAllGather, kAllGatherV)
+FALCON_GLOO(_ZN4gloo6reduceERNS_13ReduceOptionsE, kReduce, kReduce)
+FALCON_GLOO(_ZN4gloo9broadcastERNS_16BroadcastOptionsE, kBroadcast, kBroadcast)
+FALCON_GLOO(_ZN4gloo7barrierERNS_14BarrierOptionsE, kBarrier, kBarrier)
+FALCON_GLOO(_ZN4gloo8alltoallERNS_15AlltoallOptionsE, kAllToAll, kAllToAll)
+FALCON_GLOO(_ZN4gloo9alltoallvERNS_16AlltoallvOptionsE, kAllToAll, kAllToAllV)
+FALCON_GLOO(_ZN4gloo6gatherERNS_13GatherOptionsE, kGather, kGather)
+FALCON_GLOO(_ZN4gloo7gathervERNS_14GathervOptionsE, kGather, kGatherV)
+FALCON_GLOO(_ZN4gloo7scatterERNS_14ScatterOptionsE, kScatter, kScatter)
 // NOLINTEND(bugprone-*,readability-identifier-naming)

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <initializer_list>
 
@@ -30,26 +31,31 @@ struct Shape {
 };
 constexpr int kShapeOffsets[] = {0, 8};
 
-constexpr Layout layout_of(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
+constexpr Layout layout_of(Options kind) {
+  switch (kind) {
+    case Options::kAllReduce:
       return {-1, -1, 80, 88, -1};
-    case Op::kReduce:
-    case Op::kBroadcast:
+    case Options::kReduce:
+    case Options::kBroadcast:
       return {-1, -1, 32, 40, 48};
-    case Op::kAllGather:
-    case Op::kAllToAll:
-    case Op::kGather:
+    case Options::kAllGather:
+    case Options::kAllGatherV:
+    case Options::kAllToAll:
+    case Options::kAllToAllV:
       return {16, 24, -1, -1, -1};
-    case Op::kScatter:
-      return {40, -1, -1, -1, -1};
+    case Options::kGather:
+      return {16, 24, -1, -1, 40};
+    case Options::kGatherV:
+      return {16, 24, -1, -1, 64};
+    case Options::kScatter:
+      return {40, -1, -1, -1, 56};
     default:
       return {-1, -1, -1, -1, -1};
   }
 }
 
 enum Verdict : uint8_t { kUnknown = 0, kGood = 1, kBad = 2 };
-std::atomic<uint8_t> g_verdicts[16];
+std::atomic<uint8_t> g_verdicts[static_cast<size_t>(Options::kCount)];
 std::atomic<int> g_shape_offset{-1};
 
 // Copies from an address that may not be readable.
@@ -80,11 +86,11 @@ bool find_shape(const void* context) {
   return false;
 }
 
-bool plausible(Op op, const void* options) {
+bool plausible(Options kind, const void* options) {
   const void* context = nullptr;
   if (!probe(options, kContext, &context) || context == nullptr || !find_shape(context)) return false;
   const Shape shape = read<Shape>(context, g_shape_offset.load(std::memory_order_acquire));
-  const Layout layout = layout_of(op);
+  const Layout layout = layout_of(kind);
   if (layout.elements >= 0) {
     uint64_t elements = 0;
     uint64_t element_size = 0;
@@ -107,11 +113,11 @@ bool plausible(Op op, const void* options) {
   return true;
 }
 
-bool known(Op op, const void* options) {
-  std::atomic<uint8_t>& verdict = g_verdicts[static_cast<uint8_t>(op) & 15];
+bool known(Options kind, const void* options) {
+  std::atomic<uint8_t>& verdict = g_verdicts[static_cast<size_t>(kind)];
   uint8_t value = verdict.load(std::memory_order_acquire);
   if (value == kUnknown) {
-    value = plausible(op, options) ? kGood : kBad;
+    value = plausible(kind, options) ? kGood : kBad;
     verdict.store(value, std::memory_order_release);
   }
   return value == kGood;
@@ -119,9 +125,9 @@ bool known(Op op, const void* options) {
 
 }  // namespace
 
-GlooCall read_options(Op op, const void* options) {
-  if (!known(op, options)) return {nullptr, -1, -1, 0, -1};
-  const Layout layout = layout_of(op);
+GlooCall read_options(Options kind, const void* options) {
+  if (!known(kind, options)) return {nullptr, -1, -1, 0, -1};
+  const Layout layout = layout_of(kind);
   GlooCall call{read<const void*>(options, kContext), -1, -1, 0, -1};
   const Shape shape = read<Shape>(call.context, g_shape_offset.load(std::memory_order_acquire));
   call.rank = shape.rank;

@@ -3,9 +3,23 @@
 
 #include <cstdint>
 
-#include "ring.h"
-
 namespace falcon {
+
+// Gloo's option structures, one per collective.
+enum class Options : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kAllGatherV,
+  kAllToAll,
+  kAllToAllV,
+  kBarrier,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kGatherV,
+  kScatter,
+  kCount
+};
 
 struct GlooCall {
   const void* context;  // null: the layout is not one we know
@@ -15,8 +29,8 @@ struct GlooCall {
   int32_t root;         // -1 none or unknown
 };
 
-// The call's communicator, payload and root. The layout is checked at the first call of each operation (every address
+// The call's communicator, payload and root. The layout is checked at the first call of each kind (every address
 // is probed before it is read, and the values must make sense); an unknown layout yields operation and duration only.
-GlooCall read_options(Op op, const void* options);
+GlooCall read_options(Options kind, const void* options);
 
 }  // namespace falcon

@@ -1,11 +1,11 @@
 #include "rank.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_WIPEONFORK
@@ -28,17 +28,29 @@ struct Page {
   Rank rank;
 };
 
-Page* map_page() {
+std::atomic<Page*> g_page{nullptr};
+
+// Mapped at the first collective: a process that makes none is left as it was.
+Page* page() {
+  Page* known = g_page.load(std::memory_order_acquire);
+  if (known != nullptr) return known;
   void* mapped = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  if (madvise(mapped, sizeof(Page), MADV_WIPEONFORK) != 0) {
-    munmap(mapped, sizeof(Page));
-    return nullptr;
+  auto* fresh = static_cast<Page*>(mapped);
+  if (madvise(mapped, sizeof(Page), MADV_WIPEONFORK) == 0 &&
+      g_page.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) {
+    return fresh;
   }
-  return static_cast<Page*>(mapped);
+  munmap(mapped, sizeof(Page));
+  return known;  // another thread's, or null where the kernel cannot wipe
 }
 
-Page* const g_page = map_page();
+// The thread that makes the ring takes about a millisecond; the others' calls must not be missing from the count.
+uint32_t settled(const std::atomic<uint32_t>& state) {
+  constexpr timespec kPause{0, 200000};
+  for (int i = 0; i < 250 && state.load(std::memory_order_acquire) == kTrying; ++i) nanosleep(&kPause, nullptr);
+  return state.load(std::memory_order_acquire);
+}
 
 int32_t number(const char* name, int32_t fallback) {
   const char* text = getenv(name);
@@ -72,17 +84,16 @@ const std::atomic<uint32_t>* map_mode() {
 }  // namespace
 
 Rank* Rank::current() {
-  if (g_page == nullptr) return nullptr;
-  uint32_t state = g_page->state.load(std::memory_order_acquire);
-  if (state == kUntried) {
-    // Another thread's first call at the same moment passes unrecorded: it must not wait for us.
-    if (!g_page->state.compare_exchange_strong(state, kTrying, std::memory_order_acq_rel)) return nullptr;
-    const int error = errno;
-    state = g_page->rank.activate() ? kActive : kInert;
-    errno = error;
-    g_page->state.store(state, std::memory_order_release);
+  Page* mine = page();
+  if (mine == nullptr) return nullptr;
+  uint32_t state = mine->state.load(std::memory_order_acquire);
+  if (state == kUntried && mine->state.compare_exchange_strong(state, kTrying, std::memory_order_acq_rel)) {
+    state = mine->rank.activate() ? kActive : kInert;
+    mine->state.store(state, std::memory_order_release);
+  } else if (state == kTrying) {
+    state = settled(mine->state);
   }
-  return state == kActive && g_page->rank.recording() ? &g_page->rank : nullptr;
+  return state == kActive && mine->rank.recording() ? &mine->rank : nullptr;
 }
 
 bool Rank::activate() {
@@ -106,34 +117,39 @@ bool Rank::activate() {
 
 bool Rank::recording() const { return mode_ == nullptr || mode_->load(std::memory_order_relaxed) != kModeOff; }
 
-Communicator* Rank::communicator(const void* handle, int32_t rank, int32_t size) {
-  const uint32_t known = count_.load(std::memory_order_acquire);
-  const uint32_t filled = known < kCommunicators ? known : kCommunicators;
-  // Newest first: an address that was freed and used again belongs to the newest communicator of that shape.
-  for (uint32_t i = filled; i-- > 0;) {
-    Communicator& entry = communicators_[i];
-    if (entry.handle.load(std::memory_order_acquire) == handle && entry.rank == rank && entry.size == size) {
-      return &entry;
+Membership Rank::join(const void* handle, int32_t rank, int32_t size) {
+  if (handle == nullptr) return {0, calls_elsewhere_.fetch_add(1, std::memory_order_relaxed)};
+  const uint64_t shape = static_cast<uint64_t>(static_cast<uint32_t>(size)) << 32U | static_cast<uint32_t>(rank);
+  Communicator* found = nullptr;
+  uint32_t index = 0;
+  // The newest with this handle counts: an address that was freed may be used again.
+  for (; index < kCommunicators; ++index) {
+    const void* there = communicators_[index].handle.load(std::memory_order_acquire);
+    if (there == handle) found = &communicators_[index];
+    if (there == nullptr) {
+      const uint64_t known = found == nullptr ? ~shape : found->shape.load(std::memory_order_acquire);
+      if (known == shape || known == 0) break;
+      if (communicators_[index].handle.compare_exchange_strong(there, handle, std::memory_order_acq_rel)) {
+        found = &communicators_[index];
+        found->shape.store(shape, std::memory_order_release);
+        describe(index, rank, size);
+        break;
+      }
+      if (there == handle) found = &communicators_[index];  // another thread was faster
     }
   }
-  const uint32_t index = count_.fetch_add(1, std::memory_order_acq_rel);
-  if (index >= kCommunicators) {
-    count_.store(kCommunicators, std::memory_order_release);
-    return nullptr;
-  }
-  Communicator& entry = communicators_[index];
-  entry.id = index + 1;
-  entry.rank = rank;
-  entry.size = size;
-  entry.handle.store(handle, std::memory_order_release);
+  if (found == nullptr) return {0, calls_elsewhere_.fetch_add(1, std::memory_order_relaxed)};
+  return {static_cast<uint64_t>(found - communicators_) + 1, found->calls.fetch_add(1, std::memory_order_relaxed)};
+}
+
+void Rank::describe(uint32_t index, int32_t rank, int32_t size) {
   Record record{};
   record.t_start_ns = monotonic_ns();
-  record.comm = entry.id;
-  record.group = size < 0 ? 0 : static_cast<uint32_t>(size);
+  record.comm = index + 1;
+  record.group = static_cast<uint32_t>(size);
   record.peer_or_root = rank;
   record.kind = Kind::kDescriptor;
   ring_->append(record);
-  return &entry;
 }
 
 }  // namespace falcon

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,13 +41,14 @@ Ring* Ring::create(const char* folder, const char* path, const RingIdentity& ide
   char fresh[4096];
   const int length = snprintf(fresh, sizeof(fresh), "%s/.ring-%u", folder, identity.pid);
   if (length <= 0 || static_cast<size_t>(length) >= sizeof(fresh)) return nullptr;
+  unlink(fresh);  // of an earlier process with our pid
   const int file = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return nullptr;
   const size_t size = kHeaderBytes + static_cast<size_t>(capacity) * sizeof(Record);
   void* mapped = MAP_FAILED;
   // Every page exists before anyone maps it: a full tmpfs is refused here, not by SIGBUS in a training call.
-  if (posix_fallocate(file, 0, static_cast<off_t>(size)) == 0) {
-    mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (fchmod(file, 0644) == 0 && posix_fallocate(file, 0, static_cast<off_t>(size)) == 0) {
+    mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   }
   close(file);
   if (mapped == MAP_FAILED) {

@@ -36,6 +36,8 @@ enum class Op : uint8_t {
   kRecv = 11,
 };
 
+constexpr uint16_t kFailed = 1;  // Record::flags: the call ended by an exception
+
 struct RingHeader {
   uint64_t magic;
   uint32_t version;

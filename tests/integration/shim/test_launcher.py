@@ -7,80 +7,17 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from falcon_core.wire.launch import LaunchCounters, LaunchPlan, LaunchStatus, render_plan
-
-SHIM = Path(os.environ.get("SHIM_OUT", ""))
-
-
-class Launcher:
-    """One launcher with its run directory."""
-
-    def __init__(self, run_dir: Path, *command: str, options: tuple[str, ...] = ()) -> None:
-        self.run_dir = run_dir
-        (run_dir / "agent").mkdir(parents=True, exist_ok=True)
-        (run_dir / "agent" / "alive").touch()
-        self.process = subprocess.Popen(
-            [str(SHIM / "falcon-launch"), "run", "--run-dir", str(run_dir), *options, "--", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def plan(self, plan: LaunchPlan) -> None:
-        fresh = self.run_dir / "agent" / "plan.new"
-        fresh.write_text(render_plan(plan))
-        fresh.rename(self.run_dir / "agent" / "plan")
-
-    def run(self, generation: int = 1, procs: int = 1) -> None:
-        self.plan(
-            LaunchPlan(
-                generation=generation,
-                phase="Run",
-                world_size=procs,
-                nnodes=1,
-                procs=procs,
-                master_addr="127.0.0.1",
-                master_port=29511,
-            )
-        )
-
-    def status(self) -> LaunchStatus | None:
-        path = self.run_dir / "launch" / "status.json"
-        return msgspec.json.decode(path.read_bytes(), type=LaunchStatus) if path.exists() else None
-
-    def wait(self, **wanted: object) -> LaunchStatus:
-        deadline = time.monotonic() + 20
-        while True:
-            status = self.status()
-            if status is not None and all(getattr(status, name) == value for name, value in wanted.items()):
-                return status
-            assert time.monotonic() < deadline, f"wanted {wanted}, saw {status}"
-            time.sleep(0.02)
+from falcon_core.wire.launch import LaunchCounters, LaunchPlan
+from tests.integration.shim.conftest import Start
+from tests.integration.shim.launching import SHIM
 
 
-@pytest.fixture
-def launchers(tmp_path: Path) -> Iterator[list[Launcher]]:
-    if not (SHIM / "falcon-launch").is_file():
-        pytest.fail("falcon-launch is not built: run the tests through make test-integration")
-    started: list[Launcher] = []
-    yield started
-    for launcher in started:
-        launcher.process.kill()
-        launcher.process.communicate(timeout=10)
-
-
-def _start(launchers: list[Launcher], tmp_path: Path, *command: str, options: tuple[str, ...] = ()) -> Launcher:
-    launchers.append(Launcher(tmp_path / "run", *command, options=options))
-    return launchers[-1]
-
-
-def test_waits_for_a_plan_runs_reports_and_finishes(launchers: list[Launcher], tmp_path: Path) -> None:
-    launcher = _start(launchers, tmp_path, "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE in $FALCON_GENERATION"')
+def test_waits_for_a_plan_runs_reports_and_finishes(start: Start) -> None:
+    launcher = start("sh", "-c", 'echo "rank $RANK of $WORLD_SIZE in $FALCON_GENERATION"')
     assert launcher.wait(state="Idle").generation == 0
     launcher.run(procs=2)
     ended = launcher.wait(state="Exited")
@@ -92,11 +29,9 @@ def test_waits_for_a_plan_runs_reports_and_finishes(launchers: list[Launcher], t
     assert sorted(out.decode().splitlines()) == ["rank 0 of 2 in 1", "rank 1 of 2 in 1"]
 
 
-def test_a_killed_rank_is_reported_and_the_next_generation_starts_when_the_old_one_is_dead(
-    launchers: list[Launcher], tmp_path: Path
-) -> None:
+def test_a_killed_rank_is_reported_and_the_next_generation_starts_when_the_old_one_is_dead(start: Start) -> None:
     # A grandchild in a session of its own must not survive its generation.
-    launcher = _start(launchers, tmp_path, "sh", "-c", "setsid sleep 1000 & trap '' TERM; while :; do sleep 1; done")
+    launcher = start("sh", "-c", "setsid sleep 1000 & trap '' TERM; while :; do sleep 1; done")
     launcher.run(procs=2)
     first = launcher.wait(state="Running")
     os.kill(first.ranks[1].pid, signal.SIGKILL)
@@ -115,9 +50,9 @@ def test_a_killed_rank_is_reported_and_the_next_generation_starts_when_the_old_o
     launcher.wait(state="Running", generation=2)
 
 
-def test_output_passes_unbroken_and_its_end_is_kept(launchers: list[Launcher], tmp_path: Path) -> None:
+def test_output_passes_unbroken_and_its_end_is_kept(start: Start) -> None:
     megabytes = 100
-    launcher = _start(launchers, tmp_path, "sh", "-c", f"yes falcon | head -c {megabytes}000000; exec sleep 0.2")
+    launcher = start("sh", "-c", f"yes falcon | head -c {megabytes}000000; exec sleep 0.2")
     launcher.run()
     assert launcher.process.stdout is not None
     digest, count = hashlib.sha256(), 0
@@ -129,14 +64,14 @@ def test_output_passes_unbroken_and_its_end_is_kept(launchers: list[Launcher], t
     assert digest.hexdigest() == hashlib.sha256(expected).hexdigest()
     launcher.wait(state="Exited")
     time.sleep(1.2)
-    assert (tmp_path / "run" / "launch" / "tail-0").read_bytes() == expected[-65536:]
+    assert (launcher.run_dir / "launch" / "tail-0").read_bytes() == expected[-65536:]
 
 
-def test_counters_are_read_each_second(launchers: list[Launcher], tmp_path: Path) -> None:
-    launcher = _start(launchers, tmp_path, "sh", "-c", "while :; do :; done")
+def test_counters_are_read_each_second(start: Start) -> None:
+    launcher = start("sh", "-c", "while :; do :; done")
     launcher.run()
     launcher.wait(state="Running")
-    path = tmp_path / "run" / "launch" / "counters.json"
+    path = launcher.run_dir / "launch" / "counters.json"
 
     def cpu_ns() -> int:
         deadline = time.monotonic() + 10
@@ -151,8 +86,8 @@ def test_counters_are_read_each_second(launchers: list[Launcher], tmp_path: Path
     assert cpu_ns() > first
 
 
-def test_sigterm_is_forwarded_and_ends_the_pod(launchers: list[Launcher], tmp_path: Path) -> None:
-    launcher = _start(launchers, tmp_path, "sh", "-c", "trap 'echo told; exit 3' TERM; while :; do sleep 0.05; done")
+def test_sigterm_is_forwarded_and_ends_the_pod(start: Start) -> None:
+    launcher = start("sh", "-c", "trap 'echo told; exit 3' TERM; while :; do sleep 0.05; done")
     launcher.run()
     launcher.wait(state="Running")
     time.sleep(0.3)
@@ -162,12 +97,11 @@ def test_sigterm_is_forwarded_and_ends_the_pod(launchers: list[Launcher], tmp_pa
     assert launcher.process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_static_program_runs_untracked_and_a_missing_one_is_named(launchers: list[Launcher], tmp_path: Path) -> None:
-    static = _start(launchers, tmp_path, str(SHIM / "falcon-launch"), "--version")
+def test_a_static_program_runs_untracked_and_a_missing_one_is_named(start: Start) -> None:
+    static = start(str(SHIM / "falcon-launch"), "--version")
     static.run()
     assert static.wait(state="Exited").untracked == "static"
-    missing = Launcher(tmp_path / "other", "no-such-program")
-    launchers.append(missing)
+    missing = start("no-such-program")
     missing.run()
     error = missing.wait(state="Exited").error
     assert error is not None

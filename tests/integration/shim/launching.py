@@ -1,0 +1,72 @@
+"""A launcher under test, with the test in the agent's place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+
+from falcon_core.wire.launch import LaunchPlan, LaunchStatus, render_plan
+
+SHIM = Path(os.environ.get("SHIM_OUT", ""))
+
+
+class Launcher:
+    """One launcher with its run directory."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *command: str,
+        options: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.run_dir = run_dir
+        (run_dir / "agent").mkdir(parents=True, exist_ok=True)
+        (run_dir / "agent" / "alive").touch()
+        self.process = subprocess.Popen(
+            [str(SHIM / "falcon-launch"), "run", "--run-dir", str(run_dir), *options, "--", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def plan(self, plan: LaunchPlan) -> None:
+        fresh = self.run_dir / "agent" / "plan.new"
+        fresh.write_text(render_plan(plan))
+        fresh.rename(self.run_dir / "agent" / "plan")
+
+    def run(self, generation: int = 1, procs: int = 1, port: int = 29511) -> None:
+        self.plan(
+            LaunchPlan(
+                generation=generation,
+                phase="Run",
+                world_size=procs,
+                nnodes=1,
+                procs=procs,
+                master_addr="127.0.0.1",
+                master_port=port,
+            )
+        )
+
+    def finish(self, generation: int = 1, exit_code: int = 0) -> tuple[str, str]:
+        """Ends the launcher; its standard output and error."""
+        self.plan(LaunchPlan(generation=generation, phase="Finish", exit_code=exit_code))
+        out, err = self.process.communicate(timeout=20)
+        return out.decode(), err.decode()
+
+    def status(self) -> LaunchStatus | None:
+        path = self.run_dir / "launch" / "status.json"
+        return msgspec.json.decode(path.read_bytes(), type=LaunchStatus) if path.exists() else None
+
+    def wait(self, timeout_seconds: float = 20, **wanted: object) -> LaunchStatus:
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            status = self.status()
+            if status is not None and all(getattr(status, name) == value for name, value in wanted.items()):
+                return status
+            assert time.monotonic() < deadline, f"wanted {wanted}, saw {status}"
+            time.sleep(0.02)

@@ -1,0 +1,131 @@
+"""The shim in real PyTorch: what its ranks' rings say about known collectives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from falcon_core.wire import ring
+from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.ring import Flag, Kind, Op
+from tests.integration.shim.conftest import Start
+from tests.integration.shim.launching import Launcher
+
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+PROGRAMS = Path(__file__).parent / "programs"
+TORCH_SECONDS = 90  # several imports of PyTorch on a shared core
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _train(start: Start, program: str, procs: int) -> Launcher:
+    if not PYTHON.exists():
+        pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
+    launcher = start(str(PYTHON), str(PROGRAMS / program))
+    launcher.run(procs=procs, port=_free_port())
+    return launcher
+
+
+def _rings(launcher: Launcher) -> dict[int, ring.RecordArray]:
+    """Each rank's records, oldest first."""
+    found: dict[int, ring.RecordArray] = {}
+    for path in sorted((launcher.run_dir / "launch" / "rings").glob("*.ring")):
+        raw = path.read_bytes()
+        header = ring.parse_header(raw)
+        assert path.name == f"g{header.generation}-r{header.rank}-{header.pid}.ring"
+        assert header.rank not in found, "one ring a rank: loaders and children are no ranks"
+        records = np.frombuffer(raw[ring.HEADER_BYTES :], dtype=ring.RECORD_DTYPE)[: header.head]
+        assert (records["seq"] == np.arange(1, header.head + 1)).all()
+        assert (ring.checks(records) == records["check"]).all()
+        found[header.rank] = records
+    return found
+
+
+def _told(records: ring.RecordArray) -> list[tuple[Op, int, int, int, int]]:
+    calls = records[records["kind"] == Kind.BLOCKING]
+    order = np.argsort(calls["t_start_ns"], kind="stable")
+    return [
+        (Op(int(c["op"])), int(c["comm"]), int(c["comm_seq"]), int(c["bytes"]), int(c["peer_or_root"]))
+        for c in calls[order]
+    ]
+
+
+def test_each_collective_with_its_payload_root_and_communicator(start: Start) -> None:
+    launcher = _train(start, "collectives.py", procs=3)
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0, 0]
+    rings = _rings(launcher)
+    assert sorted(rings) == [0, 1, 2]
+    for rank, records in rings.items():
+        expected = [
+            (Op.BARRIER, 1, 0, 0, -1),
+            (Op.ALL_REDUCE, 1, 1, 4000, -1),
+            (Op.BROADCAST, 1, 2, 4000, 1),
+            (Op.REDUCE, 1, 3, 1200, 1),
+            (Op.ALL_GATHER, 1, 4, 400, -1),
+            (Op.GATHER, 1, 5, 200, 0),
+            (Op.SCATTER, 1, 6, 80, 0),
+            (Op.ALL_TO_ALL, 1, 7, 96, -1),
+        ]
+        if rank < 2:
+            expected.append((Op.ALL_REDUCE, 2, 0, 40, -1))
+        assert _told(records) == expected
+        described = records[records["kind"] == Kind.DESCRIPTOR]
+        shapes = [(int(d["comm"]), int(d["group"]), int(d["peer_or_root"])) for d in described]
+        assert shapes == [(1, 3, rank), (2, 2, rank)][: len(shapes)]
+        assert len(shapes) == (2 if rank < 2 else 1)
+
+
+def test_the_straggler_waits_least_and_no_child_is_a_rank(start: Start) -> None:
+    launcher = _train(start, "training.py", procs=2)
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0], launcher.finish()
+    rings = _rings(launcher)
+    assert sorted(rings) == [0, 1]
+    waits = {}
+    for rank, records in rings.items():
+        reductions = records[(records["op"] == Op.ALL_REDUCE) & (records["bytes"] >= 64 * 64 * 4)]
+        assert len(reductions) >= 20
+        waits[rank] = float(np.median(reductions["duration_ns"][-15:]))
+    assert waits[0] > 3 * waits[1], f"median durations {waits}: rank 1 slept, so rank 0 waited"
+
+
+def test_a_dead_peers_exception_passes_through_and_is_recorded(start: Start) -> None:
+    launcher = _train(start, "peer_dies.py", procs=3)
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [(rank.exit_code, rank.signal) for rank in ended.ranks] == [(0, None), (None, 9), (0, None)]
+    rings = _rings(launcher)
+    out, _ = launcher.finish()
+    assert out.splitlines() == ["RuntimeError", "RuntimeError"]
+    for rank in (0, 2):
+        calls = rings[rank][rings[rank]["op"] == Op.ALL_REDUCE]
+        assert calls["flags"].tolist() == [0, Flag.FAILED]
+
+
+def test_switched_off_by_the_control_file_nothing_is_recorded(start: Start) -> None:
+    launcher = start(str(PYTHON), str(PROGRAMS / "collectives.py"))
+    (launcher.run_dir / "agent" / "control").write_bytes(pack_control(Mode.OFF, 1))
+    launcher.run(procs=2, port=_free_port())
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0]
+    assert [len(records) for records in _rings(launcher).values()] == [0, 0]
+
+
+def test_without_a_place_for_rings_training_goes_on(start: Start) -> None:
+    launcher = start(
+        "sh", "-c", 'rm -rf "$FALCON_RING_DIR"; exec "$0" "$1"', str(PYTHON), str(PROGRAMS / "collectives.py")
+    )
+    launcher.run(procs=2, port=_free_port())
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0]
+    assert "falcon" not in launcher.finish()[1]
