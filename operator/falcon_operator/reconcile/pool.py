@@ -3,7 +3,7 @@
 A spare's life::
 
     (chosen) → Testing → Ready → Claimed → (job gone or done with it) → Testing → …
-                  └────→ Failed ──(RETEST_SECONDS)──┘
+                  └────→ Failed ──(a while, or another spec)──┘
     any but Claimed → Unavailable while its node is NotReady, cordoned or fenced → Testing
 
 The status is written before anything is done about it, and every effect derives from it, so that applying one twice is
@@ -157,11 +157,17 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
         return SpareStatus(node=spare.node, state="Unavailable", message=obstacle, since=timestamp(snap.now))
     if spare.state == "Unavailable":
         return _test(spare, snap.now)
-    if spare.state == "Failed" and snap.now - unix_seconds(spare.since) >= RETEST_SECONDS:
+    if spare.state == "Failed" and _is_worth_a_retest(snap, spare):
         return _test(spare, snap.now)
     if spare.state == "Testing":
         return _tested(snap, spare, tests)
     return spare
+
+
+def _is_worth_a_retest(snap: PoolSnapshot, spare: SpareStatus) -> bool:
+    """After a while, or at once when the pool's spec changed."""
+    changed = snap.pool.status.observed_generation != snap.pool.metadata.generation
+    return changed or snap.now - unix_seconds(spare.since) >= RETEST_SECONDS
 
 
 def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus:

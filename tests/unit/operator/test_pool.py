@@ -32,7 +32,7 @@ def a_pool(*spares: SpareStatus, size: int = 1, **spec: Any) -> WarmPool:
     return WarmPool(
         metadata=ObjectMeta(name="spares", uid="pool-uid", generation=3),
         spec=WarmPoolSpec(node_selector={"pool": "yes"}, size=size, **spec),
-        status=WarmPoolStatus(spares=list(spares)),
+        status=WarmPoolStatus(spares=list(spares), observed_generation=3),
     )
 
 
@@ -150,6 +150,8 @@ def test_a_failed_test_is_told_and_repeated_later(message: str, exit_code: int, 
     assert states(soon) == {"a": "Failed"}
     later = look(then(pool, failed), a_node("a"), now=NOW + pools.RETEST_SECONDS)
     assert states(later) == {"a": "Testing"}
+    edited = msgspec.structs.replace(pool, metadata=ObjectMeta(name="spares", uid="pool-uid", generation=4))
+    assert states(look(then(edited, failed), a_node("a"), now=NOW + 60)) == {"a": "Testing"}
     [repeated] = of_type(later, CreatePod)
     assert repeated.manifest["metadata"]["name"] != created.manifest["metadata"]["name"]
 
