@@ -23,6 +23,7 @@ from tests.integration.api.apiserver import ApiServer
 from tests.integration.etcd_server import EtcdServer, free_port
 from tests.integration.pki import Issued
 
+CRDS = Path(__file__).resolve().parents[3] / "crds"
 PREFIX = "falcon-etcd"
 WAIT_SECONDS = 40.0
 AGENT_IMAGE = "falcon/agent:test"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.api.apiserver import ApiServer, running_apiserver
-from tests.integration.operator.cluster import Installation, namespaces
+from tests.integration.operator.cluster import CRDS, Installation, namespaces
 
-CRDS = Path(__file__).resolve().parents[3] / "crds"
 _names = namespaces()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,15 +12,13 @@ import pytest
 from falcon_core.wire.keys import LEADER_KEY, JobKey
 from falcon_core.wire.messages import Plan, Summary
 from falcon_etcd import Client, EtcdError, PermissionDenied, Tls
-from falcon_operator import certs
-from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import BusUnavailable, EtcdBus
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.secrets import BusCertificates
 from falcon_operator.election import LeadershipLost
 from tests.integration.etcd_server import EtcdServer
+from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import until_async
-from tests.integration.pki import Issued
 
 UID, OTHER_UID = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 JOB, OTHER = JobKey("ns", "job", UID), JobKey("ns", "other", OTHER_UID)
@@ -35,35 +32,6 @@ PLAN = Plan(
     master_port=20000,
     members=[],
 )
-
-
-class Authority:
-    """Certificates made by the operator's own functions; what ``EtcdServer`` needs of a pki."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.now = dt.datetime.now(dt.UTC)
-        self.pair = certs.new_authority(self.now)
-        folder.mkdir()
-        self.ca = folder / "ca.crt"
-        self.ca.write_bytes(self.pair.cert)
-
-    def server(self, host: str) -> Issued:
-        return self._files("server", certs.issue_server(self.pair, [host], self.now))
-
-    def client(self, user: str) -> Issued:
-        return self._files(user, certs.issue_client(self.pair, user, self.now))
-
-    def _files(self, name: str, pair: certs.Pair) -> Issued:
-        tls = tls_files.write(self._folder(name), self.pair.cert, pair)
-        assert tls.cert is not None
-        assert tls.key is not None
-        return Issued(tls.cert, tls.key)
-
-    def _folder(self, name: str) -> Path:
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
-        return folder
 
 
 class Leadership:

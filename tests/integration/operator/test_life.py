@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from falcon_operator.settings import EXIT_CONFIG
-from tests.integration.operator.cluster import Installation, Operator, until
+from tests.integration.api.apiserver import running_apiserver
+from tests.integration.operator.authority import Authority
+from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until
 
 
 def leads(operator: Operator) -> bool:
@@ -91,6 +94,47 @@ def test_an_external_etcd_needs_its_secrets(installation: Installation) -> None:
     assert "falcon-etcd-ca" in told["error"]
     assert "ca.crt, ca.key" in told["error"]
     assert installation.get("secrets") == []
+
+
+def test_an_external_etcd_is_used_with_what_its_owner_provides(installation: Installation, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    own = {"ca": {"ca.crt": authority.ca, "ca.key": tmp_path / "ca.key"}}
+    own["ca"]["ca.key"].write_bytes(authority.pair.key)
+    root = authority.client("root")
+    own["root"] = {"ca.crt": authority.ca, "tls.crt": root.cert, "tls.key": root.key}
+    for part, files in own.items():
+        sources = [f"--from-file={name}={path}" for name, path in files.items()]
+        installation.api.ok(
+            "kubectl", "-n", installation.namespace, "create", "secret", "generic", f"falcon-etcd-{part}", *sources
+        )
+    before = {one["metadata"]["name"]: one["data"] for one in installation.get("secrets")}
+    installation.etcd.pki = authority  # type: ignore[assignment]
+    installation.etcd.start()
+    operator = installation.operator("op-a", FALCON_ETCD_MANAGED="false", FALCON_ETCD_SERVER_NAMES="")
+    until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
+    assert {one["metadata"]["name"]: one["data"] for one in installation.get("secrets")} == before
+
+
+def test_it_waits_for_the_definitions(tmp_path: Path) -> None:
+    with running_apiserver() as api:
+        installation = Installation(api, "default", tmp_path)
+        try:
+            operator = installation.operator("op-a")
+            until(lambda: operator.logged("waiting"))
+            api.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
+            installation.apply(node("s1", {"pool": "yes"}))
+            installation.patch_status("node", "s1", READY)
+            pool = {
+                "apiVersion": "falcon.dev/v1alpha1",
+                "kind": "WarmPool",
+                "metadata": {"name": "spares"},
+                "spec": {"nodeSelector": {"pool": "yes"}},
+            }
+            api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+            installation.apply(pool)
+            until(lambda: (installation.get("warmpool", "spares").get("status") or {}).get("spares"))
+        finally:
+            installation.stop()
 
 
 def test_bad_settings_end_it_with_all_their_names() -> None:
