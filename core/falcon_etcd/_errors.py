@@ -118,7 +118,8 @@ class Closed(EtcdError):
     remedy = "use the client inside `async with`"
 
 
-_NO_LEADER: Final = "etcdserver: no leader"
+# Refusals that had no effect and pass by themselves. The second: users or roles changed while the call was on its way.
+_REFUSED_FOR_NOW: Final = ("etcdserver: no leader", "etcdserver: revision of auth store is old")
 
 # etcd's message (a part of it) -> error. Codes alone do not tell: FAILED_PRECONDITION means six things.
 _BY_MESSAGE: Final[tuple[tuple[str, type[EtcdError]], ...]] = (
@@ -141,6 +142,7 @@ _BY_MESSAGE: Final[tuple[tuple[str, type[EtcdError]], ...]] = (
     ("invalid auth token", Unauthenticated),
     ("authentication failed", Unauthenticated),
     ("no leader", Unavailable),
+    ("revision of auth store is old", Unavailable),
     ("too many requests", Unavailable),
 )
 _BY_CODE: Final[dict[grpc.StatusCode, type[EtcdError]]] = {
@@ -181,7 +183,7 @@ def error_from_call(
         detail,
         operation=operation,
         endpoint=endpoint,
-        maybe_applied=not repeatable and detail != _NO_LEADER,
+        maybe_applied=not repeatable and detail not in _REFUSED_FOR_NOW,
     )
 
 

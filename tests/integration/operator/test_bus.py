@@ -192,6 +192,25 @@ async def test_a_stranger_with_a_certificate_of_no_job_may_do_nothing(bench: Ben
         await stranger.put(JOB.summary("pod"), summary("pod"))
 
 
+async def test_an_agents_writes_go_on_while_other_jobs_are_given_their_rights(bench: Bench, tmp_path: Path) -> None:
+    session = await bench.session()
+    await session.healthy()
+    await session.bus.ensure_access(JOB)
+    agent = await bench.agent(session, JOB, tmp_path)
+    granting = asyncio.create_task(_grant_many(session))
+    written = 0
+    while not granting.done():
+        await agent.put(JOB.summary("pod"), summary("pod", written))
+        written += 1
+    await granting
+    assert written > 0
+
+
+async def _grant_many(session: Session) -> None:
+    for number in range(20):
+        await session.bus.ensure_access(JobKey("ns", "job", f"33333333-3333-4333-8333-{number:012d}"))
+
+
 async def test_a_plan_is_written_once_and_again_when_it_differs(bench: Bench) -> None:
     session = await bench.session()
     await session.healthy()

@@ -50,6 +50,7 @@ Code = grpc.StatusCode
         (Code.INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request", InvalidRequest),
         (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Unauthenticated),
         (Code.UNAVAILABLE, "etcdserver: no leader", Unavailable),
+        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Unavailable),
         (Code.UNAVAILABLE, "Socket closed", Unavailable),
         (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", TimedOut),
         (Code.DATA_LOSS, "etcdserver: corrupt cluster", EtcdError),
@@ -73,6 +74,7 @@ def call_error(detail: str, code: Code = Code.UNAVAILABLE) -> grpc.aio.AioRpcErr
         ("Socket closed", True, False),
         ("etcdserver: leader changed", False, True),
         ("etcdserver: no leader", False, False),
+        ("etcdserver: revision of auth store is old", False, False),
     ],
 )
 def test_a_write_that_was_sent_may_have_been_applied(detail: str, repeatable: bool, maybe_applied: bool) -> None:
