@@ -134,9 +134,9 @@ class Election:
             self._hold(await asyncio.wait_for(self._leases.create(fresh), RETRY_SECONDS), started)
             return None
         seen = observe(before, holder, self._clock.monotonic())
-        if before is None or before.holder.identity != holder.identity:
-            log.info("standby", leader=holder.identity)
         if not may_take(seen, self._identity, self._clock.monotonic()):
+            if before is None or before.holder.identity != holder.identity:
+                log.info("standby", leader=holder.identity)
             return seen
         started = self._clock.monotonic()
         self._hold(await asyncio.wait_for(self._leases.replace(self._mine(holder)), RETRY_SECONDS), started)

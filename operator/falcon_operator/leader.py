@@ -35,7 +35,7 @@ from falcon_operator.work import Key, job_key, pool_key
 WORKERS = 4
 PAUSE_SECONDS = 0.2  # between two looks at one object
 RESYNC_SECONDS = 30.0
-RENEWAL_SECONDS = 6 * 3600.0
+RENEWAL_SECONDS = 600.0
 RETRY_SECONDS = 2.0
 CALL_SECONDS = 2.0
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Leader:
             self._metrics.readings = lambda: self._read(bus)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(bus.run(), name="bus")
-                tasks.create_task(self._renew(), name="renewal")
+                tasks.create_task(self._renew(certificates), name="renewal")
                 await self._insist("the API's definitions", self._resync)
                 tasks.create_task(
                     handlers.watch(router, self._configuration, self._settings.watch_namespaces, handle_signals),
@@ -164,12 +164,15 @@ class Leader:
         now = dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
         return await self._store.ensure(self._settings.etcd_server_names, now)
 
-    async def _renew(self) -> None:
-        """The etcd client takes up new files by itself; another authority takes a restart, for agents too."""
+    async def _renew(self, known: BusCertificates) -> None:
+        """Renew in time; the etcd client takes up new files by itself. Another authority takes restarts, etcd's first."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             fresh = await self._insist("certificates", self._certificates)
-            tls_files.write(self._folder, fresh.server_authority, fresh.root)
+            if fresh.authority == known.authority and fresh.server_authority == known.server_authority:
+                tls_files.write(self._folder, fresh.server_authority, fresh.root)
+            else:
+                log.warning("the authority of etcd's certificates was replaced: restart etcd, then the operator")
 
     # -- small things ------------------------------------------------------------------------------------------------
 

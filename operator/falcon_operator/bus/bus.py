@@ -58,8 +58,11 @@ class Leadership(Protocol):
 
 
 class _Leader(msgspec.Struct, frozen=True):
-    """The leader key's value. ``identity`` tells two leaders of one epoch apart, which a deleted Lease could cause;
-    ``taken`` tells one taking of the key from another, and thereby one history of etcd from another."""
+    """The leader key's value.
+
+    ``identity`` tells two leaders of one epoch apart, which a deleted Lease could cause; ``taken`` tells one taking of
+    the key from another, and thereby one history of etcd from another.
+    """
 
     epoch: int
     identity: str
