@@ -1,7 +1,9 @@
 // launch_test FALCON_LAUNCH: the launcher's pure parts.
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
+#include "environment.h"
 #include "plan.h"
 #include "program.h"
 #include "report.h"
@@ -22,17 +24,54 @@ void plans() {
   const char* run =
       "version=1\ngeneration=3\nphase=Run\nworld_size=6\nnnodes=3\nnode_rank=1\nprocs=2\nfirst_rank=2\n"
       "master_addr=10.0.0.1\nmaster_port=29501\nexit_code=0\nfrom_a_newer_agent=1\n";
-  const auto plan = falcon::parse_plan(run);
+  std::string error;
+  const auto plan = falcon::parse_plan(run, &error);
   EXPECT(plan && plan->generation == 3 && plan->phase == falcon::Phase::kRun && plan->procs == 2);
   EXPECT(plan && plan->first_rank == 2 && plan->master_addr == "10.0.0.1" && plan->master_port == 29501);
-  EXPECT(falcon::parse_plan("version=1\ngeneration=4\nphase=Stop\n").has_value());
-  const auto finish = falcon::parse_plan("version=1\ngeneration=4\nphase=Finish\nexit_code=3\n");
+  EXPECT(falcon::parse_plan("version=1\ngeneration=4\nphase=Stop\n", &error).has_value() && error.empty());
+  const auto finish = falcon::parse_plan("version=1\ngeneration=4\nphase=Finish\nexit_code=3\n", &error);
   EXPECT(finish && finish->exit_code == 3);
-  for (const char* bad : {"", "generation=1\nphase=Stop\n", "version=2\ngeneration=1\nphase=Stop\n",
-                          "version=1\ngeneration=0\nphase=Stop\n", "version=1\ngeneration=x\nphase=Stop\n",
-                          "version=1\ngeneration=1\nphase=Dance\n", "version=1\ngeneration=1\nphase=Run\n"}) {
-    EXPECT(!falcon::parse_plan(bad));
+  const std::pair<const char*, const char*> refused[] = {
+      {"", "version"},
+      {"generation=1\nphase=Stop\n", "version"},
+      {"version=2\ngeneration=1\nphase=Stop\n", "version"},
+      {"version=1\ngeneration=0\nphase=Stop\n", "generation"},
+      {"version=1\ngeneration=x\nphase=Stop\n", "generation is 'x'"},
+      {"version=1\ngeneration=1\nphase=Dance\n", "phase is 'Dance'"},
+      {"version=1\ngeneration=1\nphase=Run\n", "world_size"},
+      {"version=1\ngeneration=1\nphase=Run\nworld_size=2\nnnodes=2\nnode_rank=2\n", "node_rank"},
+  };
+  for (const auto& [text, field] : refused) {
+    EXPECT(!falcon::parse_plan(text, &error));
+    EXPECT(error.rfind(field, 0) == 0);
   }
+}
+
+void environments() {
+  falcon::Plan plan;
+  plan.generation = 3;
+  plan.world_size = 4;
+  plan.nnodes = 2;
+  plan.node_rank = 1;
+  plan.procs = 2;
+  plan.first_rank = 2;
+  plan.master_addr = "10.0.0.1";
+  plan.master_port = 29501;
+  falcon::Options options;
+  options.run_dir = "/run";
+  options.shim = "/bin/shim.so";
+  const falcon::Variables base{{"LD_PRELOAD", "/other.so"}, {"RANK", "9"}, {"HOME", "/root"}};
+  falcon::Variables rank = rank_environment(base, options, plan, 1, true);
+  EXPECT(rank["RANK"] == "3" && rank["LOCAL_RANK"] == "1" && rank["GROUP_RANK"] == "1" && rank["WORLD_SIZE"] == "4");
+  EXPECT(rank["LD_PRELOAD"] == "/bin/shim.so:/other.so" && rank["HOME"] == "/root");
+  EXPECT(rank["OMP_NUM_THREADS"] == "1" && rank["TORCHELASTIC_RESTART_COUNT"] == "2");
+  EXPECT(rank["FALCON_RING_DIR"] == "/run/launch/rings" && rank.count("PET_NNODES") == 0);
+  EXPECT(rank_environment(base, options, plan, 1, false)["LD_PRELOAD"] == "/other.so");
+  EXPECT(rank_environment({{"OMP_NUM_THREADS", "7"}}, options, plan, 0, false)["OMP_NUM_THREADS"] == "7");
+  options.own = true;
+  falcon::Variables own = rank_environment({}, options, plan, 0, true);
+  EXPECT(own["PET_NODE_RANK"] == "1" && own["PET_NPROC_PER_NODE"] == "2" && own["PET_RDZV_BACKEND"] == "static");
+  EXPECT(own["PET_RDZV_ENDPOINT"] == "10.0.0.1:29501" && own.count("RANK") == 0 && own["MASTER_PORT"] == "29501");
 }
 
 void programs(const char* self, const char* launcher) {
@@ -60,6 +99,7 @@ void reports() {
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
   plans();
+  environments();
   programs(argv[0], argv[1]);
   reports();
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -125,7 +125,7 @@ std::vector<pid_t> descendants(pid_t root, const std::vector<std::pair<pid_t, pi
   return found;
 }
 
-Schedule Schedules::sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes) {
+std::optional<Schedule> Schedules::sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes) {
   for (const pid_t pid : descendants(root, processes)) {
     const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
     each_number(tasks, [&](pid_t task) {
@@ -138,8 +138,10 @@ Schedule Schedules::sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>
       last.run_delay_ns = std::max<int64_t>(last.run_delay_ns, delay);
     });
   }
+  const auto first = seen_.lower_bound({root, 0});
+  if (first == seen_.end() || first->first.first != root) return std::nullopt;
   Schedule sum;
-  for (auto it = seen_.lower_bound({root, 0}); it != seen_.end() && it->first.first == root; ++it) {
+  for (auto it = first; it != seen_.end() && it->first.first == root; ++it) {
     sum.cpu_ns += it->second.cpu_ns;
     sum.run_delay_ns += it->second.run_delay_ns;
   }

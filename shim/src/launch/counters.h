@@ -35,7 +35,8 @@ struct Schedule {
 // as far as they were seen.
 class Schedules {
  public:
-  Schedule sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes);
+  // Nothing where not even one thread could be read.
+  std::optional<Schedule> sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes);
   void forget() { seen_.clear(); }
 
  private:

@@ -16,11 +16,10 @@
 namespace {
 
 constexpr int kUsage = 64;  // EX_USAGE
-constexpr char kVersion[] = "0.1.0";
 constexpr char kHelp[] =
     "falcon-launch run [options] -- COMMAND [ARGUMENT …]   run the training processes under the agent's plan\n"
     "  --run-dir DIR         shared with the agent (default /falcon/run)\n"
-    "  --procs N             training processes (default 1)\n"
+    "  --procs N             training processes, where the plan does not say (default 1)\n"
     "  --launcher falcon|own own: COMMAND is torchrun, mpirun …; it is run once (default falcon)\n"
     "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default 5)\n"
     "  --shim PATH           preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
@@ -93,7 +92,7 @@ int main(int argc, char** argv) {
   if (argc >= 2 && strcmp(argv[1], "run") == 0) return run(argc, argv);
   if (argc == 3 && strcmp(argv[1], "install") == 0) return install(argv[2]);
   if (argc == 2 && (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0))
-    return printf("falcon-launch %s\n", kVersion) < 0;
+    return printf("falcon-launch %s\n", FALCON_VERSION) < 0;
   if (argc == 2 && strcmp(argv[1], "--help") == 0) return printf("%s", kHelp) < 0;
   return fail("want run, install, version or --help");
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,6 +65,7 @@ Output::Ends Output::add(int local_rank, bool whole_lines) {
     streams_.push_back({out[0], STDOUT_FILENO, local_rank, whole_lines, {}});
     streams_.push_back({err[0], STDERR_FILENO, local_rank, whole_lines, {}});
     open_ += 2;
+    open_of_[local_rank] += 2;
   }
   wake();
   return {out[1], err[1]};
@@ -80,6 +82,24 @@ std::string Output::take_tail(int local_rank) {
 void Output::reset_tails() {
   const std::lock_guard<std::mutex> lock(mutex_);
   tails_.clear();
+}
+
+bool Output::unread(int local_rank) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int resting = 0;
+  for (const Stream& stream : streams_) {
+    if (stream.local_rank != local_rank) continue;
+    int bytes = 0;
+    if (ioctl(stream.from, FIONREAD, &bytes) == 0 && bytes > 0) return true;
+    ++resting;
+  }
+  return resting < open_of_[local_rank];
+}
+
+void Output::settle(int local_rank, int milliseconds) {
+  for (; milliseconds > 0 && unread(local_rank); milliseconds -= 2) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 void Output::drain(int milliseconds) {
@@ -121,6 +141,7 @@ void Output::pump() {
         streams_.push_back(std::move(taken));
       } else {
         close(taken.from);
+        --open_of_[taken.local_rank];
         --open_;
       }
     }

@@ -29,6 +29,10 @@ class Output {
   // The last bytes of a rank's output, both streams as they came; empty if nothing is new since the last call.
   std::string take_tail(int local_rank);
 
+  // Waits until what a rank has written by now has been read, at most `milliseconds`: its last words precede the news
+  // of its end. A grandchild may hold the pipe open, so the end of the stream is not waited for.
+  void settle(int local_rank, int milliseconds);
+
   // Forgets the tails: a new generation begins.
   void reset_tails();
 
@@ -50,12 +54,14 @@ class Output {
   };
 
   void pump();
+  bool unread(int local_rank);
   bool move(Stream* stream);  // false at the end of the stream
   void wake();
 
   std::mutex mutex_;
   std::vector<Stream> streams_;
   std::map<int, Tail> tails_;
+  std::map<int, int> open_of_;  // a rank's streams that have not ended, also while one is being moved
   std::atomic<int> open_{0};
   int wake_[2];
   std::atomic<bool> ending_{false};

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -9,50 +10,74 @@ namespace {
 
 constexpr int kVersion = 1;
 
-std::optional<int> number(const std::map<std::string, std::string>& fields, const char* key) {
-  const auto found = fields.find(key);
-  if (found == fields.end() || found->second.empty()) return std::nullopt;
-  char* end = nullptr;
-  const long value = strtol(found->second.c_str(), &end, 10);
-  if (*end != '\0' || value < 0 || value > INT32_MAX) return std::nullopt;
-  return static_cast<int>(value);
-}
+using Fields = std::map<std::string, std::string>;
 
-}  // namespace
-
-std::optional<Plan> parse_plan(const std::string& text) {
-  std::map<std::string, std::string> fields;
+Fields split(const std::string& text) {
+  Fields fields;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t equals = line.find('=');
     if (equals != std::string::npos) fields[line.substr(0, equals)] = line.substr(equals + 1);
   }
-  if (number(fields, "version").value_or(0) != kVersion) return std::nullopt;
-  const auto generation = number(fields, "generation");
-  if (!generation || *generation < 1) return std::nullopt;
-  Plan plan;
-  plan.generation = *generation;
-  const std::string& phase = fields["phase"];
-  if (phase == "Run") {
-    plan.phase = Phase::kRun;
-  } else if (phase == "Stop") {
-    plan.phase = Phase::kStop;
-  } else if (phase == "Finish") {
-    plan.phase = Phase::kFinish;
-  } else {
-    return std::nullopt;
+  return fields;
+}
+
+// Reads whole numbers and remembers the first that is none, or is out of its range.
+class Numbers {
+ public:
+  explicit Numbers(const Fields& fields) : fields_(fields) {}
+
+  int get(const char* key, int least, int most) {
+    const auto found = fields_.find(key);
+    const std::string text = found == fields_.end() ? "" : found->second;
+    char* end = nullptr;
+    const long value = strtol(text.c_str(), &end, 10);
+    if (!text.empty() && *end == '\0' && value >= least && value <= most) return static_cast<int>(value);
+    if (error_.empty()) {
+      error_ = std::string(key) + " is '" + text + "', want a number from " + std::to_string(least) + " to " +
+               std::to_string(most);
+    }
+    return least;
   }
-  plan.world_size = number(fields, "world_size").value_or(0);
-  plan.nnodes = number(fields, "nnodes").value_or(0);
-  plan.node_rank = number(fields, "node_rank").value_or(0);
-  plan.procs = number(fields, "procs").value_or(0);
-  plan.first_rank = number(fields, "first_rank").value_or(0);
-  plan.master_addr = fields["master_addr"];
-  plan.master_port = number(fields, "master_port").value_or(0);
-  plan.exit_code = number(fields, "exit_code").value_or(0);
-  if (plan.phase == Phase::kRun && (plan.procs < 1 || plan.world_size < 1 || plan.master_port == 0))
-    return std::nullopt;
-  return plan;
+
+  const std::string& error() const { return error_; }
+
+ private:
+  const Fields& fields_;
+  std::string error_;
+};
+
+std::optional<Phase> phase_of(const std::string& text) {
+  if (text == "Run") return Phase::kRun;
+  if (text == "Stop") return Phase::kStop;
+  if (text == "Finish") return Phase::kFinish;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
+  Fields fields = split(text);
+  Numbers numbers(fields);
+  Plan plan;
+  numbers.get("version", kVersion, kVersion);
+  plan.generation = numbers.get("generation", 1, INT32_MAX);
+  const std::optional<Phase> phase = phase_of(fields["phase"]);
+  plan.phase = phase.value_or(Phase::kStop);
+  if (phase == Phase::kRun) {
+    plan.world_size = numbers.get("world_size", 1, INT32_MAX);
+    plan.nnodes = numbers.get("nnodes", 1, INT32_MAX);
+    plan.node_rank = numbers.get("node_rank", 0, plan.nnodes - 1);
+    plan.procs = numbers.get("procs", 0, INT32_MAX);
+    plan.first_rank = numbers.get("first_rank", 0, plan.world_size - 1);
+    plan.master_addr = fields["master_addr"];
+    plan.master_port = numbers.get("master_port", 1, 65535);
+  } else if (phase == Phase::kFinish) {
+    plan.exit_code = numbers.get("exit_code", 0, 255);
+  }
+  *error = numbers.error();
+  if (error->empty() && !phase) *error = "phase is '" + fields["phase"] + "', want Run, Stop or Finish";
+  return error->empty() ? std::optional<Plan>(plan) : std::nullopt;
 }
 
 }  // namespace falcon

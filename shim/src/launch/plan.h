@@ -14,14 +14,15 @@ struct Plan {
   int world_size = 0;
   int nnodes = 0;
   int node_rank = 0;
-  int procs = 0;
+  int procs = 0;  // 0: as the command line says
   int first_rank = 0;
   std::string master_addr;
   int master_port = 0;
   int exit_code = 0;
 };
 
-// Nothing for a text that is not a plan of a version we know.
-std::optional<Plan> parse_plan(const std::string& text);
+// Nothing for a text that is not a plan that can be carried out; `error` then names the field. Unknown keys are those
+// of a newer agent.
+std::optional<Plan> parse_plan(const std::string& text, std::string* error);
 
 }  // namespace falcon

@@ -40,6 +40,16 @@ std::string judge_elf(int file, const Elf64_Ehdr& header) {
   return "static";
 }
 
+// A library of another machine or word size cannot be preloaded; the launcher is of the shim's.
+std::string judge_machine(const Elf64_Ehdr& header) {
+#if defined(__x86_64__)
+  constexpr Elf64_Half kMachine = EM_X86_64;
+#else
+  constexpr Elf64_Half kMachine = EM_AARCH64;
+#endif
+  return header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_machine == kMachine ? "" : "another machine";
+}
+
 std::string judge(const std::string& path, int depth) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return "";
@@ -50,10 +60,10 @@ std::string judge(const std::string& path, int depth) {
   if (count > 2 && start[0] == '#' && start[1] == '!') {
     const std::string line(start + 2, strcspn(start + 2, "\n"));
     if (depth < kScriptDepth) verdict = judge(script_interpreter(line), depth + 1);
-  } else if (count >= static_cast<ssize_t>(sizeof(header)) && memcmp(start, ELFMAG, SELFMAG) == 0 &&
-             start[EI_CLASS] == ELFCLASS64) {
+  } else if (count >= static_cast<ssize_t>(sizeof(header)) && memcmp(start, ELFMAG, SELFMAG) == 0) {
     memcpy(&header, start, sizeof(header));
-    verdict = judge_elf(file, header);
+    verdict = judge_machine(header);
+    if (verdict.empty()) verdict = judge_elf(file, header);
   }
   close(file);
   return verdict;

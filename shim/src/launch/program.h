@@ -6,8 +6,8 @@
 
 namespace falcon {
 
-// Why the shim cannot be preloaded into the program ("musl", "static"), or empty where it can. Scripts are followed to
-// their interpreters; a file that cannot be read is left to the loader to judge.
+// Why the shim cannot be preloaded into the program ("musl", "static", "another machine"), or empty where it can.
+// Scripts are followed to their interpreters; a file that cannot be read is left to the loader to judge.
 std::string untracked_reason(const std::vector<std::string>& command);
 
 // The same for one executable file.

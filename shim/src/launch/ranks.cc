@@ -4,33 +4,45 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 
+#include "clock.h"
+#include "environment.h"
 #include "program.h"
 
-extern char** environ;
-
 namespace falcon {
+namespace {
 
-int64_t unix_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000LL + now.tv_nsec;
+// What a process image must not inherit from us: our own blocked and ignored signals.
+void restore_signals() {
+  ::signal(SIGPIPE, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
 }
+
+std::vector<char*> pointers(std::vector<std::string>* words) {
+  std::vector<char*> out;
+  out.reserve(words->size() + 1);
+  for (std::string& word : *words) out.push_back(word.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+}  // namespace
 
 std::string Ranks::start(const Plan& plan) {
   reports_.clear();
   schedules_.forget();
   output_->reset_tails();
-  untracked_ = untracked_reason(options_.command);
-  oom_kills_ = read_cgroup().oom_kills.value_or(0);
+  untracked_ = reason_untracked();
+  note(read_cgroup());
+  note(read_cgroup());
   const int procs = options_.own ? 1 : plan.procs;
   for (int local = 0; local < procs; ++local) {
     std::string error = spawn(plan, local);
@@ -39,70 +51,23 @@ std::string Ranks::start(const Plan& plan) {
   return "";
 }
 
-std::vector<std::string> Ranks::environment(const Plan& plan, int local_rank) const {
-  std::map<std::string, std::string> set;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos) set[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  const auto text = [](int value) { return std::to_string(value); };
-  const std::string endpoint = plan.master_addr + ":" + text(plan.master_port);
-  const std::string run_id = "falcon-g" + text(plan.generation);
-  set["MASTER_ADDR"] = plan.master_addr;
-  set["MASTER_PORT"] = text(plan.master_port);
-  set["FALCON_GENERATION"] = text(plan.generation);
-  set["FALCON_RING_DIR"] = options_.run_dir + "/launch/rings";
-  set["FALCON_CONTROL"] = options_.run_dir + "/agent/control";
-  if (options_.own) {
-    // torchrun reads its options from PET_*
-    set["PET_NNODES"] = text(plan.nnodes);
-    set["PET_NPROC_PER_NODE"] = text(plan.procs);
-    set["PET_NODE_RANK"] = text(plan.node_rank);
-    set["PET_MASTER_ADDR"] = plan.master_addr;
-    set["PET_MASTER_PORT"] = text(plan.master_port);
-    set["PET_RDZV_ENDPOINT"] = endpoint;
-    set["PET_RDZV_ID"] = run_id;
-  } else {
-    set["RANK"] = text(plan.first_rank + local_rank);
-    set["LOCAL_RANK"] = text(local_rank);
-    set["WORLD_SIZE"] = text(plan.world_size);
-    set["LOCAL_WORLD_SIZE"] = text(plan.procs);
-    set["GROUP_RANK"] = text(plan.node_rank);
-    set["GROUP_WORLD_SIZE"] = text(plan.nnodes);
-    set["ROLE_RANK"] = text(plan.first_rank + local_rank);
-    set["ROLE_WORLD_SIZE"] = text(plan.world_size);
-    set["ROLE_NAME"] = "default";
-    set["TORCHELASTIC_RUN_ID"] = run_id;
-    set["TORCHELASTIC_RESTART_COUNT"] = text(plan.generation - 1);
-    if (plan.procs > 1) set.emplace("OMP_NUM_THREADS", "1");  // as torchrun does
-  }
-  if (untracked_.empty() && !options_.shim.empty() && access(options_.shim.c_str(), R_OK) == 0) {
-    const std::string others = set["LD_PRELOAD"];
-    set["LD_PRELOAD"] = options_.shim + (others.empty() ? "" : ":" + others);
-  }
-  std::vector<std::string> out;
-  for (const auto& [key, value] : set) {
-    out.push_back(key);
-    out.back() += '=';
-    out.back() += value;
-  }
-  return out;
+std::string Ranks::reason_untracked() const {
+  std::string reason = untracked_reason(options_.command);
+  if (reason.empty() && access(options_.shim.c_str(), R_OK) != 0) reason = "no shim at " + options_.shim;
+  return reason;
 }
 
 std::string Ranks::spawn(const Plan& plan, int local_rank) {
   const std::string program = find_program(options_.command[0]);
   if (program.empty()) return options_.command[0] + ": not found in PATH: is it in the container's image?";
-  std::vector<std::string> variables = environment(plan, local_rank);
-  std::vector<char*> envp;
-  envp.reserve(variables.size() + 1);
-  for (std::string& variable : variables) envp.push_back(variable.data());
-  envp.push_back(nullptr);
+  std::vector<std::string> variables =
+      joined(rank_environment(own_environment(), options_, plan, local_rank, untracked_.empty()));
   std::vector<std::string> words = options_.command;
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<std::string> shell_words{"/bin/sh", program};
+  shell_words.insert(shell_words.end(), words.begin() + 1, words.end());
+  const std::vector<char*> envp = pointers(&variables);
+  const std::vector<char*> argv = pointers(&words);
+  const std::vector<char*> shell_argv = pointers(&shell_words);
   int failure[2];
   if (pipe2(failure, O_CLOEXEC) != 0) return std::string("pipe: ") + strerror(errno);
   const Output::Ends ends = output_->add(local_rank, plan.procs > 1 && !options_.own);
@@ -112,14 +77,13 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(127);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    restore_signals();
     if (ends.out >= 0) {
       dup2(ends.out, STDOUT_FILENO);
       dup2(ends.err, STDERR_FILENO);
     }
     execve(program.c_str(), argv.data(), envp.data());
+    if (errno == ENOEXEC) execve("/bin/sh", shell_argv.data(), envp.data());  // a script without #!, as execvp does
     const int error = errno;
     (void)!write(failure[1], &error, sizeof(error));
     _exit(127);
@@ -147,27 +111,31 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
   return "";
 }
 
-bool Ranks::reap() {
-  bool changed = false;
+void Ranks::note(const CgroupCounters& counters) {
+  oom_kills_before_ = oom_kills_;
+  oom_kills_ = counters.oom_kills.value_or(oom_kills_);
+}
+
+std::vector<int> Ranks::reap() {
+  std::vector<int> ended;
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
     if (found == reports_.end()) continue;  // an orphan that we adopted
-    changed = true;
+    ended.push_back(found->local_rank);
     found->running = false;
     found->ended_unix_ns = unix_ns();
     if (WIFSIGNALED(status)) {
       found->signal = WTERMSIG(status);
       found->core_dumped = WCOREDUMP(status);
-      const int64_t kills = read_cgroup().oom_kills.value_or(oom_kills_);
-      found->oom_killed = *found->signal == SIGKILL && kills > oom_kills_;
-      oom_kills_ = kills;
+      found->oom_killed =
+          *found->signal == SIGKILL && read_cgroup().oom_kills.value_or(oom_kills_before_) > oom_kills_before_;
     } else {
       found->exit_code = WEXITSTATUS(status);
     }
   }
-  return changed;
+  return ended;
 }
 
 void Ranks::signal(int number) {

@@ -4,20 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "options.h"
 #include "output.h"
 #include "plan.h"
 #include "report.h"
 
 namespace falcon {
-
-struct Options {
-  std::string run_dir = "/falcon/run";
-  std::string shim;
-  bool own = false;  // the command is a launcher itself: run once
-  int procs = 1;
-  int grace_seconds = 5;
-  std::vector<std::string> command;
-};
 
 class Ranks {
  public:
@@ -26,8 +18,11 @@ class Ranks {
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
 
-  // Reaps what has ended; true if a rank of ours was among it.
-  bool reap();
+  // Reaps what has ended; the local ranks among it.
+  std::vector<int> reap();
+
+  // Each second: remembers how many OOM kills the cgroup has seen.
+  void note(const CgroupCounters& counters);
 
   // To every rank's process group.
   void signal(int number);
@@ -42,16 +37,15 @@ class Ranks {
 
  private:
   std::string spawn(const Plan& plan, int local_rank);
-  std::vector<std::string> environment(const Plan& plan, int local_rank) const;
+  std::string reason_untracked() const;
 
   const Options& options_;
   Output* output_;
   std::string untracked_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
-  int64_t oom_kills_ = 0;
+  int64_t oom_kills_ = 0;         // at the last note
+  int64_t oom_kills_before_ = 0;  // at the one before: the kill may be older than the last note, the reaping newer
 };
-
-int64_t unix_ns();
 
 }  // namespace falcon

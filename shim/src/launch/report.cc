@@ -63,11 +63,12 @@ std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const s
                     ",\"cpu_pressure_some_us\":" + number_or_null(cgroup.cpu_pressure_some_us) + "},\"ranks\":[";
   const char* comma = "";
   for (const RankSchedule& rank : ranks) {
+    const bool known = rank.schedule.has_value();
     out += comma;
     comma = ",";
     out += "{\"local_rank\":" + std::to_string(rank.local_rank) +
-           ",\"cpu_ns\":" + std::to_string(rank.schedule.cpu_ns) +
-           ",\"run_delay_ns\":" + std::to_string(rank.schedule.run_delay_ns) + "}";
+           ",\"cpu_ns\":" + (known ? std::to_string(rank.schedule->cpu_ns) : "null") +
+           ",\"run_delay_ns\":" + (known ? std::to_string(rank.schedule->run_delay_ns) : "null") + "}";
   }
   return out + "]}\n";
 }

@@ -35,7 +35,7 @@ struct StatusReport {
 
 struct RankSchedule {
   int local_rank = 0;
-  Schedule schedule;
+  std::optional<Schedule> schedule;  // nothing: unknown
 };
 
 std::string status_json(const StatusReport& status);

@@ -12,13 +12,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "clock.h"
 #include "files.h"
 
 namespace falcon {
 namespace {
 
 constexpr int kPollMs = 25;
-constexpr int64_t kSecondNs = 1000000000;
+constexpr int kSettleMs = 500;
 constexpr int64_t kRestartGraceNs = kSecondNs;  // between SIGTERM and SIGKILL for a superseded generation
 constexpr int64_t kStuckNs = 30 * kSecondNs;
 constexpr int64_t kAgentGoneNs = 60 * kSecondNs;
@@ -71,11 +72,11 @@ int Supervisor::run() {
     while (read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo != SIGCHLD) on_signal(static_cast<int>(info.ssi_signo));
     }
-    if (ranks_.reap()) publish_tails();
+    collect();
     look_at_plan();
     advance();
     publish_status();
-    const int64_t now = unix_ns();
+    const int64_t now = monotonic_ns();
     if (now - last_second_ns_ >= kSecondNs) {
       last_second_ns_ = now;
       publish_counters();
@@ -87,29 +88,40 @@ int Supervisor::run() {
   return exit_code_;
 }
 
+void Supervisor::collect() {
+  const std::vector<int> ended = ranks_.reap();
+  for (const int local_rank : ended) output_.settle(local_rank, kSettleMs);
+  if (!ended.empty()) publish_tails();
+}
+
 void Supervisor::look_at_plan() {
   const std::string text = read_file(path("agent/plan"));
   if (text.empty() || text == plan_text_) return;
   plan_text_ = text;
-  const auto plan = parse_plan(text);
-  if (!plan || plan->generation < plan_.generation) return;
+  const auto plan = parse_plan(text, &plan_error_);
+  if (!plan) {
+    fprintf(stderr, "falcon-launch: agent/plan: %s\n", plan_error_.c_str());
+    return;
+  }
+  if (plan->generation < plan_.generation) return;
   const bool newer = plan->generation > plan_.generation;
   plan_ = *plan;
+  if (plan_.procs == 0) plan_.procs = options_.procs;
   if (newer) {
     started_ = false;
-    status_.error.clear();
+    start_error_.clear();
     begin_stop();
   }
 }
 
 void Supervisor::begin_stop() {
   stopping_ = true;
-  stop_since_ns_ = unix_ns();
+  stop_since_ns_ = monotonic_ns();
   ranks_.signal(SIGTERM);
 }
 
 void Supervisor::advance() {
-  const int64_t now = unix_ns();
+  const int64_t now = monotonic_ns();
   if (terminated_by_ != 0) {
     const bool late = now - stop_since_ns_ > options_.grace_seconds * kSecondNs;
     if (ranks_.running() && !late) return;
@@ -140,7 +152,7 @@ void Supervisor::advance() {
 }
 
 void Supervisor::finish_stop() {
-  const int64_t waited = unix_ns() - stop_since_ns_;
+  const int64_t waited = monotonic_ns() - stop_since_ns_;
   if (ranks_.running() && waited < kRestartGraceNs) return;
   if (!ranks_.kill_all()) {
     status_.stuck = waited > kStuckNs;
@@ -154,24 +166,26 @@ void Supervisor::finish_stop() {
 void Supervisor::start() {
   started_ = true;
   remove_files(path("launch/rings"));
-  status_.error = ranks_.start(plan_);
-  if (!status_.error.empty()) {
-    fprintf(stderr, "falcon-launch: cannot start the training command: %s\n", status_.error.c_str());
+  start_error_ = ranks_.start(plan_);
+  if (!start_error_.empty()) {
+    fprintf(stderr, "falcon-launch: cannot start the training command: %s\n", start_error_.c_str());
     ranks_.kill_all();
   }
 }
 
 void Supervisor::on_signal(int number) {
   ranks_.signal(number);
-  if (number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP) {
+  const bool ends = number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP;
+  if (ends && terminated_by_ == 0) {
     terminated_by_ = number;
-    stop_since_ns_ = unix_ns();
+    stop_since_ns_ = monotonic_ns();
   }
 }
 
 void Supervisor::publish_status() {
   status_.generation = plan_.generation;
   status_.untracked = ranks_.untracked();
+  status_.error = plan_error_.empty() ? start_error_ : "agent/plan: " + plan_error_;
   status_.ranks = ranks_.reports();
   if (stopping_ || terminated_by_ != 0) {
     status_.state = "Stopping";
@@ -188,7 +202,9 @@ void Supervisor::publish_status() {
 }
 
 void Supervisor::publish_counters() {
-  write_file(path("launch/counters.json"), counters_json(unix_ns(), read_cgroup(), ranks_.schedules()));
+  const CgroupCounters cgroup = read_cgroup();
+  ranks_.note(cgroup);
+  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, ranks_.schedules()));
 }
 
 void Supervisor::publish_tails() {
@@ -210,7 +226,7 @@ int Supervisor::own_exit_code() const {
     if (rank.signal) return 128 + *rank.signal;
     if (rank.exit_code.value_or(1) != 0) return rank.exit_code.value_or(1);
   }
-  return status_.error.empty() ? 0 : 127;
+  return start_error_.empty() ? 0 : 127;
 }
 
 }  // namespace falcon

@@ -21,6 +21,7 @@ class Supervisor {
   int run();
 
  private:
+  void collect();
   void look_at_plan();
   void advance();
   void begin_stop();
@@ -41,6 +42,8 @@ class Supervisor {
   StatusReport status_;
   std::string plan_text_;
   std::string published_;
+  std::string plan_error_;
+  std::string start_error_;
   bool stopping_ = false;
   bool started_ = false;  // the current plan's processes have been started
   int64_t stop_since_ns_ = 0;

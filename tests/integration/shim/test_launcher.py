@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -118,3 +119,82 @@ def test_a_run_directory_that_cannot_be_written_is_named() -> None:
     )
     assert done.returncode == 78
     assert "/proc/nowhere" in done.stderr
+
+
+def test_the_last_words_are_in_the_tail_when_the_end_is_told(start: Start) -> None:
+    launcher = start("sh", "-c", "seq 5000 >&2; echo last words >&2; exit 3")
+    launcher.run()
+    ended = launcher.wait(state="Exited")
+    assert ended.ranks[0].exit_code == 3
+    assert (launcher.run_dir / "launch" / "tail-0").read_text().endswith("5000\nlast words\n")
+
+
+def test_lines_of_several_ranks_are_not_cut_into_each_other(start: Start) -> None:
+    program = (
+        "import sys\nfor _ in range(3000):\n    for c in 'ab', 'cd', 'e\\n': sys.stdout.write(c); sys.stdout.flush()"
+    )
+    launcher = start(sys.executable, "-c", program)
+    launcher.run(procs=3)
+    launcher.wait(state="Exited", timeout_seconds=60)
+    out, _ = launcher.finish()
+    assert out == "abcde\n" * 9000
+
+
+def test_a_rank_starts_with_signals_preloads_and_scripts_as_without_us(start: Start, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text('echo "preload $LD_PRELOAD"; grep -E "^Sig(Ign|Blk)" /proc/$$/status')
+    script.chmod(0o755)  # no #!: a shell runs it, as execvp does
+    launcher = start(str(script), environment={"LD_PRELOAD": "libm.so.6"})
+    launcher.run()
+    launcher.wait(state="Exited")
+    out, _ = launcher.finish()
+    assert out.splitlines() == [
+        f"preload {SHIM}/libfalcon_shim.so:libm.so.6",
+        "SigBlk:\t0000000000000000",
+        "SigIgn:\t0000000000000000",
+    ]
+
+
+def test_orphans_are_reaped(start: Start) -> None:
+    launcher = start("sh", "-c", "for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; exec sleep 1000")
+    launcher.run()
+    rank = launcher.wait(state="Running").ranks[0]
+    children = Path(f"/proc/{launcher.process.pid}/task/{launcher.process.pid}/children")
+    deadline = time.monotonic() + 10
+    while children.read_text().split() != [str(rank.pid)]:
+        assert time.monotonic() < deadline, f"children of the launcher: {children.read_text()}, the rank is {rank.pid}"
+        time.sleep(0.05)
+
+
+def test_a_plan_that_cannot_be_carried_out_is_named_and_the_next_one_heals_it(start: Start) -> None:
+    launcher = start("true")
+    (launcher.run_dir / "agent" / "plan").write_text("version=1\ngeneration=1\nphase=Run\nworld_size=none\n")
+    launcher.wait(error="agent/plan: world_size is 'none', want a number from 1 to 2147483647")
+    launcher.run()
+    assert launcher.wait(state="Exited").error is None
+
+
+def test_a_new_generation_begins_without_the_rings_of_the_old_one(start: Start) -> None:
+    launcher = start("sleep", "1000")
+    launcher.run()
+    launcher.wait(state="Running")
+    old = launcher.run_dir / "launch" / "rings" / "g1-r0-1.ring"
+    old.touch()
+    launcher.run(generation=2)
+    launcher.wait(state="Running", generation=2, dead_below=2)
+    assert not old.exists()
+
+
+def test_a_core_dump_is_told_apart(start: Start) -> None:
+    launcher = start("sh", "-c", "ulimit -c unlimited; kill -ABRT $$", options=())
+    launcher.run()
+    ended = launcher.wait(state="Exited").ranks[0]
+    assert (ended.signal, ended.exit_code, ended.oom_killed) == (signal.SIGABRT, None, False)
+
+
+def test_install_copies_both_files_with_their_modes(tmp_path: Path) -> None:
+    target = tmp_path / "bin"
+    subprocess.run([str(SHIM / "falcon-launch"), "install", str(target)], check=True, timeout=20)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in target.iterdir()}
+    assert modes == {"falcon-launch": 0o755, "libfalcon_shim.so": 0o644}
+    assert (target / "libfalcon_shim.so").read_bytes() == (SHIM / "libfalcon_shim.so").read_bytes()

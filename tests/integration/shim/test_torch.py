@@ -129,3 +129,14 @@ def test_without_a_place_for_rings_training_goes_on(start: Start) -> None:
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
     assert [rank.exit_code for rank in ended.ranks] == [0, 0]
     assert "falcon" not in launcher.finish()[1]
+
+
+def test_under_torchrun_its_workers_are_the_ranks(start: Start) -> None:
+    torchrun = PYTHON.parent / "torchrun"
+    launcher = start(str(torchrun), str(PROGRAMS / "collectives.py"), options=("--launcher", "own"))
+    launcher.run(procs=2, port=_free_port())
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [(rank.local_rank, rank.exit_code) for rank in ended.ranks] == [(0, 0)], launcher.finish()
+    rings = _rings(launcher)
+    assert sorted(rings) == [0, 1], "the workers, not torchrun itself"
+    assert [op for op, *_ in _told(rings[0])][:2] == [Op.BARRIER, Op.ALL_REDUCE]

@@ -1,0 +1,25 @@
+// The environment of a training process: what torchrun would set, and what the shim reads.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "options.h"
+#include "plan.h"
+
+namespace falcon {
+
+using Variables = std::map<std::string, std::string>;
+
+// This process's own environment.
+Variables own_environment();
+
+// `base` with the variables of one rank, or, under `own`, of the launcher that the command is. `preload`: our library
+// goes before those that the container preloads itself.
+Variables rank_environment(Variables base, const Options& options, const Plan& plan, int local_rank, bool preload);
+
+// "KEY=value" lines for execve.
+std::vector<std::string> joined(const Variables& variables);
+
+}  // namespace falcon
