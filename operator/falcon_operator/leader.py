@@ -165,7 +165,7 @@ class Leader:
         return await self._store.ensure(self._settings.etcd_server_names, now)
 
     async def _renew(self, known: BusCertificates) -> None:
-        """Renew in time; the etcd client takes up new files by itself. Another authority takes restarts, etcd's first."""
+        """In time; the etcd client takes up new files by itself. Another authority takes restarts, etcd's first."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             fresh = await self._insist("certificates", self._certificates)
