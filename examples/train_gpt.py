@@ -216,7 +216,8 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         path = checkpoint_path(args.checkpoint_dir, found)
         if not path.exists():
             raise SystemExit(f"rank 0 resumes from {path}, absent here: --checkpoint-dir must be shared by all ranks")
-        state = torch.load(path, map_location=device, weights_only=True)
+        # A file of this script's own; the safe loader of PyTorch 1.13 knows no floating-point numbers.
+        state = torch.load(path, map_location=device, weights_only=False)
         plain.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         done, mean_loss = state["step"], state["loss"]

@@ -1,1 +1,1 @@
-"""Builds the images of the project and of its example with buildah, from the project's own Dockerfiles."""
+"""Falcon's images, built by buildah without a registry: into archives that a node's containerd imports."""

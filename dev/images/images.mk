@@ -1,11 +1,16 @@
+BASE ?= localhost/falcon-base:bookworm
+TORCH_VENV := $(FALCON_CACHE)/torch/venv
+
 .PHONY: images torch-venv
-images: cluster-build ## build the operator, agent, etcd and trainer images (BASE_IMAGE=… for a public base)
-	@$(PY) -m dev.images
+images: venv cluster-build ## build the images whose inputs changed, into FALCON_CACHE/images (BASE: another Debian image)
+	@$(PY) -m dev.images --base $(BASE)
 
-TORCH_SITE := $(FALCON_CACHE)/torch/site
-torch-venv: $(TORCH_SITE)/.done ## today's PyTorch, for tests on the host and as a read-only host volume
+torch-venv: $(TORCH_VENV)/.done ## today's PyTorch wheel (pinned), for tests on this machine and as a pod's host volume
 
-$(TORCH_SITE)/.done: constraints-torch.txt $(UV)
-	@echo "installing PyTorch into $(TORCH_SITE)"
-	@$(UV) pip install -q --python python3.11 --target $(TORCH_SITE) -c constraints-torch.txt torch numpy
+# One training step at the end writes the bytecode, which no pod can in a read-only volume.
+$(TORCH_VENV)/.done: constraints-torch.txt $(UV)
+	@$(UV) venv -q --clear --python python3.11 $(TORCH_VENV)
+	@$(UV) pip install -q --link-mode hardlink --python $(TORCH_VENV)/bin/python -c constraints-torch.txt torch numpy
+	@ln -sfn venv/lib/python3.11/site-packages $(FALCON_CACHE)/torch/site
+	@RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0 $(TORCH_VENV)/bin/python examples/train_gpt.py --steps 1 >/dev/null
 	@touch $@

@@ -1,0 +1,158 @@
+"""Running buildah: the local base image, the builds, the archives. Images and layers live in FALCON_CACHE."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dev.images import host
+from dev.images.recipe import ROOT, Recipe
+
+CACHE = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
+ARCHIVES = CACHE / "images"
+LOCAL_BASE = "localhost/falcon-base:bookworm"
+_DOCUMENTATION = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian")
+_REBUILDABLE = ("var/cache/apt", "var/lib/apt/lists", "var/cache/debconf", "var/log")
+_TOOLS = ("buildah", "debootstrap")
+
+
+class BuildError(RuntimeError):
+    """An image could not be built; the message ends with the build's last lines."""
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait for another build of this machine to end: they would share layers and archives."""
+    ARCHIVES.mkdir(parents=True, exist_ok=True)
+    with (ARCHIVES / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def install_tools() -> None:
+    """Debian's buildah and debootstrap, where they are missing."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if not missing:
+        return
+    print(f"  apt-get install {' '.join(missing)}", flush=True)
+    _run("apt-get", "-qq", "update", timeout_seconds=300)
+    _run("apt-get", "-qq", "install", "--no-install-recommends", *missing, timeout_seconds=600)
+
+
+def make_local_base() -> None:
+    """A minimal Debian without documentation, in place of a public image; once."""
+    if _has_image(LOCAL_BASE):
+        return
+    started = _begin(f"debootstrap {LOCAL_BASE}")
+    mirror = host.debian_mirror(host.debian_sources())
+    with tempfile.TemporaryDirectory(prefix="falcon-base-") as folder:
+        root = Path(folder) / "root"
+        _run("debootstrap", "--variant=minbase", host.SUITE, str(root), mirror, timeout_seconds=900)
+        for path in (*_DOCUMENTATION, *_REBUILDABLE):
+            shutil.rmtree(root / path, ignore_errors=True)
+            (root / path).mkdir(parents=True)
+        (root / "etc/apt/sources.list").write_text("")  # the mirror is this machine's business
+        (root / "etc/resolv.conf").unlink(missing_ok=True)
+        container = _buildah("from", "scratch").strip()
+        try:
+            _buildah("copy", "--quiet", container, str(root), "/")
+            _buildah(
+                "config", "--cmd", "/bin/sh", "--env", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", container
+            )
+            _buildah("commit", "--quiet", container, LOCAL_BASE)
+        finally:
+            _buildah("rm", container)
+    _end(started)
+
+
+def build(recipe: Recipe, base: str, binaries: Path) -> None:
+    """Build an image and write its archive, unless the archive was written from the same inputs.
+
+    Raises:
+        BuildError: with the last lines of the build.
+        HostError: the machine's apt or pip configuration does not suffice.
+    """
+    archive = ARCHIVES / f"{recipe.name}.tar"
+    mark = ARCHIVES / f"{recipe.name}.stamp"
+    stamp = recipe.stamp(base, binaries)
+    if archive.exists() and mark.exists() and mark.read_text() == stamp:
+        return
+    if base == LOCAL_BASE and not recipe.binaries:
+        make_local_base()
+    started = _begin(recipe.tag)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tempfile.TemporaryDirectory(prefix="falcon-build-") as folder:
+        context = ROOT
+        if recipe.binaries:
+            context = Path(folder) / "context"
+            context.mkdir()
+            for name in recipe.binaries:
+                shutil.copy2(binaries / name, context / name)
+        secrets = [] if recipe.binaries else host.write_secrets(Path(folder))
+        _buildah(
+            "bud", "--layers", "--force-rm", "--quiet", f"--build-arg=BASE={base}", *secrets,
+            f"--ulimit=nofile={most_files}:{most_files}",  # zig runs many compilers side by side
+            "-f", str(ROOT / recipe.dockerfile), "-t", recipe.tag, str(context),
+        )  # fmt: skip
+        partial = ARCHIVES / f".{recipe.name}.{os.getpid()}.tar"
+        _buildah("push", "--quiet", recipe.tag, f"docker-archive:{partial}:{recipe.tag}")
+        partial.rename(archive)
+        mark.write_text(stamp)
+    _end(started)
+
+
+def summary(recipes: Sequence[Recipe]) -> str:
+    """A line an image: its tag and the size of its archive."""
+    width = max(len(recipe.tag) for recipe in recipes)
+    return "\n".join(
+        f"  {recipe.tag:{width}}  {(ARCHIVES / f'{recipe.name}.tar').stat().st_size / 1e6:6.0f} MB"
+        for recipe in recipes
+    )
+
+
+def _has_image(name: str) -> bool:
+    return bool(_buildah("images", "--quiet", "--filter", f"reference={name}").strip())
+
+
+def _buildah(*arguments: str) -> str:
+    store = CACHE / "buildah"
+    (store / "tmp").mkdir(parents=True, exist_ok=True)
+    place = (f"--root={store / 'root'}", f"--runroot={store / 'run'}", "--storage-driver=overlay")
+    return _run("buildah", *place, *arguments, timeout_seconds=1800)
+
+
+def _run(*command: str, timeout_seconds: float) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_seconds,
+        env={
+            **os.environ,
+            "BUILDAH_ISOLATION": "chroot",
+            "DEBIAN_FRONTEND": "noninteractive",
+            "TMPDIR": str(CACHE / "buildah" / "tmp"),
+        },
+    )
+    if done.returncode != 0:
+        last_lines = (done.stdout + done.stderr).splitlines()[-25:]
+        raise BuildError(f"{Path(command[0]).name} failed with {done.returncode}:\n" + "\n".join(last_lines))
+    return done.stdout
+
+
+def _begin(what: str) -> float:
+    print(f"  building {what} …", end="", flush=True)
+    return time.monotonic()
+
+
+def _end(started: float) -> None:
+    print(f" {time.monotonic() - started:.0f} s", flush=True)
