@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dev.cluster import faults
+from dev.kubectl import Kubectl, wait_for
+
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
 KUBECONFIG = Path(os.environ.get("KUBECONFIG", CACHE / "cluster" / "kubeconfig"))
 RELEASE = "falcon"
 SYSTEM_NAMESPACE = "falcon-system"
+FENCED = "falcon.dev/fenced"
 IMAGES = ("operator", "agent", "etcd", "trainer")
 
 
@@ -53,3 +57,22 @@ def install_chart(*extra: str) -> None:
         "upgrade", "--install", RELEASE, "charts/falcon", "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
         *values, *extra, "--wait", "--timeout", "3m",
     )  # fmt: skip
+
+
+def heal_nodes(kubectl: Kubectl) -> None:
+    """Undo every fault of the local cluster, wait until its nodes are Ready, and lift the fences that came of them."""
+    for node in kubectl.items("nodes"):
+        faults.heal(node["metadata"]["name"])
+
+    def ready() -> bool:
+        return all(
+            condition["status"] == "True"
+            for node in kubectl.items("nodes")
+            for condition in node["status"]["conditions"]
+            if condition["type"] == "Ready"
+        )
+
+    wait_for("every node is Ready", ready, timeout_seconds=60)
+    for node in kubectl.items("nodes"):
+        if any(taint["key"] == FENCED for taint in node["spec"].get("taints", [])):
+            kubectl.run("taint", "node", node["metadata"]["name"], f"{FENCED}-")

@@ -13,7 +13,7 @@ import time
 
 from dev.cluster import faults
 from dev.demo.story import Story, iteration_ms, node_of_rank
-from dev.install import KUBECONFIG, ROOT, SYSTEM_NAMESPACE, install_chart, load_images
+from dev.install import KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, install_chart, load_images
 from dev.kubectl import Kubectl, KubectlError, WaitTimeoutError
 
 JOB = "gpt2"
@@ -84,7 +84,7 @@ def farewell() -> None:
   kubectl get trainingjob {JOB} --watch
   kubectl describe trainingjob {JOB}
   kubectl describe warmpool spares
-  kubectl logs -n {SYSTEM_NAMESPACE} deployment/falcon-operator
+  kubectl logs -n {SYSTEM_NAMESPACE} deployment/falcon
   python -m dev.cluster slow NODE 0.3 | compete NODE | kill NODE | heal NODE
 Tear down:
   make demo-down""")
@@ -94,10 +94,8 @@ def main() -> int:
     argparse.ArgumentParser(prog="make demo", description=__doc__).parse_args()
     kubectl = Kubectl(KUBECONFIG)
     story = Story(kubectl, JOB)
-    healed = [node["metadata"]["name"] for node in kubectl.items("nodes")]
-    for node in healed:
-        faults.heal(node)  # what an interrupted demo left
     try:
+        heal_nodes(kubectl)  # what an earlier demo left
         tell(story, kubectl)
     except (KubectlError, WaitTimeoutError, RuntimeError, subprocess.SubprocessError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)

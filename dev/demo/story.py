@@ -64,7 +64,11 @@ class Story:
         text = self._kubectl.run("describe", "trainingjob", self._job)
         lines = text.splitlines()
         start = next((i for i, line in enumerate(lines) if line.startswith("Status:")), 0)
-        print("\n".join(f"  {line}" for line in lines[start:]) + "\n", flush=True)
+        print("\n".join(f"  {_shortened(line)}" for line in lines[start:]) + "\n", flush=True)
+
+
+def _shortened(line: str, width: int = 180) -> str:
+    return line if len(line) <= width else f"{line[:width]} …"
 
 
 def iteration_ms(status: Json) -> float | None:

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.cluster import faults
-from dev.cluster.lifecycle import Options
-from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, install_chart, load_images, local_cluster
+from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, install_chart, load_images, local_cluster
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job
 
@@ -29,9 +27,7 @@ def cluster() -> Kubectl:
         pytest.fail(f"no cluster: {KUBECONFIG} does not exist; make cluster-up")
     kubectl = Kubectl(KUBECONFIG)
     if local_cluster():
-        for node in Options.load().nodes():
-            if node.role != "control":
-                faults.heal(node.name)
+        heal_nodes(kubectl)
         load_images()
     install_chart()
     kubectl.run("apply", "-f", str(ROOT / "examples" / "warmpool.yaml"))
@@ -47,7 +43,7 @@ def system(cluster: Kubectl) -> Kubectl:
 @pytest.fixture
 def nodes(cluster: Kubectl) -> Iterator[None]:
     """Nodes without faults or fences before and after, and a spare that is ready."""
-    _heal(cluster)
+    heal_nodes(cluster)
     wait_for(
         "the warm pool has a ready spare",
         lambda: any(
@@ -59,25 +55,7 @@ def nodes(cluster: Kubectl) -> Iterator[None]:
         last_seen=lambda: str([pool.get("status") for pool in cluster.items("warmpools")]),
     )
     yield
-    _heal(cluster)
-
-
-def _heal(cluster: Kubectl) -> None:
-    for name in list(faults.active()):
-        faults.heal(name)
-    wait_for(
-        "every node is Ready",
-        lambda: all(
-            condition["status"] == "True"
-            for node in cluster.items("nodes")
-            for condition in node["status"]["conditions"]
-            if condition["type"] == "Ready"
-        ),
-        timeout_seconds=60,
-    )
-    for node in cluster.items("nodes"):
-        if any(taint["key"] == "falcon.dev/fenced" for taint in node["spec"].get("taints", [])):
-            cluster.run("taint", "node", node["metadata"]["name"], "falcon.dev/fenced-")
+    heal_nodes(cluster)
 
 
 @pytest.fixture
