@@ -52,7 +52,11 @@ def helm(*args: str, timeout_seconds: float = 300) -> str:
 
 def install_chart(*extra: str) -> None:
     """Install or upgrade the release and wait until its pods are ready."""
-    values = ("-f", "dev/values-local.yaml") if local_cluster() else ()
+    values: list[str] = []
+    if local_cluster():
+        # The local tag never changes: the content's stamp makes a new image roll the operator out.
+        stamp = (CACHE / "images" / "operator.stamp").read_text()[:16]
+        values = ["-f", "dev/values-local.yaml", "--set-string", f"operator.podAnnotations.image={stamp}"]
     helm(
         "upgrade", "--install", RELEASE, "charts/falcon", "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
         *values, *extra, "--wait", "--timeout", "3m",

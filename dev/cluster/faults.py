@@ -100,7 +100,7 @@ def heal(name: str) -> None:
 
 
 def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
-    """A signal to the processes of a node's pods whose command line contains ``text``, of one pod if its uid is given.
+    """A signal to the processes of a node's pods whose command line starts with ``text``, of one pod if its uid is given.
 
     Returns:
         How many processes it reached.
@@ -115,7 +115,7 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
     for pid in cgroups.processes(members[name]):
         with contextlib.suppress(OSError):  # it may end while we look
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if text in line and pod_uid in Path(f"/proc/{pid}/cgroup").read_text():
+            if line.startswith(text) and pod_uid in Path(f"/proc/{pid}/cgroup").read_text():
                 os.kill(pid, number)
                 reached += 1
     return reached
