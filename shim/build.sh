@@ -2,7 +2,9 @@
 # shim/build.sh OUT [x86_64|aarch64]: libfalcon_shim.so and falcon-launch for any glibc image, into OUT.
 # Needs cmake, ninja and Python with ziglang (FALCON_PYTHON, default python3).
 set -eu
-ulimit -n "$(ulimit -Hn)" # zig builds its C library with a thousand files open
+# zig builds its C library with a thousand files open; dash and bash both know these options.
+# shellcheck disable=SC3045
+ulimit -n "$(ulimit -Hn)"
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 arch=${2:-x86_64}

@@ -100,7 +100,7 @@ def heal(name: str) -> None:
 
 
 def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
-    """A signal to the processes of a node's pods whose command line starts with ``text``, of one pod if its uid is given.
+    """A signal to the processes of a node's pods whose command line starts with ``text``; of one pod by its uid.
 
     Returns:
         How many processes it reached.

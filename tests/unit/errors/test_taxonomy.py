@@ -33,4 +33,3 @@ def test_ends(exit_code: int | None, number: int | None, oom: bool, cause: Cause
 
 def test_a_good_end_is_no_fault() -> None:
     assert classify_exit(exit_code=0, signal=None, oom_killed=False) is None
-
