@@ -219,7 +219,6 @@ class CycleFollower:
 
     # one token only: the phase is in the gaps
 
-
     def _rephased(self) -> bool:
         """Follow the longest gap to another position (extra calls of the same token shift the phase unseen)."""
         lag = len(self._cycle)
