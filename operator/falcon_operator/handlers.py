@@ -8,8 +8,8 @@ for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Set
+from typing import Any, NamedTuple, Protocol, cast
 
 import kopf
 from kubernetes.aio.client import Configuration
@@ -36,8 +36,18 @@ class Caches(Protocol):
     def node_changed(self, body: Any, *, deleted: bool) -> bool: ...
 
 
+class Known(NamedTuple):
+    """What events had told of at one moment."""
+
+    jobs: Mapping[tuple[str, str], JobSketch]
+    pools: frozenset[str]
+
+
 class Router:
-    """Which keys an event concerns. It remembers which jobs stand on which nodes and name which pool."""
+    """Which keys an event concerns. It remembers which jobs stand on which nodes and name which pool.
+
+    A watch that was cut off for long lists anew and never tells of what was deleted meanwhile: ``listed`` does.
+    """
 
     def __init__(self, queue: KeyedQueue[Key], caches: Caches, metrics: Metrics) -> None:
         self._queue = queue
@@ -86,6 +96,29 @@ class Router:
                 self._queue.add(job_key(namespace, name))
         for pool in self._pools:
             self._queue.add(pool_key(pool))
+
+    def known(self) -> Known:
+        """To be taken before a listing begins."""
+        return Known(dict(self._jobs), frozenset(self._pools))
+
+    def all_keys(self) -> set[Key]:
+        """Of all jobs and pools that events have told of."""
+        return {*(job_key(*name) for name in self._jobs), *map(pool_key, self._pools)}
+
+    def listed(self, before: Known, *, jobs: Set[tuple[str, str]], pools: Set[str]) -> None:
+        """Forget what was known before a listing, is not in it, and has not been told of since."""
+        for name, one in before.jobs.items():
+            if name not in jobs and self._jobs.get(name) is one:
+                del self._jobs[name]
+                self._metrics.job(name, None)
+                self._caches.job_changed(*name)
+                self._queue.add(job_key(*name))
+                if one.pool:
+                    self._queue.add(pool_key(one.pool))
+        for pool in (before.pools - pools) & self._pools:
+            self._pools.discard(pool)
+            self._metrics.pool(pool, None)
+            self._pool_concerns(pool)
 
     def _pool_concerns(self, pool: str) -> None:
         self._queue.add(pool_key(pool))

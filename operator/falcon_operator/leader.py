@@ -64,8 +64,8 @@ class Leader:
         self._metrics = metrics
         self._clock = clock
         self._folder = folder  # for certificates, private to this process
-        self._known: list[Key] = []  # at the last resync
         self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
+        self._router = handlers.Router(self._queue, kube, metrics)
         self._pools = PoolReconciler(
             kube,
             PoolSettings(
@@ -80,7 +80,6 @@ class Leader:
         """Until cancelled, or until something fails for good. Raises ``LeadershipLost`` among others, in a group."""
         certificates = await self._insist("certificates", self._certificates)
         tls = tls_files.write(self._folder, certificates.server_authority, certificates.root)
-        router = handlers.Router(self._queue, self._kube, self._metrics)
         async with Client(self._settings.etcd_endpoints, tls, CALL_SECONDS) as client:
             bus = EtcdBus(
                 client,
@@ -99,7 +98,7 @@ class Leader:
                 tasks.create_task(self._renew(certificates), name="renewal")
                 await self._insist("the API's definitions", self._resync)
                 tasks.create_task(
-                    handlers.watch(router, self._configuration, self._settings.watch_namespaces, handle_signals),
+                    handlers.watch(self._router, self._configuration, self._settings.watch_namespaces, handle_signals),
                     name="watch",
                 )
                 tasks.create_task(self._resync_always(), name="resync")
@@ -129,7 +128,8 @@ class Leader:
 
     def _look_at_all(self) -> None:
         """Every plan has to be published again."""
-        self._look_at(self._known, spread_seconds=0.0)
+        for key in self._router.all_keys():
+            self._queue.add(key)
 
     # -- resync ------------------------------------------------------------------------------------------------------
 
@@ -143,15 +143,14 @@ class Leader:
 
     async def _resync(self) -> None:
         """All jobs, all pools, and pools that are gone but have left their taint on a node."""
-        jobs = [job_key(job.namespace, job.name) for job in await self._kube.sketch_jobs()]
+        before = self._router.known()
+        jobs = {(job.namespace, job.name) for job in await self._kube.sketch_jobs()}
         pools = {pool.metadata.name for pool in await self._kube.list_pools()}
+        self._router.listed(before, jobs=jobs, pools=pools)
         pools |= {node.taints[TAINT_SPARE] for node in await self._kube.list_nodes() if TAINT_SPARE in node.taints}
-        self._known = [*jobs, *map(pool_key, sorted(pools))]
-        self._look_at(self._known, spread_seconds=RESYNC_SECONDS / 2)
-
-    def _look_at(self, keys: list[Key], spread_seconds: float) -> None:
+        keys = [*(job_key(*name) for name in sorted(jobs)), *map(pool_key, sorted(pools))]
         for index, key in enumerate(keys):
-            self._queue.add(key, spread_seconds * index / len(keys))
+            self._queue.add(key, RESYNC_SECONDS / 2 * index / len(keys))
 
     async def _live_jobs(self) -> frozenset[str]:
         return frozenset(job.uid for job in await self._kube.sketch_jobs())

@@ -25,7 +25,7 @@ from falcon_operator.bus import access
 from falcon_operator.bus.health import HEARTBEAT_SECONDS, SessionHealth
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.clock import Clock
-from falcon_operator.ports import Conflict, JobReports, Rejected
+from falcon_operator.ports import Conflict, JobReports, NotFound, Rejected
 
 AUTH_CHECK_SECONDS = 15.0
 SWEEP_SECONDS = 60.0
@@ -182,7 +182,7 @@ class EtcdBus:
                 failing = False
             except Closed:
                 return
-            except (EtcdError, OSError, Conflict, Rejected) as error:
+            except (EtcdError, OSError, Conflict, NotFound, Rejected) as error:
                 (log.debug if failing else log.warning)("bus failed", what=what, error=str(error))
                 failing = True
             await asyncio.sleep(RETRY_SECONDS if failing else every_seconds)

@@ -213,10 +213,17 @@ class KubeClient:
             self._nodes.end_listing(views.node_objects(data), now)
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
-        """A fence (``TAINT_FENCED``) passes the circuit breaker: raises Rejected where it is open."""
+        """A fence (``TAINT_FENCED``) passes the circuit breaker: raises Rejected where it is open.
+
+        A node that is gone is fine: nothing will be placed there.
+        """
         async with self._tainting:  # two fences at once must not both pass the breaker
             for _ in range(TAINT_ATTEMPTS):
-                found = await self._node(node)
+                try:
+                    found = await self._node(node)
+                except NotFound:
+                    self._nodes.gone(node)
+                    return
                 taints = with_taint(found.spec.taints or [], key, value, self._clock.unix())
                 if taints is None:
                     return

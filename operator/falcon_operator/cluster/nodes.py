@@ -60,6 +60,12 @@ class NodeCache:
         self._put(node, self._views)
         return self._views[name] != before
 
+    def gone(self, name: str) -> None:
+        """The API server has no such node: the next look lists anew."""
+        if self._nodes.pop(name, None) is not None:
+            del self._views[name]
+        self._listed_at = None
+
     def views(self) -> list[NodeView]:
         return list(self._views.values())
 

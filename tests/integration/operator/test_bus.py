@@ -16,6 +16,7 @@ from falcon_operator.bus.bus import BusUnavailable, EtcdBus
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.secrets import BusCertificates
 from falcon_operator.election import LeadershipLost
+from falcon_operator.ports import NotFound
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import until_async
@@ -55,6 +56,8 @@ class Session:
         self.changed: list[JobKey] = []
         self.restored = 0
         self.live: frozenset[str] = frozenset({UID, OTHER_UID})
+        self.defined = True  # the API server knows what a TrainingJob is
+        self.asked_for_jobs = 0
         self.leadership = leadership
         self.client = client
         pair = authority.pair
@@ -74,6 +77,9 @@ class Session:
         self.restored += 1
 
     async def _live_jobs(self) -> frozenset[str]:
+        self.asked_for_jobs += 1
+        if not self.defined:
+            raise NotFound("the server could not find the requested resource")
         return self.live
 
     async def healthy(self) -> None:
@@ -351,3 +357,17 @@ async def test_what_jobs_left_while_the_operator_was_down_is_swept(
             await asyncio.sleep(0.1)
     assert set(await second.client.auth.list_users()) == {"root", OTHER_UID, "somebody-else"}
     assert UID not in await second.client.auth.list_roles()
+
+
+async def test_nothing_is_swept_while_the_definitions_are_missing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("falcon_operator.bus.bus.SWEEP_SECONDS", 0.2)
+    session = await bench.session()
+    await session.healthy()
+    session.defined = False
+    await session.bus.ensure_access(JOB)
+    asked = session.asked_for_jobs
+    await until_async(lambda: session.task.done() or session.asked_for_jobs >= asked + 2)
+    await session.healthy()
+    assert UID in await session.client.auth.list_users()

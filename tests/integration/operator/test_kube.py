@@ -232,6 +232,14 @@ async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
     assert TAINT_FENCED not in {one["key"] for one in taints}
 
 
+async def test_a_node_that_is_gone_needs_no_taint(kube: KubeClient, installation: Installation) -> None:
+    installation.apply(node("gone", {}))
+    assert "gone" in {one.name for one in await kube.list_nodes()}
+    installation.api.ok("kubectl", "delete", "node", "gone")  # and no watch tells
+    await kube.taint_node("gone", TAINT_FENCED, "job-1")
+    assert "gone" not in {one.name for one in await kube.list_nodes()}
+
+
 # -- events and leadership ---------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from falcon_operator import handlers
 from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
@@ -118,6 +119,37 @@ def test_a_deleted_job_is_forgotten_by_its_nodes(bench: Bench) -> None:
     bench.queued()
     bench.router.node({"metadata": {"name": "n1"}}, deleted=False)
     assert bench.queued() == set()
+
+
+def test_what_a_listing_no_longer_has_is_forgotten_and_looked_at_once_more(bench: Bench) -> None:
+    bench.router.job(job("a", nodes=("n1",)), deleted=False)
+    bench.router.job(job("b", nodes=("n1",)), deleted=False)
+    bench.router.pool({"metadata": {"name": "spares"}, "spec": {"size": 1}}, deleted=False)
+    bench.queued()
+    before = bench.router.known()
+    bench.router.listed(before, jobs={("ns", "b")}, pools=set())
+    assert bench.queued() == {job_key("ns", "a"), pool_key("spares")}
+    assert bench.router.all_keys() == {job_key("ns", "b")}
+    assert "falcon_pool_size{" not in text(bench)
+    assert 'falcon_job_restarts_total{job="b"' in text(bench)
+    assert 'falcon_job_restarts_total{job="a"' not in text(bench)
+    bench.router.node({"metadata": {"name": "n1"}}, deleted=False)
+    assert bench.queued() == {job_key("ns", "b")}
+
+
+def test_what_was_told_of_during_a_listing_is_kept(bench: Bench) -> None:
+    bench.router.job(job("again"), deleted=False)
+    before = bench.router.known()
+    bench.router.job(job("new"), deleted=False)
+    bench.router.job(job("again"), deleted=True)
+    bench.router.job(job("again") | {"spec": {"warmPoolRef": {"name": "p"}}}, deleted=False)
+    bench.router.pool({"metadata": {"name": "spares"}}, deleted=False)
+    bench.router.listed(before, jobs=set(), pools=set())
+    assert bench.router.all_keys() == {job_key("ns", "new"), job_key("ns", "again"), pool_key("spares")}
+
+
+def text(bench: Bench) -> str:
+    return generate_latest(bench.metrics.registry).decode()
 
 
 def test_kopf_neither_writes_nor_watches_what_is_not_ours() -> None:
