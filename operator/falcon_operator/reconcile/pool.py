@@ -30,7 +30,9 @@ from falcon_operator.api import (
 from falcon_operator.ports import NodeView, PodView
 from falcon_operator.reconcile.burn_in import (
     LABEL_PURPOSE,
+    PURPOSE_EXCLUDED,
     PURPOSE_SPARE,
+    START_SECONDS,
     build_burn_in_pod,
     burn_in_name,
     parse_burn_in,
@@ -40,6 +42,7 @@ from falcon_operator.reconcile.snapshot import timestamp, unix_seconds
 from falcon_operator.reconcile.status import set_condition
 
 RETEST_SECONDS = 600.0  # after a failed test
+UNREAD_SECONDS = 300.0  # after its latest end an excluded node's test counts as left behind: its job reads it at once
 LOOK_SECONDS = 1.0  # while a test runs: its pod's end may not be seen by a watch
 SLOWER = 1.5  # times slower than the median of its peers (the median rule's own factor): not ready
 MIN_PEERS = 2
@@ -263,8 +266,19 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
         for test, one in due.items()
         if test not in tests
     ]
-    deletions: list[Effect] = [DeletePod(pod) for test, pod in tests.items() if test not in due and not pod.deleting]
+    over = [pod for test, pod in tests.items() if test not in due]
+    deletions: list[Effect] = [DeletePod(pod) for pod in (*over, *_left_behind(snap)) if not pod.deleting]
     return [*taints, *untaints, *deletions, *creations]
+
+
+def _left_behind(snap: PoolSnapshot) -> list[PodView]:
+    """Tests of excluded nodes whose jobs were deleted before they could read and remove them."""
+    longest = START_SECONDS + snap.pool.spec.burn_in_seconds + UNREAD_SECONDS
+    return [
+        pod
+        for pod in snap.burn_ins
+        if pod.labels.get(LABEL_PURPOSE) == PURPOSE_EXCLUDED and snap.now - pod.created_unix > longest
+    ]
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from falcon_operator.api import (
 )
 from falcon_operator.ports import ContainerView, NodeView, PodView
 from falcon_operator.reconcile import pool as pools
+from falcon_operator.reconcile.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
 from falcon_operator.reconcile.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.reconcile.pool import PoolDecision, PoolSettings, PoolSnapshot, claim, decide_pool, release
 from falcon_operator.reconcile.snapshot import timestamp
@@ -290,6 +291,23 @@ def test_a_released_node_is_not_tested_beside_training_pods() -> None:
     decision = look(pool, a_node("a", taints={TAINT_SPARE: "spares"}), busy=frozenset({"a"}))
     assert of_type(decision, CreatePod) == []
     assert "training pods" in decision.status.spares[0].message
+
+
+def test_an_excluded_nodes_test_is_its_jobs_to_remove_until_nobody_can_be_waiting_for_it() -> None:
+    pool = a_pool(spare("n1"))
+    nodes = [a_node("n1", taints={TAINT_SPARE: "spares"})]
+    manifest = build_burn_in_pod(
+        name="test",
+        namespace="falcon-system",
+        node="n2",
+        pool=pool,
+        purpose=PURPOSE_EXCLUDED,
+        agent_image="agent:1",
+        image_pull_policy="Never",
+    )
+    pod = msgspec.structs.replace(ended(manifest, message="{}"), created_unix=NOW - 600)
+    assert look(pool, *nodes, burn_ins=[pod]).effects == []
+    assert look(pool, *nodes, burn_ins=[pod], now=NOW + 600).effects == [DeletePod(pod)]
 
 
 def test_a_deleted_pool_leaves_no_taint() -> None:
