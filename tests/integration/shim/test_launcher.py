@@ -141,7 +141,7 @@ def test_lines_of_several_ranks_are_not_cut_into_each_other(start: Start) -> Non
 
 
 def test_a_rank_starts_with_signals_preloads_and_scripts_as_without_us(start: Start, tmp_path: Path) -> None:
-    signals = 'grep -E "^Sig(Ign|Blk)" /proc/$$/status'
+    signals = 'grep -E "^Sig(Ign|Blk)" /proc/self/status'  # of grep: a shell blocks signals while it forks
     script = tmp_path / "script"
     script.write_text(f'echo "preload $LD_PRELOAD"; {signals}')
     script.chmod(0o755)  # no #!: a shell runs it, as execvp does
