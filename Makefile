@@ -72,10 +72,10 @@ test-integration: venv shim cluster-build torch-venv ## real etcd, kube-apiserve
 	@pytest tests/integration
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
-	@pytest tests/e2e -m "not soak"
+	@pytest tests/e2e -m "not soak" --timeout 400
 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
-	@pytest tests/e2e -m soak
+	@pytest tests/e2e -m soak --timeout 900
 
 test: lint types test-unit test-integration test-e2e ## everything but the soak test
 

@@ -57,10 +57,16 @@ def apt_settings() -> str:
     return "\n".join(line for line in lines if line.startswith(wanted)) + "\n"
 
 
+def _pip() -> str:
+    """The pip that installed our uv: the virtual environment, which may come first on PATH, has none."""
+    ours = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "uv" / "bin" / "pip"
+    return str(ours) if ours.exists() else "pip3"
+
+
 def pip_settings(certificates: str) -> str:
     """pip's index settings here, as a pip.conf that names the certificates by their path inside the build."""
     settings = {"cert": certificates}
-    for line in _output("python3", "-m", "pip", "config", "list").splitlines():
+    for line in _output(_pip(), "config", "list").splitlines():
         key, _, value = line.partition("=")
         name = key.rpartition(".")[2]
         if name in {"index-url", "extra-index-url", "proxy", "trusted-host"}:
