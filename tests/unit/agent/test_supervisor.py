@@ -1,0 +1,44 @@
+"""The job's plan becomes the pod's."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_agent.supervisor import newer, plan_for
+from falcon_core.wire.messages import Plan, PlanMember
+
+PLAN = Plan(
+    epoch=1,
+    generation=3,
+    phase="Run",
+    procs_per_replica=2,
+    world_size=4,
+    master_addr="10.0.0.1",
+    master_port=29500,
+    members=[
+        PlanMember(replica=0, pod_uid="a", pod_name="job-0", node="n0", first_rank=0),
+        PlanMember(replica=1, pod_uid="b", pod_name="job-1", node="n1", first_rank=2),
+    ],
+)
+
+
+def test_a_member_runs_its_own_ranks() -> None:
+    mine = plan_for(PLAN, "b")
+    assert (mine.phase, mine.generation, mine.node_rank, mine.first_rank, mine.procs) == ("Run", 3, 1, 2, 2)
+    assert (mine.nnodes, mine.world_size, mine.master_addr, mine.master_port) == (2, 4, "10.0.0.1", 29500)
+
+
+def test_a_pod_that_is_no_member_stops() -> None:
+    assert plan_for(PLAN, "old").phase == "Stop"
+
+
+def test_finish_reaches_every_pod_with_its_exit_code() -> None:
+    done = msgspec.structs.replace(PLAN, phase="Finish", exit_code=3)
+    assert (plan_for(done, "old").phase, plan_for(done, "old").exit_code) == ("Finish", 3)
+
+
+def test_only_what_is_not_superseded_is_newer() -> None:
+    assert newer(PLAN, None)
+    assert newer(PLAN, PLAN)
+    assert not newer(msgspec.structs.replace(PLAN, generation=2, epoch=9), PLAN)
+    assert not newer(msgspec.structs.replace(PLAN, epoch=0), PLAN)

@@ -1,0 +1,85 @@
+"""One rank's whole chain on made-up streams: the period, the iterations, onset and relief, no false alarm."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.signals.rank import RankChain
+from falcon_core.wire.messages import Detection
+from falcon_core.wire.ring import Op, RecordArray
+from tests.unit.signals.streams import MS, Call, Script, ddp
+
+MEAN_LOSS = Call(Op.ALL_REDUCE, 4, 5 * MS)
+
+
+def _fed(records: RecordArray, batch: int = 7) -> RankChain:
+    chain = RankChain(Detection())
+    for at in range(0, len(records), batch):
+        chain.feed(records[at : at + batch])
+    return chain
+
+
+def _started(jitter: float = 0.05, seed: int = 0) -> Script:
+    script = Script(seed=seed, jitter=jitter)
+    for size in (3, 1, 4, 1, 5):
+        script.call(Call(Op.BROADCAST, size, 10 * MS))
+    return script
+
+
+@pytest.mark.parametrize(("buckets", "iterations"), [(1, 20), (3, 8), (16, 8)])
+def test_the_period_is_found_after_an_irregular_start(buckets: int, iterations: int) -> None:
+    cycle = [*ddp(buckets), MEAN_LOSS]
+    script = _started()
+    script.cycle(cycle, times=iterations)
+    signals = _fed(script.records).signals(3, 0)
+    assert (signals.rank, signals.tracking, signals.period_calls) == (3, "Tracking", len(cycle))
+    assert signals.iterations >= iterations - 2
+
+
+def test_iteration_and_compute_time_follow_the_clock() -> None:
+    script = _started(jitter=0.0)
+    script.cycle([*ddp(2), MEAN_LOSS], times=30)
+    signals = _fed(script.records).signals(0, 0)
+    computed = 200 * MS + 3 * MS + 5 * MS
+    assert set(signals.iteration_ns) == {computed + 3 * 2 * MS}
+    assert set(signals.compute_ns) == {computed}
+
+
+def test_an_onset_is_reported_within_ten_iterations_and_relief_ends_it() -> None:
+    cycle = [*ddp(3), MEAN_LOSS]
+    script = _started()
+    script.cycle(cycle, times=60)
+    slow_from = len(script.records)
+    script.cycle(cycle, times=10, slowdown=3.0)
+    onset = _fed(script.records).signals(0, 0).onset
+    assert onset is not None
+    assert abs(onset.iteration - 60) <= 2
+    assert onset.after_ns > 2 * onset.before_ns
+    assert slow_from < len(script.records)
+    script.cycle(cycle, times=40)
+    assert _fed(script.records).signals(0, 0).onset is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_single_spikes_and_checkpoint_stalls_raise_nothing(seed: int) -> None:
+    cycle = [*ddp(3), MEAN_LOSS]
+    script = _started(jitter=0.08, seed=seed)
+    chain = RankChain(Detection())
+    fed = 0
+    for iteration in range(400):
+        spike = 2.0 if script.rng.random() < 0.01 else 1.0
+        script.cycle(cycle, slowdown=spike)
+        if iteration % 20 == 19:
+            script.now_ns += 60 * MS
+    records = script.records
+    for fed in range(0, len(records), 11):
+        chain.feed(records[fed : fed + 11])
+        assert chain.slowdown is None
+
+
+def test_the_answer_does_not_depend_on_how_the_records_are_split() -> None:
+    script = _started()
+    script.cycle([*ddp(4), MEAN_LOSS], times=50)
+    script.cycle([*ddp(4), MEAN_LOSS], times=20, slowdown=2.0)
+    one, other = (_fed(script.records, batch).signals(0, 0) for batch in (1, 1000))
+    assert one == other
