@@ -31,15 +31,22 @@ _PRIOR = Prior(mean=0.0, weight=0.05, shape=1.0, rate=1.0)  # of samples divided
 _BASELINE_SAMPLES = 8  # until the first reference
 _REMEMBERED = 64  # samples within which an onset is sought
 _CANDIDATE_SAMPLES = 32  # a step that is not verified within them was none
-_REFERENCE_WINDOW = 20  # for stairs and ramps
+_LONG_WINDOWS = (20, 40)  # for stairs, ramps, and steps close to the noise
 _DROP_WINDOW = 8
-_DELAY = 8  # samples before one may teach the reference
+_DELAY = (8, 40)  # samples before one may teach the reference: half of those it has seen, within these bounds
 _SLOW_RATE = 1 / 1000  # of the reference, once as many samples were seen
 _NOISE_RATE = 1 / 100
 _NOISE_PRIOR = 0.05
+_NOISE_PRIOR_SAMPLES = 4
 _NOISE_FLOOR = 0.01
+_OUTLIER_DEVIATIONS = 5.0
+_LOCAL_RATE = 1 / 16
+_CORRELATION_PRIOR = 0.5
+_MOST_CORRELATION = 0.9
 _DEVIATIONS = 5.0  # of a median, by which a change must exceed noise
-_MEDIAN_LOSS = 1.25  # a median's deviation against a mean's
+_TO_DEVIATION = 1.25  # √(π/2): a mean absolute deviation, or a median's error, against a mean's standard deviation
+_LOW_QUANTILE = 0.2  # of the slow samples, which must have risen, too: three spikes in five are no step
+_LOW_RISE = 1 / 3  # of the median's rise
 
 
 class Sample(NamedTuple):
@@ -61,34 +68,56 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference:
-    """The healthy level and the noise around it."""
+    """The healthy level, and the noise around it: its size and how much of it the next sample inherits.
+
+    Noise is measured against a level that follows quickly, so that a drift does not pass for noise.
+    """
 
     def __init__(self, level: float, noise: float, samples: int) -> None:
         self.level = level
         self.noise = noise
-        self._samples = samples
+        self.samples = samples
+        self._local_level = level
+        self._correlation = _CORRELATION_PRIOR
+        self._last_deviation = 0.0
 
     @classmethod
     def of(cls, levels: Floats) -> Reference:
-        """From the first samples: the median, and the median deviation, mixed with what is usual."""
+        """From the first samples: the median; the mean deviation without the farthest, mixed with what is usual."""
         level = float(np.median(levels))
-        spread = 1.48 * float(np.median(np.abs(levels - level)))
+        deviations = np.sort(np.abs(levels - level))[:-1]
         count = levels.shape[0]
-        noise = math.sqrt((count * spread**2 + 4 * _NOISE_PRIOR**2) / (count + 4))
+        spread = _TO_DEVIATION * float(deviations.mean())
+        noise = math.sqrt((count * spread**2 + _NOISE_PRIOR_SAMPLES * _NOISE_PRIOR**2) / (count + _NOISE_PRIOR_SAMPLES))
         return cls(level, noise, count)
 
     def learn(self, level: float) -> None:
-        """Follow one healthy sample; outliers count as three deviations."""
-        self._samples += 1
-        bound = 3.0 * max(self.noise, _NOISE_FLOOR)
-        deviation = min(max(level - self.level, -bound), bound)
-        self.level += deviation * max(_SLOW_RATE, 1 / self._samples)
-        self.noise += (_MEDIAN_LOSS * abs(deviation) - self.noise) * max(_NOISE_RATE, 1 / self._samples)
+        """Follow one healthy sample; an outlier counts as a bounded deviation."""
+        self.samples += 1
+        rate = max(_NOISE_RATE, 1 / self.samples)
+        bound = _OUTLIER_DEVIATIONS * max(self.noise, _NOISE_FLOOR)
+        self.level += _bounded(level - self.level, bound) * max(_SLOW_RATE, 1 / self.samples)
+        deviation = _bounded(level - self._local_level, bound)
+        self._local_level += deviation * _LOCAL_RATE
+        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * rate
+        inherited = deviation * self._last_deviation / max(self.noise, _NOISE_FLOOR) ** 2
+        self._correlation += (_bounded(inherited, 1.0) - self._correlation) * rate
+        self._last_deviation = deviation
 
     def exceeds_noise(self, rise: float, samples: int) -> bool:
-        """Whether a median of ``samples`` that differs by ``rise`` is more than noise."""
-        noise = max(self.noise, _NOISE_FLOOR)
-        return rise >= _DEVIATIONS * _MEDIAN_LOSS * noise / math.sqrt(samples)
+        """Whether a median of ``samples`` that differs by ``rise`` is more than noise.
+
+        The reference is uncertain too, after few samples; and noise that lasts from one sample to the next (a neighbour
+        on a shared machine) averages out more slowly.
+        """
+        correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
+        lasting = (1 + correlation) / (1 - correlation)
+        variance = lasting * (1 / samples + 1 / self.samples)
+        return rise >= _DEVIATIONS * _TO_DEVIATION * max(self.noise, _NOISE_FLOOR) * math.sqrt(variance)
+
+
+def _bounded(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)
 
 
 class ChangeDetector:
@@ -137,11 +166,20 @@ class ChangeDetector:
     def _levels(self, count: int) -> Floats:
         return np.array([sample.level for sample in list(self._newest)[-count:]])
 
+    def _rise(self, reference: Reference, count: int) -> float | None:
+        """How far the newest ``count`` samples lie above the reference; None where that is noise or too little."""
+        levels = self._levels(count) - reference.level
+        rise = float(np.median(levels))
+        if rise < self._verify or not reference.exceeds_noise(rise, count):
+            return None
+        spikes = count < _LONG_WINDOWS[0] and float(np.quantile(levels, _LOW_QUANTILE)) < _LOW_RISE * rise
+        return None if spikes else rise
+
     def _learn(self, reference: Reference, sample: Sample) -> None:
         self._unlearned.append(sample)
-        if len(self._unlearned) > _DELAY and self._candidate is None:
-            while len(self._unlearned) > _DELAY:
-                reference.learn(self._unlearned.popleft().level)
+        delay = min(max(reference.samples // 2, _DELAY[0]), _DELAY[1])
+        while len(self._unlearned) > delay and self._candidate is None:
+            reference.learn(self._unlearned.popleft().level)
 
     def _step(self, reference: Reference) -> float | None:
         """The rise since a step that the posterior shows and the samples verify."""
@@ -153,19 +191,23 @@ class ChangeDetector:
         since = sum(sample.number >= self._candidate for sample in self._newest)
         if since < self._consecutive:
             return None
-        rise = float(np.median(self._levels(since))) - reference.level
-        if rise >= self._verify and reference.exceeds_noise(rise, since):
-            return rise
-        if since >= _CANDIDATE_SAMPLES or rise < self._verify / 2:
+        rise = self._rise(reference, since)
+        if rise is None and (since >= _CANDIDATE_SAMPLES or self._is_over(reference, since)):
             self._candidate = None
-        return None
+        return rise
+
+    def _is_over(self, reference: Reference, since: int) -> bool:
+        """Whether the samples since a step lie where they lay before."""
+        return float(np.median(self._levels(since))) - reference.level < self._verify / 2
 
     def _drifted(self, reference: Reference) -> float | None:
         """The rise of a long window above the slow-moving reference."""
-        if len(self._newest) < _REFERENCE_WINDOW:
+        if self._newest[-1].level - reference.level < self._verify:
             return None
-        rise = float(np.median(self._levels(_REFERENCE_WINDOW))) - reference.level
-        return rise if rise >= self._verify and reference.exceeds_noise(rise, _REFERENCE_WINDOW) else None
+        for count in _LONG_WINDOWS:
+            if count <= len(self._newest) and (rise := self._rise(reference, count)) is not None:
+                return rise
+        return None
 
     def _begin(self, reference: Reference, rise: float) -> None:
         """The slow samples begin where the sum of what exceeds half the rise is smallest."""
@@ -185,7 +227,7 @@ class ChangeDetector:
     def _relieved(self, reference: Reference, slowdown: Slowdown) -> bool:
         """Update the slow level; True when the newest samples are healthy again."""
         slow = [sample.level for sample in self._newest if sample.number >= slowdown.first_iteration]
-        level = float(np.median(slow[-_REFERENCE_WINDOW:]))
+        level = float(np.median(slow[-_LONG_WINDOWS[0] :]))
         newest = float(np.median(slow[-self._consecutive :]))
         rise = math.log(slowdown.after_ns) - reference.level
         if len(slow) > self._consecutive and newest - reference.level <= min(self._verify, rise / 2):
@@ -197,7 +239,7 @@ class ChangeDetector:
 
     def _dropped(self, reference: Reference) -> bool:
         """A level clearly below the reference is the new reference."""
-        if len(self._newest) < _DROP_WINDOW:
+        if len(self._newest) < _DROP_WINDOW or reference.level - self._newest[-1].level < self._verify:
             return False
         drop = reference.level - float(np.median(self._levels(_DROP_WINDOW)))
         if drop < self._verify or not reference.exceeds_noise(drop, _DROP_WINDOW):
