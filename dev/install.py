@@ -50,15 +50,15 @@ def helm(*args: str, timeout_seconds: float = 300) -> str:
     return done.stdout
 
 
-def install_chart(*extra: str) -> None:
-    """Install or upgrade the release and wait until its pods are ready."""
+def install_chart(*extra: str, release: str = RELEASE, namespace: str = SYSTEM_NAMESPACE) -> None:
+    """Install or upgrade a release and wait until its pods are ready."""
     values: list[str] = []
     if local_cluster():
         # The local tag never changes: the content's stamp makes a new image roll the operator out.
         stamp = (CACHE / "images" / "operator.stamp").read_text()[:16]
         values = ["-f", "dev/values-local.yaml", "--set-string", f"operator.podAnnotations.image={stamp}"]
     helm(
-        "upgrade", "--install", RELEASE, "charts/falcon", "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
+        "upgrade", "--install", release, "charts/falcon", "--namespace", namespace, "--create-namespace",
         *values, *extra, "--wait", "--timeout", "3m",
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.wire.messages import Detection, Plan, PlanMember
-from falcon_operator.api import Generation, Member, TrainingJob
+from falcon_operator.api import TAINT_FENCED, Generation, Member, TrainingJob
 from falcon_operator.ports import PodView
 from falcon_operator.reconcile import observe
 from falcon_operator.reconcile.intents import Intent, empty, master_port
@@ -83,12 +83,20 @@ def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
     pod = snap.pod(member.pod_name)
     count = f"{len(unplaced)} of {len(intent.generation.members)} pods wait for a node"
     if pod is not None:
-        reason = observe.waiting_for(pod)
+        reason = observe.waiting_for(pod) + _fences(snap)
     else:
         moved = intent.replacement(member.replica)
         spareless = moved is not None and moved.pool and not moved.node
         reason = observe.spares(snap, intent).message if spareless else snap.refused
     return f"{count}: {reason}" if reason else count
+
+
+def _fences(snap: Snapshot) -> str:
+    """The scheduler says only that a taint was in the way: name the nodes, and how they come back."""
+    fenced = sorted(node.name for node in snap.nodes.values() if TAINT_FENCED in node.taints)
+    if not fenced:
+        return ""
+    return f"; fenced: {', '.join(fenced)} (once repaired: kubectl taint node {fenced[0]} {TAINT_FENCED}-)"
 
 
 def _silent(snap: Snapshot, generation: Generation, silent: list[Member]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_operator.api import TAINT_FENCED
 from falcon_operator.reconcile.intents import decode_state
 from tests.unit.operator.telling import condition, operator, run, state, trained
 from tests.unit.operator.world import World
@@ -72,6 +73,13 @@ async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() ->
     world.nodes["node-c"].ready = True
     await run(world, operator, state("Running"))
     assert len(world.made) == 6
+
+
+async def test_a_job_that_waits_for_a_fenced_node_is_told_which() -> None:
+    world = World()
+    world.nodes["node-c"].taints[TAINT_FENCED] = "other-1"
+    await run(world, operator, lambda w: "1 of 3 pods wait" in w.status.summary)
+    assert "kubectl taint node node-c falcon.dev/fenced-" in world.status.summary
 
 
 async def test_deadline_and_time_to_live() -> None:
