@@ -1,10 +1,10 @@
 SHIM_OUT := $(FALCON_CACHE)/shim/$(CHECKOUT)
 SHIM_TEST_OUT := $(FALCON_CACHE)/shim-test/$(CHECKOUT)
 SHIM_SOURCES := $(wildcard shim/src/*/* shim/cmake/* shim/tests/*) shim/CMakeLists.txt
-CXX_FILES := $(wildcard shim/src/*/*.cc shim/src/*/*.h shim/tests/*.cc)
+CXX_FILES := $(wildcard shim/src/*/*.cc shim/src/*/*.h shim/tests/*.cc shim/tests/*.h)
 export SHIM_OUT SHIM_TEST_OUT
 
-.PHONY: shim shim-test shim-lint shim-format
+.PHONY: shim shim-test shim-sanitize shim-lint shim-format
 shim: $(SHIM_OUT)/falcon-launch ## build libfalcon_shim.so and falcon-launch for this machine's images
 
 $(SHIM_OUT)/falcon-launch: $(SHIM_SOURCES) shim/build.sh | $(VENV)/.done
@@ -17,6 +17,14 @@ $(SHIM_TEST_OUT)/build.ninja: shim/CMakeLists.txt | $(VENV)/.done
 shim-test: $(SHIM_TEST_OUT)/build.ninja ## C++ unit tests
 	@cmake --build $(SHIM_TEST_OUT) >/dev/null || cmake --build $(SHIM_TEST_OUT)
 	@ctest --test-dir $(SHIM_TEST_OUT) --output-on-failure
+
+shim-sanitize: | $(VENV)/.done ## the shim's C++ tests under the thread, then the address and undefined-behaviour sanitizers
+	@for kind in thread address,undefined; do \
+	  out=$(SHIM_TEST_OUT)-$${kind%%,*}; \
+	  cmake -S shim -B $$out -G Ninja -DFALCON_SANITIZE=$$kind >/dev/null; \
+	  cmake --build $$out >/dev/null || cmake --build $$out; \
+	  ctest --test-dir $$out -R sanitized --output-on-failure; \
+	done
 
 shim-lint: shim $(SHIM_TEST_OUT)/build.ninja
 	@clang-format --dry-run --Werror $(CXX_FILES)

@@ -85,8 +85,11 @@ void Ring::append(Record record) {
   record.check = check_of(record);
   __atomic_store_n(&slot->seq, 0, __ATOMIC_RELAXED);
   __atomic_thread_fence(__ATOMIC_RELEASE);
-  memcpy(reinterpret_cast<char*>(slot) + sizeof(slot->seq), reinterpret_cast<const char*>(&record) + sizeof(record.seq),
-         sizeof(record) - sizeof(record.seq));
+  // Word by word: a thread that is lapped in the middle shares the slot with the one that laps it.
+  uint64_t words[8];
+  memcpy(words, &record, sizeof(words));
+  auto* there = reinterpret_cast<uint64_t*>(slot);
+  for (int i = 1; i < 8; ++i) __atomic_store_n(&there[i], words[i], __ATOMIC_RELAXED);
   __atomic_store_n(&slot->seq, record.seq, __ATOMIC_RELEASE);
 }
 
