@@ -1,0 +1,154 @@
+"""A pod without Kubernetes: falcon-launch with real ranks, and the real agent, on one run directory and a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from falcon_agent.ring_reader import RingReader
+from falcon_core.signals.rank import RankChain
+from falcon_core.wire.keys import JobKey
+from falcon_core.wire.launch import Phase
+from falcon_core.wire.messages import Detection, Plan, PlanMember, Summary
+from falcon_etcd import Client, EtcdError, KeyValue
+from tests.integration.etcd_server import EtcdServer, free_port
+from tests.integration.shim.launching import Launcher
+
+T = TypeVar("T")
+JOB = JobKey("default", "gpt2", "0b2f-uid")
+POD_UID = "77aa-uid"
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+PROGRAM = Path(__file__).parent / "programs" / "training.py"
+PATIENCE_SECONDS = 60.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
+
+
+async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
+    """The first thing that ``probe`` finds; AssertionError if it finds nothing in PATIENCE_SECONDS."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            found = await probe()
+        except EtcdError:
+            found = None
+        if found:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s for: {what}")
+
+
+class Pod:
+    """Starts the launcher at once, agents and plans when told."""
+
+    def __init__(self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int) -> None:
+        self.folder = folder
+        self.procs = procs
+        self.agent: subprocess.Popen[bytes] | None = None
+        self._endpoints = ",".join(etcd.endpoints)
+        self._client = client
+        self._log = (folder / "agent.log").open("ab")
+        self.allow(0)
+        self.launcher = Launcher(folder / "run", str(PYTHON), str(PROGRAM), str(folder))
+
+    def start_agent(self) -> subprocess.Popen[bytes]:
+        """Another life of the agent, with the environment that the operator renders."""
+        environment = {
+            **os.environ,
+            "FALCON_NAMESPACE": JOB.namespace,
+            "FALCON_JOB": JOB.name,
+            "FALCON_JOB_UID": JOB.uid,
+            "FALCON_POD": "gpt2-0-abc12",
+            "FALCON_POD_UID": POD_UID,
+            "FALCON_NODE": "node-a",
+            "FALCON_RUN_DIR": str(self.launcher.run_dir),
+            "FALCON_ETCD_ENDPOINTS": self._endpoints,
+        }
+        command = [sys.executable, "-m", "falcon_agent"]
+        self.agent = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+        return self.agent
+
+    def stop(self) -> None:
+        for process in (self.agent, self.launcher.process):
+            if process is not None:
+                process.kill()
+                process.communicate(timeout=20)
+        self._log.close()
+
+    def allow(self, iterations: int) -> None:
+        """Let the ranks train up to this iteration of their generation."""
+        fresh = self.folder / "goal.new"
+        fresh.write_text(str(iterations))
+        fresh.rename(self.folder / "goal")
+
+    async def plan(self, generation: int, phase: Phase, exit_code: int = 0) -> None:
+        """The operator's word, on the bus."""
+        plan = Plan(
+            epoch=1,
+            generation=generation,
+            phase=phase,
+            procs_per_replica=self.procs,
+            world_size=self.procs,
+            master_addr="127.0.0.1",
+            master_port=free_port(),
+            exit_code=exit_code,
+            members=[PlanMember(replica=0, pod_uid=POD_UID, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
+        )
+        await self._client.put(JOB.plan, msgspec.json.encode(plan))
+
+    async def alive(self) -> KeyValue | None:
+        return await self._client.get(JOB.alive(POD_UID))
+
+    async def gone(self) -> bool:
+        """Whether the liveness key is away; an etcd that does not answer says nothing."""
+        return await self.alive() is None
+
+    async def summary(self) -> Summary | None:
+        kv = await self._client.get(JOB.summary(POD_UID))
+        return None if kv is None else msgspec.json.decode(kv.value, type=Summary)
+
+    async def reported(self, what: str, holds: Callable[[Summary], bool]) -> Summary:
+        """The first report of which it holds."""
+
+        async def probe() -> Summary | None:
+            summary = await self.summary()
+            return summary if summary is not None and holds(summary) else None
+
+        return await eventually(probe, what)
+
+    async def trained(self, iterations: int) -> None:
+        """Every rank has done that many iterations of its generation."""
+
+        async def probe() -> bool:
+            return all(len(self.ended_ns(rank)) >= iterations for rank in range(self.procs))
+
+        await eventually(probe, f"{iterations} iterations")
+
+    def ended_ns(self, rank: int) -> npt.NDArray[np.int64]:
+        """The script's own clock at the end of each iteration, shape [n]."""
+        path = self.folder / f"ended-{rank}"
+        raw = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(raw, dtype="<i8")
+
+    def iterations_in_rings(self) -> list[int]:
+        """What somebody counts who reads each rank's ring once, from its beginning; by rank."""
+        counts = {}
+        for path in (self.launcher.run_dir / "launch" / "rings").glob("*.ring"):
+            reader, chain = RingReader(path), RankChain(Detection())
+            chain.feed(reader.read(0.0).records)
+            counts[reader.header.rank] = chain.signals(reader.header.rank, 0).iterations
+            reader.close()
+        return [counts[rank] for rank in sorted(counts)]
+
+    def pids(self) -> list[int]:
+        """Of the ranks that run."""
+        status = self.launcher.status()
+        return [rank.pid for rank in status.ranks if rank.state == "Running"] if status is not None else []

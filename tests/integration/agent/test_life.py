@@ -1,0 +1,149 @@
+"""The agent beside a real DDP job: what it reports, its own death, etcd's death, and the next generation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
+from falcon_core.wire.messages import RECENT_ITERATIONS, Summary
+from falcon_etcd import Client
+from tests.integration.agent.conftest import MakePod
+from tests.integration.agent.pod import JOB, POD_UID, Pod, eventually
+from tests.integration.etcd_server import EtcdServer
+
+FOR_EVER = 1_000_000
+pytestmark = pytest.mark.timeout(240)
+
+
+async def trains_on(pod: Pod, iterations: int = 15) -> None:
+    """Each rank does some more iterations from now."""
+    await pod.trained(max(len(pod.ended_ns(rank)) for rank in range(pod.procs)) + iterations)
+
+
+def tracked(summary: Summary, ranks: int) -> bool:
+    return len(summary.ranks) == ranks and all(rank.tracking == "Tracking" for rank in summary.ranks)
+
+
+def counts(summary: Summary) -> list[int]:
+    return [rank.iterations for rank in summary.ranks]
+
+
+async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing_twice(
+    make_pod: MakePod, client: Client
+) -> None:
+    pod = make_pod(3)
+    agent = pod.start_agent()
+    pod.allow(60)
+    await pod.plan(1, "Run")
+    await pod.trained(60)
+
+    first = await pod.reported("all that was trained", lambda one: counts(one) == pod.iterations_in_rings() != [])
+    assert tracked(first, 3)
+    assert (first.generation, first.pod_uid, first.node) == (1, POD_UID, "node-a")
+    for rank in first.ranks:
+        own = np.diff(pod.ended_ns(rank.rank))[-RECENT_ITERATIONS:]
+        assert np.median(rank.iteration_ns) == pytest.approx(np.median(own), rel=0.1)
+        assert (rank.lost_records, rank.holes) == (0, 0)
+    alive = await pod.alive()
+    assert alive is not None
+    assert (await client.time_to_live(alive.lease)).granted_seconds == LIVENESS_TTL_SECONDS
+
+    # It dies in the midst of training; the ranks train on, and its evidence outlives it.
+    pids = pod.pids()
+    pod.allow(FOR_EVER)
+    await trains_on(pod)
+    agent.kill()
+    agent.wait()
+    await eventually(pod.gone, "the liveness key's end")
+    await trains_on(pod)
+    seen = await pod.summary()
+    assert seen is not None
+    assert all(old <= new for old, new in zip(counts(first), counts(seen), strict=True))
+
+    # The next one reads on to the same counts as somebody who never stopped.
+    pod.start_agent()
+    await eventually(pod.alive, "the new agent's liveness key")
+    await trains_on(pod)
+    goal = max(len(pod.ended_ns(rank)) for rank in range(3)) + 10
+    pod.allow(goal)
+    await pod.trained(goal)
+    again = await pod.reported("the same counts", lambda one: counts(one) == pod.iterations_in_rings())
+    assert all(goal - 15 <= count <= goal for count in counts(again)), "every iteration after the period was known"
+    assert pod.pids() == pids
+    assert again.launch is not None
+    assert again.launch.generation == 1
+
+
+async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod: MakePod, etcd: EtcdServer) -> None:
+    pod = make_pod(2)
+    agent = pod.start_agent()
+    pod.allow(FOR_EVER)
+    await pod.plan(1, "Run")
+    await pod.reported("tracked ranks", lambda one: tracked(one, 2))
+    pids = pod.pids()
+
+    etcd.kill()
+    await trains_on(pod)
+    etcd.start()
+    done = min(len(pod.ended_ns(rank)) for rank in range(2))
+    back = await pod.reported("iterations from after the outage", lambda one: min(counts(one), default=0) > done)
+    await eventually(pod.alive, "the liveness key after the outage")
+
+    # The data are lost, too: the plan is away, which changes nothing, and reports and liveness are written anew.
+    etcd.wipe()
+    await trains_on(pod)
+    etcd.start()
+    later = await pod.reported("a report after the loss", lambda one: one.sequence > back.sequence)
+    await eventually(pod.alive, "the liveness key after the loss")
+    assert later.launch is not None
+    assert later.launch.state == "Running"
+    assert pod.pids() == pids, "no rank was restarted"
+    assert agent.poll() is None, "nor was the agent"
+
+    # Told to end, it gives its lease back: nobody waits for the TTL.
+    agent.terminate()
+    assert await asyncio.to_thread(agent.wait, 20) == 0
+    assert await pod.gone()
+    await trains_on(pod, 5)
+
+
+async def test_a_ranks_death_is_told_at_once_and_the_next_generation_is_followed(
+    make_pod: MakePod, client: Client
+) -> None:
+    pod = make_pod(2)
+    pod.start_agent()
+    pod.allow(FOR_EVER)
+    await pod.plan(1, "Run")
+    await pod.reported("tracked ranks", lambda one: tracked(one, 2))
+
+    status = pod.launcher.status()
+    assert status is not None
+    os.kill(status.ranks[1].pid, signal.SIGKILL)
+
+    def told(summary: Summary) -> bool:
+        return summary.launch is not None and any(rank.signal == signal.SIGKILL for rank in summary.launch.ranks)
+
+    dead = await pod.reported("the rank's death", told)
+    assert dead.launch is not None
+    killed = next(rank for rank in dead.launch.ranks if rank.signal is not None)
+    assert (killed.rank, killed.exit_code, killed.core_dumped, killed.oom_killed) == (1, None, False, False)
+
+    await pod.plan(2, "Stop")
+    stopped = await pod.reported(
+        "the acknowledgement", lambda one: one.launch is not None and one.launch.dead_below == 2
+    )
+    assert stopped.launch is not None
+    assert stopped.launch.state == "Stopped"
+    await pod.plan(2, "Run")
+    second = await pod.reported("the second generation", lambda one: one.generation == 2 and tracked(one, 2))
+    assert [rank.onset for rank in second.ranks] == [None, None]
+    await pod.plan(2, "Finish", exit_code=5)
+    assert await asyncio.to_thread(pod.launcher.process.wait, 20) == 5
+    kv = await client.get(JOB.summary(POD_UID))
+    assert kv is not None
+    assert kv.lease == 0, "evidence outlives its agent"
