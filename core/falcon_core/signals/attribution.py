@@ -1,31 +1,45 @@
 """A rank's own half of the attribution: how long it computed in an iteration, and how long it waited for others.
 
-In a synchronising collective all members wait for the last to arrive, so the time inside belongs to the others, the
-time outside to the rank itself: compute = iteration − union of the intervals inside. A transfer takes time, too,
-healthy or not; the *wait* is therefore the excess over the rank's own healthy duration at the same position of the
-cycle (only a burst's first call carries the wait for the others' computation). The operator compares the ranks.
+In a synchronising collective all members wait for the last to arrive, and a receiver waits for its sender, so the time
+inside belongs to the others, the time outside to the rank itself: compute = iteration − union of the intervals inside.
+(Counted as compute, a receive would make a straggler of every pipeline stage that waits for one.) A transfer takes
+time, too, healthy or not; the *wait* is therefore the excess over the rank's own healthy duration at the same position
+of the cycle (only a burst's first call carries the wait for the others' computation). The operator compares the ranks.
 """
 
 from __future__ import annotations
+
+import zlib
 
 import numpy as np
 
 from falcon_core.signals.calls import Floats, Ints
 from falcon_core.signals.iteration import Iteration
+from falcon_core.wire.ring import RecordArray
 
 _LEARN_CYCLES = 8  # healthy cycles whose median is the first baseline
 _STEP = 0.02  # by this share the baseline then follows each healthy cycle
 
 
 def compute_ns(iteration: Iteration) -> int | None:
-    """Nanoseconds outside synchronising collectives; None where a call's end is not known."""
+    """Nanoseconds outside communication; None where a synchronising call's end is not known."""
     calls = iteration.calls
-    inside = calls.synchronising
-    if not calls.measured[inside].all():
+    inside = calls.measured
+    if not inside[calls.synchronising].all():
         return None
     starts = calls.starts_ns[inside]
     ends = np.minimum(calls.ends_ns[inside], iteration.end_ns)
     return iteration.duration_ns - _union_ns(starts, ends)
+
+
+def work_of(records: RecordArray) -> str:
+    """Names the work that one cycle of calls ([n], dtype RECORD_DTYPE, in order) belongs to.
+
+    Pipeline stages send, receive and reduce in different orders and sizes, so ranks with equal names do the same work,
+    whatever the job says of its parallelism; two stages may share a name, and are then compared with each other.
+    """
+    told = np.stack([records[column].astype("<u8") for column in ("op", "dtype", "bytes")])
+    return f"{zlib.crc32(told.tobytes()):08x}"
 
 
 def _union_ns(starts: Ints, ends: Ints) -> int:

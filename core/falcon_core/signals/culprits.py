@@ -1,0 +1,297 @@
+"""Whose fault it is: the operator's comparison of what the ranks say of themselves.
+
+Every rank of a synchronous job has the same iteration time, so the time that a fault costs shows at each rank in one of
+three places: as *computation* of its own, as *transfer* that lasts longer than it did, or as *wait* for somebody else.
+Waits point away from the one who waits; the culprit is the sink, whom others wait for and who waits for nobody
+(DESIGN §2 Signals). The rules, in the order in which they are applied:
+
+- **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained,
+  or over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A
+  rank whose own excess makes up ``SHARE`` of the loss is a culprit; so several faults at once are found together, and a
+  neighbour that only waits is not. Ranks of one node that are all slow are one finding, the node; ranks of one
+  communicator that are all slow alike are one finding, the group: their waits for each other were not seen (a captured
+  graph, for instance), and a guess at one of them would be no better than that.
+- **Communication.** The last to arrive does not wait, so the smallest excess among all members of a communicator is
+  what its transfer gained. Slow communicators that have one node in common are that node's link.
+- **Nothing computed, nobody's transfer grew, and yet ranks wait**: the sink of the wait-for graph. Where its compute
+  time is known to be as it was, the link between it and those who wait is suspected, and validation has to judge.
+- **Imbalance.** Ranks that do the same work are equal, but one kind of work takes longer than another (a heavy last
+  pipeline stage): nobody is to be evicted for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+SHARE = 0.3  # of the loss: what a culprit accounts for at least
+_ALIKE = 0.5  # members of a group whose own excess is at least this share of the group's largest are slow alike
+_LEAST = 0.05  # of the iteration: less is noise, whatever its share
+_IMBALANCE = 1.1  # ratio between two kinds of work
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's excess inside one communicator, ns an iteration, over its own healthy baseline of the same positions.
+
+    Where all members' durations are known (profile mode) it is the excess over the fastest member instead, and the
+    smallest of a communicator is 0 by construction.
+    """
+
+    comm: str  # job-wide name; "1>5" or the like for the sends of rank 1 to rank 5
+    members: tuple[int, ...]
+    excess_ns: float
+    p2p: bool = False  # a send or a receive
+
+
+class RankView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one rank over the newest iterations, as medians, ns an iteration."""
+
+    rank: int
+    iteration_ns: float
+    node: str = ""
+    work: str = ""  # ranks with one label do the same work (a pipeline stage)
+    compute_ns: float | None = None  # outside communication; None where ends of calls are not known
+    healthy_compute_ns: float | None = None
+    stall_share: float | None = None  # of its own excess: what lies in the one gap that grew most beyond proportion
+    waits: tuple[Wait, ...] = ()
+
+
+Kind = Literal["Computation", "Communication", "Suspected", "Imbalance"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding. Several ``ranks``: a node, a communicator, or a group within which nothing tells them apart."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    excess_ns: float  # what it costs an iteration
+    ratio: float  # compute or iteration time: now over healthy (or over the peers)
+    node: str = ""  # where all ranks of one node are affected
+    comm: str = ""  # where a link is slow
+    stalled: bool = False  # the time is lost at one place of the cycle (late data), not in proportion to the work
+
+
+def judge(views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = 1.5) -> list[Verdict]:
+    """Findings, the costliest first; empty where nobody stands out. O(ranks × their communicators).
+
+    ``loss_ns``: slow less healthy iteration time. None where no healthy time is known: then computation is judged by
+    level alone, a rank against the ranks of its work, with the median rule's ``factor`` (FALCON §4).
+    """
+    if loss_ns is None:
+        found = _by_level(views, factor)
+        return found or _imbalance(views)
+    floor = max(SHARE * loss_ns, _LEAST * statistics.median([view.iteration_ns for view in views]) if views else 0.0)
+    growth = _transfer_growth(views)
+    found = _computation(views, _own_excess(views), floor) + _links(views, growth, floor)
+    return sorted(found or _sinks(views, growth, floor), key=lambda verdict: -verdict.excess_ns)
+
+
+# computation
+
+
+def _median_of_others(values: Sequence[float]) -> list[float]:
+    """For each value, the median of all the others; of one value alone, itself. O(n log n)."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ordered = [values[index] for index in order]
+    if len(values) < 2:
+        return list(values)
+    out = [0.0] * len(values)
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
+    for place, index in enumerate(order):
+        out[index] = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2
+    return out
+
+
+def _by_work(views: Iterable[RankView]) -> list[list[RankView]]:
+    groups: dict[str, list[RankView]] = defaultdict(list)
+    for view in views:
+        groups[view.work].append(view)
+    return list(groups.values())
+
+
+def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
+    """Compute time over the healthy one, less what the others gained; for the ranks where both are known, ns.
+
+    More work for everybody (longer sequences) is nobody's fault. The others are those of the same work if there are at
+    least two; a stage with a single replica is compared with the whole job.
+    """
+    own: dict[int, float] = {}
+    known = [view for view in views if view.compute_ns is not None and view.healthy_compute_ns]
+    growth = {view.rank: (view.compute_ns or 0.0) / (view.healthy_compute_ns or 1.0) for view in known}
+    whole = dict(zip(growth, _median_of_others(list(growth.values())), strict=True))
+    for group in _by_work(known):
+        others = _median_of_others([growth[view.rank] for view in group]) if len(group) > 2 else None
+        for place, view in enumerate(group):
+            common = max(1.0, others[place] if others else whole[view.rank] if len(known) > 1 else 1.0)
+            own[view.rank] = (view.compute_ns or 0.0) - common * (view.healthy_compute_ns or 0.0)
+    return own
+
+
+def _computation(views: Sequence[RankView], own: dict[int, float], floor: float) -> list[Verdict]:
+    slow = {view.rank: view for view in views if own.get(view.rank, 0.0) >= floor > 0.0}
+    found: list[Verdict] = []
+    for ranks, node in _joined(views, slow, own):
+        worst = max(ranks, key=lambda rank: own[rank])
+        view = slow[worst]
+        stalls = [slow[rank].stall_share for rank in ranks]
+        found.append(
+            Verdict(
+                kind="Computation",
+                ranks=ranks,
+                excess_ns=own[worst],
+                ratio=(view.compute_ns or 0.0) / (view.healthy_compute_ns or 1.0),
+                node=node,
+                stalled=all(share is not None and share >= 0.5 for share in stalls),
+            )
+        )
+    return found
+
+
+def _joined(
+    views: Sequence[RankView], slow: dict[int, RankView], own: dict[int, float]
+) -> list[tuple[tuple[int, ...], str]]:
+    """The slow ranks as findings: (ranks, node). Whole nodes first, then whole communicators, then single ranks."""
+    left = set(slow)
+    found: list[tuple[tuple[int, ...], str]] = []
+    nodes: dict[str, list[int]] = defaultdict(list)
+    groups: set[tuple[int, ...]] = set()
+    for view in views:
+        if view.node:
+            nodes[view.node].append(view.rank)
+        groups.update(wait.members for wait in view.waits if not wait.p2p)
+    candidates = [(tuple(sorted(ranks)), node) for node, ranks in nodes.items()]
+    candidates += [(tuple(sorted(members)), "") for members in sorted(groups, key=len)]
+    for ranks, node in candidates:
+        alike = left.issuperset(ranks) and min(own[rank] for rank in ranks) >= _ALIKE * max(own[rank] for rank in ranks)
+        if len(ranks) > 1 and len(ranks) < len(views) and alike:
+            found.append((ranks, node))
+            left -= set(ranks)
+    return found + [((rank,), "") for rank in sorted(left)]
+
+
+def _by_level(views: Sequence[RankView], factor: float) -> list[Verdict]:
+    """The median rule on one set of medians; stragglers are peeled off, the worst first."""
+    found: list[Verdict] = []
+    for group in _by_work(view for view in views if view.compute_ns is not None):
+        left = list(group)
+        while len(left) > 1:
+            computes = [view.compute_ns or 0.0 for view in left]
+            others = _median_of_others(computes)
+            worst = max(range(len(left)), key=lambda place: computes[place] / max(others[place], 1.0))
+            if not computes[worst] > factor * others[worst] > 0.0:
+                break
+            view = left.pop(worst)
+            ratio = computes[worst] / others[worst]
+            excess = computes[worst] - others[worst]
+            found.append(Verdict(kind="Computation", ranks=(view.rank,), excess_ns=excess, ratio=ratio))
+    return sorted(found, key=lambda verdict: -verdict.excess_ns)
+
+
+def _imbalance(views: Sequence[RankView]) -> list[Verdict]:
+    """The kind of work that takes longest, if another takes clearly less."""
+    groups = [
+        (statistics.median([view.compute_ns or 0.0 for view in group]), group)
+        for group in _by_work(view for view in views if view.compute_ns is not None)
+    ]
+    if len(groups) < 2:
+        return []
+    heaviest, group = max(groups, key=lambda pair: pair[0])
+    rest = statistics.median([compute for compute, other in groups if other is not group])
+    if rest <= 0.0 or heaviest < _IMBALANCE * rest:
+        return []
+    ranks = tuple(sorted(view.rank for view in group))
+    return [Verdict(kind="Imbalance", ranks=ranks, excess_ns=heaviest - rest, ratio=heaviest / rest)]
+
+
+# communication
+
+
+class _Comm(msgspec.Struct):
+    members: tuple[int, ...]
+    p2p: bool
+    excess_ns: dict[int, float]
+
+
+def _comms(views: Sequence[RankView]) -> dict[str, _Comm]:
+    comms: dict[str, _Comm] = {}
+    for view in views:
+        for wait in view.waits:
+            comms.setdefault(wait.comm, _Comm(wait.members, wait.p2p, {})).excess_ns[view.rank] = wait.excess_ns
+    return comms
+
+
+def _transfer_growth(views: Sequence[RankView]) -> dict[str, float]:
+    """By communicator whose members all reported: the smallest excess, ns."""
+    return {
+        name: max(0.0, min(comm.excess_ns.values()))
+        for name, comm in _comms(views).items()
+        if len(comm.members) > 1 and comm.excess_ns.keys() >= set(comm.members)
+    }
+
+
+def _links(views: Sequence[RankView], growth: dict[str, float], floor: float) -> list[Verdict]:
+    comms = _comms(views)
+    slow = sorted((name for name in growth if growth[name] >= floor > 0.0), key=lambda name: -growth[name])
+    if not slow:
+        return []
+    healthy_ns = statistics.median([view.iteration_ns for view in views]) - growth[slow[0]]
+    node_of = {view.rank: view.node for view in views}
+
+    def verdict(names: list[str], node: str = "") -> Verdict:
+        ranks = {rank for name in names for rank in comms[name].members if not node or node_of[rank] == node}
+        excess = growth[names[0]]
+        return Verdict(
+            kind="Suspected" if all(comms[name].p2p for name in names) else "Communication",
+            ranks=tuple(sorted(ranks)),
+            excess_ns=excess,
+            ratio=1.0 + excess / max(healthy_ns, 1.0),
+            node=node,
+            comm=", ".join(names),
+        )
+
+    touched = [{node_of.get(rank, "") for rank in comms[name].members} - {""} for name in slow]
+    shared = set.intersection(*touched) if len(slow) > 1 else set()
+    if len(shared) == 1:
+        return [verdict(slow, shared.pop())]
+    return [verdict([name]) for name in slow]
+
+
+# the wait-for graph
+
+
+def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) -> list[Verdict]:
+    """Those for whom others wait while they wait for nobody."""
+    waited: dict[int, float] = defaultdict(float)
+    caused: dict[int, float] = defaultdict(float)
+    waiters: dict[int, set[int]] = defaultdict(set)
+    for name, comm in _comms(views).items():
+        excess = {rank: value - growth.get(name, 0.0) for rank, value in comm.excess_ns.items()}
+        late = [rank for rank in comm.members if excess.get(rank, 0.0) < floor / 2]
+        for rank, value in excess.items():
+            waited[rank] += max(0.0, value)
+            if value >= floor > 0.0:
+                for cause in late:
+                    caused[cause] = max(caused[cause], value)
+                    waiters[cause].add(rank)
+    sinks = [rank for rank in sorted(caused) if waited[rank] < floor]
+    if not sinks or len(sinks) == len(views):
+        return []
+    by_rank = {view.rank: view for view in views}
+    innocent = [rank for rank in sinks if rank in by_rank and by_rank[rank].compute_ns is not None]
+    worst = max(caused[rank] for rank in sinks)
+    iteration_ns = statistics.median([view.iteration_ns for view in views])
+    ratio = iteration_ns / max(iteration_ns - worst, 1.0)
+    if innocent == sinks:  # they compute as they did: what lies between them and those who wait is slow
+        nearest = {rank for sink in sinks for rank in waiters[sink] if _adjacent(by_rank, rank, sink)}
+        ranks = tuple(sorted(set(sinks) | nearest))
+        return [Verdict(kind="Suspected", ranks=ranks, excess_ns=worst, ratio=ratio)]
+    return [Verdict(kind="Computation", ranks=tuple(sinks), excess_ns=worst, ratio=ratio)]
+
+
+def _adjacent(by_rank: dict[int, RankView], rank: int, sink: int) -> bool:
+    """Whether they send to each other."""
+    return any(wait.p2p and sink in wait.members for wait in by_rank[rank].waits)
