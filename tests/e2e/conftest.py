@@ -30,6 +30,9 @@ def cluster() -> Kubectl:
         heal_nodes(kubectl)
         load_images()
     install_chart()
+    if local_cluster():
+        # The demo leaves its job training, for people to look at: it would take the cores that these tests measure.
+        kubectl.run("delete", "-f", str(ROOT / "examples" / "trainingjob.yaml"), "--ignore-not-found", "--wait=false")
     kubectl.run("apply", "-f", str(ROOT / "examples" / "warmpool.yaml"))
     return kubectl
 

@@ -1,8 +1,9 @@
 """The ladder for fail-slow: detect, locate, endure while it is cheaper, act, check that it helped (FALCON §5).
 
 ``Detected``: the agents report an onset, or the job is slow against its own earlier generations. Nobody is named, and
-no action is taken. ``Located``: the median rule names the culprit; the loss counts from the onset. ``Mitigating``: a
-pod is prepared on another node while training goes on. ``Checking``: the new generation runs and its speed decides.
+no action is taken. ``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the
+onset. ``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs
+and its speed decides.
 
 Relief is judged on the culprit's own compute time, not on the job's iteration time.
 """
@@ -131,9 +132,9 @@ def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: 
 def _watch(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """Detected: forget it if it passes, name the culprit if the median rule can."""
+    """Detected: forget it if it passes, name the culprit if one stands out."""
     slow = _count(slow, obs)
-    culprit = locate(obs, policy)
+    culprit = locate(obs, policy, slow)
     if culprit is None:
         return replace(state, slow=None if no_longer_slow(slow, obs, policy) else slow), []
     state = replace(state, incidents=state.incidents + 1)
@@ -159,7 +160,7 @@ def _ladder(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Located: apply whatever the loss has paid for."""
-    current = locate(obs, policy)
+    current = locate(obs, policy, slow)
     if current is not None and current.rank == _named(slow).rank and obs.now - slow.refreshed_at >= REFRESH_SECONDS:
         healthy = current.healthy_compute_ns or _named(slow).healthy_compute_ns
         slow = replace(slow, culprit=replace(current, healthy_compute_ns=healthy), refreshed_at=obs.now)

@@ -1,4 +1,4 @@
-"""Who is slow: the median rule over the ranks that do the same work, with the evidence for the cause."""
+"""Who is slow: the median rule over the ranks that do the same work, then each rank's own excess; and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections import defaultdict
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
+from falcon_core.signals.culprits import RankView, judge
 from falcon_core.signals.outliers import Outlier, Series, outliers
+
+EXCESS_SHARE = 0.5  # of the loss: who explains less of it is not moved for it
+EXCESS_WINDOWS = 3  # × consecutive iterations that have to agree: without the median rule's factor, noise is nearer
 
 
 def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
@@ -20,19 +24,77 @@ def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
     return list(groups.values())
 
 
-def locate(obs: Observation, policy: Policy) -> Culprit | None:
-    """The worst straggler by the median rule, from fresh reports alone; None where nobody stands out."""
+def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -> Culprit | None:
+    """The worst straggler, from fresh reports alone; None where nobody stands out.
+
+    First the median rule, which needs no healthy level. Where it is silent and the job is known to be ``slow``, a rank
+    whose own excess explains the loss is named too: a rank that computes 1.2 × slower costs every step a fifth, and
+    the median rule's factor would never see it.
+    """
+    groups = peer_groups([rank for rank in obs.ranks if rank.fresh and rank.process == "Running"], policy)
     found: list[tuple[Outlier, list[RankSeen]]] = []
-    for group in peer_groups([rank for rank in obs.ranks if rank.fresh and rank.process == "Running"], policy):
+    for group in groups:
         series = [Series(rank=one.rank, iterations=one.iterations, values_ns=one.compute_ns) for one in group]
         found += [(out, group) for out in outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)]
+    if not found and slow is not None:
+        found = _by_own_excess(groups, policy, slow)
     if not found:
         return None
     found.sort(key=lambda pair: -pair[0].ratio)
     worst, group = found[0]
     named = {out.rank for out, _ in found}
-    culprit = next(rank for rank in group if rank.rank == worst.rank)
-    peers = [rank for rank in group if rank.rank not in named]
+    return _culprit(obs, policy, worst, [rank for rank in group if rank.rank not in named], sorted(named))
+
+
+def _by_own_excess(
+    groups: list[list[RankSeen]], policy: Policy, slow: SlowIncident
+) -> list[tuple[Outlier, list[RankSeen]]]:
+    """The rank that every window of C iterations, of the newest three, finds to be slow by itself."""
+    loss_ns = float(slow.slow_ns - slow.healthy_ns)
+    ranks = [rank for group in groups for rank in group]
+    windows = min((len(rank.compute_ns) // policy.consecutive for rank in ranks), default=0)
+    if loss_ns <= 0 or len(ranks) < 2 or windows < 1:
+        return []
+    work = {rank.rank: str(index) for index, group in enumerate(groups) for rank in group}
+    named: set[int] | None = None
+    for window in range(min(windows, EXCESS_WINDOWS)):
+        verdicts = judge([_view(rank, work[rank.rank], policy, window) for rank in ranks], loss_ns=loss_ns)
+        alone = {
+            one.ranks[0]
+            for one in verdicts
+            if one.kind == "Computation" and len(one.ranks) == 1 and one.excess_ns >= EXCESS_SHARE * loss_ns
+        }
+        named = alone if named is None else named & alone
+    found: list[tuple[Outlier, list[RankSeen]]] = []
+    for group in groups:
+        for rank in group:
+            if rank.rank in (named or ()) and rank.healthy_compute_ns:
+                value = statistics.median(rank.compute_ns)
+                peers = _median([_newest(peer.compute_ns, len(peer.compute_ns)) for peer in group if peer is not rank])
+                out = Outlier(
+                    rank=rank.rank,
+                    ratio=value / rank.healthy_compute_ns,
+                    value_ns=int(value),
+                    peers_ns=peers or rank.healthy_compute_ns,
+                )
+                found.append((out, group))
+    return found
+
+
+def _view(rank: RankSeen, work: str, policy: Policy, window: int) -> RankView:
+    """One rank over the ``window``-th newest C iterations: its fastest, since all of them in a row have to be slow."""
+    end = len(rank.compute_ns) - window * policy.consecutive
+    return RankView(
+        rank=rank.rank,
+        iteration_ns=statistics.median(rank.iteration_ns) if rank.iteration_ns else 0.0,
+        work=work,
+        compute_ns=min(rank.compute_ns[end - policy.consecutive : end]),
+        healthy_compute_ns=rank.healthy_compute_ns,
+    )
+
+
+def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankSeen], named: list[int]) -> Culprit:
+    culprit = next(rank for rank in obs.ranks if rank.rank == worst.rank)
     healthy = culprit.healthy_compute_ns
     evidence = culprit.cpu
     if healthy is not None and worst.value_ns <= healthy * (1 + policy.verify):
@@ -56,7 +118,7 @@ def locate(obs: Observation, policy: Policy) -> Culprit | None:
         cause_culprit=cause.culprit,
         cause_peers=cause.peers,
         cause_healthy=cause.healthy,
-        also=sorted(named - {worst.rank}),
+        also=[rank for rank in named if rank != worst.rank],
     )
 
 

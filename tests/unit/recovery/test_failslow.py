@@ -279,3 +279,45 @@ def test_the_cause_comes_with_its_evidence() -> None:
     assert culprit is not None
     assert (culprit.cause, culprit.cause_culprit) == (Cause.CPU_THROTTLING, 0.7)
     assert (culprit.wait_ns, culprit.peers_wait_ns) == (5 * MS, 405 * MS)
+
+
+MILD = replace(ONSET, after_ns=300 * MS)
+
+
+def mild(last: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """A job that lost 50 of 250 ms; what is told of rank 2."""
+    waits = {"iteration_ns": [300 * MS] * 16, "wait_ns": [55 * MS] * 16, "onset": MILD}
+    return {0: waits, 1: waits, 2: {**waits, **last}}
+
+
+def test_a_straggler_below_the_median_rules_factor_is_named_by_its_own_excess() -> None:
+    ranks = mild({"compute_ns": [250 * MS] * 16, "wait_ns": [5 * MS] * 16})
+    assert locate(seen(ranks=ranks), POLICY) is None, "1.25 x is below the median rule's 1.5"
+    state, _ = step(seen(ranks=ranks))
+    state, _ = step(seen(ranks=ranks), state.slow)
+    culprit = incident(state).culprit
+    assert culprit is not None
+    assert (culprit.rank, culprit.slowdown, culprit.peers_compute_ns) == (2, 1.25, 200 * MS)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"compute_ns": [250 * MS] * 8 + [200 * MS] * 8},
+        {"compute_ns": [200 * MS] * 5 + [250 * MS] * 11},
+        {"compute_ns": [215 * MS] * 16},
+        {"compute_ns": [250 * MS] * 16, "healthy_compute_ns": None},
+    ],
+    ids=["no longer", "not yet in three windows", "explains a third of the loss", "no healthy level"],
+)
+def test_an_own_excess_that_proves_nothing_names_nobody(last: dict[str, Any]) -> None:
+    state, _ = step(seen(ranks=mild(last)))
+    state, _ = step(seen(ranks=mild(last)), state.slow)
+    assert incident(state).phase == "Detected"
+
+
+def test_more_work_for_everybody_is_nobodys_fault() -> None:
+    ranks = {number: {**mild({})[0], "compute_ns": [250 * MS] * 16} for number in range(3)}
+    state, _ = step(seen(ranks=ranks))
+    state, _ = step(seen(ranks=ranks), state.slow)
+    assert incident(state).phase == "Detected"
