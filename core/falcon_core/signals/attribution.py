@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 
+import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import Floats, Ints
@@ -18,6 +19,7 @@ from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RecordArray
 
 _LEARN_CYCLES = 8  # healthy cycles whose median is the first baseline
+_ONE_GAP = 0.9  # of the healthy computation: a gap of this share is all there is
 _STEP = 0.02  # by this share the baseline then follows each healthy cycle
 
 
@@ -50,41 +52,89 @@ def _union_ns(starts: Ints, ends: Ints) -> int:
     return int(np.maximum(ends - np.maximum(starts, reached), 0).sum())
 
 
+class Excess(msgspec.Struct, frozen=True):
+    """What one cycle took beyond the healthy one: arrays by position, ns, negative where it took less."""
+
+    inside_ns: Floats  # in the call
+    outside_ns: Floats  # between the call and the next, computing
+    healthy_outside_ns: Floats
+
+    def by_comm(self, comms: Ints) -> dict[int, float]:
+        """Excess inside each communicator; ``comms`` names it by position."""
+        sums = {int(comm): float(self.inside_ns[comms == comm].sum()) for comm in np.unique(comms)}
+        return {comm: max(0.0, excess) for comm, excess in sums.items()}
+
+    @property
+    def stall_share(self) -> float | None:
+        """Of the computation's excess, what lies in the one gap that grew most beyond its share of the work, 0 … 1.
+
+        A slow device is slow in every gap; late data delays one. None where nothing grew, or where there is only one
+        gap to speak of, so that the two cannot be told apart.
+        """
+        total, healthy = float(self.outside_ns.sum()), float(self.healthy_outside_ns.sum())
+        if total <= 0.0 or healthy <= 0.0:
+            return None
+        share = self.healthy_outside_ns / healthy
+        if share.max() > _ONE_GAP:
+            return None
+        return float(np.clip((self.outside_ns / total - share).max(), 0.0, 1.0))
+
+
 class WaitBaseline:
-    """Healthy durations of the synchronising calls, by position in the cycle."""
+    """Healthy durations of the calls whose end is known, and of the gaps between them, by position in the cycle."""
 
     def __init__(self) -> None:
         self._first: list[Floats] = []
-        self._baseline: Floats | None = None
+        self._baseline: Floats | None = None  # [2, positions]: inside, outside
+
+    def excess(self, iteration: Iteration) -> Excess | None:
+        """None while the baseline is being learned, where ends are not known, and if interrupted."""
+        times = _inside_outside(iteration)
+        if times is None or self._baseline is None or iteration.interrupted or times.shape != self._baseline.shape:
+            return None
+        inside, outside = times - self._baseline
+        return Excess(inside, outside, self._baseline[1])
 
     def excess_ns(self, iteration: Iteration) -> int | None:
         """The wait; None while the baseline is being learned, or where ends are not known; 0 if interrupted."""
-        durations = _durations(iteration)
-        if durations is None or self._baseline is None:
+        times = _inside_outside(iteration)
+        if times is None or self._baseline is None:
             return None
-        if iteration.interrupted or durations.shape != self._baseline.shape:
+        if iteration.interrupted or times.shape != self._baseline.shape:
             return 0
-        excess = float(np.maximum(durations - self._baseline, 0.0).sum())
+        excess = float(np.maximum(times[0] - self._baseline[0], 0.0).sum())
         own = compute_ns(iteration)
         return int(excess) if own is None else min(int(excess), iteration.duration_ns - own)
 
     def learn(self, iteration: Iteration) -> None:
         """Take an uninterrupted iteration for healthy."""
-        durations = _durations(iteration)
-        if durations is None:
+        times = _inside_outside(iteration)
+        if times is None:
             return
         if self._baseline is None:
-            self._first.append(durations)
+            self._first.append(times)
             if len(self._first) == _LEARN_CYCLES:
-                self._baseline = np.median(np.stack(self._first), axis=0)
+                same = [one for one in self._first if one.shape == times.shape]
+                self._baseline = np.median(np.stack(same), axis=0)
                 self._first.clear()
-        elif durations.shape == self._baseline.shape:
-            self._baseline *= 1.0 + _STEP * np.sign(durations - self._baseline)
+        elif times.shape == self._baseline.shape:
+            self._baseline *= 1.0 + _STEP * np.sign(times - self._baseline)
 
 
-def _durations(iteration: Iteration) -> Floats | None:
+def measured_comms(iteration: Iteration, comm_of_token: Ints) -> Ints:
+    """The communicator of each position that an excess speaks of; ``comm_of_token``: see ``Tokenizer.comms``."""
     calls = iteration.calls
-    inside = calls.synchronising
-    if not inside.any() or not calls.measured[inside].all():
+    comms: Ints = comm_of_token[calls.tokens[calls.measured]]
+    return comms
+
+
+def _inside_outside(iteration: Iteration) -> Floats | None:
+    """[2, positions]: time inside each call, and from its end to the next call's start where no other call runs."""
+    calls = iteration.calls
+    inside = calls.measured
+    if not inside.any() or not inside[calls.synchronising].all():
         return None
-    return (calls.ends_ns[inside] - calls.starts_ns[inside]).astype(np.float64)
+    starts, ends = calls.starts_ns[inside], calls.ends_ns[inside]
+    reached = np.maximum.accumulate(ends)
+    following = np.append(starts[1:], iteration.end_ns)
+    return np.stack((ends - starts, np.maximum(following - reached, 0))).astype(np.float64)

@@ -132,6 +132,11 @@ class Tokenizer:
     def __init__(self) -> None:
         self._names: dict[tuple[int, int, int, int], int] = {}
 
+    @property
+    def comms(self) -> Ints:
+        """The communicator's id by token."""
+        return np.fromiter((comm for _, comm, _, _ in self._names), np.uint64, len(self._names)).astype(np.int64)
+
     def calls(self, records: RecordArray) -> Calls:
         """Columns of the records: [n] → n calls."""
         names = self._names

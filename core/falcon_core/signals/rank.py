@@ -14,9 +14,10 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import WaitBaseline, compute_ns
+from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, measured_comms
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
+from falcon_core.signals.completions import Completions
 from falcon_core.signals.hang import HangDeadline
 from falcon_core.signals.iteration import Anchor, CycleFollower, Iteration
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
@@ -42,6 +43,20 @@ class _Measured(msgspec.Struct, frozen=True):
     iteration: Iteration
     compute_ns: int | None
     wait_ns: int | None
+    excess: Excess | None = None
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says of its newest iterations in track mode, as medians, ns an iteration: ≤ 1 KiB a rank.
+
+    Where calls return when they are enqueued, the iterations are the newest that were sampled.
+    """
+
+    iteration_ns: float
+    compute_ns: float | None = None
+    healthy_compute_ns: float | None = None
+    stall_share: float | None = None
+    excess_ns: dict[int, float] = {}  # by this process's communicator id
 
 
 class RankChain:
@@ -54,6 +69,7 @@ class RankChain:
         self._tokenizer = Tokenizer()
         self._memory = memory
         self._follower = CycleFollower(memory.anchor if memory else None)
+        self._completions = Completions()
         self._hang = HangDeadline()
         self._locks = 0
         self._reset()
@@ -78,6 +94,10 @@ class RankChain:
                 self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
         self._waits = WaitBaseline()
         self._recent: deque[_Measured] = deque(maxlen=RECENT_ITERATIONS)
+        self._sampled: deque[_Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
+        self._unlearned_samples: deque[_Measured] = deque()
+        self._completions.forget()
+        self._newest = 0
         self._unlearned: deque[_Measured] = deque()
 
     def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
@@ -85,10 +105,12 @@ class RankChain:
 
         ``lost``: there were others before them that nobody will see.
         """
-        if lost:
-            changed = self._take(self._tokenizer.calls(self._order.release()))
-            return self._take(self._tokenizer.calls(self._order.arrange(records))) or changed
-        return self._take(self._tokenizer.calls(self._order.arrange(records)))
+        changed = lost and self._take(self._tokenizer.calls(self._order.release()))
+        for piece in self._completions.cut(records):
+            changed = self._take(self._tokenizer.calls(self._order.arrange(piece))) or changed
+            if self._completions.feed(piece):
+                self._take_samples()
+        return changed
 
     def _take(self, calls: Calls) -> bool:
         if not len(calls):
@@ -107,17 +129,40 @@ class RankChain:
         return (had is None) != (self._detector.slowdown is None)
 
     def _measure(self, iteration: Iteration) -> None:
-        measured = _Measured(iteration, compute_ns(iteration), self._waits.excess_ns(iteration))
+        measured = self._attributed(iteration)
         self._recent.append(measured)
+        self._newest = iteration.number
         if iteration.interrupted:
             return
+        if measured.compute_ns is None:
+            self._completions.wait_for(iteration)
+            self._take_samples()
         self._detector.feed(iteration.number, iteration.start_ns, iteration.duration_ns)
         if self._detector.slowdown is not None:
             self._unlearned.clear()
+            self._unlearned_samples.clear()
             return
         self._unlearned.append(measured)
         if len(self._unlearned) > _HEALTHY_DELAY or self._detector.reference is None:
             self._learn(self._unlearned.popleft())
+
+    def _attributed(self, iteration: Iteration) -> _Measured:
+        own, wait = compute_ns(iteration), self._waits.excess_ns(iteration)
+        return _Measured(iteration, own, wait, self._waits.excess(iteration))
+
+    def _take_samples(self) -> None:
+        """Iterations whose device times have come."""
+        for iteration in self._completions.resolved():
+            measured = self._attributed(iteration)
+            self._sampled.append(measured)
+            if self._detector.slowdown is None:
+                self._unlearned_samples.append(measured)
+        while self._unlearned_samples and self._is_settled(self._unlearned_samples[0]):
+            self._learn(self._unlearned_samples.popleft())
+
+    def _is_settled(self, sample: _Measured) -> bool:
+        """Whether a slowdown that includes it would have been found by now."""
+        return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
     def _learn(self, healthy: _Measured) -> None:
         self._waits.learn(healthy.iteration)
@@ -146,9 +191,34 @@ class RankChain:
             slowdown=self._detector.slowdown,
         )
 
+    def track(self) -> Track | None:
+        """The newest iterations in a few numbers; None before the first."""
+        newest = list(self._sampled or self._recent)[-self._detection.consecutive_iterations :]
+        if not newest:
+            return None
+        computes = [one.compute_ns for one in newest if one.compute_ns is not None]
+        by_comm: dict[int, list[float]] = {}
+        comms = self._tokenizer.comms
+        stalls = []
+        for one in newest:
+            if one.excess is None:
+                continue
+            for comm, excess in one.excess.by_comm(measured_comms(one.iteration, comms)).items():
+                by_comm.setdefault(comm, []).append(excess)
+            if (share := one.excess.stall_share) is not None:
+                stalls.append(share)
+        return Track(
+            iteration_ns=statistics.median(one.iteration.duration_ns for one in newest),
+            compute_ns=statistics.median(computes) if computes else None,
+            healthy_compute_ns=_level_ns(self._healthy_compute),
+            stall_share=statistics.median(stalls) if stalls else None,
+            excess_ns={comm: statistics.median(values) for comm, values in by_comm.items()},
+        )
+
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """The report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
         recent = list(self._recent)
+        attributed = list(self._sampled) or recent
         times = [measured.iteration.duration_ns for measured in recent]
         slowdown = self._detector.slowdown
         period = self._follower.period_calls
@@ -159,8 +229,8 @@ class RankChain:
             period_calls=period,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
             iteration_ns=times,
-            compute_ns=_newest_known([measured.compute_ns for measured in recent]),
-            wait_ns=_newest_known([measured.wait_ns for measured in recent]),
+            compute_ns=_newest_known([measured.compute_ns for measured in attributed]),
+            wait_ns=_newest_known([measured.wait_ns for measured in attributed]),
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),

@@ -1,0 +1,102 @@
+"""Device times of calls that return when they are enqueued (NCCL), where they were sampled.
+
+The host side of such a call says nothing of its duration. In one cycle of N the shim times it with device events and
+writes a second record, COMPLETED, which names the first by (comm, comm_seq): ``t_start_ns`` is when the device began,
+on the host's clock, ``duration_ns`` how long it ran. A cycle all of whose synchronising calls are known is as good as
+one of blocking calls; its length is the host's, since the next cycle's first call need not be sampled, and in a steady
+state both sides advance at one rate.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from falcon_core.signals.calls import LOG_CALLS, Calls
+from falcon_core.signals.iteration import Iteration
+from falcon_core.wire.ring import Flag, Kind, RecordArray
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_PENDING_ITERATIONS = 64  # a completion is later than its call by a few iterations at most
+
+
+class Completions:
+    """Joins completions with their calls, and calls with their iterations. State is bounded."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}  # (comm, comm_seq) → number of the record in its ring
+        self._times: dict[int, tuple[int, int]] = {}  # number → start, duration
+        self._pending: deque[Iteration] = deque(maxlen=_PENDING_ITERATIONS)
+
+    @staticmethod
+    def cut(records: RecordArray) -> list[RecordArray]:
+        """Pieces that end where completions do, so that nothing is known before it was written: [n] → pieces."""
+        completed = records["kind"] == Kind.COMPLETED
+        if not completed.any():
+            return [records]
+        return np.split(records, np.flatnonzero(completed[:-1] & ~completed[1:]) + 1)
+
+    def feed(self, records: RecordArray) -> bool:
+        """Take records of any kind, in ring order: [n], dtype RECORD_DTYPE. True if a completion was among them."""
+        kinds = records["kind"]
+        enqueued = records[kinds == Kind.ENQUEUED]
+        keys = zip(enqueued["comm"].tolist(), enqueued["comm_seq"].tolist(), strict=True)
+        self._numbers.update(zip(keys, (enqueued["seq"].astype(np.int64) - 1).tolist(), strict=True))
+        completed = records[(kinds == Kind.COMPLETED) & (records["flags"] & int(Flag.FAILED) == 0)]
+        for comm, comm_seq, start, duration in zip(
+            completed["comm"].tolist(),
+            completed["comm_seq"].tolist(),
+            completed["t_start_ns"].tolist(),
+            completed["duration_ns"].tolist(),
+            strict=True,
+        ):
+            if (number := self._numbers.pop((comm, comm_seq), None)) is not None:
+                self._times[number] = (start, duration)
+        _drop_oldest(self._numbers)
+        _drop_oldest(self._times)
+        return len(completed) > 0
+
+    def wait_for(self, iteration: Iteration) -> None:
+        """An iteration whose calls have no end yet."""
+        self._pending.append(iteration)
+
+    def forget(self) -> None:
+        """Iterations before now are not comparable with what comes."""
+        self._pending.clear()
+
+    def resolved(self) -> list[Iteration]:
+        """Iterations that can be told now, in device time, oldest first; each is told once."""
+        done = [told for one in self._pending if (told := self._told(one)) is not None]
+        if done:
+            newest = done[-1].number
+            self._pending = deque((one for one in self._pending if one.number > newest), maxlen=_PENDING_ITERATIONS)
+            last = int(done[-1].calls.numbers[-1])
+            self._times = {number: time for number, time in self._times.items() if number > last}
+        return done
+
+    def _told(self, iteration: Iteration) -> Iteration | None:
+        calls = iteration.calls
+        last = np.flatnonzero(calls.synchronising)[-1:]
+        if not last.size or int(calls.numbers[last[0]]) not in self._times:
+            return None
+        times = [self._times.get(number) for number in calls.numbers.tolist()]
+        known = np.array([time is not None for time in times])
+        if not known[calls.synchronising].all():
+            return None
+        starts = np.array([time[0] if time else 0 for time in times], dtype=np.int64)
+        durations = np.array([time[1] if time else 0 for time in times], dtype=np.int64)
+        begin = int(starts[known].min())
+        starts[~known] = begin
+        timed = Calls(calls.tokens, calls.numbers, starts, starts + durations, calls.synchronising, measured=known)
+        return msgspec.structs.replace(iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, calls=timed)
+
+
+def _drop_oldest(known: dict[Key, Value]) -> None:
+    for key in list(itertools.islice(known, max(0, len(known) - LOG_CALLS))):
+        del known[key]

@@ -1,0 +1,135 @@
+"""Each rank's own half: compute, wait by position, on records as Gloo's and as NCCL's come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns
+from falcon_core.signals.calls import Tokenizer
+from falcon_core.signals.culprits import RankView, Wait, judge
+from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.rank import RankChain
+from falcon_core.wire.messages import Detection
+from falcon_core.wire.ring import Kind, Op
+from tests.unit.signals.members import TRANSFER_NS, Job, data_parallel
+from tests.unit.signals.streams import MS, Call, Script
+
+RANKS = 4
+SLOW = 2
+
+
+def _chains(job: Job, batch: int = 50) -> list[RankChain]:
+    chains = []
+    for rank in range(job.ranks):
+        chain, records = RankChain(Detection()), job.records(rank)
+        for at in range(0, len(records), batch):
+            chain.feed(records[at : at + batch])
+        chains.append(chain)
+    return chains
+
+
+def _views(chains: list[RankChain]) -> list[RankView]:
+    views = []
+    for rank, chain in enumerate(chains):
+        track = chain.track()
+        assert track is not None
+        views.append(
+            RankView(
+                rank=rank,
+                iteration_ns=track.iteration_ns,
+                compute_ns=track.compute_ns,
+                healthy_compute_ns=track.healthy_compute_ns,
+                waits=tuple(
+                    Wait(comm=str(comm), members=tuple(range(RANKS)), excess_ns=excess)
+                    for comm, excess in track.excess_ns.items()
+                ),
+            )
+        )
+    return views
+
+
+def _iteration(script: Script) -> Iteration:
+    return Iteration(1, script.calls.starts_ns[0], script.now_ns, False, script.calls)
+
+
+def test_time_in_a_receive_is_no_computation() -> None:
+    script = Script()
+    for call in (Call(Op.RECV, 8, 5 * MS, 300 * MS), Call(Op.ALL_REDUCE, 8, 20 * MS, 40 * MS)):
+        script.call(call)
+    script.now_ns += 7 * MS
+    assert compute_ns(_iteration(script)) == 27 * MS
+
+
+def test_calls_without_an_end_give_neither_compute_nor_wait() -> None:
+    script = Script()
+    script.cycle([Call(Op.ALL_REDUCE, 8, 20 * MS, 0)] * 3)
+    records = script.records
+    records["kind"] = Kind.ENQUEUED
+    iteration = Iteration(1, int(records["t_start_ns"][0]), script.now_ns, False, Tokenizer().calls(records))
+    assert compute_ns(iteration) is None
+    assert WaitBaseline().excess_ns(iteration) is None
+
+
+@pytest.mark.parametrize("sampled", [None, 1, 4], ids=["Gloo", "NCCL, all sampled", "NCCL, one cycle in 4"])
+def test_the_straggler_computes_longer_and_the_others_wait(sampled: int | None) -> None:
+    job = Job(RANKS, sampled=sampled)
+    data_parallel(job, 80)
+    data_parallel(job, 40, {SLOW: 1.6})
+    chains = _chains(job)
+    for rank, chain in enumerate(chains):
+        track = chain.track()
+        assert track is not None
+        assert track.compute_ns is not None
+        assert track.healthy_compute_ns == pytest.approx(106 * MS, rel=0.05)
+        grown = 60 * MS if rank == SLOW else 0
+        assert track.compute_ns - track.healthy_compute_ns == pytest.approx(grown, abs=6 * MS)
+        assert track.excess_ns[7] == pytest.approx(60 * MS - grown, abs=6 * MS)
+    assert all(chain.slowdown is not None for chain in chains)
+    found = judge(_views(chains), loss_ns=60 * MS)
+    assert [(verdict.kind, verdict.ranks) for verdict in found] == [("Computation", (SLOW,))]
+
+
+@pytest.mark.parametrize("sampled", [None, 4], ids=["Gloo", "NCCL"])
+def test_a_link_that_became_slow_grows_everybodys_excess(sampled: int | None) -> None:
+    job = Job(RANKS, sampled=sampled)
+    data_parallel(job, 80)
+    for _ in range(40):
+        job.compute(100 * MS)
+        for size in (1 << 20, 1 << 20, 1 << 12):
+            job.meet(Op.ALL_REDUCE, size, [range(RANKS)], 7, lambda _: TRANSFER_NS + 10 * MS)
+            job.compute(2 * MS)
+        job.meet(Op.ALL_REDUCE, 4, [range(RANKS)], 7, lambda _: TRANSFER_NS + 10 * MS)
+        job.end_cycle()
+    found = judge(_views(_chains(job)), loss_ns=40 * MS)
+    assert [(verdict.kind, verdict.ranks) for verdict in found] == [("Communication", (0, 1, 2, 3))]
+
+
+def test_enqueue_times_alone_give_iterations_and_onset_but_no_attribution() -> None:
+    job = Job(RANKS, sampled=10**9)  # only the very first cycle
+    data_parallel(job, 80)
+    data_parallel(job, 40, {SLOW: 1.6})
+    for chain in _chains(job):
+        assert chain.slowdown is not None
+        signals = chain.signals(0, 0)
+        assert signals.iterations > 100
+        assert len(signals.compute_ns) <= 1
+        assert signals.healthy_compute_ns is None
+
+
+def test_the_track_does_not_depend_on_how_the_records_are_split() -> None:
+    job = Job(RANKS, sampled=4)
+    data_parallel(job, 80)
+    assert [chain.track() for chain in _chains(job, 1)] == [chain.track() for chain in _chains(job, 10_000)]
+
+
+def _excess(outside: list[float], healthy: list[float]) -> Excess:
+    return Excess(np.zeros(len(outside)), np.array(outside), np.array(healthy))
+
+
+def test_a_stall_at_one_place_is_told_from_work_that_is_slow_everywhere() -> None:
+    healthy = [40.0, 30.0, 20.0, 10.0]
+    assert _excess([20.0, 15.0, 10.0, 5.0], healthy).stall_share == pytest.approx(0.0)
+    assert _excess([0.0, 0.0, 0.0, 50.0], healthy).stall_share == pytest.approx(0.9)
+    assert _excess([50.0, 0.0], [95.0, 5.0]).stall_share is None  # one gap is all the work there is
+    assert _excess([-1.0, 0.0], [50.0, 50.0]).stall_share is None
