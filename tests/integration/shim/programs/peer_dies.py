@@ -14,3 +14,4 @@ try:
     dist.all_reduce(torch.ones(10))
 except RuntimeError:
     print("RuntimeError", flush=True)
+os._exit(0)  # tearing a broken group down aborts now and then: PyTorch's own doing, 1 in 15 without the shim, too
