@@ -18,7 +18,7 @@ from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, me
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
-from falcon_core.signals.hang import HangDeadline
+from falcon_core.signals.hang import HangDeadline, Pause
 from falcon_core.signals.iteration import Anchor, CycleFollower, Iteration
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import RecordArray
@@ -37,6 +37,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     healthy_compute_ns: int | None = None
     compute_noise: float = 0.0
     slowdown: Slowdown | None = None
+    pauses: list[Pause] = []
 
 
 class _Measured(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ class RankChain:
         self._memory = memory
         self._follower = CycleFollower(memory.anchor if memory else None)
         self._completions = Completions()
-        self._hang = HangDeadline()
+        self._hang = HangDeadline(memory.pauses if memory else ())
         self._locks = 0
         self._reset()
 
@@ -189,6 +190,7 @@ class RankChain:
             healthy_compute_ns=_level_ns(compute),
             compute_noise=compute.noise if compute else 0.0,
             slowdown=self._detector.slowdown,
+            pauses=self._hang.pauses,
         )
 
     def track(self) -> Track | None:
