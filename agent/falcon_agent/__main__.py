@@ -1,4 +1,4 @@
-"""``falcon_agent``: run the sidecar, test a node (burn-in), or look into a ring (inspect)."""
+"""``falcon_agent``: run the sidecar, test a node (burn-in), look into a ring (inspect), keep it (record), replay it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -75,6 +78,45 @@ def _inspect(path: Path) -> int:
     return 0
 
 
+def _record(source: Path, folder: Path, seconds: float | None) -> int:
+    from falcon_agent.recorder import record
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    deadline = None if seconds is None else time.monotonic() + seconds
+    try:
+        recordings = record(
+            source, folder, lambda: not ended.is_set() and (deadline is None or time.monotonic() < deadline)
+        )
+    except OSError as error:
+        print(f"falcon-agent record {source}: {error}", file=sys.stderr)
+        return 1
+    for name, one in recordings.items():
+        print(f"{folder / name}: {one.records} records, {one.lost_records} lost")
+    return 0 if recordings else 1
+
+
+def _replay(paths: list[Path], plot: Path | None) -> int:
+    from falcon_agent.replay import describe, replay
+    from falcon_core.wire.ring import RingFormatError
+
+    try:
+        told = replay(paths)
+    except (OSError, RingFormatError) as error:
+        print(f"falcon-agent replay: {error}", file=sys.stderr)
+        return 1
+    print(describe(told))
+    if plot is not None:
+        try:
+            from falcon_agent.replay_plot import draw
+        except ModuleNotFoundError as error:
+            print(f"falcon-agent replay --plot: {error}: pip install 'falcon-training[plot]'", file=sys.stderr)
+            return 1
+        draw(told, plot)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="falcon_agent", description=__doc__)
     commands = parser.add_subparsers(dest="command")
@@ -85,12 +127,23 @@ def main() -> int:
     test.add_argument("--folder", type=Path, default=Path("/tmp"), help="where the disk is tested")
     look = commands.add_parser("inspect", help="what a ring file says")
     look.add_argument("ring", type=Path)
+    keep = commands.add_parser("record", help="keep what runs through a ring, or all rings of a run directory")
+    keep.add_argument("source", type=Path, help="a ring file or a run directory")
+    keep.add_argument("folder", type=Path, help="where the copies go")
+    keep.add_argument("--seconds", type=float, help="default: until interrupted")
+    again = commands.add_parser("replay", help="run captured rings through the whole chain")
+    again.add_argument("rings", type=Path, nargs="+", help="one file a rank")
+    again.add_argument("--plot", type=Path, help="draw a picture (needs matplotlib)")
     options = parser.parse_args()
     match options.command:
         case "burn-in":
             return _burn_in(options.seconds, options.output, options.folder)
         case "inspect":
             return _inspect(options.ring)
+        case "record":
+            return _record(options.source, options.folder, options.seconds)
+        case "replay":
+            return _replay(options.rings, options.plot)
     return _run()
 
 

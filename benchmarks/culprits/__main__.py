@@ -1,7 +1,31 @@
-"""``python -m benchmarks.culprits``: who is to blame, measured. Prints Markdown tables."""
+"""``python -m benchmarks.culprits [TRIALS]``: who is to blame, measured. Prints Markdown tables.
+
+TRIALS (default 20) is for 64 ranks; 256 ranks get a quarter, 1 024 a tenth of it.
+"""
 
 from __future__ import annotations
 
-from benchmarks.culprits import real_jobs
+import sys
 
-print("\n".join(real_jobs.table()))
+from benchmarks.culprits import confusion, real_jobs
+
+
+def main() -> None:
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    few, fewer = max(1, trials // 4), max(1, trials // 10)
+    tables = (
+        real_jobs.table,
+        lambda: confusion.matrix("64", trials),
+        lambda: confusion.matrix("64", trials, noise=0.10),
+        lambda: confusion.matrix("256", few),
+        lambda: confusion.matrix("1024", fewer),
+        lambda: confusion.links("64", trials),
+        lambda: confusion.links("256", few),
+        lambda: confusion.unseen(trials),
+    )
+    for table in tables:
+        print("\n".join(table()), end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -137,4 +137,6 @@ def _inside_outside(iteration: Iteration) -> Floats | None:
     starts, ends = calls.starts_ns[inside], calls.ends_ns[inside]
     reached = np.maximum.accumulate(ends)
     following = np.append(starts[1:], iteration.end_ns)
-    return np.stack((ends - starts, np.maximum(following - reached, 0))).astype(np.float64)
+    # The calls of one group are timed as one: its first call stands for it.
+    grouped = np.append(False, (starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1]))
+    return np.stack((np.where(grouped, 0, ends - starts), np.maximum(following - reached, 0))).astype(np.float64)

@@ -2,9 +2,9 @@
 
 The host side of such a call says nothing of its duration. In one cycle of N the shim times it with device events and
 writes a second record, COMPLETED, which names the first by (comm, comm_seq): ``t_start_ns`` is when the device began,
-on the host's clock, ``duration_ns`` how long it ran. A cycle all of whose synchronising calls are known is as good as
-one of blocking calls; its length is the host's, since the next cycle's first call need not be sampled, and in a steady
-state both sides advance at one rate.
+on the host's clock, ``duration_ns`` how long it ran. The shim knows no cycles: it samples windows of as many calls as a
+cycle has, so that a window holds each position once, but may begin in one cycle and end in the next. Of such a pair one
+cycle is made. Its length is the host's, since in a steady state both sides advance at one rate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from falcon_core.signals.calls import LOG_CALLS, Calls
+from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Ints
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import Flag, Kind, RecordArray
 
@@ -72,29 +72,45 @@ class Completions:
 
     def resolved(self) -> list[Iteration]:
         """Iterations that can be told now, in device time, oldest first; each is told once."""
-        done = [told for one in self._pending if (told := self._told(one)) is not None]
+        done: list[Iteration] = []
+        pending = list(self._pending)
+        for place, one in enumerate(pending):
+            following = pending[place + 1] if place + 1 < len(pending) else None
+            if (told := self._told(one, following)) is not None:
+                done.append(told)
         if done:
             newest = done[-1].number
-            self._pending = deque((one for one in self._pending if one.number > newest), maxlen=_PENDING_ITERATIONS)
+            self._pending = deque((one for one in pending if one.number > newest), maxlen=_PENDING_ITERATIONS)
             last = int(done[-1].calls.numbers[-1])
             self._times = {number: time for number, time in self._times.items() if number > last}
         return done
 
-    def _told(self, iteration: Iteration) -> Iteration | None:
+    def _told(self, iteration: Iteration, following: Iteration | None) -> Iteration | None:
         calls = iteration.calls
         last = np.flatnonzero(calls.synchronising)[-1:]
         if not last.size or int(calls.numbers[last[0]]) not in self._times:
-            return None
-        times = [self._times.get(number) for number in calls.numbers.tolist()]
-        known = np.array([time is not None for time in times])
+            return None  # a window that ends in this cycle is joined with the one before
+        starts, durations, known = self._device_times(calls)
         if not known[calls.synchronising].all():
-            return None
-        starts = np.array([time[0] if time else 0 for time in times], dtype=np.int64)
-        durations = np.array([time[1] if time else 0 for time in times], dtype=np.int64)
+            if following is None or following.number != iteration.number + 1 or len(following.calls) != len(calls):
+                return None
+            late, late_durations, late_known = self._device_times(following.calls)
+            if not (known | late_known)[calls.synchronising].all():
+                return None
+            starts = np.where(known, starts, late - iteration.duration_ns)
+            durations = np.where(known, durations, late_durations)
+            known |= late_known
         begin = int(starts[known].min())
         starts[~known] = begin
         timed = Calls(calls.tokens, calls.numbers, starts, starts + durations, calls.synchronising, measured=known)
         return msgspec.structs.replace(iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, calls=timed)
+
+    def _device_times(self, calls: Calls) -> tuple[Ints, Ints, Flags]:
+        """Starts, durations, and whether they are known: [n] each."""
+        times = [self._times.get(number) for number in calls.numbers.tolist()]
+        starts = np.array([time[0] if time else 0 for time in times], dtype=np.int64)
+        durations = np.array([time[1] if time else 0 for time in times], dtype=np.int64)
+        return starts, durations, np.array([time is not None for time in times], dtype=np.bool_)
 
 
 def _drop_oldest(known: dict[Key, Value]) -> None:

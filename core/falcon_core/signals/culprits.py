@@ -12,7 +12,9 @@ Waits point away from the one who waits; the culprit is the sink, whom others wa
   communicator that are all slow alike are one finding, the group: their waits for each other were not seen (a captured
   graph, for instance), and a guess at one of them would be no better than that.
 - **Communication.** The last to arrive does not wait, so the smallest excess among all members of a communicator is
-  what its transfer gained. Slow communicators that have one node in common are that node's link.
+  what its transfer gained. Slow communicators that have one node in common are that node's link. A rank that computes
+  slowly also moves data slowly (a process that is stopped half of the time is so inside its collectives as well): the
+  communicators that it is in are not blamed besides, unless they gained much more than it did.
 - **Nothing computed, nobody's transfer grew, and yet ranks wait**: the sink of the wait-for graph. Where its compute
   time is known to be as it was, the link between it and those who wait is suspected, and validation has to judge.
 - **Imbalance.** Ranks that do the same work are equal, but one kind of work takes longer than another (a heavy last
@@ -31,6 +33,7 @@ import msgspec
 SHARE = 0.3  # of the loss: what a culprit accounts for at least
 _ALIKE = 0.5  # members of a group whose own excess is at least this share of the group's largest are slow alike
 _LEAST = 0.05  # of the iteration: less is noise, whatever its share
+_EXPLAINS = 0.5  # a culprit whose own excess is this share of its communicator's explains that, too
 _IMBALANCE = 1.1  # ratio between two kinds of work
 
 
@@ -86,7 +89,14 @@ def judge(views: Sequence[RankView], *, loss_ns: float | None = None, factor: fl
         return found or _imbalance(views)
     floor = max(SHARE * loss_ns, _LEAST * statistics.median([view.iteration_ns for view in views]) if views else 0.0)
     growth = _transfer_growth(views)
-    found = _computation(views, _own_excess(views), floor) + _links(views, growth, floor)
+    own = _own_excess(views)
+    found = _computation(views, own, floor)
+    slow = {rank for verdict in found for rank in verdict.ranks}
+    found += [
+        verdict
+        for verdict in _links(views, growth, floor)
+        if not any(own[rank] >= _EXPLAINS * verdict.excess_ns for rank in slow.intersection(verdict.ranks))
+    ]
     return sorted(found or _sinks(views, growth, floor), key=lambda verdict: -verdict.excess_ns)
 
 
@@ -286,8 +296,10 @@ def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
     iteration_ns = statistics.median([view.iteration_ns for view in views])
     ratio = iteration_ns / max(iteration_ns - worst, 1.0)
     if innocent == sinks:  # they compute as they did: what lies between them and those who wait is slow
-        nearest = {rank for sink in sinks for rank in waiters[sink] if _adjacent(by_rank, rank, sink)}
-        ranks = tuple(sorted(set(sinks) | nearest))
+        pairs = {(sink, rank) for sink in sinks for rank in waiters[sink] if _adjacent(by_rank, rank, sink)}
+        if not pairs:
+            return []  # in a collective that cannot be: the reports are of different moments
+        ranks = tuple(sorted({rank for pair in pairs for rank in pair}))
         return [Verdict(kind="Suspected", ranks=ranks, excess_ns=worst, ratio=ratio)]
     return [Verdict(kind="Computation", ranks=tuple(sinks), excess_ns=worst, ratio=ratio)]
 

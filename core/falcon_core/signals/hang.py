@@ -1,26 +1,49 @@
-"""When silence is a hang: a deadline learned from the job itself.
+"""When silence is a hang, by a deadline learned from the job itself, and who it is that all wait for.
 
-No progress for ``factor`` average iterations (DESIGN §2). Evaluations and checkpoints are silences too: the longest one
-that the job came out of by itself is remembered, and the deadline lies above it. A job with very short iterations gets
-at least MINIMUM_DEADLINE_NS: its first pause must not look like its end.
+No progress for ``factor`` average iterations (DESIGN §2). Evaluations and checkpoints are silences too: those
+that the job came out of by itself are remembered, and the deadline lies above them. They are kept by size class with
+the longest time between two of the class, so that a daily checkpoint is still expected tomorrow, while one pause that
+never came back (a debugger, a suspended machine) is forgotten in the end. A job with very short iterations still gets
+MINIMUM_DEADLINE_NS: its first pause must not look like its end.
+
+Who never arrived: in a hung collective everybody who has entered waits for those who have not. A rank that is behind in
+one communicator may itself be waiting in another, so the culprits are those who are behind and wait nowhere.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import Calls
 
 MINIMUM_DEADLINE_NS = 10_000_000_000
 _PAUSE_MARGIN = 2  # a pause may take this many times the longest one before
+_CLASSES = 64  # size classes: powers of two of ns
+_LEAST_CLASS = 28  # 0.27 s: shorter silences never matter beside MINIMUM_DEADLINE_NS
+_ABSENCES = 4  # a class is forgotten after as many of its longest intervals without one
+_MEMORY_NS = 6 * 3600 * 1_000_000_000  # and not before
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """One size class of silences."""
+
+    longest_ns: int
+    interval_ns: int  # longest time from one to the next
+    last_ns: int  # when the newest one ended, on the clock of the calls
 
 
 class HangDeadline:
-    """Learns how long a rank may be silent."""
+    """Learns how long a rank may be silent. State of constant size."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Sequence[Pause] = ()) -> None:
+        """``pauses``: what an earlier agent learned."""
         self._last_end_ns: int | None = None
-        self._longest_pause_ns = 0
+        self._pauses = {_class_of(pause.longest_ns): pause for pause in pauses}
 
     def feed(self, calls: Calls) -> None:
         """Remember the silences between the ends of these calls and the ones before."""
@@ -28,9 +51,89 @@ class HangDeadline:
             return
         ends = np.maximum.accumulate(calls.ends_ns)
         before = int(ends[0]) if self._last_end_ns is None else self._last_end_ns
-        self._longest_pause_ns = max(self._longest_pause_ns, int(np.diff(ends, prepend=before).max()))
+        silences = np.diff(ends, prepend=before)
+        for place in np.flatnonzero(silences >= 1 << _LEAST_CLASS).tolist():
+            self._remember(int(silences[place]), int(ends[place]))
         self._last_end_ns = max(before, int(ends[-1]))
+
+    def _remember(self, silence_ns: int, end_ns: int) -> None:
+        known = self._pauses.get(_class_of(silence_ns))
+        self._pauses[_class_of(silence_ns)] = Pause(
+            longest_ns=max(silence_ns, known.longest_ns) if known else silence_ns,
+            interval_ns=max(end_ns - known.last_ns, known.interval_ns) if known else 0,
+            last_ns=end_ns,
+        )
+
+    @property
+    def pauses(self) -> list[Pause]:
+        """Those that may come again, the shortest first."""
+        now = self._last_end_ns or 0
+        return [
+            pause
+            for _, pause in sorted(self._pauses.items())
+            if now - pause.last_ns <= max(_MEMORY_NS, _ABSENCES * pause.interval_ns)
+        ]
 
     def deadline_ns(self, iteration_ns: float, factor: float) -> int:
         """Silence for longer than this is a hang; ``iteration_ns`` is the present average."""
-        return int(max(factor * iteration_ns, _PAUSE_MARGIN * self._longest_pause_ns, MINIMUM_DEADLINE_NS))
+        longest = max((pause.longest_ns for pause in self.pauses), default=0)
+        return int(max(factor * iteration_ns, _PAUSE_MARGIN * longest, MINIMUM_DEADLINE_NS))
+
+
+def _class_of(silence_ns: int) -> int:
+    return min(silence_ns.bit_length(), _CLASSES) - 1
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one rank in one communicator: entered (enqueued) and finished (completed on the device)."""
+
+    rank: int
+    comm: str  # job-wide name
+    entered: int
+    finished: int
+
+
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom the job waits for.
+
+    ``NeverArrived``: these ranks did not enter call ``number`` of the communicator, and wait nowhere themselves.
+    ``Transfer``: all members are inside, and nothing moves: the network, or a member's device.
+    ``Deadlock``: each of these ranks waits in one communicator and is awaited in another.
+    """
+
+    kind: Literal["NeverArrived", "Transfer", "Deadlock"]
+    ranks: tuple[int, ...]
+    comm: str
+    number: int  # of the call, from 0
+    waiting: int  # ranks inside that communicator
+
+
+def explain_hang(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> list[Hang]:
+    """What the counts of a job that does not move tell; empty where nobody is inside a call.
+
+    ``members`` by the communicator's name. A member without counts in a communicator has not entered any call of it.
+    Where only finished counts are known (entered = finished), they name who is behind if they differ.
+    """
+    counts: dict[str, dict[int, Progress]] = defaultdict(dict)
+    for one in progress:
+        counts[one.comm][one.rank] = one
+    inside = {one.rank for one in progress if one.entered > one.finished}
+    found: list[Hang] = []
+    mutual: list[Hang] = []
+    for comm, told in sorted(counts.items()):
+        entered = {rank: told[rank].entered if rank in told else 0 for rank in members[comm]}
+        number = max(entered.values()) - 1
+        behind = tuple(sorted(rank for rank, count in entered.items() if count <= number))
+        waiting = sum(one.entered > one.finished for one in told.values())
+        idle = tuple(rank for rank in behind if rank not in inside)
+        if idle:
+            found.append(Hang(kind="NeverArrived", ranks=idle, comm=comm, number=number, waiting=waiting))
+        elif behind:
+            mutual.append(Hang(kind="Deadlock", ranks=behind, comm=comm, number=number, waiting=waiting))
+        elif waiting and all(one.entered > one.finished for one in told.values()):
+            number = min(one.finished for one in told.values())
+            mutual.append(
+                Hang(kind="Transfer", ranks=tuple(sorted(entered)), comm=comm, number=number, waiting=waiting)
+            )
+    stuck = [one for one in mutual if one.kind == "Transfer"]
+    return sorted(found or stuck or mutual, key=lambda one: (-one.waiting, one.comm))

@@ -10,6 +10,7 @@ import itertools
 import math
 import statistics
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, me
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
-from falcon_core.signals.hang import HangDeadline
+from falcon_core.signals.hang import HangDeadline, Pause
 from falcon_core.signals.iteration import Anchor, CycleFollower, Iteration
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import RecordArray
@@ -37,9 +38,12 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     healthy_compute_ns: int | None = None
     compute_noise: float = 0.0
     slowdown: Slowdown | None = None
+    pauses: list[Pause] = []
 
 
-class _Measured(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
+    """One iteration with what is the rank's own in it, ns; None where it cannot be told."""
+
     iteration: Iteration
     compute_ns: int | None
     wait_ns: int | None
@@ -62,7 +66,15 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 class RankChain:
     """Calls → iterations → compute and wait → onset and relief, for one rank in one generation."""
 
-    def __init__(self, detection: Detection, memory: RankMemory | None = None) -> None:
+    def __init__(
+        self,
+        detection: Detection,
+        memory: RankMemory | None = None,
+        observe: Callable[[Measured, Slowdown | None], None] | None = None,
+    ) -> None:
+        """``observe`` is told every iteration, and the slowdown as it is after it: a number that is not above the last
+        one begins anew, because another period was found."""
+        self._observe = observe
         self.last_end_ns: int | None = None  # when the newest call returned
         self._detection = detection
         self._order = CallOrder()
@@ -70,7 +82,7 @@ class RankChain:
         self._memory = memory
         self._follower = CycleFollower(memory.anchor if memory else None)
         self._completions = Completions()
-        self._hang = HangDeadline()
+        self._hang = HangDeadline(memory.pauses if memory else ())
         self._locks = 0
         self._reset()
 
@@ -93,12 +105,12 @@ class RankChain:
                 level = math.log(memory.healthy_compute_ns)
                 self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
         self._waits = WaitBaseline()
-        self._recent: deque[_Measured] = deque(maxlen=RECENT_ITERATIONS)
-        self._sampled: deque[_Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
-        self._unlearned_samples: deque[_Measured] = deque()
+        self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
+        self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
+        self._unlearned_samples: deque[Measured] = deque()
         self._completions.forget()
         self._newest = 0
-        self._unlearned: deque[_Measured] = deque()
+        self._unlearned: deque[Measured] = deque()
 
     def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
         """Take the next records of the ring; True if a slowdown began or ended.
@@ -125,15 +137,17 @@ class RankChain:
                 self._reset()
             self._locks = self._follower.locks
         for iteration in iterations:
-            self._measure(iteration)
+            measured = self._measure(iteration)
+            if self._observe is not None:
+                self._observe(measured, self._detector.slowdown)
         return (had is None) != (self._detector.slowdown is None)
 
-    def _measure(self, iteration: Iteration) -> None:
+    def _measure(self, iteration: Iteration) -> Measured:
         measured = self._attributed(iteration)
         self._recent.append(measured)
         self._newest = iteration.number
         if iteration.interrupted:
-            return
+            return measured
         if measured.compute_ns is None:
             self._completions.wait_for(iteration)
             self._take_samples()
@@ -141,14 +155,15 @@ class RankChain:
         if self._detector.slowdown is not None:
             self._unlearned.clear()
             self._unlearned_samples.clear()
-            return
+            return measured
         self._unlearned.append(measured)
         if len(self._unlearned) > _HEALTHY_DELAY or self._detector.reference is None:
             self._learn(self._unlearned.popleft())
+        return measured
 
-    def _attributed(self, iteration: Iteration) -> _Measured:
+    def _attributed(self, iteration: Iteration) -> Measured:
         own, wait = compute_ns(iteration), self._waits.excess_ns(iteration)
-        return _Measured(iteration, own, wait, self._waits.excess(iteration))
+        return Measured(iteration, own, wait, self._waits.excess(iteration))
 
     def _take_samples(self) -> None:
         """Iterations whose device times have come."""
@@ -160,11 +175,11 @@ class RankChain:
         while self._unlearned_samples and self._is_settled(self._unlearned_samples[0]):
             self._learn(self._unlearned_samples.popleft())
 
-    def _is_settled(self, sample: _Measured) -> bool:
+    def _is_settled(self, sample: Measured) -> bool:
         """Whether a slowdown that includes it would have been found by now."""
         return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
-    def _learn(self, healthy: _Measured) -> None:
+    def _learn(self, healthy: Measured) -> None:
         self._waits.learn(healthy.iteration)
         if not healthy.compute_ns:
             return
@@ -179,6 +194,16 @@ class RankChain:
     def slowdown(self) -> Slowdown | None:
         return self._detector.slowdown
 
+    @property
+    def healthy_ns(self) -> int | None:
+        """The healthy iteration time."""
+        return self._detector.healthy_ns
+
+    @property
+    def period_calls(self) -> int | None:
+        """Calls in an iteration; None while undetermined."""
+        return self._follower.period_calls
+
     def memory(self) -> RankMemory:
         """What the next agent shall know."""
         reference, compute = self._detector.reference, self._healthy_compute
@@ -189,6 +214,7 @@ class RankChain:
             healthy_compute_ns=_level_ns(compute),
             compute_noise=compute.noise if compute else 0.0,
             slowdown=self._detector.slowdown,
+            pauses=self._hang.pauses,
         )
 
     def track(self) -> Track | None:

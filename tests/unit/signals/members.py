@@ -15,13 +15,16 @@ TRANSFER_NS = 2 * MS
 class Job:
     """Ranks that compute and meet in collectives, each on a clock of its own.
 
-    ``sampled``: None records blocking calls (Gloo); n records enqueue times only, and device times of one cycle in n,
-    which come a cycle late (NCCL).
+    ``sampled``: None records blocking calls (Gloo); n records enqueue times only, and device times of one window of
+    ``window`` calls in n, which come a cycle late (NCCL). A window need not begin where a cycle does.
     """
 
-    def __init__(self, ranks: int, *, sampled: int | None = None, seed: int = 0, jitter: float = 0.01) -> None:
+    def __init__(
+        self, ranks: int, *, sampled: int | None = None, window: int = 4, seed: int = 0, jitter: float = 0.01
+    ) -> None:
         self.ranks = ranks
         self._sampled = sampled
+        self._window = window
         self._rng = np.random.default_rng(seed)
         self._jitter = jitter
         self._now = np.full(ranks, 1_000 * MS, dtype=np.int64)
@@ -30,6 +33,7 @@ class Job:
         self._rows: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
         self._late: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
         self._numbers: list[dict[int, int]] = [{} for _ in range(ranks)]
+        self._calls = [0] * ranks
         self._cycle = 0
 
     def compute(self, nanoseconds: int, slowdown: Mapping[int, float] | None = None) -> None:
@@ -67,7 +71,8 @@ class Job:
             self._rows[rank].append(row(Kind.BLOCKING, start, end - start))
             return
         self._rows[rank].append(row(Kind.ENQUEUED, start, 0))
-        if self._cycle % self._sampled == 0:
+        self._calls[rank] += 1
+        if self._calls[rank] // self._window % self._sampled == 0:
             self._late[rank].append(row(Kind.COMPLETED, start, end - start))
 
     def end_cycle(self) -> None:

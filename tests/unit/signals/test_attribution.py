@@ -71,9 +71,12 @@ def test_calls_without_an_end_give_neither_compute_nor_wait() -> None:
     assert WaitBaseline().excess_ns(iteration) is None
 
 
-@pytest.mark.parametrize("sampled", [None, 1, 4], ids=["Gloo", "NCCL, all sampled", "NCCL, one cycle in 4"])
-def test_the_straggler_computes_longer_and_the_others_wait(sampled: int | None) -> None:
+@pytest.mark.parametrize("before", [0, 1, 3], ids=lambda calls: f"{calls} calls before")
+@pytest.mark.parametrize("sampled", [None, 1, 4], ids=["Gloo", "NCCL, all sampled", "NCCL, one window in 4"])
+def test_the_straggler_computes_longer_and_the_others_wait(sampled: int | None, before: int) -> None:
     job = Job(RANKS, sampled=sampled)
+    for _ in range(before):  # windows then begin inside a cycle
+        job.meet(Op.BARRIER, 0, [range(RANKS)], comm=7)
     data_parallel(job, 80)
     data_parallel(job, 40, {SLOW: 1.6})
     chains = _chains(job)

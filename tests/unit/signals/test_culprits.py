@@ -87,6 +87,18 @@ def test_a_transfer_that_grew_for_all_members_is_the_link_though_others_wait_for
     assert found[0].comm == "dp0"
 
 
+def test_a_slow_process_moves_data_slowly_too_and_its_communicator_is_not_blamed_besides() -> None:
+    def views(growth: float) -> list[RankView]:
+        return [
+            view(rank, 135 if rank == 1 else 100, waits=[wait("dp", (0, 1, 2), growth + (0 if rank == 1 else 35))])
+            for rank in range(3)
+        ]
+
+    assert blamed(judge(views(20), loss_ns=55 * MS)) == [("Computation", (1,))]
+    assert blamed(judge(views(120), loss_ns=155 * MS)) == [("Communication", (0, 1, 2))]
+    assert judge([view(0), view(1, waits=[wait("dp", (0, 1), 60)])], loss_ns=60 * MS) == []
+
+
 def test_slow_communicators_that_share_one_node_are_its_link() -> None:
     views = [
         view(rank, node=f"n{rank // 2}", waits=[wait(f"dp{rank % 2}", (rank % 2, rank % 2 + 2), 60)])

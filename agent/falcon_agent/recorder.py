@@ -1,0 +1,97 @@
+"""Keeps what runs through a ring: the same format, with as many slots as there were calls.
+
+A ring forgets; a recording does not, so that a user's complaint can be replayed (``replay``) and become a test. The
+copy is whole at any instant: records are written first, then the header's head. What the recorder itself did not see
+(the ring's writer lapped it) stays a hole in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from falcon_agent.ring_reader import RingReader
+from falcon_core.wire.launch import RINGS_DIR
+from falcon_core.wire.ring import HEADER_BYTES, RECORD_BYTES, RecordArray, RingFormatError, pack_header
+
+POLL_SECONDS = 0.1
+
+
+class Recording:
+    """One ring's copy."""
+
+    def __init__(self, ring: Path, copy: Path) -> None:
+        """Open both; raises OSError, or RingFormatError where ``ring`` is none."""
+        self._reader = RingReader(ring)
+        self._file = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._head = 0
+        self.records = 0
+
+    def poll(self, now_seconds: float) -> None:
+        """Copy what is new."""
+        records = self._reader.read(now_seconds).records
+        if len(records):
+            self._write(records)
+        capacity = 1 << max(10, (max(self._head, 1) - 1).bit_length())
+        header = msgspec.structs.replace(self._reader.header, capacity=capacity, head=self._head)
+        os.pwrite(self._file, pack_header(header), 0)
+
+    def _write(self, records: RecordArray) -> None:
+        numbers = records["seq"].astype(np.int64) - 1
+        for part in np.split(np.arange(len(records)), np.flatnonzero(np.diff(numbers) != 1) + 1):
+            place = HEADER_BYTES + int(numbers[part[0]]) * RECORD_BYTES
+            os.pwrite(self._file, records[part[0] : part[-1] + 1].tobytes(), place)
+        self._head = int(numbers[-1]) + 1
+        self.records += len(records)
+
+    @property
+    def lost_records(self) -> int:
+        """Calls that were overwritten before they could be copied."""
+        return self._reader.lost_records
+
+    def close(self) -> None:
+        self._reader.close()
+        os.close(self._file)
+
+
+def record(source: Path, folder: Path, go_on: Callable[[], bool]) -> dict[str, Recording]:
+    """Copy the ring ``source``, or all rings of a run directory and those that appear, while ``go_on()``; closed.
+
+    A ring whose file disappears has been copied up to its last poll. Files that are no rings are passed over.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    recordings: dict[str, Recording] = {}
+    refused: set[str] = set()
+    while True:
+        last = not go_on()
+        for ring in _rings(source):
+            if ring.name in recordings or ring.name in refused:
+                continue
+            try:
+                recordings[ring.name] = Recording(ring, folder / ring.name)
+            except RingFormatError:
+                refused.add(ring.name)
+            except FileNotFoundError:
+                continue
+        for recording in recordings.values():
+            recording.poll(time.monotonic())
+        if last:
+            break
+        time.sleep(POLL_SECONDS)
+    for recording in recordings.values():
+        recording.close()
+    return recordings
+
+
+def _rings(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    for folder in (source / RINGS_DIR, source):
+        if rings := sorted(folder.glob("*.ring")):
+            return rings
+    return []

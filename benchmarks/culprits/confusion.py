@@ -1,0 +1,140 @@
+"""The confusion matrix: faults put into simulated 3D-parallel jobs, and what the comparison of the ranks says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from benchmarks.culprits.parallel import GPUS_PER_NODE, HEALTHY_CYCLES, SLOW_CYCLES, Fault, FaultName, Shape, Simulation
+from falcon_core.signals.culprits import Verdict, judge
+from falcon_core.signals.transfers import match, slow_links
+
+SHAPES = {"64": Shape(4, 4, 4), "256": Shape(4, 8, 8), "1024": Shape(8, 16, 8)}
+SINGLE: tuple[FaultName, ...] = (
+    "slow GPU",
+    "node contention",
+    "late data",
+    "slow TP link",
+    "slow DP link",
+    "slow PP link",
+    "more work",
+)
+DOUBLE: tuple[tuple[FaultName, FaultName], ...] = (
+    ("slow GPU", "slow GPU"),
+    ("slow GPU", "slow DP link"),
+    ("node contention", "slow TP link"),
+)
+
+
+class Component(msgspec.Struct, frozen=True):
+    """What is broken: a kind and the ranks."""
+
+    kind: str
+    ranks: tuple[int, ...]
+
+
+def truth(fault: Fault, shape: Shape) -> Component | None:
+    """None where nothing is to be blamed."""
+    rank = fault.rank
+    match fault.name:
+        case "slow GPU" | "late data":
+            return Component(fault.name, (rank,))
+        case "node contention":
+            first = rank // GPUS_PER_NODE * GPUS_PER_NODE
+            return Component(fault.name, tuple(range(first, first + GPUS_PER_NODE)))
+        case "slow TP link":
+            return Component(fault.name, shape.tensor_group(rank))
+        case "slow DP link":
+            return Component(fault.name, shape.data_group(rank))
+        case "slow PP link":
+            return Component(fault.name, (rank, rank + shape.data * shape.tensor))
+        case _:
+            return None
+
+
+def told(verdict: Verdict) -> Component:
+    """A verdict in the same words."""
+    match verdict.kind:
+        case "Computation" if verdict.node:
+            kind = "node contention"
+        case "Computation" if len(verdict.ranks) > 1:
+            kind = "group"
+        case "Computation":
+            kind = "late data" if verdict.stalled else "slow GPU"
+        case "Communication":
+            kind = f"slow {verdict.comm[:2].upper()} link"
+        case _:
+            kind = "slow PP link" if verdict.kind == "Suspected" else verdict.kind
+    return Component(kind, verdict.ranks)
+
+
+def place(name: FaultName, shape: Shape, rng: np.random.Generator) -> Fault:
+    """A fault somewhere: data are loaded by the first stage; a pipeline link begins before the last."""
+    per_stage = shape.data * shape.tensor
+    last = {"late data": per_stage, "slow PP link": shape.world - per_stage}.get(name, shape.world)
+    return Fault(name, int(rng.integers(last)), degree=float(rng.uniform(1.3, 2.0)))
+
+
+def trial(
+    names: tuple[FaultName, ...], shape: Shape, seed: int, noise: float = 0.03, hidden: frozenset[int] = frozenset()
+) -> tuple[list[Component], list[Component], Simulation]:
+    """The truth, the verdicts, and the job."""
+    rng = np.random.default_rng([seed, shape.world, len(names), SINGLE.index(names[0])])
+    faults = tuple(place(name, shape, rng) for name in names)
+    job = Simulation(shape, seed, noise)
+    job.run(HEALTHY_CYCLES)
+    job.run(SLOW_CYCLES + 1, faults)
+    views, loss = job.views(hidden)
+    truths = [component for fault in faults if (component := truth(fault, shape)) is not None]
+    return truths, [told(verdict) for verdict in judge(views, loss_ns=max(loss, 1.0))], job
+
+
+def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
+    """Rows: what was wrong. Columns: what was said of it; right: exactly the components, with their kinds."""
+    shape = SHAPES[size]
+    columns = [*SINGLE[:-1], "group", "nobody"]
+    lines = [
+        f"| {size} ranks (pp {shape.pipeline}, dp {shape.data}, tp {shape.tensor}), noise {noise:.0%} | "
+        + " | ".join(columns)
+        + " | right component | right kind, nothing else |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    for names in [*((name,) for name in SINGLE), *DOUBLE]:
+        said: Counter[str] = Counter()
+        components = exact = 0
+        for seed in range(seeds):
+            truths, found, _ = trial(names, shape, seed, noise)
+            said.update([one.kind for one in found] or ["nobody"])
+            components += {one.ranks for one in truths} <= {one.ranks for one in found}
+            exact += set(truths) == set(found)
+        cells = [str(said[column] or "") for column in columns]
+        lines.append(f"| {' + '.join(names)} | {' | '.join(cells)} | {components}/{seeds} | {exact}/{seeds} |")
+    return lines
+
+
+def unseen(seeds: int) -> list[str]:
+    """A slow GPU whose tensor-parallel calls nobody sees (a captured graph): its group is the right answer."""
+    shape = SHAPES["64"]
+    right = 0
+    for seed in range(seeds):
+        truths, found, _ = trial(("slow GPU",), shape, seed, hidden=frozenset({1}))
+        right += [one.ranks for one in found] == [shape.tensor_group(truths[0].ranks[0])]
+    return [f"Slow GPU, tensor-parallel calls unseen, 64 ranks: its tensor-parallel group named in {right}/{seeds}."]
+
+
+def links(size: str, seeds: int) -> list[str]:
+    """Profile mode on the same jobs: which communicators' transfers are called slow."""
+    shape = SHAPES[size]
+    lines = [f"| profile mode, {size} ranks | right link, alone | nothing called slow | wrong |", "|---|---|---|---|"]
+    names: tuple[FaultName, ...] = ("slow TP link", "slow DP link", "slow GPU", "node contention", "more work")
+    for name in names:
+        right = silent = 0
+        for seed in range(seeds):
+            truths, _, job = trial((name,), shape, seed)
+            found = {link.members for link in slow_links(match(*job.profile()))}
+            right += "link" in name and found == {truths[0].ranks}
+            silent += not found
+        lines.append(f"| {name} | {right if 'link' in name else ''} | {silent} | {seeds - right - silent} |")
+    return lines
