@@ -129,7 +129,9 @@ class CycleFollower:
             self.iterations = 0
         self._anchor = None
         self._period = period
-        self._cycle = log.view(begins, begins + lag).tokens.copy()
+        cycle = log.view(begins, begins + lag).tokens.copy() if period.cycle is None else period.cycle
+        shift = begins - (log.base + period.first)
+        self._cycle = np.roll(cycle, -(shift % lag)) if period.cycle is not None else cycle
         self._start = self._cursor = begins
         self._broken = None
         self._strays.clear()
