@@ -1,8 +1,8 @@
-"""Streams of calls of jobs that do not exist, one rank each, with the true period. NCCL-shaped: a call has no duration."""
+"""Streams of calls of jobs that do not exist, one rank each; shaped like NCCL's: a call ends when it is enqueued."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -120,6 +120,3 @@ def _tokens(kinds: Sequence[Kind]) -> Ints:
     names: dict[tuple[Op, int], int] = {}
     tokens: Ints = np.array([names.setdefault((kind.op, kind.size), len(names)) for kind in kinds], dtype=np.int64)
     return tokens
-
-
-Find = Callable[[Calls], int | None]

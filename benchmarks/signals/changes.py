@@ -80,7 +80,9 @@ def healthy_table(seeds: int, lengths: Iterable[int] = HEALTHY_LENGTHS) -> str:
     lengths = tuple(lengths)
     rows = []
     for name in HEALTHY:
-        counts = [[false_reports(detector, name, length, seeds) for length in lengths] for detector in DETECTORS.values()]
+        counts = [
+            [false_reports(detector, name, length, seeds) for length in lengths] for detector in DETECTORS.values()
+        ]
         rows.append([name, *(" / ".join(map(str, one)) for one in counts)])
     head = f"False reports in {seeds} healthy series each, n = {' / '.join(map(str, lengths))}"
     return table([head, *DETECTORS], rows)

@@ -39,9 +39,7 @@ Detector = Callable[[Times], list[Report]]
 def shipped(times: Times) -> list[Report]:
     """What an agent runs, at the default settings; all numbers are 0-based iterations."""
     defaults = Detection()
-    detector = ChangeDetector(
-        verify_percent=defaults.verify_percent, consecutive=defaults.consecutive_iterations
-    )
+    detector = ChangeDetector(verify_percent=defaults.verify_percent, consecutive=defaults.consecutive_iterations)
     reports: list[Report] = []
     for at, seconds in enumerate((times * SECOND_NS).astype(np.int64).tolist()):
         if not detector.feed(at, at, seconds):

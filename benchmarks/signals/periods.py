@@ -15,7 +15,7 @@ from falcon_core.signals.calls import Calls
 from falcon_core.signals.iteration import CycleFollower
 
 _ACF_SHARE = 0.95  # FALCON §4.2
-_BATCHES = 97  # calls a poll
+_BATCHES = 49  # calls a poll
 _CYCLES = 12
 _LEAST = 1_200  # calls of a stream
 

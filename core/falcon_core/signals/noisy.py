@@ -21,8 +21,10 @@ _LEAST_SAME = 0.8  # share of the calls that recur
 _LEAST_BREAKS = 24
 _LEAST_SUBSTITUTIONS = 0.75  # share of the breaks
 _CANDIDATES = 48
+_ABOUT_BEST = 0.08
 _PROJECTIONS = 6
 _CHANCE = 1e-4  # that breaks without order look like those of a longer cycle
+_DEVIATIONS = 3.0  # by which a lag must recur better than one that it is a multiple of
 _SEED = 20_070
 
 
@@ -32,15 +34,19 @@ def noisy_lag(tokens: Ints) -> int | None:
     count = tokens.shape[0]
     if count < _LEAST_BREAKS + _LEAST_CYCLES:
         return None
-    lags = [lag for lag in _candidates(tokens) if _same(tokens, lag).mean() >= _LEAST_SAME]
+    shares = {lag: 1.0 - float(_same(tokens, lag).mean()) for lag in _candidates(tokens)}
+    lags = [lag for lag, share in shares.items() if share <= 1 - _LEAST_SAME]
     for lag in lags:
         breaks = ~_same(tokens, lag)
-        number = int(breaks.sum())
-        if number < _LEAST_BREAKS or _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
+        if _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
             continue
         if any(_has_order(breaks, longer) for longer in lags if longer > lag):
             continue
-        return lag
+        by_chance = _DEVIATIONS * math.sqrt(max(shares[lag], 1 / count) / count)
+        as_good = any(
+            lag % shorter == 0 and shares[shorter] <= shares[lag] + by_chance for shorter in lags if shorter < lag
+        )
+        return None if as_good or int(breaks.sum()) < _LEAST_BREAKS else lag
     return None
 
 
@@ -68,16 +74,18 @@ def _candidates(tokens: Ints) -> list[int]:
         recurrence += np.fft.ifft(spectrum * spectrum.conj()).real[: longest + 1]
     recurrence /= _PROJECTIONS * (count - np.arange(longest + 1))
     recurrence[:2] = -1.0
-    best = np.argsort(recurrence)[-min(_CANDIDATES, longest) :]
-    return [int(lag) for lag in np.sort(best[recurrence[best] > 0])]
+    best = np.argsort(recurrence)[-_CANDIDATES:]
+    shortest = np.flatnonzero(recurrence >= recurrence.max() - _ABOUT_BEST)[:_CANDIDATES]
+    lags = np.union1d(best, shortest)  # multiples of the true lag are many, and as good
+    return [int(lag) for lag in lags[recurrence[lags] > 0]]
 
 
 def _substituted(tokens: Ints, lag: int) -> float:
-    """Of the calls that differ from both neighbours at this lag or from one, the share that is a substitution's."""
+    """Of the breaks (each is a call's left one and another's right one), the share that substitutions explain."""
     before, middle, after = tokens[: -2 * lag], tokens[lag:-lag], tokens[2 * lag :]
     left, right = before != middle, middle != after
     alone = left & right & (before == after)
-    breaks = int(left.sum() + right.sum())
+    breaks = (int(left.sum()) + int(right.sum())) / 2
     return 2 * int(alone.sum()) / breaks if breaks else 0.0
 
 

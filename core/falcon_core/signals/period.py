@@ -53,11 +53,12 @@ class Period(msgspec.Struct, frozen=True):
     cycle: Ints | None = None  # the tokens that are usual from ``first`` on: [calls]; None where all cycles are alike
 
 
-def find_period(calls: Calls) -> Period | None:
-    """The period of the newest calls; None where nothing can tell."""
+def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
+    """The period of the newest calls; None where nothing can tell. Without ``noisy``, of an exact run alone."""
     if len(calls) < EVIDENCE_CALLS_ONE_TOKEN:
         return None
-    return _exact(calls) or _noisy(calls)
+    found = _exact(calls)
+    return _noisy(calls) if found is None and noisy else found
 
 
 def _exact(calls: Calls) -> Period | None:
@@ -80,7 +81,8 @@ def _exact(calls: Calls) -> Period | None:
             if found is not None:
                 return found
         elif _is_evident(calls.cut(first, count), lag) and not _is_fragment(calls, lag, run):
-            return Period(lag, first)
+            iterations_and_extras = any(_are_iterations(calls.cut(first, count), lag, one) for one, _ in primitive)
+            return None if iterations_and_extras else Period(lag, first)
         primitive.append((lag, run))
     return None
 
@@ -153,6 +155,17 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     within = sum(end - begin + lag for begin, end in earlier) + run + lag
     extra = tokens.shape[0] - (earlier[0][0] - lag) - within
     return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
+
+
+def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
+    """Whether a cycle is mostly one of ``shorter`` calls that is an iteration itself, and a few extra calls."""
+    calls = run.cut(len(run) - REPETITIONS * lag, len(run))
+    begins, ends = _runs(calls.tokens, shorter)
+    within = int((ends - begins + shorter).sum())
+    if within < (1 - _EXTRA_SHARE) * len(calls):
+        return False
+    longest = int((ends - begins).argmax())
+    return _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter)
 
 
 def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:
