@@ -12,12 +12,13 @@ number of run lengths held is bounded: the cost of a sample does not depend on t
 
 from __future__ import annotations
 
+import functools
 import math
 
 import msgspec
 import numpy as np
 
-from falcon_core.signals.calls import Floats
+from falcon_core.signals.calls import Floats, Ints
 
 
 class Prior(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,30 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 1.0
 
 
-_TABLED_LENGTHS = 16  # run lengths below it have an exact normaliser, longer ones Stirling's series
+LONGEST_RUN = 4096  # longer runs count as this one, and forget what is older
+_MASS, _MEAN, _RATE, _LOG_RATE = range(4)  # rows of the state, one column a run length
+_NORM, _SHAPE, _GAIN, _GROWTH = range(4)  # rows of the table, one column a run length
+
+
+@functools.lru_cache(maxsize=8)
+def _table(prior: Prior, lengths: int) -> Floats:
+    """What depends on the run length alone: [4, ``lengths``]; shared by all that have the same prior.
+
+    ``norm`` is the logarithm of the Student-t's factor without its rate, ``gain`` the share of a deviation by which the
+    mean follows, ``growth`` the share of a deviation's square that the rate takes up.
+    """
+    weights = prior.weight + np.arange(lengths)
+    shapes = prior.shape + 0.5 * np.arange(lengths)
+    norms = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in shapes.tolist()])
+    table: Floats = np.stack(
+        (
+            norms + 0.5 * np.log(weights / (weights + 1.0)),
+            shapes,
+            1.0 / (weights + 1.0),
+            0.5 * weights / (weights + 1.0),
+        )
+    )
+    return table
 
 
 class RunLengthPosterior:
@@ -43,53 +67,97 @@ class RunLengthPosterior:
         self._prior = prior
         self._hazard = hazard
         self._most = most
-        self.lengths = np.zeros(1, dtype=np.int64)
-        self.masses: Floats = np.ones(1)
-        self._means: Floats = np.array([prior.mean])
-        self._rates: Floats = np.array([prior.rate])
-        shapes = [prior.shape + 0.5 * length for length in range(_TABLED_LENGTHS)]
-        self._short_norms: Floats = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in shapes])
+        self._count = 1
+        capacity = most + 1 if most > 0 else 64
+        self._state: Floats = np.zeros((4, capacity))
+        self._lengths: Ints = np.zeros(capacity, dtype=np.int64)
+        self._fresh = (hazard, prior.mean, prior.rate, math.log(prior.rate))
+        self._state[:, 0] = (1.0, *self._fresh[1:])
+        self._table = _table(prior, LONGEST_RUN + 1)
 
-    def update(self, sample: float) -> None:
-        """Take one sample."""
-        prior = self._prior
-        weights: Floats = prior.weight + self.lengths.astype(np.float64)
-        deviations = sample - self._means
-        growths = deviations * deviations / (weights + 1.0)
-        joint: Floats = self.masses * np.exp(self._log_predictive(weights, growths))
-        joint *= (1.0 - self._hazard) / joint.sum()
-        self.masses = np.concatenate(((self._hazard,), joint))
-        self._means = np.concatenate(((prior.mean,), self._means + deviations / (weights + 1.0)))
-        self._rates = np.concatenate(((prior.rate,), self._rates + 0.5 * weights * growths))
-        self.lengths = np.concatenate(((0,), self.lengths + 1))
-        if 0 < self._most < self.masses.shape[0]:
-            self._prune()
+    @property
+    def lengths(self) -> Ints:
+        """Run lengths held, ascending: [n]. Valid until the next update."""
+        return self._lengths[: self._count]
 
-    def _log_predictive(self, weights: Floats, growths: Floats) -> Floats:
-        """Student-t with 2·shape degrees of freedom and squared scale rate·(weight + 1)/(shape·weight), but a constant.
+    @property
+    def masses(self) -> Floats:
+        """Their probabilities: [n]. Valid until the next update."""
+        return self._state[_MASS, : self._count]
 
-        ``growths`` are deviation²/(weight + 1). The largest is 0: far outliers must not underflow all at once.
-        """
-        shapes = self._prior.shape + 0.5 * self.lengths
-        norms = 0.5 * np.log(shapes) - 0.125 / shapes + 1.0 / (192.0 * shapes**3)
-        short = int(np.searchsorted(self.lengths, _TABLED_LENGTHS))
-        norms[:short] = self._short_norms[self.lengths[:short]]
-        log_density: Floats = (
-            norms
-            - 0.5 * np.log(self._rates * (weights + 1.0) / weights)
-            - (shapes + 0.5) * np.log1p(0.5 * weights * growths / self._rates)
-        )
-        log_density -= log_density.max()
-        return log_density
-
-    def _prune(self) -> None:
-        """Keep three quarters of ``most``, so that the choice is not made anew at each sample."""
-        kept = np.sort(np.argpartition(self.masses, -(3 * self._most // 4))[-(3 * self._most // 4) :])
-        if kept[0] != 0:  # the hypothesis of a change stands whatever its mass
-            kept[0] = 0
-        self.masses = self.masses[kept] / self.masses[kept].sum()
-        self._means, self._rates, self.lengths = self._means[kept], self._rates[kept], self.lengths[kept]
+    @property
+    def most_probable(self) -> int:
+        """The run length with the greatest mass."""
+        return int(self._lengths[int(self._state[_MASS, : self._count].argmax())])
 
     def short(self, width: int) -> float:
         """P(r ≤ ``width``)."""
-        return float(self.masses[: int(np.searchsorted(self.lengths, width, side="right"))].sum())
+        return float(self.masses[: int(self.lengths.searchsorted(width, side="right"))].sum())
+
+    def update(self, sample: float) -> Floats:
+        """Take one sample; returns its log predictive densities for the run lengths held before: [n].
+
+        They lack a common constant; the largest is 0, so that far outliers do not underflow all at once.
+        """
+        count = self._count
+        self._make_room(count)
+        norm, shape, gain, growth = self._table.take(self._lengths[:count], axis=1)
+        masses, means, rates, logs = self._state[:, :count]
+        deviations = sample - means
+        new_means = deviations * gain
+        new_means += means
+        deviations *= deviations
+        deviations *= growth
+        deviations += rates
+        new_logs = np.log(deviations)
+        density: Floats = shape * (logs - new_logs)
+        density -= 0.5 * new_logs
+        density += norm
+        density -= density[density.argmax()]
+        likelihood = np.exp(density)
+        state = self._state
+        state[_MASS, 1 : count + 1] = likelihood * masses * ((1.0 - self._hazard) / float(likelihood.dot(masses)))
+        state[_MEAN, 1 : count + 1] = new_means
+        state[_RATE, 1 : count + 1] = deviations
+        state[_LOG_RATE, 1 : count + 1] = new_logs
+        state[:, 0] = self._fresh
+        self._lengths[1 : count + 1] = self._lengths[:count] + 1
+        self._count = count + 1
+        if self._most > 0:
+            self._bound(count)
+        return density
+
+    def _make_room(self, count: int) -> None:
+        """One more column; without a bound on the run lengths, a longer table, too."""
+        if count < self._lengths.shape[0]:
+            return
+        self._state = np.concatenate((self._state, np.zeros_like(self._state)), axis=1)
+        self._lengths = np.concatenate((self._lengths, np.zeros_like(self._lengths)))
+        if self._lengths.shape[0] > self._table.shape[1]:
+            self._table = _table(self._prior, self._lengths.shape[0])
+
+    def _bound(self, last: int) -> None:
+        """Keep the longest run within the table, and no more run lengths than wanted."""
+        if self._lengths[last] > LONGEST_RUN:
+            shape = self._table[_SHAPE, LONGEST_RUN]
+            self._lengths[last] = LONGEST_RUN
+            self._state[_RATE, last] *= shape / (shape + 0.5)
+            self._state[_LOG_RATE, last] = math.log(self._state[_RATE, last])
+            if self._lengths[last - 1] == LONGEST_RUN:  # two of them are one hypothesis now
+                heavier = last if self._state[_MASS, last] >= self._state[_MASS, last - 1] else last - 1
+                both = float(self._state[_MASS, last - 1 : last + 1].sum())
+                self._state[:, last - 1] = self._state[:, heavier]
+                self._state[_MASS, last - 1] = both
+                self._count -= 1
+        if self._count > self._most:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Keep three quarters of ``most``, so that the choice is not made anew at each sample."""
+        wanted = 3 * self._most // 4
+        kept = np.sort(np.argpartition(self.masses, -wanted)[-wanted:])
+        kept[0] = 0  # the hypothesis of a change stands whatever its mass
+        self._state[:, :wanted] = self._state[:, kept]
+        self._lengths[:wanted] = self._lengths[kept]
+        self._state[_MASS, :wanted] /= self._state[_MASS, :wanted].sum()
+        self._count = wanted

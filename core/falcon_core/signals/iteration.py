@@ -14,11 +14,15 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from falcon_core.signals.alignment import exact_alignment, usual_alignment
 from falcon_core.signals.calls import CallLog, Calls, Ints
 from falcon_core.signals.period import EVIDENCE_CALLS, REPETITIONS, Period, find_period
 
 _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
+_FITTING_CALLS = 8  # after a call that differs, if it is to stop nothing
 _LOST_CALLS = 64  # after as many calls, and four cycles, without a fit another period may be found
+_STRETCH = 1024  # calls looked at in one go
+_NOISY_GROWTH = 0.25
 _SEARCH_GROWTH = 0.02  # the log grows by this share between two searches
 _STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
 _FIRST_REVIEW = 16  # cycles after which a period is reviewed; then at each doubling, and after interruptions
@@ -56,11 +60,13 @@ class CycleFollower:
         self._anchor = anchor
         self._period: Period | None = None
         self._next_search = 0
+        self._next_noisy = 0
         self._cycle: Ints = np.empty(0, dtype=np.int64)
         self._start = 0  # index of the present cycle's first call
         self._cursor = 0  # index of the next call to compare
         self._broken: int | None = None  # index of the first call that did not fit
         self._resume_from = 0  # smallest index from which the cycle may go on
+        self._usual_from = 0  # smallest index from which it may go on with single calls that differ
         self._strays: list[int] = []  # positions of the longest gap in the newest cycles
         self._cycles_to_review = 0
         self._cycles = 0  # since the lock
@@ -81,10 +87,16 @@ class CycleFollower:
 
     def feed(self, calls: Calls) -> list[Iteration]:
         """Append calls; returns the iterations complete by now, which begin anew whenever ``locks`` has grown."""
-        self._log.append(calls)
         done: list[Iteration] = []
-        while self._step(done):
-            pass
+        at = 0
+        while at < len(calls):
+            # a search sees what came by then and no more: the answer must not depend on how the calls are split
+            ahead = self._next_search - self._log.end if self.period_calls is None else _STRETCH
+            fresh = calls.cut(at, at + max(1, min(ahead, _STRETCH)))
+            at += len(fresh)
+            self._log.append(fresh)
+            while self._step(done):
+                pass
         return done
 
     def _step(self, done: list[Iteration]) -> bool:
@@ -113,7 +125,11 @@ class CycleFollower:
 
     def _review(self, done: list[Iteration]) -> bool:
         """Lock to what the calls show now, if it is another period than before."""
-        found = find_period(self._log.view(self._log.base, self._log.end))
+        log = self._log
+        noisy = log.end >= self._next_noisy
+        if noisy:
+            self._next_noisy = log.end + max(1, int((log.end - log.base) * _NOISY_GROWTH))
+        found = find_period(log.view(log.base, log.end), noisy=noisy)
         if found is None or (self._period is not None and found.calls == self._period.calls):
             return False
         self._lock(found, done)
@@ -129,7 +145,9 @@ class CycleFollower:
             self.iterations = 0
         self._anchor = None
         self._period = period
-        self._cycle = log.view(begins, begins + lag).tokens.copy()
+        cycle = log.view(begins, begins + lag).tokens.copy() if period.cycle is None else period.cycle
+        shift = begins - (log.base + period.first)
+        self._cycle = np.roll(cycle, -(shift % lag)) if period.cycle is not None else cycle
         self._start = self._cursor = begins
         self._broken = None
         self._strays.clear()
@@ -160,15 +178,34 @@ class CycleFollower:
         fresh = log.view(self._cursor, log.end).tokens
         expected = self._cycle[(self._cursor - self._start + np.arange(fresh.shape[0])) % lag]
         differs = np.flatnonzero(fresh != expected)
-        self._cursor += int(differs[0]) if differs.size else fresh.shape[0]
+        place, waits = self._first_break(differs, fresh.shape[0])
+        self._cursor += place
         while self._start + lag < self._cursor:
             self._complete(done, self._start + lag, interrupted=False)
             if self._reviewed(done) or self._rephased():
                 return True
-        if differs.size:
-            self._broken = self._resume_from = self._cursor
+        if place < fresh.shape[0] and not waits:
+            self._broken = self._resume_from = self._usual_from = self._cursor
             return True
         return False
+
+    def _first_break(self, differs: Ints, count: int) -> tuple[int, bool]:
+        """The first of ``count`` calls with which the cycle stops; ``count`` if it goes on. True: too early to say.
+
+        A call that differs between others that fit is one of another size, and stops nothing.
+        """
+        least = _FITTING_CALLS - self._tolerates_noise
+        for place in differs.tolist():
+            following = differs[(differs > place) & (differs <= place + _FITTING_CALLS)].shape[0]
+            if _FITTING_CALLS - following < least:
+                return place, False
+            if place + _FITTING_CALLS >= count:
+                return place, True
+        return count, False
+
+    @property
+    def _tolerates_noise(self) -> bool:
+        return self._period is not None and self._period.cycle is not None
 
     def _complete(self, done: list[Iteration], next_start: int, *, interrupted: bool) -> None:
         """One more iteration, from the present start to ``next_start``."""
@@ -198,15 +235,17 @@ class CycleFollower:
         log, lag = self._log, len(self._cycle)
         width = max(lag, _RESUME_CALLS)
         begin = max(self._resume_from, log.base)
-        tokens = log.view(begin, log.end).tokens
-        ring = np.resize(self._cycle, lag + width)
-        for at in range(tokens.shape[0] - width + 1):
-            for position in np.flatnonzero(self._cycle == tokens[at]).tolist():
-                if np.array_equal(tokens[at : at + width], ring[position : position + width]):
-                    self._interrupted(done, begin + at + (lag - position) % lag)
-                    return True
-        self._resume_from = max(begin, log.end - width + 1)
-        return False
+        found = exact_alignment(log.view(begin, log.end).tokens, self._cycle, width)
+        if found is None and self._tolerates_noise:
+            while found is None and self._usual_from + 2 * width <= log.end:
+                begin = max(self._usual_from, log.base)
+                found = usual_alignment(log.view(begin, begin + 2 * width).tokens, self._cycle)
+                self._usual_from = begin + width
+        if found is None:
+            self._resume_from = max(begin, log.end - width + 1)
+            return False
+        self._interrupted(done, begin + found.index + (lag - found.position) % lag)
+        return True
 
     def _interrupted(self, done: list[Iteration], next_start: int) -> None:
         """The iteration that was interrupted ends at ``next_start``; a cycle that is cut often may be a part of one."""

@@ -4,15 +4,17 @@ The period is the smallest lag at which *every* token recurs. Equality is exact 
 call: a share of equal tokens, or a centred autocorrelation, is satisfied by a lag at which only the frequent tokens
 recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leave open is settled by these rules:
 
-- *Evidence.* A run must span three cycles and a number of calls. A cycle that is unlikely to be an iteration (faster
-  than PLAUSIBLE_ITERATION_NS, or without any synchronising collective) must show more of them: it is rather a layer or
-  a micro-batch of an iteration whose rare calls have not been seen yet.
+- *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
+  (faster than PLAUSIBLE_ITERATION_NS, or without any synchronising collective) must show more of them: it is rather a
+  layer or a micro-batch of an iteration whose rare calls have not been seen yet.
+- *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
 - *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
   probably be broken too, and the true period is longer. Except where the other calls are few between plausible
   iterations: those are an evaluation or a checkpoint's barrier, and are extra.
 - *One token only.* Equal tokens tell nothing; the gaps between them may: several equal gradient buckets come in
   a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
   long gaps make up a good part of the time; otherwise each call is an iteration.
+- *Flipped tokens.* Where no exact run is long enough, single calls may differ from cycle to cycle; see ``noisy``.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import Calls, Flags, Floats, Ints
+from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
 REPETITIONS = 3
 EVIDENCE_CALLS = 24
 EVIDENCE_CALLS_ONE_TOKEN = 8
 EVIDENCE_CALLS_IMPLAUSIBLE = 256
+EVIDENCE_NS = 1_000_000_000
+EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
+_NEWEST_CYCLES = 32  # whose calls tell whether a cycle is plausible
 _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
 _GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
@@ -44,30 +50,53 @@ class Period(msgspec.Struct, frozen=True):
     calls: int
     first: int
     by_gaps: bool = False  # one token only: the phase is in the gaps
+    cycle: Ints | None = None  # the tokens that are usual from ``first`` on: [calls]; None where all cycles are alike
 
 
-def find_period(calls: Calls) -> Period | None:
-    """The period of the newest calls; None where nothing can tell."""
+def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
+    """The period of the newest calls; None where nothing can tell. Without ``noisy``, of an exact run alone."""
+    if len(calls) < EVIDENCE_CALLS_ONE_TOKEN:
+        return None
+    found = _exact(calls)
+    return _noisy(calls) if found is None and noisy else found
+
+
+def _exact(calls: Calls) -> Period | None:
+    """The period of an unbroken run that reaches to the newest call."""
     tokens = calls.tokens
     count = len(calls)
-    if count < EVIDENCE_CALLS_ONE_TOKEN:
-        return None
     same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them says nothing
+    primitive: list[tuple[int, int]] = []  # lags that recur, but not for long enough, and their runs
     for lag in _candidates(tokens):
-        if 1 < lag < same:
+        if 1 < lag < same or any(lag % shorter == 0 and lag <= run for shorter, run in primitive):
             continue
         run = _newest_run(tokens, lag)
         first = count - run - lag
         if run < (REPETITIONS - 1) * lag:
+            if run >= lag:
+                primitive.append((lag, run))
             continue
         if lag == 1:
             found = _one_token(calls, first)
             if found is not None:
                 return found
-            continue
-        if run + lag >= _evidence(calls.cut(first, count), lag) and not _is_fragment(calls, lag, run):
-            return Period(lag, first)
+        elif _is_evident(calls.cut(first, count), lag) and not _is_fragment(calls, lag, run):
+            iterations_and_extras = any(_are_iterations(calls.cut(first, count), lag, one) for one, _ in primitive)
+            return None if iterations_and_extras else Period(lag, first)
+        primitive.append((lag, run))
     return None
+
+
+def _noisy(calls: Calls) -> Period | None:
+    """The period of calls of which single ones differ from cycle to cycle."""
+    lag = noisy_lag(calls.tokens)
+    if lag is None:
+        return None
+    first = repeats_from(calls.tokens, lag)
+    run = calls.cut(first, len(calls))
+    if len(run) < REPETITIONS * lag or not _is_evident(run, lag):
+        return None
+    return Period(lag, first, cycle=usual_cycle(run.tokens, lag))
 
 
 def _candidates(tokens: Ints) -> list[int]:
@@ -96,12 +125,17 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 def _plausible(run: Calls, lag: int) -> bool:
     """Whether the cycle that this run repeats could be a training iteration."""
     synchronises = bool(run.synchronising[-lag:].any())
-    newest = run.starts_ns[-(EVIDENCE_CALLS_IMPLAUSIBLE + lag) :]
+    newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
     return synchronises and float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
 
 
-def _evidence(run: Calls, lag: int) -> int:
-    return EVIDENCE_CALLS if _plausible(run, lag) else EVIDENCE_CALLS_IMPLAUSIBLE
+def _is_evident(run: Calls, lag: int, *, least_calls: int = EVIDENCE_CALLS) -> bool:
+    """Whether this run is long enough, in calls and in time."""
+    plausible = _plausible(run, lag)
+    span_ns = int(run.starts_ns[-1] - run.starts_ns[0])
+    if not plausible:
+        return len(run) >= EVIDENCE_CALLS_IMPLAUSIBLE and span_ns >= EVIDENCE_NS_IMPLAUSIBLE
+    return len(run) >= least_calls and span_ns >= EVIDENCE_NS
 
 
 def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
@@ -123,6 +157,17 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
 
 
+def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
+    """Whether a cycle is mostly one of ``shorter`` calls that is an iteration itself, and a few extra calls."""
+    calls = run.cut(len(run) - REPETITIONS * lag, len(run))
+    begins, ends = _runs(calls.tokens, shorter)
+    within = int((ends - begins + shorter).sum())
+    if within < (1 - _EXTRA_SHARE) * len(calls):
+        return False
+    longest = int((ends - begins).argmax())
+    return _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter)
+
+
 def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:
     """Maximal runs of calls that equal the call ``lag`` before: first and one-past-last indices."""
     equal: Flags = np.zeros(max(0, tokens.shape[0] - lag) + 2, dtype=np.bool_)
@@ -138,10 +183,8 @@ def _one_token(calls: Calls, first: int) -> Period | None:
     lag = gap_period(gaps)
     if lag is None:
         return None
-    needed = _evidence(run, lag)
-    if lag == 1 and needed == EVIDENCE_CALLS:
-        needed = EVIDENCE_CALLS_ONE_TOKEN
-    if len(run) < needed or _is_fragment(calls, 1, len(run) - 1):
+    least = EVIDENCE_CALLS_ONE_TOKEN if lag == 1 else EVIDENCE_CALLS
+    if not _is_evident(run, lag, least_calls=least) or _is_fragment(calls, 1, len(run) - 1):
         return None
     return Period(1, first) if lag == 1 else Period(lag, first + 1 + longest_gap_phase(gaps, lag), by_gaps=True)
 

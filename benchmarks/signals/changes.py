@@ -1,0 +1,108 @@
+"""The Healthy and the Sick table: false reports, what was found, how late and how far off, and whether relief was."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.signals.detectors import DETECTORS, Detector, Report
+from benchmarks.signals.markdown import table
+from benchmarks.signals.series import HEALTHY, HEALTHY_LENGTHS, SICK, Sick
+
+_EARLY = 3  # iterations by which a report may precede the slowdown
+
+
+class Score(NamedTuple):
+    """Of one detector on one kind of sick series."""
+
+    found: float  # share of the episodes
+    onset_error: float | None  # iterations, median
+    delay: float | None  # iterations from the slowdown to the report, median
+    relief: float | None  # share of the episodes found that end and were said to end, within 20 iterations
+    false: float  # reports that are no episode, per series
+
+
+def rng_of(name: str, seed: int) -> np.random.Generator:
+    """The same series for the same name and seed, everywhere."""
+    return np.random.default_rng([seed, *name.encode()])
+
+
+def false_reports(detector: Detector, name: str, length: int, seeds: int) -> int:
+    return sum(len(detector(HEALTHY[name](rng_of(name, seed), length))) for seed in range(seeds))
+
+
+def judged(sick: Sick, reports: list[Report]) -> tuple[list[Report | None], int]:
+    """For each episode the first report that names it, and how many reports name none."""
+    left = list(reports)
+    named: list[Report | None] = []
+    for episode in sick.episodes:
+        end = len(sick.times) if episode.last is None else episode.last + 5
+        hit = next((one for one in left if one.reported >= episode.first and one.reported < end), None)
+        hit = hit if hit is not None and hit.first >= episode.first - max(_EARLY, 20) else None
+        named.append(hit)
+        if hit is not None:
+            left.remove(hit)
+    slow = [range(one.first, one.last or len(sick.times)) for one in sick.episodes]
+    return named, sum(not any(one.reported in span for span in slow) for one in left)
+
+
+def score(detector: Detector, name: str, seeds: int) -> Score:
+    errors: list[int] = []
+    delays: list[int] = []
+    episodes = false = ending = relieved = 0
+    for seed in range(seeds):
+        sick = SICK[name](rng_of(name, seed))
+        named, wrong = judged(sick, detector(sick.times))
+        false += wrong
+        for episode, report in zip(sick.episodes, named, strict=True):
+            episodes += 1
+            if report is None:
+                continue
+            errors.append(abs(report.first - episode.first))
+            delays.append(report.reported - episode.first + 1)
+            if episode.last is not None:
+                ending += 1
+                relieved += report.relieved is not None and report.relieved <= episode.last + 20
+    return Score(
+        found=len(errors) / episodes,
+        onset_error=statistics.median(errors) if errors else None,
+        delay=statistics.median(delays) if delays else None,
+        relief=relieved / ending if ending else None,
+        false=false / seeds,
+    )
+
+
+def healthy_table(seeds: int, lengths: Iterable[int] = HEALTHY_LENGTHS) -> str:
+    """False reports in ``seeds`` series of each kind and length."""
+    lengths = tuple(lengths)
+    rows = []
+    for name in HEALTHY:
+        counts = [
+            [false_reports(detector, name, length, seeds) for length in lengths] for detector in DETECTORS.values()
+        ]
+        rows.append([name, *(" / ".join(map(str, one)) for one in counts)])
+    head = f"False reports in {seeds} healthy series each, n = {' / '.join(map(str, lengths))}"
+    return table([head, *DETECTORS], rows)
+
+
+def sick_table(seeds: int) -> str:
+    """Share found, onset error, delay, relief, false reports a series."""
+    rows = []
+    for name in SICK:
+        rows.append([name, *(_cell(score(detector, name, seeds)) for detector in DETECTORS.values())])
+    head = f"{seeds} seeds: found %, onset error, report after, relief %, false reports a series"
+    return table([head, *DETECTORS], rows)
+
+
+def _cell(one: Score) -> str:
+    shown = [f"**{100 * one.found:.0f}**"]
+    if one.onset_error is not None and one.delay is not None:
+        shown += [f"±{one.onset_error:.0f}", f"{one.delay:.0f} it"]
+    if one.relief is not None:
+        shown.append(f"relief {100 * one.relief:.0f}")
+    if one.false:
+        shown.append(f"false {one.false:.2f}")
+    return ", ".join(shown)

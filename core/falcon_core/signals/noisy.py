@@ -1,0 +1,128 @@
+"""The period where single calls differ from cycle to cycle (a size that depends on the data, a call of its own now and
+then), so that no run is exact for long.
+
+At the true lag L the calls that do not recur are *substitutions*: call t differs from t − L and from t + L, which equal
+each other. A lag that only fits a part of the cycle (a layer) breaks in another way: either the two neighbours differ,
+or the breaks lie at the same places of a longer cycle. A lag is believed when it recurs mostly, when so many of its
+breaks were seen that a longer cycle would have shown itself, and when they are neither; otherwise nothing is said.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from falcon_core.signals.calls import Flags, Floats, Ints
+
+_NEWEST = 16_384  # calls that are looked at
+_LEAST_CYCLES = 8
+_LEAST_SAME = 0.8  # share of the calls that recur
+_LEAST_BREAKS = 24
+_LEAST_SUBSTITUTIONS = 0.75  # share of the breaks
+_CANDIDATES = 48
+_ABOUT_BEST = 0.08
+_PROJECTIONS = 6
+_CHANCE = 1e-4  # that breaks without order look like those of a longer cycle
+_DEVIATIONS = 3.0  # by which a lag must recur better than one that it is a multiple of
+_SEED = 20_070
+
+
+def noisy_lag(tokens: Ints) -> int | None:
+    """The smallest lag whose breaks are without order; None where there is none, or too little to tell."""
+    tokens = tokens[-_NEWEST:]
+    count = tokens.shape[0]
+    if count < _LEAST_BREAKS + _LEAST_CYCLES:
+        return None
+    shares = {lag: 1.0 - float(_same(tokens, lag).mean()) for lag in _candidates(tokens)}
+    lags = [lag for lag, share in shares.items() if share <= 1 - _LEAST_SAME]
+    for lag in lags:
+        breaks = ~_same(tokens, lag)
+        if _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
+            continue
+        if any(_has_order(breaks, longer) for longer in lags if longer > lag):
+            continue
+        by_chance = _DEVIATIONS * math.sqrt(max(shares[lag], 1 / count) / count)
+        as_good = any(
+            lag % shorter == 0 and shares[shorter] <= shares[lag] + by_chance for shorter in lags if shorter < lag
+        )
+        return None if as_good or int(breaks.sum()) < _LEAST_BREAKS else lag
+    return None
+
+
+def _same(tokens: Ints, lag: int) -> Flags:
+    same: Flags = tokens[lag:] == tokens[:-lag]
+    return same
+
+
+def _candidates(tokens: Ints) -> list[int]:
+    """The lags at which most calls recur, about, ascending.
+
+    Each token becomes a random point on the unit circle; equal ones add up in the autocorrelation, others cancel.
+    """
+    count = tokens.shape[0]
+    longest = count // _LEAST_CYCLES
+    if longest < 2:
+        return []
+    _, places = np.unique(tokens, return_inverse=True)
+    rng = np.random.default_rng(_SEED)
+    size = 1 << (2 * count - 1).bit_length()
+    recurrence: Floats = np.zeros(longest + 1)
+    for _ in range(_PROJECTIONS):
+        points = np.exp(2j * np.pi * rng.random(int(places.max()) + 1))[places]
+        spectrum = np.fft.fft(points, size)
+        recurrence += np.fft.ifft(spectrum * spectrum.conj()).real[: longest + 1]
+    recurrence /= _PROJECTIONS * (count - np.arange(longest + 1))
+    recurrence[:2] = -1.0
+    best = np.argsort(recurrence)[-_CANDIDATES:]
+    shortest = np.flatnonzero(recurrence >= recurrence.max() - _ABOUT_BEST)[:_CANDIDATES]
+    lags = np.union1d(best, shortest)  # multiples of the true lag are many, and as good
+    return [int(lag) for lag in lags[recurrence[lags] > 0]]
+
+
+def _substituted(tokens: Ints, lag: int) -> float:
+    """Of the breaks (each is a call's left one and another's right one), the share that substitutions explain."""
+    before, middle, after = tokens[: -2 * lag], tokens[lag:-lag], tokens[2 * lag :]
+    left, right = before != middle, middle != after
+    alone = left & right & (before == after)
+    breaks = (int(left.sum()) + int(right.sum())) / 2
+    return 2 * int(alone.sum()) / breaks if breaks else 0.0
+
+
+def _has_order(breaks: Flags, longer: int) -> bool:
+    """Whether breaks return at the same place of a longer cycle more often than breaks without order would."""
+    cycles = breaks.shape[0] // longer
+    if cycles < 3:
+        return False
+    folded = breaks[: cycles * longer].reshape(cycles, longer).sum(axis=0)
+    share = float(breaks.mean())
+    return _chance_of(int(folded.max()), cycles, share) * longer < _CHANCE
+
+
+def _chance_of(least: int, trials: int, share: float) -> float:
+    """P(binomial(trials, share) ≥ least)."""
+    if share >= 1.0:
+        return 1.0
+    return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))
+
+
+def repeats_from(tokens: Ints, lag: int) -> int:
+    """Index of the call from which on most calls recur at this lag."""
+    width = max(lag, 32)
+    first = tokens.shape[0]
+    while first - lag > 0:
+        begin = max(first - width, lag)
+        if begin >= first or (tokens[begin:first] == tokens[begin - lag : first - lag]).mean() < _LEAST_SAME - 0.1:
+            break
+        first = begin
+    return max(first - lag, 0)
+
+
+def usual_cycle(tokens: Ints, lag: int) -> Ints:
+    """The most frequent token at each place of the cycle, from the first call on: [n] → [lag]."""
+    whole = tokens[: tokens.shape[0] // lag * lag].reshape(-1, lag)[-64:]
+    cycle = np.empty(lag, dtype=np.int64)
+    for place in range(lag):
+        values, counts = np.unique(whole[:, place], return_counts=True)
+        cycle[place] = values[int(counts.argmax())]
+    return cycle

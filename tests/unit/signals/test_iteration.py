@@ -1,0 +1,106 @@
+"""Cutting calls into iterations: numbers and times, extra calls, single calls that differ, other batches."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from falcon_core.signals.alignment import Alignment, exact_alignment, usual_alignment
+from falcon_core.signals.calls import Calls
+from falcon_core.signals.iteration import CycleFollower, Iteration
+from falcon_core.wire.ring import Op
+from tests.unit.signals.streams import MS, Call, Script, ddp, pipeline
+
+CYCLE = [*ddp(4), Call(Op.ALL_REDUCE, 4, 5 * MS)]
+
+
+def _followed(calls: Calls, batch: int) -> list[Iteration]:
+    follower = CycleFollower()
+    done: list[Iteration] = []
+    locks = 0
+    for at in range(0, len(calls), batch):
+        fresh = follower.feed(calls.cut(at, at + batch))
+        if follower.locks != locks:
+            done, locks = [], follower.locks
+        done += fresh
+    return done
+
+
+def _disturbed() -> Script:
+    """20 cycles, an evaluation, 10 more, a call of another size, 10 more."""
+    script = Script(seed=1, jitter=0.02)
+    script.cycle(CYCLE, times=20)
+    script.cycle([Call(Op.ALL_GATHER, 8, 30 * MS)], times=7)
+    script.cycle(CYCLE, times=10)
+    script.cycle([CYCLE[0], CYCLE[1], Call(Op.ALL_REDUCE, 99, 3 * MS), CYCLE[3], CYCLE[4]])
+    script.cycle(CYCLE, times=10)
+    return script
+
+
+def test_an_evaluation_interrupts_one_iteration_and_the_count_goes_on() -> None:
+    done = _followed(_disturbed().calls, 1000)
+    assert [one.number for one in done] == list(range(1, len(done) + 1))
+    assert [one.number for one in done if one.interrupted] == [20]
+    assert len(done) == 40
+    steady = [one.duration_ns for one in done if not one.interrupted]
+    assert max(steady) < 1.2 * min(steady)
+
+
+def test_a_single_call_of_another_size_interrupts_nothing() -> None:
+    done = _followed(_disturbed().calls, 1000)
+    assert not done[30].interrupted
+    assert any(token not in done[0].calls.tokens for token in done[30].calls.tokens)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 60))
+def test_batches_do_not_matter(batch: int) -> None:
+    calls = _disturbed().calls
+    whole = [(one.number, one.start_ns, one.end_ns, one.interrupted) for one in _followed(calls, 1000)]
+    split = [(one.number, one.start_ns, one.end_ns, one.interrupted) for one in _followed(calls, batch)]
+    shared = min(len(whole), len(split))
+    assert shared >= len(whole) - 2  # the newest may wait for the calls that follow
+    assert split[:shared] == whole[:shared]
+
+
+def test_another_job_phase_is_searched_anew() -> None:
+    script = Script(seed=2, jitter=0.02)
+    script.cycle(CYCLE, times=30)
+    script.cycle(pipeline(8), times=40)
+    follower = CycleFollower()
+    for at in range(0, len(script.calls), 50):
+        follower.feed(script.calls.cut(at, at + 50))
+    assert follower.period_calls == 17
+    assert follower.locks == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    st.lists(st.integers(0, 5), max_size=20),
+    st.integers(0, 7),
+)
+def test_the_alignment_is_the_first_that_fits(cycle: list[int], before: list[int], cut: int) -> None:
+    ring = np.asarray(cycle, dtype=np.int64)
+    tail = np.resize(np.roll(ring, -(cut % len(cycle))), 3 * len(cycle) + 8)
+    tokens = np.concatenate((np.asarray(before, dtype=np.int64), tail))
+    width = max(len(cycle), 8)
+    fits = [
+        at
+        for at in range(len(tokens) - width + 1)
+        if any(np.array_equal(tokens[at : at + width], np.resize(np.roll(ring, -p), width)) for p in range(len(cycle)))
+    ]
+    found = exact_alignment(tokens, ring, width)
+    assert found is not None
+    assert found.index == fits[0]
+    expected = np.resize(np.roll(ring, -found.position), width)
+    assert np.array_equal(tokens[found.index : found.index + width], expected)
+
+
+def test_an_alignment_in_spite_of_single_calls_that_differ() -> None:
+    cycle = np.arange(20) % 7
+    tokens = np.resize(np.roll(cycle, -5), 40)
+    tokens[[3, 17, 30]] = 9
+    assert usual_alignment(tokens, cycle) == Alignment(0, 5)
+    assert usual_alignment(np.full(40, 9), cycle) is None

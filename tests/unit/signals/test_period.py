@@ -1,0 +1,144 @@
+"""The period of a stream of calls: exact or undetermined, never a part or a multiple of the cycle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from falcon_core.signals.calls import Calls
+from falcon_core.signals.iteration import CycleFollower
+from falcon_core.signals.period import find_period
+from falcon_core.wire.ring import Op
+from tests.unit.signals.streams import MS, Call, Script, ddp, fsdp, pipeline
+
+
+def _buckets(length: int, compute_ms: int = 300) -> list[Call]:
+    """One rare call, and gradient buckets whose sizes repeat in sevens."""
+    each = compute_ms * MS // length
+    return [Call(Op.ALL_REDUCE, 4, 20 * MS, 0), *(Call(Op.ALL_REDUCE, 64 + n % 7, each, 0) for n in range(length - 1))]
+
+
+def _mostly(common: int) -> list[Call]:
+    many = [Call(Op.ALL_REDUCE, 1 << 20, 2 * MS)] * common
+    return [*many, Call(Op.ALL_GATHER, 1 << 10, 5 * MS), Call(Op.BROADCAST, 1 << 10, 5 * MS)]
+
+
+CYCLES = {
+    "4": _buckets(4),
+    "17": _buckets(17),
+    "40": _buckets(40),
+    "150": _buckets(150),
+    "400": _buckets(400),
+    "pipeline 65": pipeline(32),
+    "all-reduces 98": _mostly(96),
+    "fsdp 120": fsdp(40),
+    "fsdp 36": fsdp(12),
+    "ddp 6": ddp(6),
+    "equal buckets 5": ddp(5, equal=True),
+    "one": ddp(1),
+}
+
+
+def _stream(cycle: list[Call], calls: int, *, cut: int = 0, seed: int = 0) -> Calls:
+    script = Script(seed=seed, jitter=0.05)
+    for call in cycle[cut % len(cycle) :] if cut % len(cycle) else []:
+        script.call(call)
+    script.cycle(cycle, times=calls // len(cycle) + 1)
+    return script.calls.cut(0, calls)
+
+
+def _shown(calls: Calls, batch: int = 23) -> list[int | None]:
+    """What the follower says after each batch."""
+    follower = CycleFollower()
+    said = []
+    for at in range(0, len(calls), batch):
+        follower.feed(calls.cut(at, at + batch))
+        said.append(follower.period_calls)
+    return said
+
+
+def _flipped(calls: Calls, share: float, seed: int) -> Calls:
+    """Some calls are of another kind, in the cycle or not."""
+    rng = np.random.default_rng(seed)
+    tokens = calls.tokens.copy()
+    flips = rng.random(len(calls)) < share
+    tokens[flips] = rng.integers(0, tokens.max() + 2, int(flips.sum()))
+    return Calls(tokens, calls.numbers, calls.starts_ns, calls.ends_ns, calls.synchronising, calls.measured)
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_the_whole_cycle_is_found_and_no_part_of_it_before(name: str) -> None:
+    cycle = CYCLES[name]
+    said = _shown(_stream(cycle, max(600, 6 * len(cycle))))
+    assert said[-1] == len(cycle)
+    assert set(said) <= {None, len(cycle)}
+
+
+@pytest.mark.parametrize("name", ["17", "150", "pipeline 65", "fsdp 120", "ddp 6"])
+@settings(max_examples=8, deadline=None)
+@given(cut=st.integers(0, 1000))
+def test_a_stream_may_begin_anywhere_in_the_cycle(name: str, cut: int) -> None:
+    cycle = CYCLES[name]
+    said = _shown(_stream(cycle, max(600, 6 * len(cycle)), cut=cut), batch=101)
+    assert said[-1] == len(cycle)
+    assert set(said) <= {None, len(cycle)}
+
+
+@pytest.mark.parametrize("name", ["17", "fsdp 120", "pipeline 65"])
+def test_an_irregular_start_delays_but_does_not_mislead(name: str) -> None:
+    script = Script(seed=3, jitter=0.05)
+    for size in script.rng.integers(1, 9, 200).tolist():
+        script.call(Call(Op.BROADCAST, int(size), 5 * MS))
+    script.cycle(CYCLES[name], times=max(8, 300 // len(CYCLES[name])))
+    said = _shown(script.calls)
+    assert said[-1] == len(CYCLES[name])
+    assert set(said) <= {None, len(CYCLES[name])}
+
+
+@pytest.mark.parametrize("name", ["17", "pipeline 65"])
+def test_an_evaluation_now_and_then_changes_nothing(name: str) -> None:
+    script = Script(seed=4, jitter=0.05)
+    for _ in range(4):
+        script.cycle(CYCLES[name], times=10)
+        script.cycle([Call(Op.ALL_REDUCE, 8, 30 * MS)], times=5)
+    script.cycle(CYCLES[name], times=4)
+    said = _shown(script.calls)
+    assert said[-1] == len(CYCLES[name])
+    assert set(said) <= {None, len(CYCLES[name])}
+
+
+@pytest.mark.parametrize(("name", "share"), [("40", 0.01), ("40", 0.05), ("4", 0.05), ("fsdp 36", 0.01)])
+def test_single_calls_that_differ_do_not_hide_the_period(name: str, share: float) -> None:
+    for seed in range(3):
+        said = _shown(_flipped(_stream(CYCLES[name], 1800, seed=seed), share, seed), batch=101)
+        assert set(said) <= {None, len(CYCLES[name])}
+        assert len(CYCLES[name]) in said
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.integers(100, 800))
+def test_calls_without_order_have_no_period(seed: int, count: int) -> None:
+    script = Script(seed=seed)
+    for size in script.rng.integers(0, 20, count).tolist():
+        script.call(Call(Op.ALL_REDUCE, int(size), 30 * MS))
+    assert find_period(script.calls) is None
+
+
+def test_too_few_calls_tell_nothing() -> None:
+    assert find_period(_stream(CYCLES["17"], 40)) is None
+    assert find_period(_stream(CYCLES["one"], 5)) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=30), st.integers(0, 99))
+def test_any_cycle_is_found_exactly(sizes: list[int], seed: int) -> None:
+    """The smallest period of the sizes, whatever they are; equal ones alone have only their gaps."""
+    cycle = [Call(Op.ALL_REDUCE, size, 40 * MS) for size in [*sizes, 77]]
+    script = Script(seed=seed, jitter=0.05)
+    script.cycle(cycle, times=max(8, 200 // len(cycle)))
+    period = find_period(script.calls)
+    assert period is not None
+    assert period.calls == len(cycle)
+    assert period.first < len(cycle)
