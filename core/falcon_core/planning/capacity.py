@@ -9,8 +9,7 @@ where the indicator is 1 if the count changes *or a worker of the job failed* (e
 The dynamic program S(i, j) = max_k S(i−1, j−k) + G(t_i, k) (eq. 5) runs over the counts that are feasible for each job
 alone, in units of their common divisor (whole nodes, as a rule), one vector operation for each job and count.
 
-What may happen next is computed ahead (``build_table``): with the programs of all prefixes and all suffixes of the
-list of jobs, the plan for "job i lost a worker" or "job i ended" costs one job's step instead of a program of its own.
+What may happen next is planned ahead in ``capacity_table``.
 """
 
 from __future__ import annotations
@@ -67,12 +66,10 @@ class FailureRate(msgspec.Struct, frozen=True, kw_only=True):
 
         Failures are taken as Poisson with a Gamma prior, so that no failure yet is a long time and not an infinite one.
         """
-        if workers < 1:
-            return at_most
         seen = self.worker_seconds + self.prior_worker_seconds
         if not (seen > 0 and self.failures + self.prior_failures > 0):
             raise InvalidInputError("a failure rate needs worker-seconds and a prior or a failure")
-        return min(at_most, seen / ((self.failures + self.prior_failures) * workers))
+        return min(at_most, seen / ((self.failures + self.prior_failures) * max(1, workers)))
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

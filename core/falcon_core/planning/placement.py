@@ -24,8 +24,7 @@ from falcon_core.planning.placement_bound import lower_bound_seconds
 from falcon_core.planning.placement_model import Cluster, Roles, Timing, check
 
 EXACT_ROLES: Final = 6  # 720 permutations
-_TRIALS: Final = 12_000  # swaps looked at in one local search: bounds the time, the same on every machine
-_ALIKE: Final = 2  # roles tried of those that are alike, where trying all would be too many
+_TRIALS: Final = 4_000  # swaps looked at in one local search: bounds the time, the same on every machine
 _CLOSE: Final = 1e-12  # relative: a gain below this is rounding
 
 
@@ -114,14 +113,15 @@ def _placement(
 
 def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> list[int]:
     """All permutations; ties to the one that moves fewer."""
-    timing, best, best_cost = Timing(roles, cluster, before), before, math.inf
+    timing, best, best_cost, fewest = Timing(roles, cluster, before), before, math.inf, 0
     everyone = range(len(before))
     for nodes in itertools.permutations(before):
         timing.nodes[:] = nodes
         timing.refresh(everyone)
         total = _cost(timing.seconds, nodes, before, roles, cost)
-        if total < best_cost * (1 - _CLOSE):
-            best, best_cost = list(nodes), total
+        moved = sum(map(int.__ne__, nodes, before))
+        if total < best_cost * (1 - _CLOSE) or (total <= best_cost * (1 + _CLOSE) and moved < fewest):
+            best, best_cost, fewest = list(nodes), total, moved
     return best
 
 
@@ -170,9 +170,7 @@ def _best_swap(timing: Timing, role: int, targets: Sequence[int]) -> bool:
     start = timing.seconds, timing.spread
     best, best_role = start, role
     for other in targets:
-        timing.swap(role, other)
-        found = timing.seconds, timing.spread
-        timing.swap(role, other)
+        found = timing.tried(role, other)
         if _better(found, best):
             best, best_role = found, other
     if best_role != role:
@@ -187,27 +185,20 @@ def _better(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def _targets(timing: Timing, role: int, bad: int) -> list[int]:
-    """Roles worth trying for the node of ``role``: all of them, or a few of each kind where that is too many.
+    """Roles worth trying for the node of ``role``: all of them, or one of each kind where that is too many.
 
     Roles are alike if their stages, their lanes' times, their node's slowdowns and their communicators' times are.
     """
     everyone = [other for other in range(len(timing.nodes)) if other != role]
     if len(everyone) * bad <= _TRIALS // 8:
         return everyone
-    alike: dict[tuple[object, ...], int] = {}
-    chosen = []
-    for other in everyone:
+    alike: dict[object, int] = {}
+    lanes, compute, adapter = timing.lane_seconds, timing.compute, timing.adapter
+    for other in reversed(everyone):  # the lowest of each kind stays
         node = timing.nodes[other]
-        look = (
-            tuple((stage, timing.lane_seconds[lane]) for lane, stage in timing.roles.cells[other]),
-            timing.compute[node],
-            timing.adapter[node],
-            timing.traffic(other),
-        )
-        alike[look] = alike.get(look, 0) + 1
-        if alike[look] <= _ALIKE:
-            chosen.append(other)
-    return chosen
+        work = tuple([(stage, lanes[lane]) for lane, stage in timing.roles.cells[other]])
+        alike[work, compute[node], adapter[node], tuple(timing.traffic(other))] = other
+    return sorted(alike.values())
 
 
 def _take_back(timing: Timing, before: Sequence[int], cost: Cost) -> None:

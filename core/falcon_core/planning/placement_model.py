@@ -160,6 +160,7 @@ class Timing:
             for place, pair in enumerate(pairs):
                 for role in pair:
                     self._links_of[role].append((index, place))
+        self._memberships = [sorted({index for index, _ in mine}) for mine in self._links_of]
         kinds = list(dict.fromkeys(one.kind for one in roles.communicators))
         self._kind_of = [(kinds.index(one.kind)) for one in roles.communicators]
         self._place_of = [0] * len(self._links)
@@ -179,38 +180,55 @@ class Timing:
         """All lanes and communicators together: tells better from worse where the slowest are the same."""
         return sum(self.lane_seconds) + sum(map(sum, self.kind_seconds))
 
-    def traffic(self, role: int) -> tuple[tuple[int, float], ...]:
+    def traffic(self, role: int) -> list[tuple[int, float]]:
         """The kinds and times of the communicators that the role is a member of."""
-        mine = {index for index, _ in self._links_of[role]}
-        return tuple((self._kind_of[i], self.kind_seconds[self._kind_of[i]][self._place_of[i]]) for i in sorted(mine))
+        return [
+            (self._kind_of[index], self.kind_seconds[self._kind_of[index]][self._place_of[index]])
+            for index in self._memberships[role]
+        ]
 
     def swap(self, one: int, other: int) -> None:
         """Two roles exchange their nodes; swapping again undoes it."""
         self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
         self.refresh((one, other))
 
-    def refresh(self, roles: Sequence[int] | range) -> None:
-        """Compute again what depends on these roles' nodes."""
+    def tried(self, one: int, other: int) -> tuple[float, float]:
+        """``seconds`` and ``spread`` as they would be after the swap."""
+        undo: list[tuple[list[float], int, float]] = []
+        self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
+        self.refresh((one, other), undo)
+        found = self.seconds, self.spread
+        self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
+        for values, index, value in reversed(undo):
+            values[index] = value
+        return found
+
+    def refresh(self, roles: Sequence[int] | range, undo: list[tuple[list[float], int, float]] | None = None) -> None:
+        """Compute again what depends on these roles' nodes; what was there before goes to ``undo``."""
         nodes, compute, stage_seconds = self.nodes, self.compute, self.roles.stage_seconds
-        lanes = set()
+        lanes, touched = set(), set()
+
+        def put(values: list[float], index: int, value: float) -> None:
+            if undo is not None:
+                undo.append((values, index, values[index]))
+            values[index] = value
+
         for role in roles:
             for lane, stage in self.roles.cells[role]:
-                slowest = max([compute[nodes[member]] for member in self._members[lane][stage]])
-                self._stage_times[lane][stage] = slowest * stage_seconds[stage]
+                members = self._members[lane][stage]
+                slowest = compute[nodes[role]] if len(members) == 1 else max([compute[nodes[one]] for one in members])
+                put(self._stage_times[lane], stage, slowest * stage_seconds[stage])
             lanes.update(self._lanes_of[role])
+            for index, place in self._links_of[role]:
+                put(self._link_slowdowns[index], place, self._slowdown(*self._links[index][place]))
+                touched.add(index)
         for lane in lanes:
             times = self._stage_times[lane]
-            self.lane_seconds[lane] = sum(times) + (self.roles.microbatches[lane] - 1) * max(times)
-        touched = set()
-        for role in roles:
-            for index, place in self._links_of[role]:
-                self._link_slowdowns[index][place] = self._slowdown(*self._links[index][place])
-                touched.add(index)
+            put(self.lane_seconds, lane, sum(times) + (self.roles.microbatches[lane] - 1) * max(times))
         for index in touched:
-            one = self.roles.communicators[index]
-            self.kind_seconds[self._kind_of[index]][self._place_of[index]] = (
-                one.bytes_per_link * self.cluster.seconds_per_byte * max(self._link_slowdowns[index])
-            )
+            carried = self.roles.communicators[index].bytes_per_link * self.cluster.seconds_per_byte
+            seconds = carried * max(self._link_slowdowns[index])
+            put(self.kind_seconds[self._kind_of[index]], self._place_of[index], seconds)
 
     def _slowdown(self, one: int, other: int) -> float:
         a, b = self.nodes[one], self.nodes[other]
