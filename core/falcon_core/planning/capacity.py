@@ -22,9 +22,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.planning.capacity_prune import Options, Values, prune
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
-Values = npt.NDArray[np.float64]
+PRUNE_ABOVE: Final = 50_000_000  # additions of the dynamic program: below, pruning costs more than it saves
 PRIOR_FAILURES: Final = 1.0  # a cluster that has not failed yet is not known to be perfect
 
 
@@ -99,19 +100,13 @@ def plan(jobs: Sequence[Job], workers: int, horizon: Horizon, *, faulted: Iterab
         raise InvalidInputError(f"unknown jobs: {', '.join(sorted(unknown))}")
     unit = common_unit(jobs)
     options = [options_of(job, horizon, unit, faulted=job.name in lost) for job in jobs]
+    if sum(len(one.units) for one in options) * (workers // unit) > PRUNE_ABOVE:
+        options = prune(options, workers // unit)
     layers = prefixes(options, workers // unit)
     return assignment(jobs, trace(options, layers, workers // unit), unit, horizon, lost)
 
 
 # -- the dynamic program -----------------------------------------------------------------------------------------------
-
-
-class Options(msgspec.Struct, frozen=True):
-    """A job's choices: worker counts in units (ascending, the first is 0) and G of each; ``current`` is x in units."""
-
-    units: npt.NDArray[np.int64]
-    rewards: Values
-    current: int  # −1 where x is not among the choices
 
 
 def check(jobs: Sequence[Job], workers: int, horizon: Horizon) -> None:
@@ -125,24 +120,37 @@ def check(jobs: Sequence[Job], workers: int, horizon: Horizon) -> None:
     for job in jobs:
         if not (0 <= job.weight < math.inf) or job.workers < 0:
             raise InvalidInputError(f"{job.name}: weight {job.weight}, {job.workers} workers")
-        for count, speed in job.throughput.items():
-            if count < 1:
-                raise InvalidInputError(f"{job.name}: {count} workers is not a size")
-            if not (0 < speed < math.inf):
-                raise InvalidSpeedError(f"{job.name}: {speed} FLOP/s with {count} workers")
+        counts, speeds = curve(job)
+        if len(counts) and counts[0] < 1:
+            raise InvalidInputError(f"{job.name}: {counts[0]} workers is not a size")
+        if not np.all(sound := (speeds > 0) & (speeds < math.inf)):
+            place = int(np.argmin(sound))
+            raise InvalidSpeedError(f"{job.name}: {speeds[place]} FLOP/s with {counts[place]} workers")
+
+
+def curve(job: Job) -> tuple[npt.NDArray[np.int64], Values]:
+    """The feasible counts, ascending, and T at each."""
+    size = len(job.throughput)
+    counts = np.fromiter(job.throughput.keys(), np.int64, size)
+    speeds = np.fromiter(job.throughput.values(), np.float64, size)
+    order = np.argsort(counts, kind="stable")
+    return counts[order], speeds[order]
 
 
 def common_unit(jobs: Iterable[Job]) -> int:
     """The greatest common divisor of all feasible counts: the program runs over multiples of it, and loses nothing."""
-    return math.gcd(*(count for job in jobs for count in job.throughput)) or 1
+    return int(np.gcd.reduce([0, *(np.gcd.reduce(curve(job)[0], initial=0) for job in jobs)])) or 1
 
 
 def options_of(job: Job, horizon: Horizon, unit: int, *, faulted: bool = False) -> Options:
     """The choices of one job, zero first."""
-    counts = [0, *sorted(job.throughput)]
-    rewards = [reward(job, count, horizon, faulted=faulted) for count in counts]
+    counts, speeds = curve(job)
+    counts = np.concatenate(([0], counts))
+    moved = np.ones(len(counts), dtype=np.bool_) if faulted else counts != job.workers
+    running = job.weight * np.concatenate(([0.0], speeds)) * horizon.running_seconds
+    rewards = running - moved * (job.waf(job.workers) * horizon.transition_seconds)
     held = job.workers == 0 or job.workers in job.throughput
-    return Options(np.asarray(counts, dtype=np.int64) // unit, np.asarray(rewards), job.workers // unit if held else -1)
+    return Options(counts // unit, rewards, job.workers // unit if held else -1)
 
 
 def step(before: Values, options: Options) -> Values:

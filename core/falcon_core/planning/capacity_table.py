@@ -21,8 +21,6 @@ from falcon_core.planning.capacity import (
     Assignment,
     Horizon,
     Job,
-    Options,
-    Values,
     assignment,
     check,
     choice,
@@ -32,6 +30,7 @@ from falcon_core.planning.capacity import (
     step,
     trace,
 )
+from falcon_core.planning.capacity_prune import Options, Values
 from falcon_core.planning.errors import InvalidInputError
 
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from falcon_core.planning import capacity
 from falcon_core.planning.capacity import Assignment, FailureRate, Horizon, Job, common_unit, plan
+from falcon_core.planning.capacity_prune import prune
 from falcon_core.planning.capacity_table import JobArrived, JobEnded, WorkerFailed, WorkersJoined, build_table
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError, PlanningError
 
@@ -60,17 +62,21 @@ def sound(found: Assignment, jobs: Sequence[Job], workers: int) -> None:
     assert found.waf == pytest.approx(sum(job.waf(found.workers[job.name]) for job in jobs))
 
 
-@settings(deadline=None)
-@given(some_jobs(), st.integers(0, 16), horizons, st.data())
-def test_no_assignment_is_worth_more(jobs: list[Job], workers: int, horizon: Horizon, data: st.DataObject) -> None:
+@settings(deadline=None, derandomize=True)
+@given(some_jobs(), st.integers(0, 16), horizons, st.data(), st.booleans())
+def test_no_assignment_is_worth_more(
+    jobs: list[Job], workers: int, horizon: Horizon, data: st.DataObject, pruned: bool
+) -> None:
     faulted = frozenset(data.draw(st.sets(st.sampled_from([job.name for job in jobs]))))
-    found = plan(jobs, workers, horizon, faulted=faulted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capacity, "PRUNE_ABOVE", -1 if pruned else 1 << 60)
+        found = plan(jobs, workers, horizon, faulted=faulted)
     sound(found, jobs, workers)
     assert found.value == pytest.approx(best(jobs, workers, horizon, faulted), rel=1e-9, abs=1e-6)
     assert set(found.changed) == {job.name for job in jobs if found.workers[job.name] != job.workers} | faulted
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(some_jobs(), st.integers(1, 12), st.integers(1, 2), st.sampled_from([0.0, 30.0]))
 def test_the_table_is_the_plan_made_ahead(jobs: list[Job], workers: int, per_node: int, transition: float) -> None:
     def horizon(size: int) -> Horizon:
@@ -93,6 +99,20 @@ def test_the_table_is_the_plan_made_ahead(jobs: list[Job], workers: int, per_nod
         sound(found, then, size)
         assert found.value == pytest.approx(best(then, size, horizon(size), faulted), rel=1e-9, abs=1e-6)
         assert set(found.workers) == {job.name for job in then}
+
+
+def test_pruning_leaves_few_counts_and_changes_nothing() -> None:
+    """Beyond brute force: 20 jobs that could run with any of 300 counts."""
+    curve = {size: size**0.9 for size in range(1, 301)}
+    jobs = [Job(name=f"job-{n}", throughput=curve, weight=1 + n / 20, workers=30) for n in range(20)]
+    options = [capacity.options_of(job, HOUR, 1) for job in jobs]
+    kept = sum(len(one.units) for one in prune(options, 700))
+    assert kept < sum(len(one.units) for one in options) / 3
+    plain = plan(jobs, 700, HOUR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capacity, "PRUNE_ABOVE", -1)
+        pruned = plan(jobs, 700, HOUR)
+    assert pruned.value == pytest.approx(plain.value, rel=1e-12)
 
 
 def test_workers_go_to_the_weightier_job() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
@@ -63,6 +63,7 @@ def test_detecting_a_stand_still_does_not_count_as_running() -> None:
     assert found.running_ratio == 0.5
 
 
+@settings(deadline=None, derandomize=True)
 @given(
     st.lists(
         st.tuples(st.sampled_from(list(Activity)), st.floats(0.1, 1e4), st.floats(0, 1), st.floats(0, 10)), min_size=1

@@ -70,7 +70,7 @@ def cheapest(roles: Roles, state: Cluster, cost: Cost) -> float:
     return min(price(roles, state, cost, nodes) for nodes in itertools.permutations(range(len(roles.cells))))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(jobs(nodes=(2, 4)))
 def test_small_cases_are_exact(job: tuple[Roles, Cluster, Cost]) -> None:
     found = plan(job[0], job[1], cost=job[2])
@@ -79,7 +79,7 @@ def test_small_cases_are_exact(job: tuple[Roles, Cluster, Cost]) -> None:
     assert found.gap == 0.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(jobs(nodes=(4, 6)))
 def test_local_search_lies_between_the_optimum_and_today_and_its_bound_holds(job: tuple[Roles, Cluster, Cost]) -> None:
     roles, state, cost = job

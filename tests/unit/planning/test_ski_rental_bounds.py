@@ -50,7 +50,7 @@ def climb(candidates: list[Candidate], rates: dict[frozenset[str], float], lasts
     return loss + paid
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(ladders())
 def test_the_whole_ladder_keeps_its_bound(case: tuple[list[Candidate], dict[frozenset[str], float], float]) -> None:
     candidates, rates, lasts = case
@@ -104,7 +104,7 @@ def test_close_to_the_end_nothing_expensive_is_done() -> None:
     assert not due(replace, Loss(seconds=59.0), savable_seconds=math.inf)
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(price=st.floats(0.1, 5.0), run=st.floats(0.1, 20.0), share=st.floats(0.0, 1.0))
 def test_a_known_end_keeps_the_factor_of_two(price: float, run: float, share: float) -> None:
     """Loss of one second a second; the slowdown ends at ``share`` of the run, which nobody knows; the run's end is."""
@@ -121,7 +121,7 @@ def test_a_known_end_keeps_the_factor_of_two(price: float, run: float, share: fl
 # -- no spare ----------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(
     drop=st.floats(0.1, 3.0),
     rejoin=st.floats(0.0, 3.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.planning.errors import InfeasibleError, InvalidInputError, InvalidSpeedError
@@ -47,6 +47,7 @@ def test_beyond_what_was_measured_the_last_exponent_or_the_usual_one() -> None:
     assert (single.low, single.high) == (pytest.approx(1000.0), pytest.approx(2000.0))
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.floats(0.05, 1.0), st.sets(st.integers(1, 64), min_size=1, max_size=4), st.integers(1, 128))
 def test_a_true_power_law_lies_in_the_range(exponent: float, sizes: set[int], asked: int) -> None:
     known = Throughput(flops_per_iteration=1.0)
@@ -60,6 +61,7 @@ def test_a_true_power_law_lies_in_the_range(exponent: float, sizes: set[int], as
         assert found.flops_per_second == pytest.approx(truth)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.dictionaries(st.integers(1, 40), st.floats(0.01, 100.0), min_size=1, max_size=5), st.integers(1, 64))
 def test_measurements_that_contradict_scaling_still_give_a_range(times: dict[int, float], asked: int) -> None:
     known = Throughput(flops_per_iteration=1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.topology.parallelism import MEGATRON, Axis, LayoutError, Parallelism, derive
@@ -44,6 +44,7 @@ def test_dense_gradients_are_reduced_over_the_context_ranks_too() -> None:
     assert layout.groups(Axis.DATA) == [(0, 2, 4, 6), (1, 3, 5, 7)]
 
 
+@settings(deadline=None, derandomize=True)
 @given(layouts)
 def test_coordinates_and_back(layout: Parallelism) -> None:
     places = [layout.coordinates(rank) for rank in range(layout.world)]
@@ -54,6 +55,7 @@ def test_coordinates_and_back(layout: Parallelism) -> None:
         assert again == rank
 
 
+@settings(deadline=None, derandomize=True)
 @given(layouts)
 def test_the_groups_of_an_axis_are_a_partition_whose_members_differ_along_it_alone(layout: Parallelism) -> None:
     names = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.topology.passes import Pass, binary_tree, ring_passes, tree_passes
@@ -16,6 +16,7 @@ def disjoint(passes: list[Pass]) -> None:
         assert len(set(busy)) == len(busy)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 500), min_size=2, max_size=70, unique=True))
 def test_a_ring_in_two_passes_or_three(ranks: list[int]) -> None:
     passes = ring_passes(ranks)
@@ -26,6 +27,7 @@ def test_a_ring_in_two_passes_or_three(ranks: list[int]) -> None:
     assert len(passes) == (1 if len(ranks) == 2 else 2 + len(ranks) % 2)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 10**6), max_size=60))
 def test_any_tree_in_as_many_passes_as_its_busiest_rank_has_links(draws: list[int]) -> None:
     parents: list[int | None] = [None, *(draw % (index + 1) for index, draw in enumerate(draws))]
