@@ -3,13 +3,29 @@
 How long a slowdown will last cannot be known. Acting when the accumulated loss Σ (t_slow − t_healthy) reaches the
 action's overhead costs at most twice what a clairvoyant would have paid. The loss counts from the onset and is not
 reset by an action; strategies come in the order of their overheads, first configured, then learned from measurement.
+
+**A whole ladder** with overheads b_1 ≤ … ≤ b_n costs at most 1 + max_i (b_1 + … + b_i)/b_i times the clairvoyant's
+best set of actions, taken at the onset, provided that no action makes the job slower. Why: let i be the last action
+taken, L the loss in the end, OPT the clairvoyant's cost. If OPT takes an action that the ladder did not, or none, then
+OPT ≥ L: in the first case its price exceeds the loss, in the second it loses as fast or faster all the time. If OPT
+takes only actions that the ladder took as well, the last of them was taken when the loss was its price, and from then
+on the ladder loses no faster than OPT: L ≤ OPT again. The prices paid are b_1 + … + b_i ≤ ρ · b_i ≤ ρ · L, as b_i was
+paid when the loss had reached it. So the whole is L + ρ · L ≤ (1 + ρ) · OPT: 2 for one action, at most 1 + n for n,
+and at most 3 where each price is twice the one before or more. (Losses are looked at once an iteration: add one's.)
+``ladder_bound`` gives the figure.
+
+**A known end** changes the rule: an action whose price exceeds all that it can still save is not taken (``due``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import enum
+import math
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
+
+from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
 LEARNING_RATE = 0.5  # weight of the newest measurement: conditions drift, single measurements are noisy
 
@@ -50,9 +66,79 @@ def next_strategy(candidates: Sequence[Candidate], applied: Collection[str]) -> 
     return min(left, key=lambda candidate: candidate.overhead_seconds, default=None)
 
 
-def due(candidate: Candidate, loss: Loss) -> bool:
-    """Whether the loss has reached the strategy's price."""
-    return loss.seconds >= candidate.overhead_seconds
+def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) -> bool:
+    """Whether the loss has reached the strategy's price, and the rest of the run can still repay it.
+
+    ``savable_seconds`` is the most that acting now can save until the job's end or deadline (``savable``). Not acting
+    where the price is higher keeps the factor of two: what is still lost is below the price, and so is the best in
+    hindsight's saving.
+    """
+    return loss.seconds >= candidate.overhead_seconds and savable_seconds >= candidate.overhead_seconds
+
+
+def savable(
+    *, slow_ns: float, healthy_ns: float, iterations_left: int | None = None, seconds_left: float | None = None
+) -> float:
+    """The most that an action can save until the job ends [s]: all of the slowdown of all iterations that are left.
+
+    The end is a number of iterations (a finite run), a time at the present pace (a deadline), or the earlier of both;
+    without any it is infinite.
+    """
+    excess_ns, left = max(0.0, slow_ns - healthy_ns), math.inf
+    if iterations_left is not None:
+        left = max(0, iterations_left)
+    if seconds_left is not None and slow_ns > 0:
+        left = min(left, max(0.0, seconds_left) * 1e9 / slow_ns)
+    return left * excess_ns / 1e9 if excess_ns > 0 else 0.0
+
+
+def ladder_bound(overheads_seconds: Iterable[float]) -> float:
+    """How many times the clairvoyant's cost the ladder may cost at most: 1 + max_i (b_1 + … + b_i)/b_i.
+
+    Free actions cost nothing and count nothing. Raises InvalidInputError for a price below zero or not finite.
+    """
+    prices = sorted(overheads_seconds)
+    if any(not 0 <= price < math.inf for price in prices):
+        raise InvalidInputError("the price of an action is negative or not finite")
+    total, worst = 0.0, 0.0
+    for price in prices:
+        total += price
+        if price > 0:
+            worst = max(worst, total / price)
+    return 1.0 + worst
+
+
+class Choice(enum.StrEnum):
+    """What a job without a spare does about a lost replica."""
+
+    WAIT = "Wait"
+    DROP = "Drop"
+
+
+def wait_or_drop(
+    stood_still_seconds: float,
+    *,
+    drop_seconds: float,
+    rejoin_seconds: float,
+    speed_without: float,
+    seconds_left: float = math.inf,
+) -> Choice:
+    """No spare: stand still until one comes, or run on with fewer replicas at ``speed_without`` (share of full speed).
+
+    Waiting loses a second a second; dropping loses ``drop_seconds`` at once, ``rejoin_seconds`` when the spare comes,
+    and 1 − speed all the time between. The break-even is when what dropping would have trained in the time stood still
+    (speed × time) equals the price of both moves: then the loss is at most 1 + speed times that of the better of the
+    two in hindsight. A known end: dropping must repay its price by what it trains until then (at most twice).
+    Raises InvalidSpeedError for a speed outside 0 … 1, InvalidInputError for negative times.
+    """
+    if not 0 <= speed_without <= 1:
+        raise InvalidSpeedError(f"a speed of {speed_without} of the full one")
+    if not min(stood_still_seconds, drop_seconds, rejoin_seconds, seconds_left) >= 0:
+        raise InvalidInputError("a time is negative")
+    price = drop_seconds + rejoin_seconds
+    if speed_without == 0 or seconds_left * speed_without <= price:
+        return Choice.WAIT
+    return Choice.DROP if stood_still_seconds * speed_without >= price else Choice.WAIT
 
 
 def learn(known_seconds: float | None, measured_seconds: float) -> float:
@@ -60,3 +146,27 @@ def learn(known_seconds: float | None, measured_seconds: float) -> float:
     if known_seconds is None:
         return measured_seconds
     return known_seconds + LEARNING_RATE * (measured_seconds - known_seconds)
+
+
+class Overhead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a strategy costs, with how sure that is: a configured guess until it was measured."""
+
+    seconds: float
+    spread_seconds: float = 0.0  # a running mean of the distance of measurements from ``seconds``
+    measured: int = 0
+
+    def observe(self, measured_seconds: float) -> Overhead:
+        """One more measurement, weighted as in ``learn``; the first replaces the guess."""
+        if self.measured == 0:
+            return Overhead(seconds=measured_seconds, measured=1)
+        miss = abs(measured_seconds - self.seconds)
+        return Overhead(
+            seconds=learn(self.seconds, measured_seconds),
+            spread_seconds=miss if self.measured == 1 else learn(self.spread_seconds, miss),
+            measured=self.measured + 1,
+        )
+
+    @property
+    def known(self) -> bool:
+        """Whether it was ever measured."""
+        return self.measured > 0

@@ -1,0 +1,93 @@
+"""Which worker counts of a job can be in an optimal plan at all: the dynamic program then skips the others.
+
+Give each unit of workers a price λ ≥ 0. Whatever the price, no plan of at most n units is worth more than
+
+    L(λ) = λ·n + Σ_i max_k [G_i(k) − λ·k]                         (Lagrangian relaxation of Unicron eq. 3),
+
+and none that gives job i the count k more than L(λ) less what that choice loses against the job's best at this price.
+So if some plan is known to be worth B, every count that brings the bound below B can go: no optimal plan uses it, and
+the program over the rest is as exact as over all. A price near the optimum comes from bisection, B from the plan that
+it suggests, filled up greedily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[np.float64]
+_BISECTIONS: Final = 40
+_FILLS: Final = 200
+_ROUNDING: Final = 1e-9  # relative to the bound: keeps whatever sums in another order might make equal
+
+
+class Options(msgspec.Struct, frozen=True):
+    """A job's choices: worker counts in units (ascending, the first is 0) and G of each; ``current`` is x in units."""
+
+    units: npt.NDArray[np.int64]
+    rewards: Values
+    current: int  # −1 where x is not among the choices
+
+
+def prune(options: Sequence[Options], units: int) -> list[Options]:
+    """The same jobs with only those counts that an optimal plan of at most ``units`` may use."""
+    fitting = [_keep(one, one.units <= units) for one in options]
+    low, high = 0.0, _steepest(fitting)
+    for _ in range(_BISECTIONS):
+        price = (low + high) / 2
+        if sum(_pick(one, price)[0] for one in fitting) > units:
+            low = price
+        else:
+            high = price
+    known = _filled(fitting, high, units)
+    bound = high * units + sum(_pick(one, high)[1] for one in fitting)
+    slack = _ROUNDING * (abs(bound) + sum(float(np.abs(one.rewards).max()) for one in fitting))
+    return [
+        _keep(one, bound - (_pick(one, high)[1] - (one.rewards - high * one.units)) >= known - slack) for one in fitting
+    ]
+
+
+def _keep(one: Options, which: npt.NDArray[np.bool_]) -> Options:
+    which[0] = True  # waiting stays a choice: the program starts from it
+    return Options(one.units[which], one.rewards[which], one.current if one.current in one.units[which] else -1)
+
+
+def _steepest(options: Sequence[Options]) -> float:
+    """A price at which nobody takes anything."""
+    gains = [float(np.max((one.rewards[1:] - one.rewards[0]) / one.units[1:], initial=0.0)) for one in options]
+    return 1.0 + 2.0 * max(gains, default=0.0)
+
+
+def _pick(one: Options, price: float) -> tuple[int, float]:
+    """What the job takes at this price, and its value net of it."""
+    net = one.rewards - price * one.units
+    place = int(net.argmax())
+    return int(one.units[place]), float(net[place])
+
+
+def _filled(options: Sequence[Options], price: float, units: int) -> float:
+    """The value of a feasible plan: what the jobs take at ``price``, and the rest to whoever gains most from it."""
+    places = [int(np.searchsorted(one.units, _pick(one, price)[0])) for one in options]
+    left = units - sum(int(one.units[place]) for one, place in zip(options, places, strict=True))
+    gains = [_gain(one, place, left) for one, place in zip(options, places, strict=True)]
+    for _ in range(_FILLS):
+        best = max(range(len(options)), key=lambda index: gains[index][0], default=-1)
+        if best < 0 or gains[best][0] <= 0:
+            break
+        left -= int(options[best].units[gains[best][1]] - options[best].units[places[best]])
+        places[best] = gains[best][1]
+        for index, one in enumerate(options):
+            if index == best or one.units[gains[index][1]] - one.units[places[index]] > left:
+                gains[index] = _gain(one, places[index], left)
+    return sum(float(one.rewards[place]) for one, place in zip(options, places, strict=True))
+
+
+def _gain(one: Options, place: int, left: int) -> tuple[float, int]:
+    """The most that the job gains from at most ``left`` more units, and its choice then."""
+    end = int(np.searchsorted(one.units, one.units[place] + left, side="right"))
+    best = place + int(one.rewards[place:end].argmax())
+    return float(one.rewards[best] - one.rewards[place]), best
