@@ -18,7 +18,8 @@ A plan is desired state. The launcher compares it with what runs:
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
 the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit
-code.
+code. A signal that ends the pod is passed on, first to the ranks' process groups, then to what outlives them; the exit
+code is the first failing rank's, or 128 + the signal.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None  # None while it runs, and after a signal
     signal: int | None = None
     core_dumped: bool = False
-    oom_killed: bool = False  # the cgroup's oom_kill counter grew in this process's last second
+    oom_killed: bool = False  # the cgroup counted an OOM kill that explains this end: of this process, or of one below
     started_unix_ns: int
     ended_unix_ns: int | None = None
+    blocked_since_unix_ns: int | None = None  # a thread is in uninterruptible sleep since then, for 30 s at least
 
 
 class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +79,10 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     generation: int  # newest generation acted upon; 0 before the first plan
     dead_below: int  # no process of any generation below this one is left
     state: Literal["Idle", "Running", "Stopping", "Stopped", "Exited"]
-    untracked: str | None = None  # why LD_PRELOAD was not set (a musl or static program), None if it was
+    untracked: str | None = None  # why no rank is seen (a musl program, or a static one that has started no other)
     stuck: bool = False  # a process survived SIGKILL for 30 s
     error: str | None = None  # the command could not be started
+    oom_kills: int | None = None  # in the container since this generation began; None: unknown
     ranks: list[LaunchRank] = []
 
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 
 #include "files.h"
@@ -14,10 +15,12 @@
 namespace falcon {
 namespace {
 
+constexpr int64_t kCheckNs = 10'000'000'000;
+
 // The folder of our own cgroup for a controller. In a container the mount shows the container's folder itself;
 // elsewhere the path from /proc/self/cgroup leads on from the mount.
-std::string folder_of(const std::string& controller) {
-  std::istringstream lines(read_file("/proc/self/cgroup"));
+std::string folder_of(const std::string& controller, const std::string& root, const std::string& self) {
+  std::istringstream lines(read_file(self));
   std::string path;
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':');
@@ -27,7 +30,7 @@ std::string folder_of(const std::string& controller) {
     const bool wanted = controller.empty() ? names == ",," : names.find("," + controller + ",") != std::string::npos;
     if (wanted) path = line.substr(second + 1);
   }
-  const std::string mount = controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
+  const std::string mount = controller.empty() ? root : root + "/" + controller;
   const std::string own = mount + path;
   return path != "/" && access((own + "/cgroup.procs").c_str(), F_OK) == 0 ? own : mount;
 }
@@ -74,12 +77,22 @@ void each_number(const std::string& folder, Visit visit) {
   closedir(entries);
 }
 
+// State and parent of a process or thread; state 0 where it is gone.
+std::pair<char, pid_t> state_of(const std::string& path) {
+  const std::string stat = read_file(path);
+  const size_t name_end = stat.rfind(')');
+  char state = 0;
+  int parent = 0;
+  if (name_end == std::string::npos || sscanf(stat.c_str() + name_end + 1, " %c %d", &state, &parent) != 2) return {};
+  return {state, parent};
+}
+
 }  // namespace
 
-CgroupCounters read_cgroup() {
+CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
   CgroupCounters counters;
-  if (access("/sys/fs/cgroup/cgroup.controllers", F_OK) == 0) {
-    const std::string folder = folder_of("");
+  if (access((mount + "/cgroup.controllers").c_str(), F_OK) == 0) {
+    const std::string folder = folder_of("", mount, self);
     const auto cpu = pairs(folder + "/cpu.stat");
     counters.nr_periods = get(cpu, "nr_periods");
     counters.nr_throttled = get(cpu, "nr_throttled");
@@ -90,12 +103,12 @@ CgroupCounters read_cgroup() {
     counters.cpu_pressure_some_us = pressure(folder + "/cpu.pressure");
     return counters;
   }
-  const auto cpu = pairs(folder_of("cpu") + "/cpu.stat");
+  const auto cpu = pairs(folder_of("cpu", mount, self) + "/cpu.stat");
   counters.nr_periods = get(cpu, "nr_periods");
   counters.nr_throttled = get(cpu, "nr_throttled");
   counters.throttled_ns = get(cpu, "throttled_time");
-  counters.cpu_usage_ns = single(folder_of("cpuacct") + "/cpuacct.usage");
-  const std::string memory = folder_of("memory");
+  counters.cpu_usage_ns = single(folder_of("cpuacct", mount, self) + "/cpuacct.usage");
+  const std::string memory = folder_of("memory", mount, self);
   counters.memory_bytes = single(memory + "/memory.usage_in_bytes");
   counters.oom_kills = get(pairs(memory + "/memory.oom_control"), "oom_kill");
   return counters;
@@ -104,13 +117,8 @@ CgroupCounters read_cgroup() {
 std::vector<std::pair<pid_t, pid_t>> list_processes() {
   std::vector<std::pair<pid_t, pid_t>> found;
   each_number("/proc", [&](pid_t pid) {
-    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
-    const size_t name_end = stat.rfind(')');
-    char state = 0;
-    int parent = 0;
-    if (name_end != std::string::npos && sscanf(stat.c_str() + name_end + 1, " %c %d", &state, &parent) == 2) {
-      found.emplace_back(pid, parent);
-    }
+    const auto [state, parent] = state_of("/proc/" + std::to_string(pid) + "/stat");
+    if (state != 0) found.emplace_back(pid, parent);
   });
   return found;
 }
@@ -125,27 +133,61 @@ std::vector<pid_t> descendants(pid_t root, const std::vector<std::pair<pid_t, pi
   return found;
 }
 
-std::optional<Schedule> Schedules::sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes) {
+std::optional<Schedule> Schedules::sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes,
+                                          int64_t now_ns) {
+  Tree& tree = trees_[root];
   for (const pid_t pid : descendants(root, processes)) {
     const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
     each_number(tasks, [&](pid_t task) {
       const std::string text = read_file(tasks + "/" + std::to_string(task) + "/schedstat");
       long long cpu = 0;
       long long delay = 0;
-      if (sscanf(text.c_str(), "%lld %lld", &cpu, &delay) != 2) return;
-      Schedule& last = seen_[{root, task}];
-      last.cpu_ns = std::max<int64_t>(last.cpu_ns, cpu);
-      last.run_delay_ns = std::max<int64_t>(last.run_delay_ns, delay);
+      long long runs = 0;
+      if (sscanf(text.c_str(), "%lld %lld %lld", &cpu, &delay, &runs) != 3) return;
+      Thread& thread = tree.threads[task];
+      thread.total = {cpu, delay};
+      thread.seen_ns = now_ns;
+      if (thread.runs == runs) return;
+      thread.runs = runs;
+      thread.idle_since_ns = now_ns;
+      thread.blocked = false;
     });
   }
-  const auto first = seen_.lower_bound({root, 0});
-  if (first == seen_.end() || first->first.first != root) return std::nullopt;
-  Schedule sum;
-  for (auto it = first; it != seen_.end() && it->first.first == root; ++it) {
-    sum.cpu_ns += it->second.cpu_ns;
-    sum.run_delay_ns += it->second.run_delay_ns;
+  if (now_ns - tree.checked_ns >= kCheckNs) {
+    tree.checked_ns = now_ns;
+    look_for_blocked(&tree, now_ns);
   }
-  return sum;
+  Schedule sum;
+  for (auto at = tree.threads.begin(); at != tree.threads.end();) {
+    const Thread& thread = at->second;
+    const bool there = thread.seen_ns == now_ns;
+    Schedule& into = there ? sum : tree.ended;
+    into.cpu_ns += thread.total.cpu_ns;
+    into.run_delay_ns += thread.total.run_delay_ns;
+    tree.known = true;
+    at = there ? std::next(at) : tree.threads.erase(at);
+  }
+  if (!tree.known) return std::nullopt;
+  return Schedule{sum.cpu_ns + tree.ended.cpu_ns, sum.run_delay_ns + tree.ended.run_delay_ns};
+}
+
+void Schedules::look_for_blocked(Tree* tree, int64_t now_ns) {
+  for (auto& [task, thread] : tree->threads) {
+    if (thread.seen_ns != now_ns || now_ns - thread.idle_since_ns < kBlockedNs) continue;
+    std::string path = "/proc/" + std::to_string(task);
+    path += "/task/" + std::to_string(task) + "/stat";
+    thread.blocked = state_of(path).first == 'D';
+  }
+}
+
+std::optional<int64_t> Schedules::blocked_since(pid_t root) const {
+  const auto tree = trees_.find(root);
+  if (tree == trees_.end()) return std::nullopt;
+  std::optional<int64_t> since;
+  for (const auto& [task, thread] : tree->second.threads) {
+    if (thread.blocked && (!since || thread.idle_since_ns < *since)) since = thread.idle_since_ns;
+  }
+  return since;
 }
 
 }  // namespace falcon

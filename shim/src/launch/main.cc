@@ -21,7 +21,7 @@ constexpr char kHelp[] =
     "  --run-dir DIR         shared with the agent (default /falcon/run)\n"
     "  --procs N             training processes, where the plan does not say (default 1)\n"
     "  --launcher falcon|own own: COMMAND is torchrun, mpirun …; it is run once (default falcon)\n"
-    "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default 5)\n"
+    "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default: the kubelet's)\n"
     "  --shim PATH           preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
     "falcon-launch install DIR   copy this program and the shim into DIR\n"
     "falcon-launch version | --help\n";

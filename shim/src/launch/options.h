@@ -9,9 +9,9 @@ namespace falcon {
 struct Options {
   std::string run_dir = "/falcon/run";
   std::string shim;
-  bool own = false;  // the command is a launcher itself: run once
-  int procs = 1;     // where the plan names no number
-  int grace_seconds = 5;
+  bool own = false;        // the command is a launcher itself: run once
+  int procs = 1;           // where the plan names no number
+  int grace_seconds = -1;  // no limit of ours
   std::vector<std::string> command;
 };
 

@@ -9,11 +9,14 @@
 #include <cerrno>
 #include <chrono>
 
+#include "clock.h"
+
 namespace falcon {
 namespace {
 
 constexpr size_t kTailBytes = 64 * 1024;
-constexpr size_t kLineBytes = 64 * 1024;
+constexpr size_t kLineBytes = 1024 * 1024;
+constexpr int64_t kPartialNs = kSecondNs;  // a line that has not ended: a prompt, a bar
 constexpr size_t kChunkBytes = 256 * 1024;
 constexpr int kPipeBytes = 1024 * 1024;
 
@@ -30,6 +33,14 @@ void write_all(int to, const char* bytes, size_t count) {
     bytes += done;
     count -= static_cast<size_t>(done);
   }
+}
+
+// Where the last whole line ends. A carriage return at the very end may be half of one's end.
+size_t lines_end(const std::string& text) {
+  size_t end = text.size();
+  if (end > 0 && text[end - 1] == '\r') --end;
+  while (end > 0 && text[end - 1] != '\n' && text[end - 1] != '\r') --end;
+  return end;
 }
 
 }  // namespace
@@ -62,10 +73,14 @@ Output::Ends Output::add(int local_rank, bool whole_lines) {
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    streams_.push_back({out[0], STDOUT_FILENO, local_rank, whole_lines, {}});
-    streams_.push_back({err[0], STDERR_FILENO, local_rank, whole_lines, {}});
+    for (const auto& [from, to] : {std::pair{out[0], STDOUT_FILENO}, std::pair{err[0], STDERR_FILENO}}) {
+      streams_.push_back(std::make_shared<Stream>());
+      streams_.back()->from = from;
+      streams_.back()->to = to;
+      streams_.back()->local_rank = local_rank;
+      streams_.back()->whole_lines = whole_lines;
+    }
     open_ += 2;
-    open_of_[local_rank] += 2;
   }
   wake();
   return {out[1], err[1]};
@@ -86,14 +101,11 @@ void Output::reset_tails() {
 
 bool Output::unread(int local_rank) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  int resting = 0;
-  for (const Stream& stream : streams_) {
-    if (stream.local_rank != local_rank) continue;
+  return std::any_of(streams_.begin(), streams_.end(), [&](const std::shared_ptr<Stream>& stream) {
     int bytes = 0;
-    if (ioctl(stream.from, FIONREAD, &bytes) == 0 && bytes > 0) return true;
-    ++resting;
-  }
-  return resting < open_of_[local_rank];
+    return stream->local_rank == local_rank &&
+           (stream->moving || (ioctl(stream->from, FIONREAD, &bytes) == 0 && bytes > 0));
+  });
 }
 
 void Output::settle(int local_rank, int milliseconds) {
@@ -112,40 +124,59 @@ void Output::wake() { (void)!write(wake_[1], "", 1); }
 
 void Output::pump() {
   std::vector<pollfd> polled;
+  Streams streams;
   while (!ending_ || open_ > 0) {
-    polled.assign(1, {wake_[0], POLLIN, 0});
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (const Stream& stream : streams_) polled.push_back({stream.from, POLLIN, 0});
+      streams = streams_;
     }
-    const int ready = poll(polled.data(), polled.size(), ending_ ? 100 : -1);
+    polled.assign(1, {wake_[0], POLLIN, 0});
+    for (const auto& stream : streams) polled.push_back({stream->from, POLLIN, 0});
+    const int ready = poll(polled.data(), polled.size(), wait_ms(streams));
     if (ready == 0 && ending_) return;  // what is still open belongs to a process that we leave behind
     char ignored[64];
     while (read(wake_[0], ignored, sizeof(ignored)) > 0) {
     }
-    for (size_t i = 1; i < polled.size(); ++i) {
-      if (polled[i].revents == 0) continue;
-      Stream taken;
-      {
-        // Taken out while it is moved: a write to our own stdout may block, and must not block whoever adds a rank.
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const auto found = std::find_if(streams_.begin(), streams_.end(),
-                                        [&](const Stream& stream) { return stream.from == polled[i].fd; });
-        if (found == streams_.end()) continue;
-        taken = std::move(*found);
-        streams_.erase(found);
-      }
-      const bool more = move(&taken);
+    // Without the lock: a write to our own stdout may block, and must not block whoever adds a rank.
+    for (size_t i = 0; i < streams.size(); ++i) serve(streams[i], polled[i + 1].revents != 0);
+  }
+}
+
+int Output::wait_ms(const Streams& streams) const {
+  if (ending_) return 100;
+  const bool partial = std::any_of(streams.begin(), streams.end(),
+                                   [](const std::shared_ptr<Stream>& stream) { return !stream->pending.empty(); });
+  return partial ? 250 : -1;
+}
+
+void Output::serve(const std::shared_ptr<Stream>& stream, bool readable) {
+  if (readable) {
+    {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (more) {
-        streams_.push_back(std::move(taken));
-      } else {
-        close(taken.from);
-        --open_of_[taken.local_rank];
-        --open_;
-      }
+      stream->moving = true;
+    }
+    const bool more = move(stream.get());
+    stream->moving = false;
+    if (!more) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      streams_.erase(std::find(streams_.begin(), streams_.end(), stream));
+      close(stream->from);
+      --open_;
+      return;
     }
   }
+  if (stream->pending.empty() || monotonic_ns() - stream->pending_since_ns < kPartialNs) return;
+  write_all(stream->to, stream->pending.data(), stream->pending.size());
+  stream->pending.clear();
+}
+
+void Output::keep(int local_rank, const char* bytes, size_t size) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Tail& tail = tails_[local_rank];
+  const size_t kept = std::min(size, kTailBytes);
+  tail.bytes.append(bytes + (size - kept), kept);
+  if (tail.bytes.size() > kTailBytes) tail.bytes.erase(0, tail.bytes.size() - kTailBytes);
+  tail.fresh = true;
 }
 
 bool Output::move(Stream* stream) {
@@ -153,24 +184,19 @@ bool Output::move(Stream* stream) {
   const ssize_t count = read(stream->from, chunk.data(), chunk.size());
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   const auto size = static_cast<size_t>(count);
-  if (size > 0) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Tail& tail = tails_[stream->local_rank];
-    const size_t kept = std::min(size, kTailBytes);
-    tail.bytes.append(chunk.data() + (size - kept), kept);
-    if (tail.bytes.size() > kTailBytes) tail.bytes.erase(0, tail.bytes.size() - kTailBytes);
-    tail.fresh = true;
-  }
+  if (size > 0) keep(stream->local_rank, chunk.data(), size);
   if (!stream->whole_lines) {
     write_all(stream->to, chunk.data(), size);
     return size > 0;
   }
+  if (stream->pending.empty()) stream->pending_since_ns = monotonic_ns();
   stream->pending.append(chunk.data(), size);
-  const size_t newline = stream->pending.rfind('\n');
-  size_t whole = newline == std::string::npos ? 0 : newline + 1;
+  size_t whole = lines_end(stream->pending);
   if (size == 0 || stream->pending.size() - whole > kLineBytes) whole = stream->pending.size();
+  if (whole == 0) return size > 0;
   write_all(stream->to, stream->pending.data(), whole);
   stream->pending.erase(0, whole);
+  stream->pending_since_ns = monotonic_ns();
   return size > 0;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -10,8 +12,9 @@
 
 namespace falcon {
 
-// One thread moves bytes from the ranks' pipes to our own stdout and stderr. With one rank they pass unchanged; with
-// several, a line is never cut by another rank's (lines longer than 64 KiB excepted).
+// One thread moves bytes from the ranks' pipes to our own stdout and stderr, every byte as it is. With one rank they
+// pass at once; with several, a line (to a newline or carriage return) is never cut by another rank's, except where it
+// is longer than 1 MiB or has not ended after a second.
 class Output {
  public:
   Output();
@@ -46,7 +49,11 @@ class Output {
     int local_rank;
     bool whole_lines;
     std::string pending;
+    int64_t pending_since_ns = 0;
+    std::atomic<bool> moving{false};  // bytes are out of the pipe and not yet in the tail
   };
+
+  using Streams = std::vector<std::shared_ptr<Stream>>;
 
   struct Tail {
     std::string bytes;
@@ -55,13 +62,15 @@ class Output {
 
   void pump();
   bool unread(int local_rank);
+  int wait_ms(const Streams& streams) const;
+  void serve(const std::shared_ptr<Stream>& stream, bool readable);
   bool move(Stream* stream);  // false at the end of the stream
+  void keep(int local_rank, const char* bytes, size_t size);
   void wake();
 
   std::mutex mutex_;
-  std::vector<Stream> streams_;
+  Streams streams_;
   std::map<int, Tail> tails_;
-  std::map<int, int> open_of_;  // a rank's streams that have not ended, also while one is being moved
   std::atomic<int> open_{0};
   int wake_[2];
   std::atomic<bool> ending_{false};

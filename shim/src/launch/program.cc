@@ -37,7 +37,7 @@ std::string judge_elf(int file, const Elf64_Ehdr& header) {
     if (pread(file, name, length, static_cast<off_t>(segment.p_offset)) <= 0) return "";
     return strstr(name, "ld-musl") != nullptr ? "musl" : "";
   }
-  return "static";
+  return kStatic;
 }
 
 // A library of another machine or word size cannot be preloaded; the launcher is of the shim's.

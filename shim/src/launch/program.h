@@ -6,6 +6,9 @@
 
 namespace falcon {
 
+// The reason that may yet prove wrong: a static program may start others that are not.
+constexpr char kStatic[] = "static";
+
 // Why the shim cannot be preloaded into the program ("musl", "static", "another machine"), or empty where it can.
 // Scripts are followed to their interpreters; a file that cannot be read is left to the loader to judge.
 std::string untracked_reason(const std::vector<std::string>& command);

@@ -1,5 +1,6 @@
 #include "ranks.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -17,6 +19,12 @@
 
 namespace falcon {
 namespace {
+
+// A process that ended so was killed itself; a shell reports its child's signal n as 128 + n.
+bool was_killed(int status) {
+  if (WIFSIGNALED(status)) return WTERMSIG(status) == SIGKILL;
+  return WEXITSTATUS(status) == 128 + SIGKILL;
+}
 
 // What a process image must not inherit from us: our own blocked and ignored signals.
 void restore_signals() {
@@ -40,9 +48,10 @@ std::string Ranks::start(const Plan& plan) {
   reports_.clear();
   schedules_.forget();
   output_->reset_tails();
-  untracked_ = reason_untracked();
-  note(read_cgroup());
-  note(read_cgroup());
+  told_.clear();
+  judge_programs();
+  first_rank_ = plan.first_rank;
+  oom_.begin(read_cgroup().oom_kills);
   const int procs = options_.own ? 1 : plan.procs;
   for (int local = 0; local < procs; ++local) {
     std::string error = spawn(plan, local);
@@ -51,17 +60,21 @@ std::string Ranks::start(const Plan& plan) {
   return "";
 }
 
-std::string Ranks::reason_untracked() const {
-  std::string reason = untracked_reason(options_.command);
-  if (reason.empty() && access(options_.shim.c_str(), R_OK) != 0) reason = "no shim at " + options_.shim;
-  return reason;
+void Ranks::judge_programs() {
+  untracked_ = untracked_reason(options_.command);
+  // A static program ignores the library and hands it on: tini, a Go launcher or uv may start a Python that takes it.
+  preload_ = untracked_.empty() || (untracked_ == kStatic && untracked_file("/bin/sh").empty());
+  if (preload_ && access(options_.shim.c_str(), R_OK) != 0) {
+    untracked_ = "no shim at " + options_.shim;
+    preload_ = false;
+  }
 }
 
 std::string Ranks::spawn(const Plan& plan, int local_rank) {
   const std::string program = find_program(options_.command[0]);
   if (program.empty()) return options_.command[0] + ": not found in PATH: is it in the container's image?";
   std::vector<std::string> variables =
-      joined(rank_environment(own_environment(), options_, plan, local_rank, untracked_.empty()));
+      joined(rank_environment(own_environment(), options_, plan, local_rank, preload_));
   std::vector<std::string> words = options_.command;
   std::vector<std::string> shell_words{"/bin/sh", program};
   shell_words.insert(shell_words.end(), words.begin() + 1, words.end());
@@ -111,31 +124,40 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
   return "";
 }
 
-void Ranks::note(const CgroupCounters& counters) {
-  oom_kills_before_ = oom_kills_;
-  oom_kills_ = counters.oom_kills.value_or(oom_kills_);
-}
-
 std::vector<int> Ranks::reap() {
-  std::vector<int> ended;
+  std::vector<std::pair<RankReport*, int>> ended;
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
     if (found == reports_.end()) continue;  // an orphan that we adopted
-    ended.push_back(found->local_rank);
     found->running = false;
     found->ended_unix_ns = unix_ns();
-    if (WIFSIGNALED(status)) {
-      found->signal = WTERMSIG(status);
-      found->core_dumped = WCOREDUMP(status);
-      found->oom_killed =
-          *found->signal == SIGKILL && read_cgroup().oom_kills.value_or(oom_kills_before_) > oom_kills_before_;
-    } else {
-      found->exit_code = WEXITSTATUS(status);
-    }
+    found->blocked_since_unix_ns.reset();
+    ended.emplace_back(&*found, status);
   }
-  return ended;
+  if (ended.empty()) return {};
+  oom_.note(read_cgroup().oom_kills, monotonic_ns());
+  // Who was killed is judged before who failed: the others fail because of it.
+  std::partition(ended.begin(), ended.end(), [](const auto& one) { return was_killed(one.second); });
+  std::vector<int> local_ranks;
+  for (const auto& [report, how] : ended) {
+    judge_end(report, how);
+    local_ranks.push_back(report->local_rank);
+  }
+  return local_ranks;
+}
+
+void Ranks::judge_end(RankReport* report, int status) {
+  if (WIFSIGNALED(status)) {
+    report->signal = WTERMSIG(status);
+    report->core_dumped = WCOREDUMP(status);
+  } else {
+    report->exit_code = WEXITSTATUS(status);
+  }
+  // A rank whose data loader was killed for memory fails of its own accord, and so does a launcher without its worker.
+  const bool failed = was_killed(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 0);
+  report->oom_killed = failed && oom_.explains(monotonic_ns());
 }
 
 void Ranks::signal(int number) {
@@ -159,11 +181,55 @@ bool Ranks::running() const {
   return std::any_of(reports_.begin(), reports_.end(), [](const RankReport& rank) { return rank.running; });
 }
 
-std::vector<RankSchedule> Ranks::schedules() {
+bool Ranks::signal_survivors(int number) {
+  const pid_t self = getpid();
+  bool left = false;
+  for (const pid_t pid : descendants(self, list_processes())) {
+    if (pid == self) continue;
+    left = true;
+    const pid_t group = getpgid(pid);
+    const bool reached =
+        std::any_of(reports_.begin(), reports_.end(), [&](const RankReport& rank) { return rank.pid == group; });
+    if (told_.insert(pid).second && !reached) kill(pid, number);
+  }
+  return left;
+}
+
+// Under a launcher of the user's, its workers are known by the rings that they write.
+std::vector<Ranks::Writer> Ranks::ring_writers() const {
+  std::vector<Writer> found;
+  DIR* entries = opendir((options_.run_dir + "/launch/rings").c_str());
+  if (entries == nullptr) return found;
+  while (const dirent* entry = readdir(entries)) {
+    int rank = 0;
+    int pid = 0;
+    if (sscanf(entry->d_name, "g%*d-r%d-%d.ring", &rank, &pid) == 2 && rank >= first_rank_) {
+      found.push_back({rank - first_rank_, pid});
+    }
+  }
+  closedir(entries);
+  return found;
+}
+
+std::vector<RankSchedule> Ranks::sample(const CgroupCounters& counters) {
+  const int64_t now = monotonic_ns();
+  oom_.note(counters.oom_kills, now);
   std::vector<RankSchedule> out;
   const auto processes = list_processes();
-  for (const RankReport& rank : reports_) {
-    if (rank.running) out.push_back({rank.local_rank, schedules_.sample(rank.pid, processes)});
+  const std::vector<Writer> writers = options_.own || untracked_ == kStatic ? ring_writers() : std::vector<Writer>{};
+  if (!writers.empty() && untracked_ == kStatic) untracked_.clear();  // it was no trainer itself, but started one
+  for (RankReport& rank : reports_) {
+    if (!rank.running) continue;
+    const auto schedule = schedules_.sample(rank.pid, processes, now);
+    const std::optional<int64_t> blocked = schedules_.blocked_since(rank.pid);
+    rank.blocked_since_unix_ns.reset();
+    if (blocked) rank.blocked_since_unix_ns = unix_ns() - (now - *blocked);
+    if (!options_.own) out.push_back({rank.local_rank, schedule});
+  }
+  if (options_.own) {
+    for (const Writer& writer : writers) {
+      out.push_back({writer.local_rank, schedules_.sample(writer.pid, processes, now)});
+    }
   }
   return out;
 }

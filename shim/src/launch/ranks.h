@@ -1,9 +1,12 @@
 // The training processes of one generation: started, watched, killed with everything below them.
 #pragma once
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "oom.h"
 #include "options.h"
 #include "output.h"
 #include "plan.h"
@@ -21,31 +24,47 @@ class Ranks {
   // Reaps what has ended; the local ranks among it.
   std::vector<int> reap();
 
-  // Each second: remembers how many OOM kills the cgroup has seen.
-  void note(const CgroupCounters& counters);
+  // Each second: what the cgroup counted, and how the ranks' threads fare.
+  std::vector<RankSchedule> sample(const CgroupCounters& counters);
 
-  // To every rank's process group.
+  // To every rank's process group. A launcher that is the command passes it on to groups of its own making.
   void signal(int number);
+
+  // To what outlived its rank in a process group that the signal did not reach, once each. False when nothing is left.
+  bool signal_survivors(int number);
 
   // SIGKILL to every descendant of this launcher; true when none is left.
   bool kill_all();
 
   bool running() const;
+
+  // Why no rank is tracked; empty where the shim is there.
   const std::string& untracked() const { return untracked_; }
   const std::vector<RankReport>& reports() const { return reports_; }
-  std::vector<RankSchedule> schedules();
+
+  // OOM kills in the container since this generation began.
+  Counter oom_kills() const { return oom_.count(); }
 
  private:
+  struct Writer {
+    int local_rank;
+    pid_t pid;
+  };
+
   std::string spawn(const Plan& plan, int local_rank);
-  std::string reason_untracked() const;
+  void judge_programs();
+  void judge_end(RankReport* report, int status);
+  std::vector<Writer> ring_writers() const;
 
   const Options& options_;
   Output* output_;
   std::string untracked_;
+  bool preload_ = false;
   std::vector<RankReport> reports_;
   Schedules schedules_;
-  int64_t oom_kills_ = 0;         // at the last note
-  int64_t oom_kills_before_ = 0;  // at the one before: the kill may be older than the last note, the reaping newer
+  OomKills oom_;
+  int first_rank_ = 0;
+  std::set<pid_t> told_;  // by signal_survivors
 };
 
 }  // namespace falcon

@@ -37,7 +37,8 @@ std::string status_json(const StatusReport& status) {
   std::string out = "{\"version\":1,\"generation\":" + std::to_string(status.generation) +
                     ",\"dead_below\":" + std::to_string(status.dead_below) + ",\"state\":" + quoted(status.state) +
                     ",\"untracked\":" + text_or_null(status.untracked) + ",\"stuck\":" + boolean(status.stuck) +
-                    ",\"error\":" + text_or_null(status.error) + ",\"ranks\":[";
+                    ",\"error\":" + text_or_null(status.error) + ",\"oom_kills\":" + number_or_null(status.oom_kills) +
+                    ",\"ranks\":[";
   const char* comma = "";
   for (const RankReport& rank : status.ranks) {
     out += comma;
@@ -47,7 +48,8 @@ std::string status_json(const StatusReport& status) {
            ",\"exit_code\":" + number_or_null(rank.exit_code) + ",\"signal\":" + number_or_null(rank.signal) +
            ",\"core_dumped\":" + boolean(rank.core_dumped) + ",\"oom_killed\":" + boolean(rank.oom_killed) +
            ",\"started_unix_ns\":" + std::to_string(rank.started_unix_ns) +
-           ",\"ended_unix_ns\":" + number_or_null(rank.ended_unix_ns) + "}";
+           ",\"ended_unix_ns\":" + number_or_null(rank.ended_unix_ns) +
+           ",\"blocked_since_unix_ns\":" + number_or_null(rank.blocked_since_unix_ns) + "}";
   }
   return out + "]}\n";
 }

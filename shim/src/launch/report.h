@@ -21,6 +21,7 @@ struct RankReport {
   bool oom_killed = false;
   int64_t started_unix_ns = 0;
   std::optional<int64_t> ended_unix_ns;
+  std::optional<int64_t> blocked_since_unix_ns;
 };
 
 struct StatusReport {
@@ -30,6 +31,7 @@ struct StatusReport {
   std::string untracked;  // empty: tracked
   bool stuck = false;
   std::string error;  // empty: none
+  Counter oom_kills;
   std::vector<RankReport> ranks;
 };
 

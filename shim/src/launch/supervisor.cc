@@ -3,26 +3,28 @@
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
-#include "clock.h"
 #include "files.h"
 
 namespace falcon {
 namespace {
 
-constexpr int kPollMs = 25;
+constexpr int kStoppingMs = 10;
+constexpr int kUnwatchedMs = 25;  // where the kernel does not tell us that a plan came
+constexpr int kWatchedMs = 200;
 constexpr int kSettleMs = 500;
 constexpr int64_t kRestartGraceNs = kSecondNs;  // between SIGTERM and SIGKILL for a superseded generation
 constexpr int64_t kStuckNs = 30 * kSecondNs;
-constexpr int64_t kAgentGoneNs = 60 * kSecondNs;
 constexpr int kUnusable = 78;  // EX_CONFIG
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
 
@@ -64,10 +66,14 @@ int Supervisor::run() {
   }
   const sigset_t watched = watched_signals();
   const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+  plans_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   publish_status();
   while (!done_) {
-    pollfd ready{signals, POLLIN, 0};
-    poll(&ready, 1, kPollMs);
+    pollfd ready[] = {{signals, POLLIN, 0}, {plans_, POLLIN, 0}};
+    poll(ready, 2, pause_ms());
+    char ignored[4096];
+    while (read(plans_, ignored, sizeof(ignored)) > 0) {
+    }
     signalfd_siginfo info{};
     while (read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo != SIGCHLD) on_signal(static_cast<int>(info.ssi_signo));
@@ -79,13 +85,39 @@ int Supervisor::run() {
     const int64_t now = monotonic_ns();
     if (now - last_second_ns_ >= kSecondNs) {
       last_second_ns_ = now;
+      look_at_agent();
       publish_counters();
       publish_tails();
     }
   }
   close(signals);
+  close(plans_);
   output_.drain(500);
   return exit_code_;
+}
+
+void Supervisor::watch_for_plans() {
+  if (plans_watched_) return;
+  plans_watched_ = inotify_add_watch(plans_, path("agent").c_str(), IN_MOVED_TO) >= 0;
+}
+
+int Supervisor::pause_ms() const {
+  if (stopping_ || terminated_by_ != 0) return kStoppingMs;
+  return plans_watched_ ? kWatchedMs : kUnwatchedMs;
+}
+
+void Supervisor::look_at_agent() {
+  watch_for_plans();
+  const int64_t now = monotonic_ns();
+  struct stat about{};
+  if (stat(path("agent/alive").c_str(), &about) == 0) {
+    agent_.see(static_cast<int64_t>(about.st_mtim.tv_sec) * kSecondNs + about.st_mtim.tv_nsec, now);
+  }
+  const bool gone = agent_.gone(now);
+  if (gone == agent_gone_) return;
+  agent_gone_ = gone;
+  fprintf(stderr, gone ? "falcon-launch: nothing from the agent for 60 s; what runs goes on, nobody restarts it\n"
+                       : "falcon-launch: the agent is back\n");
 }
 
 void Supervisor::collect() {
@@ -96,7 +128,7 @@ void Supervisor::collect() {
 
 void Supervisor::look_at_plan() {
   const std::string text = read_file(path("agent/plan"));
-  if (text.empty() || text == plan_text_) return;
+  if (text.empty() || text == plan_text_ || terminated_by_ != 0) return;
   plan_text_ = text;
   const auto plan = parse_plan(text, &plan_error_);
   if (!plan) {
@@ -123,11 +155,13 @@ void Supervisor::begin_stop() {
 void Supervisor::advance() {
   const int64_t now = monotonic_ns();
   if (terminated_by_ != 0) {
-    const bool late = now - stop_since_ns_ > options_.grace_seconds * kSecondNs;
-    if (ranks_.running() && !late) return;
+    const bool limited = options_.grace_seconds >= 0;
+    const bool late = limited && now - stop_since_ns_ > options_.grace_seconds * kSecondNs;
+    if (!late && (ranks_.running() || ranks_.signal_survivors(terminated_by_))) return;
     if (!ranks_.kill_all()) return;
     done_ = true;
-    exit_code_ = 128 + terminated_by_;
+    exit_code_ = own_exit_code();
+    if (exit_code_ == 0) exit_code_ = 128 + terminated_by_;  // work that was cut short is no success
     return;
   }
   if (plan_.generation == 0) return;
@@ -145,7 +179,7 @@ void Supervisor::advance() {
     ended_since_ns_ = 0;
   } else if (ended_since_ns_ == 0) {
     ended_since_ns_ = now;
-  } else if (now - ended_since_ns_ > kAgentGoneNs && agent_is_gone()) {
+  } else if (now - ended_since_ns_ > Heartbeat::kPatienceNs && agent_gone_) {
     done_ = true;
     exit_code_ = own_exit_code();
   }
@@ -186,6 +220,7 @@ void Supervisor::publish_status() {
   status_.generation = plan_.generation;
   status_.untracked = ranks_.untracked();
   status_.error = plan_error_.empty() ? start_error_ : "agent/plan: " + plan_error_;
+  status_.oom_kills = ranks_.oom_kills();
   status_.ranks = ranks_.reports();
   if (stopping_ || terminated_by_ != 0) {
     status_.state = "Stopping";
@@ -203,8 +238,7 @@ void Supervisor::publish_status() {
 
 void Supervisor::publish_counters() {
   const CgroupCounters cgroup = read_cgroup();
-  ranks_.note(cgroup);
-  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, ranks_.schedules()));
+  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, ranks_.sample(cgroup)));
 }
 
 void Supervisor::publish_tails() {
@@ -212,13 +246,6 @@ void Supervisor::publish_tails() {
     const std::string tail = output_.take_tail(rank.local_rank);
     if (!tail.empty()) write_file(path("launch/tail-") + std::to_string(rank.local_rank), tail);
   }
-}
-
-bool Supervisor::agent_is_gone() const {
-  struct stat about{};
-  if (stat(path("agent/alive").c_str(), &about) != 0) return true;
-  const int64_t touched = static_cast<int64_t>(about.st_mtim.tv_sec) * kSecondNs + about.st_mtim.tv_nsec;
-  return unix_ns() - touched > kAgentGoneNs;
 }
 
 int Supervisor::own_exit_code() const {

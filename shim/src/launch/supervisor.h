@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "clock.h"
+#include "heartbeat.h"
 #include "output.h"
 #include "plan.h"
 #include "ranks.h"
@@ -21,7 +23,10 @@ class Supervisor {
   int run();
 
  private:
+  void watch_for_plans();
+  int pause_ms() const;
   void collect();
+  void look_at_agent();
   void look_at_plan();
   void advance();
   void begin_stop();
@@ -31,7 +36,6 @@ class Supervisor {
   void publish_status();
   void publish_counters();
   void publish_tails();
-  bool agent_is_gone() const;
   int own_exit_code() const;
   std::string path(const char* name) const { return options_.run_dir + "/" + name; }
 
@@ -46,6 +50,10 @@ class Supervisor {
   std::string start_error_;
   bool stopping_ = false;
   bool started_ = false;  // the current plan's processes have been started
+  int plans_ = -1;        // inotify: says that the agent wrote
+  bool plans_watched_ = false;
+  Heartbeat agent_{monotonic_ns()};
+  bool agent_gone_ = false;
   int64_t stop_since_ns_ = 0;
   int64_t last_second_ns_ = 0;
   int64_t ended_since_ns_ = 0;

@@ -1,0 +1,207 @@
+// launch_evidence_test FOLDER: what the launcher reads from files and the kernel: programs, cgroups, kills, blocked
+// threads. FOLDER is empty and ours.
+#include <elf.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "counters.h"
+#include "files.h"
+#include "heartbeat.h"
+#include "oom.h"
+#include "program.h"
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+int failures = 0;
+
+void expect(bool holds, const char* what, int line) {
+  if (holds) return;
+  ++failures;
+  fprintf(stderr, "launch_evidence_test.cc:%d: %s\n", line, what);
+}
+
+#define EXPECT(condition) expect((condition), #condition, __LINE__)
+
+template <typename T>
+std::string bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
+
+#if defined(__x86_64__)
+constexpr Elf64_Half kOurs = EM_X86_64;
+constexpr Elf64_Half kOther = EM_AARCH64;
+#else
+constexpr Elf64_Half kOurs = EM_AARCH64;
+constexpr Elf64_Half kOther = EM_X86_64;
+#endif
+
+// The smallest file that names an interpreter; none where it is empty.
+std::string elf(const std::string& interpreter, Elf64_Half machine = kOurs, unsigned char word = ELFCLASS64) {
+  Elf64_Ehdr header{};
+  memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = word;
+  header.e_machine = machine;
+  header.e_phoff = sizeof(header);
+  header.e_phentsize = sizeof(Elf64_Phdr);
+  header.e_phnum = 2;
+  Elf64_Phdr load{};
+  load.p_type = PT_LOAD;
+  Elf64_Phdr named{};
+  named.p_type = interpreter.empty() ? PT_NOTE : PT_INTERP;
+  named.p_offset = sizeof(header) + 2 * sizeof(Elf64_Phdr);
+  named.p_filesz = interpreter.size() + 1;
+  return bytes_of(header) + bytes_of(load) + bytes_of(named) + interpreter + '\0';
+}
+
+void programs(const std::string& folder) {
+  const auto judged = [&](const std::string& content) {
+    falcon::write_file(folder + "/program", content, 0755);
+    return falcon::untracked_file(folder + "/program");
+  };
+  EXPECT(judged(elf("/lib64/ld-linux-x86-64.so.2")).empty());
+  EXPECT(judged(elf("/nix/store/glibc/lib/ld-linux-aarch64.so.1")).empty());
+  EXPECT(judged(elf("/lib/ld-musl-x86_64.so.1")) == "musl");
+  EXPECT(judged(elf("")) == falcon::kStatic);
+  EXPECT(judged(elf("/lib64/ld-linux-x86-64.so.2", kOther)) == "another machine");
+  EXPECT(judged(elf("/lib/ld-linux.so.2", kOurs, ELFCLASS32)) == "another machine");
+  EXPECT(judged("#!" + folder + "/python -u\nprint()\n").empty());  // nothing there: the loader will judge
+  falcon::write_file(folder + "/python", elf("/lib/ld-musl-x86_64.so.1"), 0755);
+  EXPECT(judged("#!" + folder + "/python -u\nprint()\n") == "musl");
+  EXPECT(judged("#! " + folder + "/python\n") == "musl");
+  EXPECT(judged("#!/usr/bin/env -S LANG=C " + folder + "/python -u\n") == "musl");
+  EXPECT(judged("#!" + folder + "/program\n").empty());  // an endless chain ends
+  EXPECT(judged("").empty() && judged("echo hello\n").empty());
+  EXPECT(judged(elf("/lib/ld-musl-x86_64.so.1").substr(0, 70)).empty());  // cut short
+}
+
+void cgroup_v2(const std::string& folder) {
+  falcon::make_folder(folder + "/v2");
+  falcon::write_file(folder + "/v2/cgroup.controllers", "cpu memory\n");
+  falcon::write_file(folder + "/v2/cpu.stat",
+                     "usage_usec 7\nuser_usec 5\nsystem_usec 2\nnr_periods 4\nnr_throttled 3\nthrottled_usec 9\n");
+  falcon::write_file(folder + "/v2/memory.current", "4096\n");
+  falcon::write_file(folder + "/v2/memory.events", "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n");
+  falcon::write_file(folder + "/v2/cpu.pressure",
+                     "some avg10=0.00 avg60=0.00 avg300=0.00 total=321\nfull avg10=0.00 avg60=0.00 total=5\n");
+  falcon::write_file(folder + "/v2.self", "0::/\n");
+  const falcon::CgroupCounters read = falcon::read_cgroup(folder + "/v2", folder + "/v2.self");
+  EXPECT(read.cpu_usage_ns == 7000 && read.nr_periods == 4 && read.nr_throttled == 3 && read.throttled_ns == 9000);
+  EXPECT(read.memory_bytes == 4096 && read.oom_kills == 1 && read.cpu_pressure_some_us == 321);
+}
+
+void cgroup_v1(const std::string& folder) {
+  for (const char* controller : {"/v1/cpu", "/v1/cpuacct", "/v1/memory/pod/x"}) {
+    falcon::make_folder(folder + controller);
+    falcon::write_file(folder + controller + "/cgroup.procs", "");
+  }
+  falcon::write_file(folder + "/v1/cpu/cpu.stat", "nr_periods 4\nnr_throttled 3\nthrottled_time 9\n");
+  falcon::write_file(folder + "/v1/cpuacct/cpuacct.usage", "7\n");
+  falcon::write_file(folder + "/v1/memory/pod/x/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n");
+  falcon::write_file(folder + "/v1.self", "9:name=systemd:/\n5:memory:/pod/x\n3:cpu,cpuacct:/host/path\n0::/\n");
+  const falcon::CgroupCounters read = falcon::read_cgroup(folder + "/v1", folder + "/v1.self");
+  EXPECT(read.nr_periods == 4 && read.nr_throttled == 3 && read.throttled_ns == 9 && read.cpu_usage_ns == 7);
+  EXPECT(read.oom_kills == 6 && !read.memory_bytes && !read.cpu_pressure_some_us);
+  const falcon::CgroupCounters nothing = falcon::read_cgroup(folder + "/nowhere", folder + "/v1.self");
+  EXPECT(!nothing.nr_periods && !nothing.oom_kills && !nothing.cpu_usage_ns);
+}
+
+void kills() {
+  falcon::OomKills oom;
+  oom.begin(5);
+  EXPECT(!oom.explains(0) && oom.count() == 0);  // what was counted before is no evidence
+  oom.note(5, kSecond);
+  EXPECT(!oom.explains(kSecond));
+  oom.note(7, 2 * kSecond);
+  oom.note({}, 3 * kSecond);
+  EXPECT(oom.count() == 2);
+  EXPECT(oom.explains(3 * kSecond) && oom.explains(3 * kSecond) && !oom.explains(3 * kSecond));  // one end a kill
+  oom.note(8, 10 * kSecond);
+  EXPECT(!oom.explains(10 * kSecond + falcon::OomKills::kExplainsNs + 1));  // too long ago
+  oom.begin(8);
+  EXPECT(oom.count() == 0 && !oom.explains(11 * kSecond));
+  falcon::OomKills unknown;
+  unknown.begin({});
+  unknown.note({}, 0);
+  EXPECT(!unknown.explains(0) && !unknown.count());
+  unknown.note(3, 0);  // the first reading is where the count begins
+  EXPECT(!unknown.explains(0) && unknown.count() == 0);
+}
+
+void heartbeats() {
+  falcon::Heartbeat agent(0);
+  EXPECT(!agent.gone(60 * kSecond) && agent.gone(61 * kSecond));  // it never came
+  agent.see(-5, 61 * kSecond);
+  EXPECT(!agent.gone(100 * kSecond));
+  agent.see(-5, 120 * kSecond);  // the same stamp is no sign of life
+  EXPECT(agent.gone(122 * kSecond));
+}
+
+// A process in uninterruptible sleep: its child has not yet left the address space of its vfork.
+pid_t start_blocked() {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  if (syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0) {
+    pause();
+  }
+  _exit(0);
+}
+
+pid_t start_sleeping() {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  pause();
+  _exit(0);
+}
+
+void wait_for_child_of(pid_t pid) {
+  for (int i = 0; i < 2000 && falcon::descendants(pid, falcon::list_processes()).size() < 2; ++i) usleep(1000);
+}
+
+void blocked() {
+  const pid_t blocked = start_blocked();
+  const pid_t sleeping = start_sleeping();
+  wait_for_child_of(blocked);
+  usleep(20000);
+  falcon::Schedules schedules;
+  const auto at = [&](pid_t pid, int64_t seconds) {
+    EXPECT(schedules.sample(pid, falcon::list_processes(), seconds * kSecond).has_value());
+    return schedules.blocked_since(pid);
+  };
+  EXPECT(!at(blocked, 100) && !at(sleeping, 100));
+  EXPECT(!at(blocked, 129) && !at(sleeping, 129));  // not long enough
+  EXPECT(at(blocked, 140) == 100 * kSecond && !at(sleeping, 140));
+  EXPECT(at(blocked, 141) == 100 * kSecond);  // between two looks
+  EXPECT(!schedules.blocked_since(1));
+  for (const pid_t pid : falcon::descendants(blocked, falcon::list_processes())) kill(pid, SIGKILL);
+  kill(sleeping, SIGKILL);
+  waitpid(blocked, nullptr, 0);
+  waitpid(sleeping, nullptr, 0);
+  EXPECT(schedules.sample(sleeping, falcon::list_processes(), 150 * kSecond).has_value());  // what it used, counts on
+  EXPECT(!at(blocked, 150));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 64;
+  const std::string folder = argv[1] + std::string("/") + std::to_string(getpid());
+  if (!falcon::make_folder(folder)) return 73;
+  programs(folder);
+  cgroup_v2(folder);
+  cgroup_v1(folder);
+  kills();
+  heartbeats();
+  blocked();
+  std::filesystem::remove_all(folder);
+  return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,154 @@
+"""How ranks end, and what falcon-launch says of it: signals, exit codes, cores, the kernel's out-of-memory killer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from falcon_core.wire.launch import LaunchRank
+from tests.integration.shim.conftest import Start
+from tests.integration.shim.launching import Launcher
+
+MEMORY_LIMIT_BYTES = 64 << 20
+WAIT = 'touch "$FALCON_RING_DIR/ready-$RANK"; while :; do sleep 0.05; done'
+EAT = "held = b'x' * (300 << 20)"  # beyond the limit
+
+
+def _ended(launcher: Launcher, generation: int = 1) -> LaunchRank:
+    return launcher.wait(state="Exited", generation=generation).ranks[0]
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A memory cgroup with a low limit: write a pid to its ``cgroup.procs``."""
+    v1 = Path("/sys/fs/cgroup/memory")
+    root = v1 if v1.is_dir() else Path("/sys/fs/cgroup")
+    folder = root / f"falcon-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if root == v1 else ("memory.max",):
+            if (folder / name).exists():
+                (folder / name).write_text(str(MEMORY_LIMIT_BYTES))
+    except OSError as error:
+        pytest.skip(f"no right to make a memory cgroup: {error}")
+    yield folder
+    deadline = time.monotonic() + 10
+    while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folder.rmdir()
+
+
+def test_an_oom_kill_is_told_from_another_sigkill(small_memory: Path, start: Start) -> None:
+    program = f"""
+import os, signal, subprocess, sys
+match os.environ["FALCON_GENERATION"]:
+    case "1": {EAT}
+    case "2": os.kill(os.getpid(), signal.SIGKILL)
+    case "3": sys.exit(3)
+    case "4":
+        child = subprocess.run([sys.executable, "-c", {EAT!r}])
+        sys.exit(1 if child.returncode == -signal.SIGKILL else 0)
+"""
+    launcher = start(sys.executable, "-c", program)
+    launcher.wait(state="Idle")
+    (small_memory / "cgroup.procs").write_text(str(launcher.process.pid))
+    seen = {}
+    kills = {}
+    for generation in (1, 2, 3, 4):
+        launcher.run(generation=generation)
+        rank = _ended(launcher, generation)
+        seen[generation] = (rank.signal, rank.exit_code, rank.oom_killed)
+        kills[generation] = launcher.wait(generation=generation).oom_kills
+    assert seen == {
+        1: (signal.SIGKILL, None, True),
+        2: (signal.SIGKILL, None, False),
+        3: (None, 3, False),
+        4: (None, 1, True),  # a rank without its data loader
+    }
+    assert kills == {1: 1, 2: 0, 3: 0, 4: 1}
+
+
+@pytest.mark.parametrize(("limit", "dumped"), [("unlimited", True), ("0", False)])
+def test_a_core_dump_is_told(start: Start, tmp_path: Path, limit: str, dumped: bool) -> None:
+    if dumped and Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
+        pytest.skip("cores go to a program here")
+    launcher = start("sh", "-c", f"cd {tmp_path} && ulimit -c {limit} && kill -ABRT $$")
+    launcher.run()
+    rank = _ended(launcher)
+    assert (rank.signal, rank.exit_code, rank.core_dumped) == (signal.SIGABRT, None, dumped)
+
+
+def test_the_program_under_a_shell_has_its_time_to_save(start: Start, tmp_path: Path) -> None:
+    # The shell dies of SIGTERM at once; the program below it, and one in a session of its own, do their last work.
+    program = f"""
+import os, signal, sys, time
+folder = {str(tmp_path)!r}
+name = sys.argv[1]
+def save(*_):
+    open(f"{{folder}}/told-{{name}}", "a").write("x")
+    time.sleep(0.7)
+    open(f"{{folder}}/saved-{{name}}", "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+open(f"{{folder}}/ready-{{name}}", "w").close()
+time.sleep(1000)
+"""
+    (tmp_path / "program.py").write_text(program)
+    python = f"{sys.executable} {tmp_path}/program.py"
+    launcher = start("sh", "-c", f"setsid {python} session & {python} group; echo never")
+    launcher.run()
+    for name in ("session", "group"):
+        _wait_for(tmp_path / f"ready-{name}")
+    launcher.process.terminate()
+    out, _ = launcher.process.communicate(timeout=20)
+    assert launcher.process.returncode == 128 + signal.SIGTERM
+    assert out == b""
+    for name in ("session", "group"):
+        assert (tmp_path / f"saved-{name}").exists(), name
+        assert (tmp_path / f"told-{name}").read_text() == "x", "one signal, not two"
+
+
+@pytest.mark.parametrize(
+    ("handler", "code"),
+    [("exit 3", 3), ("exit 0", 128 + signal.SIGTERM), ("kill -KILL $$", 128 + signal.SIGKILL)],
+)
+def test_a_pod_that_is_ended_keeps_the_programs_own_failure(start: Start, handler: str, code: int) -> None:
+    launcher = start("sh", "-c", f"trap '{handler}' TERM; {WAIT}")
+    launcher.run()
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    launcher.process.terminate()
+    launcher.process.wait(timeout=20)
+    assert launcher.process.returncode == code, "work that was cut short is no success"
+
+
+def test_a_limit_of_our_own_on_the_grace_ends_who_ignores_the_signal(start: Start) -> None:
+    launcher = start("sh", "-c", f"trap '' TERM; {WAIT}", options=("--grace-seconds", "1"))
+    launcher.run()
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    launcher.process.terminate()
+    launcher.process.wait(timeout=20)
+    assert launcher.process.returncode == 128 + signal.SIGKILL
+
+
+def test_signals_of_the_users_reach_every_rank(start: Start) -> None:
+    launcher = start("sh", "-c", f"trap 'echo usr1 $RANK; exit 0' USR1; {WAIT}")
+    launcher.run(procs=2)
+    for rank in (0, 1):
+        _wait_for(launcher.run_dir / "launch" / "rings" / f"ready-{rank}")
+    launcher.process.send_signal(signal.SIGUSR1)
+    launcher.wait(state="Exited")
+    out, _ = launcher.finish()
+    assert sorted(out.splitlines()) == ["usr1 0", "usr1 1"]
