@@ -26,6 +26,18 @@ shim-sanitize: | $(VENV)/.done ## the shim's C++ tests under the thread, then th
 	  ctest --test-dir $$out -R sanitized --output-on-failure; \
 	done
 
+# Real releases, for tests of loading and forwarding; a folder each.
+NCCL_RELEASES := $(FALCON_CACHE)/nccl
+export NCCL_RELEASES
+.PHONY: nccl-releases
+nccl-releases: $(NCCL_RELEASES)/.done ## the NCCL wheels of shim/tests/nccl-releases.txt (1.5 GB), for test_nccl_releases
+
+$(NCCL_RELEASES)/.done: shim/tests/nccl-releases.txt $(UV)
+	@while read -r wheel; do \
+	  [ -d "$(NCCL_RELEASES)/$$wheel" ] || $(UV) pip install -q --no-deps --target "$(NCCL_RELEASES)/$$wheel" "$$wheel"; \
+	done <shim/tests/nccl-releases.txt
+	@touch $@
+
 shim-lint: shim $(SHIM_TEST_OUT)/build.ninja
 	@clang-format --dry-run --Werror $(CXX_FILES)
 	@clang-tidy -quiet -p $(SHIM_TEST_OUT) --warnings-as-errors='*' $(filter %.cc,$(CXX_FILES)) 2>/dev/null

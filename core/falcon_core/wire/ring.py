@@ -17,7 +17,16 @@ Layout (native endian, little on every machine we run on)::
       48  u64  start_unix_ns the writer's wall clock when it made the file
       56  u64  start_ns      CLOCK_MONOTONIC at the same moment
       64  u64  head          slots reserved so far (fetch-add); alone in its cache line
+     128  u64  counters_offset  of the table of counters; 0 in rings of earlier shims, which have none
+     136  u32  counters         slots of that table, a power of two
+     140  u32  counter_bytes    COUNTER_BYTES
+     192  u64  gate_waited      the last pause (control file: ``gate``) that made a thread wait
+     200  u64  gate_opened      the last pause that this rank gave up on its own
+     208  u32  waiting          threads that wait at the gate now
+     212  u32  gate_reason      GateReason of gate_opened
+     216  u64  table_seen       table_epoch of the control file that the waiting thread last met
     offset HEADER_BYTES: capacity records of RECORD_BYTES; call number i (from 0) lies in slot i % capacity.
+    offset counters_offset: counters, in no order; they count calls in progress, too, which records do not.
 
 A writer thread reserves call number i, stores ``seq = 0``, fills the record, and publishes it with a release store of
 ``seq = i + 1``. A slot with a smaller ``seq`` is a hole (reserved, not published yet, or its writer died); a larger one
@@ -38,6 +47,14 @@ RING_VERSION = 1
 HEADER_BYTES = 4096
 RECORD_BYTES = 64
 DEFAULT_CAPACITY = 32768
+COUNTER_BYTES = 64
+STATUS_BYTES = 224  # of the header, up to and with the gate's fields
+
+POINT_TO_POINT = 1 << 31
+"""Point-to-point calls are numbered (``comm_seq``) apart from the collectives of their communicator, which all members
+count alike: they stand under its id with this bit, with a descriptor of their own."""
+GRAPH = 1 << 30
+"""A graph launch stands under the number of its graph with this bit."""
 
 RECORD_DTYPE = np.dtype(
     [
@@ -61,7 +78,17 @@ RECORD_DTYPE = np.dtype(
 if RECORD_DTYPE.itemsize != RECORD_BYTES:  # the wire format is a promise
     raise AssertionError("ring record is not 64 bytes")
 
+COUNTER_DTYPE = np.dtype(
+    [
+        ("key", "<u8"),  # counter_key(); 0: free
+        ("entered", "<u8"),  # calls that were begun
+        ("finished", "<u8"),  # calls that are done: blocking ones when they return, enqueued ones as far as is known
+        ("reserved", "<u8", (5,)),
+    ]
+)
+
 RecordArray = npt.NDArray[np.void]
+CounterArray = npt.NDArray[np.void]
 
 
 class Kind(enum.IntEnum):
@@ -72,6 +99,25 @@ class Kind(enum.IntEnum):
     COMPLETED = 3  # device completion of the ENQUEUED record with the same (comm, comm_seq)
     DESCRIPTOR = 4  # a communicator came to life
     GRAPH_LAUNCH = 5
+    ASYNC_ERROR = 6  # a communicator failed; ``bytes`` has the library's code
+
+
+class Traffic(enum.IntEnum):
+    """What a counter counts."""
+
+    COLLECTIVE = 1
+    SEND = 2
+    RECV = 3
+    GRAPH = 4
+
+
+class GateReason(enum.IntEnum):
+    """Why a rank opened its gate on its own."""
+
+    NONE = 0
+    DEADLINE = 1
+    AGENT_DEAD = 2
+    UNREADABLE = 3
 
 
 class Op(enum.IntEnum):
@@ -94,7 +140,9 @@ class Op(enum.IntEnum):
 class Flag(enum.IntFlag):
     """Bits of ``flags``."""
 
-    FAILED = 1  # the call ended by an exception (a peer died): its duration is not a transfer's
+    FAILED = 1  # the call ended by an exception (a peer died) or an error: its duration is not a transfer's
+    ENDED = 2  # DESCRIPTOR: the communicator was destroyed
+    CAPTURED = 4  # ENQUEUED into a graph: it runs when the graph is launched
 
 
 class DType(enum.IntEnum):
@@ -111,12 +159,16 @@ class DType(enum.IntEnum):
     BFLOAT16 = 8
     FLOAT32 = 9
     FLOAT64 = 10
+    FLOAT8_E4M3 = 11
+    FLOAT8_E5M2 = 12
 
 
 # Only here do all members wait for the last to arrive; roots leave a broadcast early, receivers always wait.
 SYNCHRONISING_OPS = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
 
 _HEADER = struct.Struct("<QIIIIIIiiiIQQQ")
+_PLACE = struct.Struct("<QII")
+_GATE = struct.Struct("<QQIIQ")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -182,6 +234,39 @@ def parse_header(raw: bytes) -> RingHeader:
         start_ns=start_ns,
         head=head,
     )
+
+
+class RingStatus(msgspec.Struct, frozen=True):
+    """Where the counters lie, and how the rank stands to the gate."""
+
+    counters_offset: int
+    counters: int
+    gate_waited: int
+    gate_opened: int
+    waiting: int
+    gate_reason: GateReason
+    table_seen: int
+
+
+def parse_status(raw: bytes) -> RingStatus:
+    """Decode the first STATUS_BYTES of a ring whose header was accepted.
+
+    Raises:
+        RingFormatError: too short, or counters of another layout.
+    """
+    if len(raw) < STATUS_BYTES:
+        raise RingFormatError(f"ring status is {len(raw)} bytes, want {STATUS_BYTES}")
+    offset, counters, counter_bytes = _PLACE.unpack_from(raw, 128)
+    if offset and counter_bytes != COUNTER_BYTES:
+        raise RingFormatError(f"ring has counters of {counter_bytes} bytes, this reader knows {COUNTER_BYTES}")
+    waited, opened, waiting, reason, table_seen = _GATE.unpack_from(raw, 192)
+    known = GateReason(reason) if reason in GateReason else GateReason.NONE
+    return RingStatus(offset, counters, waited, opened, waiting, known, table_seen)
+
+
+def counter_key(comm: int, traffic: Traffic, peer: int = 0) -> int:
+    """Key of a counter: communicator id (24 bits), Traffic (8 bits), peer (32 bits, 0 for collectives)."""
+    return comm << 40 | traffic << 32 | peer
 
 
 def pack_header(header: RingHeader) -> bytes:

@@ -11,6 +11,7 @@ namespace {
 struct Flight {
   Record record;
   Ring* ring;
+  Counter* counter;
   Flight* outer;  // a collective built on others
 };
 
@@ -22,6 +23,7 @@ void land(uint16_t flags) {
   t_flight = flight->outer;
   flight->record.duration_ns = monotonic_ns() - flight->record.t_start_ns;
   flight->record.flags = flags;
+  flight->counter->finished.fetch_add(1, std::memory_order_release);
   flight->ring->append(flight->record);
 }
 
@@ -38,8 +40,8 @@ extern "C" __attribute__((visibility("hidden"), used)) int falcon_passing_throug
   return kContinueUnwind;
 }
 
-__attribute__((noinline)) void fly(Collective call, void* options, const Record& record, Ring* ring) {
-  Flight flight{record, ring, t_flight};
+__attribute__((noinline)) void fly(Collective call, void* options, const Record& record, Ring* ring, Counter* counter) {
+  Flight flight{record, ring, counter, t_flight};
   // 0x1b: a 4-byte offset from the place itself (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
   asm volatile(".cfi_personality 0x1b, falcon_passing_through");
   t_flight = &flight;
@@ -48,5 +50,7 @@ __attribute__((noinline)) void fly(Collective call, void* options, const Record&
   asm volatile("" ::: "memory");  // not a tail call: the frame must be there while the call lasts
   land(0);
 }
+
+bool in_flight() { return t_flight != nullptr; }
 
 }  // namespace falcon

@@ -7,8 +7,11 @@ namespace falcon {
 
 using Collective = void (*)(void*);
 
-// Calls `call(options)` and appends `record` with its start and duration when the call returns, or, marked
-// kFailed, when an exception leaves it. The exception passes on untouched.
-void fly(Collective call, void* options, const Record& record, Ring* ring);
+// Calls `call(options)`, tells `counter` when it ended, and appends `record` with its start and duration when the call
+// returns, or, marked kFailed, when an exception leaves it. The exception passes on untouched.
+void fly(Collective call, void* options, const Record& record, Ring* ring, Counter* counter);
+
+// Whether this thread is inside a collective: what it calls in turn is a part of that.
+bool in_flight();
 
 }  // namespace falcon

@@ -4,8 +4,6 @@
 // An error that Gloo throws passes through (flight.cc); the call that failed leaves a record that says so.
 
 #include <errno.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <atomic>
 
@@ -23,14 +21,23 @@ Collective original(std::atomic<Collective>& cached, const char* symbol, const v
   const int error = errno;
   found = reinterpret_cast<Collective>(resolve_original(symbol, ours));
   errno = error;
-  if (found == nullptr) {
-    // The caller is linked against it, so this cannot be; without the original nothing could be forwarded.
-    constexpr char kMessage[] = "falcon: the library that this program calls for a Gloo collective is not loaded\n";
-    (void)!write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
-    abort();
-  }
+  if (found == nullptr) missing_original();
   cached.store(found, std::memory_order_release);
   return found;
+}
+
+// The group of a collective; the one that its point-to-point calls brought, where they were first.
+Communicator* group(Rank* rank, const GlooCall& about) {
+  if (about.context == nullptr) return nullptr;
+  Communicator* known = rank->find(about.context);
+  for (uint32_t index = 0; known == nullptr && rank->at(index) != nullptr; ++index) {
+    Communicator* other = rank->at(index);
+    const void* transport = other->transport.load(std::memory_order_acquire);
+    const void* handle = transport;
+    if (transport == nullptr || !holds_transport(about.context, transport)) continue;
+    if (other->handle.compare_exchange_strong(handle, about.context, std::memory_order_acq_rel)) known = other;
+  }
+  return rank->introduce(about.context, about.rank, about.size, 0);
 }
 
 void forward(Collective call, Op op, Options kind, void* options) {
@@ -41,17 +48,18 @@ void forward(Collective call, Op op, Options kind, void* options) {
     call(options);
     return;
   }
+  if (!in_flight()) rank->pass_gate();
   const GlooCall about = read_options(kind, options);
   Record record{};
   record.op = op;
   record.kind = Kind::kBlocking;
   record.bytes = about.bytes;
   record.peer_or_root = about.root;
-  const Membership member = rank->join(about.context, about.rank, about.size);
+  const Membership member = rank->join(group(rank, about));
   record.comm = member.id;
   record.comm_seq = member.call;
   errno = error;
-  fly(call, options, record, &rank->ring());
+  fly(call, options, record, &rank->ring(), member.counter);
 }
 
 }  // namespace

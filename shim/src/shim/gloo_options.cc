@@ -146,4 +146,13 @@ GlooCall read_options(Options kind, const void* options) {
   return call;
 }
 
+bool holds_transport(const void* context, const void* transport) {
+  const void* words[16];
+  if (context == nullptr || !probe(context, 0, &words)) return false;
+  for (const void* word : words) {
+    if (word == transport) return true;
+  }
+  return false;
+}
+
 }  // namespace falcon

@@ -33,4 +33,7 @@ struct GlooCall {
 // is probed before it is read, and the values must make sense); an unknown layout yields operation and duration only.
 GlooCall read_options(Options kind, const void* options);
 
+// Whether a group's context holds this transport context. Any address may be asked.
+bool holds_transport(const void* context, const void* transport);
+
 }  // namespace falcon

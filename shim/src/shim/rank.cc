@@ -1,10 +1,8 @@
 #include "rank.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,11 +12,6 @@
 
 namespace falcon {
 namespace {
-
-constexpr uint64_t kControlMagic = 0x4C525443434C4146;  // "FALCCTRL", little endian
-constexpr uint32_t kControlVersion = 1;
-constexpr size_t kControlBytes = 4096;
-constexpr uint32_t kModeOff = 0;
 
 enum State : uint32_t { kUntried = 0, kTrying = 1, kActive = 2, kInert = 3 };
 
@@ -60,25 +53,31 @@ int32_t number(const char* name, int32_t fallback) {
   return *end == '\0' && value >= 0 && value <= INT32_MAX ? static_cast<int32_t>(value) : fallback;
 }
 
-const std::atomic<uint32_t>* map_mode() {
-  const char* path = getenv("FALCON_CONTROL");
-  if (path == nullptr) return nullptr;
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return nullptr;
-  struct stat about{};
-  void* mapped = MAP_FAILED;
-  if (fstat(file, &about) == 0 && about.st_size >= static_cast<off_t>(kControlBytes)) {
-    mapped = mmap(nullptr, kControlBytes, PROT_READ, MAP_SHARED, file, 0);
+// A handle that no library gives out: the entry stays, so that ids are never used twice.
+const void* retired() {
+  static const char kRetired = 0;
+  return &kRetired;
+}
+
+uint64_t shape_of(int32_t rank, int32_t size) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(size)) << 32U | static_cast<uint32_t>(rank);
+}
+
+uint64_t key_of(uint64_t id, Traffic traffic, int32_t peer) {
+  return id << 40U | static_cast<uint64_t>(traffic) << 32U | static_cast<uint32_t>(peer);
+}
+
+// From 1 in the order of appearance; null and what comes when the table is full are 0.
+uint32_t number_of(const void* handle, std::atomic<const void*>* table, uint32_t capacity) {
+  if (handle == nullptr) return 0;
+  for (uint32_t index = 0; index < capacity; ++index) {
+    const void* there = table[index].load(std::memory_order_acquire);
+    if (there == nullptr && table[index].compare_exchange_strong(there, handle, std::memory_order_acq_rel)) {
+      return index + 1;
+    }
+    if (there == handle) return index + 1;
   }
-  close(file);
-  if (mapped == MAP_FAILED) return nullptr;
-  const auto* bytes = static_cast<const char*>(mapped);
-  if (*reinterpret_cast<const uint64_t*>(bytes) != kControlMagic ||
-      *reinterpret_cast<const uint32_t*>(bytes + 8) != kControlVersion) {
-    munmap(mapped, kControlBytes);
-    return nullptr;
-  }
-  return reinterpret_cast<const std::atomic<uint32_t>*>(bytes + 12);
+  return 0;
 }
 
 }  // namespace
@@ -93,7 +92,12 @@ Rank* Rank::current() {
   } else if (state == kTrying) {
     state = settled(mine->state);
   }
-  return state == kActive && mine->rank.recording() ? &mine->rank : nullptr;
+  return state == kActive && mine->rank.control_.mode() != Mode::kOff ? &mine->rank : nullptr;
+}
+
+Rank* Rank::existing() {
+  Page* mine = g_page.load(std::memory_order_acquire);
+  return mine != nullptr && mine->state.load(std::memory_order_acquire) == kActive ? &mine->rank : nullptr;
 }
 
 bool Rank::activate() {
@@ -110,46 +114,146 @@ bool Rank::activate() {
   const int length =
       snprintf(path, sizeof(path), "%s/g%u-r%d-%u.ring", folder, identity.generation, identity.rank, identity.pid);
   if (length <= 0 || static_cast<size_t>(length) >= sizeof(path)) return false;
-  mode_ = map_mode();
+  control_.map(getenv("FALCON_CONTROL"));
   ring_ = Ring::create(folder, path, identity, kDefaultCapacity, ring_storage_);
   return ring_ != nullptr;
 }
 
-bool Rank::recording() const { return mode_ == nullptr || mode_->load(std::memory_order_relaxed) != kModeOff; }
-
-Membership Rank::join(const void* handle, int32_t rank, int32_t size) {
-  if (handle == nullptr) return {0, calls_elsewhere_.fetch_add(1, std::memory_order_relaxed)};
-  const uint64_t shape = static_cast<uint64_t>(static_cast<uint32_t>(size)) << 32U | static_cast<uint32_t>(rank);
-  Communicator* found = nullptr;
-  uint32_t index = 0;
-  // The newest with this handle counts: an address that was freed may be used again.
-  for (; index < kCommunicators; ++index) {
-    const void* there = communicators_[index].handle.load(std::memory_order_acquire);
-    if (there == handle) found = &communicators_[index];
-    if (there == nullptr) {
-      const uint64_t known = found == nullptr ? ~shape : found->shape.load(std::memory_order_acquire);
-      if (known == shape || known == 0) break;
-      if (communicators_[index].handle.compare_exchange_strong(there, handle, std::memory_order_acq_rel)) {
-        found = &communicators_[index];
-        found->shape.store(shape, std::memory_order_release);
-        describe(index, rank, size);
-        break;
-      }
-      if (there == handle) found = &communicators_[index];  // another thread was faster
-    }
-  }
-  if (found == nullptr) return {0, calls_elsewhere_.fetch_add(1, std::memory_order_relaxed)};
-  return {static_cast<uint64_t>(found - communicators_) + 1, found->calls.fetch_add(1, std::memory_order_relaxed)};
+std::atomic<uint32_t>& Rank::hint(const void* handle) {
+  const uint64_t mixed = reinterpret_cast<uintptr_t>(handle) * 0x9E3779B97F4A7C15ULL;
+  return hints_[mixed >> 58U];
 }
 
-void Rank::describe(uint32_t index, int32_t rank, int32_t size) {
+Communicator* Rank::find(const void* handle) {
+  if (handle == nullptr) return nullptr;
+  std::atomic<uint32_t>& guess = hint(handle);
+  const uint32_t at = guess.load(std::memory_order_acquire);
+  if (at != 0 && communicators_[at - 1].handle.load(std::memory_order_acquire) == handle) {
+    return &communicators_[at - 1];
+  }
+  for (uint32_t index = 0; index < kCommunicators; ++index) {
+    const void* there = communicators_[index].handle.load(std::memory_order_acquire);
+    if (there == handle) {
+      guess.store(index + 1, std::memory_order_release);
+      return &communicators_[index];
+    }
+    if (there == nullptr) return nullptr;
+  }
+  return nullptr;
+}
+
+Communicator* Rank::introduce(const void* handle, int32_t rank, int32_t size, uint32_t parent) {
+  if (handle == nullptr) return nullptr;
+  Communicator* known = find(handle);
+  if (known != nullptr && rank >= 0) {
+    const uint64_t shape = known->shape.load(std::memory_order_acquire);
+    if (shape != 0 && shape != shape_of(rank, size)) {
+      retire(known);
+      known = nullptr;
+    }
+  }
+  if (known != nullptr) return known;
+  for (uint32_t index = 0; index < kCommunicators; ++index) {
+    Communicator* fresh = &communicators_[index];
+    const void* there = fresh->handle.load(std::memory_order_acquire);
+    if (there == nullptr && fresh->handle.compare_exchange_strong(there, handle, std::memory_order_acq_rel)) {
+      fresh->parent.store(parent, std::memory_order_relaxed);
+      if (rank >= 0) describe(fresh, rank, size);
+      return fresh;
+    }
+    if (there == handle) return fresh;  // another thread was faster
+  }
+  return nullptr;
+}
+
+Communicator* Rank::with_transport(const void* transport) {
+  std::atomic<uint32_t>& guess = hint(transport);
+  const uint32_t likely = guess.load(std::memory_order_acquire);
+  if (likely != 0 && communicators_[likely - 1].transport.load(std::memory_order_acquire) == transport) {
+    return &communicators_[likely - 1];
+  }
+  Communicator* found = nullptr;
+  for (uint32_t index = 0; (found = at(index)) != nullptr; ++index) {
+    if (found->transport.load(std::memory_order_acquire) != transport) continue;
+    guess.store(index + 1, std::memory_order_release);
+    return found;
+  }
+  return nullptr;
+}
+
+void Rank::describe(Communicator* communicator, int32_t rank, int32_t size) {
+  uint64_t unknown = 0;
+  if (!communicator->shape.compare_exchange_strong(unknown, shape_of(rank, size), std::memory_order_acq_rel)) return;
   Record record{};
   record.t_start_ns = monotonic_ns();
-  record.comm = index + 1;
+  record.comm = id_of(communicator);
+  record.bytes = communicator->parent.load(std::memory_order_relaxed);
   record.group = static_cast<uint32_t>(size);
   record.peer_or_root = rank;
   record.kind = Kind::kDescriptor;
   ring_->append(record);
 }
+
+void Rank::retire(Communicator* communicator) {
+  if (communicator == nullptr) return;
+  const void* handle = communicator->handle.load(std::memory_order_acquire);
+  if (handle == retired() || !communicator->handle.compare_exchange_strong(handle, retired())) return;
+  const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
+  Record record{};
+  record.t_start_ns = monotonic_ns();
+  record.comm = id_of(communicator);
+  record.bytes = communicator->parent.load(std::memory_order_relaxed);
+  record.group = static_cast<uint32_t>(shape >> 32U);
+  record.peer_or_root = shape == 0 ? -1 : static_cast<int32_t>(shape & UINT32_MAX);
+  record.flags = kEnded;
+  record.kind = Kind::kDescriptor;
+  ring_->append(record);
+}
+
+Membership Rank::join(Communicator* communicator) {
+  const uint64_t id = id_of(communicator);
+  Counter* counter = communicator == nullptr ? nullptr : communicator->calls.load(std::memory_order_acquire);
+  if (counter == nullptr && communicator != nullptr) {
+    counter = ring_->counter(key_of(id, Traffic::kCollective, 0));
+    communicator->calls.store(counter, std::memory_order_release);
+  }
+  if (counter == nullptr) {
+    return {0, static_cast<uint32_t>(elsewhere_.entered.fetch_add(1, std::memory_order_relaxed)), &elsewhere_, 0};
+  }
+  const uint64_t before = counter->entered.fetch_add(1, std::memory_order_acq_rel);
+  return {id, static_cast<uint32_t>(before), counter, before + 1};
+}
+
+Membership Rank::join(Communicator* communicator, Traffic traffic, int32_t peer) {
+  const uint64_t id = id_of(communicator);
+  Counter* counter = communicator == nullptr ? nullptr : ring_->counter(key_of(id, traffic, peer));
+  if (counter == nullptr) {
+    return {kPointToPoint, static_cast<uint32_t>(elsewhere_.finished.fetch_add(1, std::memory_order_relaxed)),
+            &elsewhere_, 0};
+  }
+  if (communicator->told.exchange(1, std::memory_order_relaxed) == 0) {
+    const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
+    Record record{};
+    record.t_start_ns = monotonic_ns();
+    record.comm = id | kPointToPoint;
+    record.bytes = id;
+    record.group = static_cast<uint32_t>(shape >> 32U);
+    record.peer_or_root = shape == 0 ? -1 : static_cast<int32_t>(shape & UINT32_MAX);
+    record.kind = Kind::kDescriptor;
+    ring_->append(record);
+  }
+  const uint64_t nth = counter->entered.fetch_add(1, std::memory_order_acq_rel) + 1;
+  return {id | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed), counter, nth};
+}
+
+Membership Rank::launch(const void* graph) {
+  const uint32_t number = number_of(graph, graphs_, kStreams);
+  Counter* counter = ring_->counter(key_of(number, Traffic::kGraph, 0));
+  if (counter == nullptr) counter = &elsewhere_;
+  const uint64_t before = counter->entered.fetch_add(1, std::memory_order_acq_rel);
+  return {number | kGraph, static_cast<uint32_t>(before), counter, before + 1};
+}
+
+uint16_t Rank::stream(const void* handle) { return static_cast<uint16_t>(number_of(handle, streams_, kStreams)); }
 
 }  // namespace falcon

@@ -1,17 +1,35 @@
-// This process as a rank: its ring, its communicators, and whether it records at all.
+// This process as a rank: its ring, its communicators, its gate, and whether it records at all.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "control.h"
 #include "ring.h"
 
 namespace falcon {
 
+// What a counter counts; core/falcon_core/wire/ring.py says the same.
+enum class Traffic : uint8_t { kCollective = 1, kSend = 2, kRecv = 3, kGraph = 4 };
+
+// A communicator in this process. Lives as long as the process; never moves.
+struct Communicator {
+  std::atomic<const void*> handle;     // the library's; kRetired once it is gone
+  std::atomic<uint64_t> shape;         // rank and size; 0 while they are not known
+  std::atomic<uint32_t> parent;        // id of the communicator it was split from, 0: none
+  std::atomic<uint32_t> error;         // the last asynchronous error that was recorded
+  std::atomic<uint32_t> singles;       // point-to-point calls, all peers together
+  std::atomic<uint32_t> told;          // 1: its point-to-point descriptor is written
+  std::atomic<const void*> transport;  // Gloo: the transport context of its point-to-point calls
+  std::atomic<Counter*> calls;         // collectives
+};
+
 // This rank's next call in a communicator.
 struct Membership {
-  uint64_t id;  // from 1 in the order of first appearance; 0: not known
-  uint32_t call;
+  uint64_t id;       // from 1 in the order of first appearance; 0: not known
+  uint32_t call;     // its number in that communicator
+  Counter* counter;  // to be told when the call is done; never null
+  uint64_t nth;      // what the counter says once this call is done, from 1
 };
 
 class Rank {
@@ -20,29 +38,80 @@ class Rank {
   // Falcon is switched off or anything of ours failed. A process becomes a rank here, by its first collective.
   static Rank* current();
 
-  // Counts a call in the communicator with this handle (null: not known); a new one gets the next id and a descriptor
-  // record. Several threads may meet a new communicator at once: it gets one id.
-  Membership join(const void* handle, int32_t rank, int32_t size);
+  // The rank that this process already is, recording or not; makes none.
+  static Rank* existing();
+
+  // The communicator with this handle; null if it was never met or the table is full.
+  Communicator* find(const void* handle);
+
+  // Finds or adds a communicator. One whose rank and size are known (rank >= 0) gets its descriptor record; an entry
+  // with another shape is an address that was freed and used again: it is retired.
+  Communicator* introduce(const void* handle, int32_t rank, int32_t size, uint32_t parent);
+
+  // Fills in the rank and size of a communicator that was introduced without.
+  void describe(Communicator* communicator, int32_t rank, int32_t size);
+
+  // The communicator with this transport context; null if it was never met.
+  Communicator* with_transport(const void* transport);
+
+  // The communicators in the order of their ids; null beyond the last.
+  Communicator* at(uint32_t index) {
+    return index < kCommunicators && communicators_[index].handle.load(std::memory_order_acquire) != nullptr
+               ? &communicators_[index]
+               : nullptr;
+  }
+
+  // The communicator is gone; its address may come back as another one.
+  void retire(Communicator* communicator);
+
+  // Counts a collective (null: in a communicator that is not known).
+  Membership join(Communicator* communicator);
+
+  // Counts a send to, or a receive from, a peer.
+  Membership join(Communicator* communicator, Traffic traffic, int32_t peer);
+
+  uint64_t id_of(const Communicator* communicator) const {
+    return communicator == nullptr ? 0 : static_cast<uint64_t>(communicator - communicators_) + 1;
+  }
+
+  // Blocks while the gate is closed for this rank. For the outermost level of a call only, before it is counted.
+  void pass_gate() {
+    if (control_.armed()) wait_at_gate();
+  }
+
+  // A small number for a stream, the same for the same handle.
+  uint16_t stream(const void* handle);
+
+  uint32_t next_group() { return groups_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  // Whether the device shall time this call.
+  bool sampled() { return control_.sampled(device_calls_.fetch_add(1, std::memory_order_relaxed)); }
+
+  // Counts a launch of a graph, whose handle stands for a communicator that only this rank is in.
+  Membership launch(const void* graph);
 
   Ring& ring() { return *ring_; }
+  const Control& control() const { return control_; }
 
  private:
-  static constexpr uint32_t kCommunicators = 256;
-
-  // A table of fixed size that only grows, so that a call needs no lock and no allocation.
-  struct Communicator {
-    std::atomic<const void*> handle;
-    std::atomic<uint64_t> shape;  // rank and size; 0 while the thread that found it first is still filling in
-    std::atomic<uint32_t> calls;
-  };
+  static constexpr uint32_t kCommunicators = 1024;
+  static constexpr uint32_t kHints = 64;
+  static constexpr uint32_t kStreams = 256;
 
   bool activate();
-  bool recording() const;
-  void describe(uint32_t index, int32_t rank, int32_t size);
+  void wait_at_gate();
+  bool targets_met(uint64_t* table_epoch);
+  std::atomic<uint32_t>& hint(const void* handle);
 
   Ring* ring_;
-  const std::atomic<uint32_t>* mode_;      // the control file's; null: track
-  std::atomic<uint32_t> calls_elsewhere_;  // in communicators that are not known
+  Control control_;
+  std::atomic<uint64_t> opened_epoch_;  // the gate that this rank gave up or saw opened
+  std::atomic<uint32_t> groups_;
+  std::atomic<uint32_t> device_calls_;
+  Counter elsewhere_;  // calls in communicators that are not known, or beyond the table of counters
+  std::atomic<const void*> streams_[kStreams];
+  std::atomic<const void*> graphs_[kStreams];
+  std::atomic<uint32_t> hints_[kHints];  // where a handle was last found: index + 1
   Communicator communicators_[kCommunicators];
   alignas(Ring) char ring_storage_[sizeof(Ring)];
 };

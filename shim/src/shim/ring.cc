@@ -44,7 +44,8 @@ Ring* Ring::create(const char* folder, const char* path, const RingIdentity& ide
   unlink(fresh);  // of an earlier process with our pid
   const int file = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return nullptr;
-  const size_t size = kHeaderBytes + static_cast<size_t>(capacity) * sizeof(Record);
+  const size_t counters_offset = kHeaderBytes + static_cast<size_t>(capacity) * sizeof(Record);
+  const size_t size = counters_offset + kCounters * sizeof(Counter);
   void* mapped = MAP_FAILED;
   // Every page exists before anyone maps it: a full tmpfs is refused here, not by SIGBUS in a training call.
   if (fchmod(file, 0644) == 0 && posix_fallocate(file, 0, static_cast<off_t>(size)) == 0) {
@@ -68,13 +69,31 @@ Ring* Ring::create(const char* folder, const char* path, const RingIdentity& ide
   header->local_rank = identity.local_rank;
   header->start_unix_ns = clock_ns(CLOCK_REALTIME);
   header->start_ns = monotonic_ns();
+  header->counters_offset = counters_offset;
+  header->counters = kCounters;
+  header->counter_bytes = sizeof(Counter);
   if (rename(fresh, path) != 0) {
     munmap(mapped, size);
     unlink(fresh);
     return nullptr;
   }
   auto* slots = reinterpret_cast<Record*>(static_cast<char*>(mapped) + kHeaderBytes);
-  return new (storage) Ring(header, slots);
+  auto* counters = reinterpret_cast<Counter*>(static_cast<char*>(mapped) + counters_offset);
+  return new (storage) Ring(header, slots, counters);
+}
+
+Counter* Ring::counter(uint64_t key) {
+  uint64_t mixed = key * 0x9E3779B97F4A7C15ULL;
+  uint32_t at = static_cast<uint32_t>(mixed >> 32U) & (kCounters - 1);
+  for (uint32_t tried = 0; tried < kCounters; ++tried, at = (at + 1) & (kCounters - 1)) {
+    uint64_t there = counters_[at].key.load(std::memory_order_acquire);
+    if (there == key) return &counters_[at];
+    if (there == 0 &&
+        (counters_[at].key.compare_exchange_strong(there, key, std::memory_order_acq_rel) || there == key)) {
+      return &counters_[at];
+    }
+  }
+  return nullptr;
 }
 
 void Ring::append(Record record) {

@@ -18,7 +18,8 @@ enum class Kind : uint8_t {
   kEnqueued = 2,
   kCompleted = 3,
   kDescriptor = 4,
-  kGraphLaunch = 5
+  kGraphLaunch = 5,
+  kAsyncError = 6
 };
 
 enum class Op : uint8_t {
@@ -36,7 +37,15 @@ enum class Op : uint8_t {
   kRecv = 11,
 };
 
-constexpr uint16_t kFailed = 1;  // Record::flags: the call ended by an exception
+// Record::flags
+constexpr uint16_t kFailed = 1;    // the call ended by an exception or an error
+constexpr uint16_t kEnded = 2;     // kDescriptor: the communicator is gone
+constexpr uint16_t kCaptured = 4;  // enqueued on a stream that captures: it runs when its graph is launched
+
+// Point-to-point calls are numbered apart from the collectives of their communicator: under its id with this bit.
+constexpr uint64_t kPointToPoint = 1ULL << 31U;
+// A graph launch is numbered per graph, under the graph's own number with this bit.
+constexpr uint64_t kGraph = 1ULL << 30U;
 
 struct RingHeader {
   uint64_t magic;
@@ -52,9 +61,33 @@ struct RingHeader {
   uint32_t flags;
   uint64_t start_unix_ns;
   uint64_t start_ns;
-  alignas(64) std::atomic<uint64_t> head;
+  std::atomic<uint64_t> head;
+  uint64_t alone[7];  // the head has a cache line of its own
+  uint64_t counters_offset;
+  uint32_t counters;
+  uint32_t counter_bytes;
+  uint64_t unused[6];
+  // The gate, for the coordinator: the last pause that made a thread wait, the one that was given up, and how many
+  // wait.
+  std::atomic<uint64_t> gate_waited;
+  std::atomic<uint64_t> gate_opened;
+  std::atomic<uint32_t> waiting;
+  std::atomic<uint32_t> gate_reason;
+  std::atomic<uint64_t> table_seen;
 };
 static_assert(offsetof(RingHeader, start_unix_ns) == 48 && offsetof(RingHeader, head) == 64);
+static_assert(offsetof(RingHeader, counters_offset) == 128 && offsetof(RingHeader, gate_waited) == 192);
+
+// Calls of one kind in one communicator (with one peer, where the kind is point-to-point), readable while they are in
+// progress: what the gate's targets compare with.
+struct Counter {
+  std::atomic<uint64_t> key;  // 0: free
+  std::atomic<uint64_t> entered;
+  std::atomic<uint64_t> finished;
+  uint64_t reserved[5];
+};
+static_assert(sizeof(Counter) == 64);
+constexpr uint32_t kCounters = 2048;
 
 struct Record {
   uint64_t seq;
@@ -97,11 +130,17 @@ class Ring {
   // Fills in seq and check and publishes.
   void append(Record record);
 
+  // The counter with this key; null once the table is full.
+  Counter* counter(uint64_t key);
+
+  RingHeader& header() { return *header_; }
+
  private:
-  Ring(RingHeader* header, Record* slots) : header_(header), slots_(slots) {}
+  Ring(RingHeader* header, Record* slots, Counter* counters) : header_(header), slots_(slots), counters_(counters) {}
 
   RingHeader* header_;
   Record* slots_;
+  Counter* counters_;
 };
 
 uint64_t monotonic_ns();

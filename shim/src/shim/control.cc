@@ -1,0 +1,34 @@
+#include "control.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace falcon {
+
+void Control::map(const char* path) {
+  header_ = nullptr;
+  capacity_ = 0;
+  if (path == nullptr) return;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;
+  struct stat about{};
+  void* mapped = MAP_FAILED;
+  size_t size = 0;
+  if (fstat(file, &about) == 0 && about.st_size >= static_cast<off_t>(kSmallest)) {
+    size = static_cast<size_t>(about.st_size);
+    mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
+  }
+  close(file);
+  if (mapped == MAP_FAILED) return;
+  const auto* header = static_cast<const ControlHeader*>(mapped);
+  if (header->magic != kMagic || header->version != kVersion) {
+    munmap(mapped, size);
+    return;
+  }
+  header_ = header;
+  capacity_ = static_cast<uint32_t>((size - sizeof(ControlHeader)) / sizeof(GateEntry));
+}
+
+}  // namespace falcon

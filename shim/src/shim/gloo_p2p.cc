@@ -1,0 +1,185 @@
+// Gloo's point-to-point calls. They are virtual, but the vtable's entries are symbols (libtorch_cpu.so exports them),
+// so that a preloaded definition is called all the same. `send` and `recv` only begin a transfer, `waitSend` and
+// `waitRecv` end it: the record has the time that the program waited. What a collective sends inside is a part of that
+// collective.
+//
+// A buffer knows its transport context, a collective its group's context, which holds the former: the address of the
+// one is looked for in the other, once, so that both have one communicator.
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "flight.h"
+#include "gloo_options.h"
+#include "rank.h"
+#include "resolve.h"
+
+namespace falcon {
+namespace {
+
+// Offsets on LP64, the same in Debian's Gloo of 2022 and in PyTorch 2.15's.
+constexpr int kBufferSize = 16;     // UnboundBuffer: vtable, ptr, size, then shared_ptr<Context>
+constexpr int kBufferContext = 24;  // transport::tcp::Context: vtable, rank, size
+constexpr int kContextRank = 8;
+
+struct Shape {
+  int32_t rank;
+  int32_t size;
+};
+
+template <typename T>
+bool probe(const void* base, int offset, T* value) {
+  iovec here{value, sizeof(T)};
+  iovec there{const_cast<char*>(static_cast<const char*>(base) + offset), sizeof(T)};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof(T));
+}
+
+// A transfer that was begun and not yet waited for.
+struct Begun {
+  std::atomic<const void*> buffer;
+  Record record;
+  Counter* counter;
+};
+constexpr uint32_t kBegun = 1024;  // begun at one time; of more there is no record
+constexpr uint32_t kReach = 16;
+Begun g_begun[kBegun];
+
+uint32_t place(const void* buffer) {
+  return static_cast<uint32_t>((reinterpret_cast<uintptr_t>(buffer) * 0x9E3779B97F4A7C15ULL) >> 54U);
+}
+
+void remember(const void* buffer, const Record& record, Counter* counter) {
+  for (uint32_t i = 0; i < kReach; ++i) {
+    Begun& begun = g_begun[(place(buffer) + i) % kBegun];
+    const void* there = begun.buffer.load(std::memory_order_acquire);
+    if (there != nullptr && there != buffer) continue;
+    if (there == nullptr && !begun.buffer.compare_exchange_strong(there, buffer, std::memory_order_acq_rel)) continue;
+    begun.record = record;
+    begun.counter = counter;
+    return;
+  }
+}
+
+bool take(const void* buffer, Record* record, Counter** counter) {
+  for (uint32_t i = 0; i < kReach; ++i) {
+    Begun& begun = g_begun[(place(buffer) + i) % kBegun];
+    if (begun.buffer.load(std::memory_order_acquire) != buffer) continue;
+    *record = begun.record;
+    *counter = begun.counter;
+    begun.buffer.store(nullptr, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+// The group that a transport context belongs to; one of its own while no collective was seen there.
+Communicator* group_of(Rank* rank, const void* transport) {
+  Communicator* known = rank->with_transport(transport);
+  Shape shape{};
+  if (known != nullptr) {
+    memcpy(&shape, static_cast<const char*>(transport) + kContextRank, sizeof(shape));
+    const uint64_t there = known->shape.load(std::memory_order_acquire);
+    if (there >> 32U == static_cast<uint32_t>(shape.size) &&
+        (there & UINT32_MAX) == static_cast<uint32_t>(shape.rank)) {
+      return known;
+    }
+    known->transport.store(nullptr, std::memory_order_release);  // an address that was freed and used again
+  }
+  if (!probe(transport, kContextRank, &shape) || shape.rank < 0 || shape.rank >= shape.size || shape.size > (1 << 20)) {
+    return nullptr;
+  }
+  for (uint32_t index = 0; (known = rank->at(index)) != nullptr; ++index) {
+    if (holds_transport(known->handle.load(std::memory_order_acquire), transport)) break;
+  }
+  if (known == nullptr) known = rank->introduce(transport, shape.rank, shape.size, 0);
+  if (known != nullptr) known->transport.store(transport, std::memory_order_release);
+  return known;
+}
+
+using Begin = void (*)(void*, int, uint64_t, size_t, size_t);
+using Wait = bool (*)(void*, int*, long);
+
+void begin(Begin original, Op op, void* buffer, int peer, uint64_t slot, size_t offset, size_t bytes) {
+  const int error = errno;
+  Rank* rank = in_flight() ? nullptr : Rank::current();
+  if (rank != nullptr) {
+    rank->pass_gate();
+    const void* transport = *reinterpret_cast<void* const*>(static_cast<const char*>(buffer) + kBufferContext);
+    const auto whole = *reinterpret_cast<const size_t*>(static_cast<const char*>(buffer) + kBufferSize);
+    const Membership member =
+        rank->join(group_of(rank, transport), op == Op::kSend ? Traffic::kSend : Traffic::kRecv, peer);
+    Record record{};
+    record.comm = member.id;
+    record.comm_seq = member.call;
+    record.bytes = bytes > whole ? whole - (offset < whole ? offset : whole) : bytes;  // "all that is left" is -1
+    record.peer_or_root = peer;
+    record.op = op;
+    record.kind = Kind::kBlocking;
+    remember(buffer, record, member.counter);
+  }
+  errno = error;
+  original(buffer, peer, slot, offset, bytes);
+}
+
+struct Waiting {
+  Wait original;
+  void* buffer;
+  int* peer;
+  long timeout;
+  bool done;
+};
+
+void wait_on(void* argument) {
+  auto* waiting = static_cast<Waiting*>(argument);
+  waiting->done = waiting->original(waiting->buffer, waiting->peer, waiting->timeout);
+}
+
+bool wait(Wait original, void* buffer, int* peer, long timeout) {
+  Record record;
+  Counter* counter = nullptr;
+  Rank* rank = in_flight() ? nullptr : Rank::existing();
+  if (rank == nullptr || !take(buffer, &record, &counter)) return original(buffer, peer, timeout);
+  Waiting waiting{original, buffer, peer, timeout, false};
+  fly(wait_on, &waiting, record, &rank->ring(), counter);
+  return waiting.done;
+}
+
+template <typename Function>
+Function find(std::atomic<void*>& cache, const char* symbol, Function ours) {
+  void* found = cache.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    const int error = errno;
+    found = resolve_original(symbol, reinterpret_cast<const void*>(ours));
+    errno = error;
+    if (found == nullptr) missing_original();
+    cache.store(found, std::memory_order_release);
+  }
+  return reinterpret_cast<Function>(found);
+}
+
+}  // namespace
+}  // namespace falcon
+
+// NOLINTBEGIN(bugprone-*,readability-identifier-naming): these are the mangled names of the methods that we stand in
+// for
+#define FALCON_BEGIN(symbol, op)                                                                                    \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* self, int peer, uint64_t slot, size_t offset, \
+                                                                size_t bytes) {                                     \
+    static std::atomic<void*> cache{nullptr};                                                                       \
+    falcon::begin(falcon::find(cache, #symbol, &symbol), falcon::Op::op, self, peer, slot, offset, bytes);          \
+  }
+#define FALCON_WAIT(symbol)                                                                            \
+  extern "C" __attribute__((visibility("default"))) bool symbol(void* self, int* peer, long timeout) { \
+    static std::atomic<void*> cache{nullptr};                                                          \
+    return falcon::wait(falcon::find(cache, #symbol, &symbol), self, peer, timeout);                   \
+  }
+
+FALCON_BEGIN(_ZN4gloo9transport3tcp13UnboundBuffer4sendEimmm, kSend)
+FALCON_BEGIN(_ZN4gloo9transport3tcp13UnboundBuffer4recvEimmm, kRecv)
+FALCON_WAIT(_ZN4gloo9transport3tcp13UnboundBuffer8waitSendEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE)
+FALCON_WAIT(_ZN4gloo9transport3tcp13UnboundBuffer8waitRecvEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE)
+// NOLINTEND(bugprone-*,readability-identifier-naming)

@@ -1,0 +1,135 @@
+#include "standin_nccl.h"
+
+#include <cstring>
+
+extern "C" {
+
+StandinCall standin_call{};
+int standin_result = 0;
+int standin_async_error = 0;
+int standin_rank = 2;
+int standin_size = 4;
+void* standin_made = nullptr;
+
+}  // extern "C"
+
+namespace {
+
+template <typename Value>
+uint64_t bits(Value value) {
+  uint64_t word = 0;
+  memcpy(&word, &value, sizeof(value) < sizeof(word) ? sizeof(value) : 1);
+  return word;
+}
+template <>
+uint64_t bits(void* value) {
+  return reinterpret_cast<uint64_t>(value);
+}
+template <>
+uint64_t bits(const void* value) {
+  return reinterpret_cast<uint64_t>(value);
+}
+template <>
+uint64_t bits(size_t value) {
+  return value;
+}
+
+template <typename... Arguments>
+int note(const char* name, bool twin, Arguments... arguments) {
+  const uint64_t calls = standin_call.calls + 1;
+  standin_call = {name, twin, {bits(arguments)...}, calls};
+  return standin_result;
+}
+
+int give(void** made) {
+  if (made != nullptr && standin_result == 0) *made = standin_made;
+  return standin_result;
+}
+
+}  // namespace
+
+// NOLINTBEGIN(readability-identifier-naming,bugprone-macro-parentheses): NCCL's names
+// The public name is weak and forwards to its twin, as in NCCL's own wheels.
+#define STANDIN(name, parameters, arguments, body)                                 \
+  extern "C" int p##name parameters { return note(#name, true, arguments), body; } \
+  extern "C" __attribute__((weak)) int name parameters { return note(#name, false, arguments), body; }
+#define ARGS(...) __VA_ARGS__
+#define V const void*
+
+STANDIN(ncclAllReduce, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g),
+        standin_result)
+STANDIN(ncclReduce, (V a, void* b, size_t c, int d, int e, int f, void* g, void* h), ARGS(a, b, c, d, e, f, g, h),
+        standin_result)
+STANDIN(ncclBroadcast, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g),
+        standin_result)
+STANDIN(ncclBcast, (void* a, size_t b, int c, int d, void* e, void* f), ARGS(a, b, c, d, e, f), standin_result)
+STANDIN(ncclAllGather, (V a, void* b, size_t c, int d, void* e, void* f), ARGS(a, b, c, d, e, f), standin_result)
+STANDIN(ncclReduceScatter, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g),
+        standin_result)
+STANDIN(ncclSend, (V a, size_t b, int c, int d, void* e, void* f), ARGS(a, b, c, d, e, f), standin_result)
+STANDIN(ncclRecv, (void* a, size_t b, int c, int d, void* e, void* f), ARGS(a, b, c, d, e, f), standin_result)
+STANDIN(ncclCommInitRank, (void** a, int b, StandinUniqueId c, int d), ARGS((void*)a, b, c, d), give(a))
+STANDIN(ncclCommInitRankConfig, (void** a, int b, StandinUniqueId c, int d, void* e), ARGS((void*)a, b, c, d, e),
+        give(a))
+STANDIN(ncclCommInitAll, (void** a, int b, const int* c), ARGS((void*)a, b, (V)c), give(a))
+STANDIN(ncclCommFinalize, (void* a), ARGS(a), standin_result)
+STANDIN(ncclCommDestroy, (void* a), ARGS(a), standin_result)
+STANDIN(ncclCommAbort, (void* a), ARGS(a), standin_result)
+STANDIN(ncclGroupStart, (), 0, standin_result)
+STANDIN(ncclGroupEnd, (), 0, standin_result)
+#ifndef STANDIN_OLD  // what an early release does not have
+// Made of sends and receives that go through the public names, as RCCL's is.
+extern "C" int pncclAlltoAll(V a, void* b, size_t c, int d, void* e, void* f) {
+  ncclGroupStart();
+  ncclSend(a, c, d, 0, e, f);
+  ncclRecv(b, c, d, 0, e, f);
+  ncclGroupEnd();
+  return note("ncclAlltoAll", true, a, b, c, d, e, f);
+}
+extern "C" __attribute__((weak)) int ncclAlltoAll(V a, void* b, size_t c, int d, void* e, void* f) {
+  return note("ncclAlltoAll", false, a, b, c, d, e, f);
+}
+STANDIN(ncclAllToAll, (V a, void* b, size_t c, int d, void* e, void* f), ARGS(a, b, c, d, e, f), standin_result)
+STANDIN(ncclGather, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g), standin_result)
+STANDIN(ncclScatter, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g),
+        standin_result)
+STANDIN(ncclCommInitRankScalable, (void** a, int b, int c, int d, StandinUniqueId* e, void* f),
+        ARGS((void*)a, b, c, d, (void*)e, f), give(a))
+STANDIN(ncclCommSplit, (void* a, int b, int c, void** d, void* e), ARGS(a, b, c, (void*)d, e), give(d))
+STANDIN(ncclCommShrink, (void* a, int* b, int c, void** d, void* e, int f), ARGS(a, (void*)b, c, (void*)d, e, f),
+        give(d))
+STANDIN(ncclCommGrow, (void* a, int b, const StandinUniqueId* c, int d, void** e, void* f),
+        ARGS(a, b, (V)c, d, (void*)e, f), give(e))
+STANDIN(ncclGroupSimulateEnd, (void* a), ARGS(a), standin_result)
+#endif
+
+extern "C" {
+
+int ncclCommUserRank(void* /*comm*/, int* rank) {
+  *rank = standin_rank;
+  return 0;
+}
+
+int ncclCommCount(void* /*comm*/, int* count) {
+  *count = standin_size;
+  return 0;
+}
+
+int ncclCommGetAsyncError(void* /*comm*/, int* error) {
+  *error = standin_async_error;
+  return standin_result;
+}
+
+int ncclGetVersion(int* version) {
+  *version = 0;  // no release
+  return 0;
+}
+
+int ncclGetUniqueId(StandinUniqueId* /*id*/) { return 0; }
+
+const char* ncclGetErrorString(int /*result*/) { return "Falcon's stand-in"; }
+
+const char* ncclGetLastError(void* /*comm*/) { return "this is Falcon's stand-in for NCCL, not NCCL"; }
+
+}  // extern "C"
+// NOLINTEND(readability-identifier-naming,bugprone-macro-parentheses)
