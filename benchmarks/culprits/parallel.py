@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import WaitBaseline, compute_ns, measured_comms
+from falcon_core.signals.attribution import WaitBaseline, compute_ns, inside_outside, measured_comms
 from falcon_core.signals.calls import Calls, Flags, Floats, Ints
 from falcon_core.signals.culprits import RankView, Wait
 from falcon_core.signals.iteration import Iteration
@@ -274,7 +274,7 @@ class Simulation:
             baseline, healthy, iterations = WaitBaseline(), [], []
             for cycle in range(HEALTHY_CYCLES):
                 one = self.iteration(cycle, rank, hidden)
-                baseline.learn(one)
+                baseline.learn(inside_outside(one))
                 healthy.append((one.duration_ns, compute_ns(one) or 0))
             sums: dict[int, list[float]] = defaultdict(list)
             stalls, computes = [], []
@@ -282,7 +282,7 @@ class Simulation:
                 one = self.iteration(cycle, rank, hidden)
                 iterations.append(one.duration_ns)
                 computes.append(compute_ns(one) or 0)
-                excess = baseline.excess(one)
+                excess = baseline.excess(one, inside_outside(one))
                 if excess is None:
                     continue
                 for comm, value in excess.by_comm(measured_comms(one, tokens)).items():

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, measured_comms
-from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
+from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, inside_outside, measured_comms
+from falcon_core.signals.calls import CallOrder, Calls, Floats, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
 from falcon_core.signals.hang import HangDeadline, Pause
@@ -47,6 +47,7 @@ class Measured(msgspec.Struct, frozen=True):
     iteration: Iteration
     compute_ns: int | None
     wait_ns: int | None
+    times: Floats | None = None  # of the calls and gaps, by position
     excess: Excess | None = None
 
 
@@ -162,8 +163,9 @@ class RankChain:
         return measured
 
     def _attributed(self, iteration: Iteration) -> Measured:
-        own, wait = compute_ns(iteration), self._waits.excess_ns(iteration)
-        return Measured(iteration, own, wait, self._waits.excess(iteration))
+        own, times = compute_ns(iteration), inside_outside(iteration)
+        excess = self._waits.excess(iteration, times)
+        return Measured(iteration, own, self._waits.wait_ns(iteration, own, excess), times, excess)
 
     def _take_samples(self) -> None:
         """Iterations whose device times have come."""
@@ -180,7 +182,7 @@ class RankChain:
         return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
     def _learn(self, healthy: Measured) -> None:
-        self._waits.learn(healthy.iteration)
+        self._waits.learn(healthy.times)
         if not healthy.compute_ns:
             return
         if self._healthy_compute is not None:

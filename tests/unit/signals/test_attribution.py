@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns
+from falcon_core.signals.attribution import Excess, compute_ns, inside_outside
 from falcon_core.signals.calls import Tokenizer
 from falcon_core.signals.culprits import RankView, Wait, judge
 from falcon_core.signals.iteration import Iteration
@@ -68,7 +68,7 @@ def test_calls_without_an_end_give_neither_compute_nor_wait() -> None:
     records["kind"] = Kind.ENQUEUED
     iteration = Iteration(1, int(records["t_start_ns"][0]), script.now_ns, False, Tokenizer().calls(records))
     assert compute_ns(iteration) is None
-    assert WaitBaseline().excess_ns(iteration) is None
+    assert inside_outside(iteration) is None
 
 
 @pytest.mark.parametrize("before", [0, 1, 3], ids=lambda calls: f"{calls} calls before")
