@@ -97,7 +97,9 @@ def judge(views: Sequence[RankView], *, loss_ns: float | None = None, factor: fl
         for verdict in _links(views, growth, floor)
         if not any(own[rank] >= _EXPLAINS * verdict.excess_ns for rank in slow.intersection(verdict.ranks))
     ]
-    return sorted(found or _sinks(views, growth, floor), key=lambda verdict: -verdict.excess_ns)
+    if not found and _common_gain_ns(views, loss_ns) < loss_ns / 2:
+        found = _sinks(views, growth, floor)
+    return sorted(found, key=lambda verdict: -verdict.excess_ns)
 
 
 # computation
@@ -139,6 +141,17 @@ def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
             common = max(1.0, others[place] if others else whole[view.rank] if len(known) > 1 else 1.0)
             own[view.rank] = (view.compute_ns or 0.0) - common * (view.healthy_compute_ns or 0.0)
     return own
+
+
+def _common_gain_ns(views: Sequence[RankView], loss_ns: float) -> float:
+    """What an iteration gained because everybody's computation did: waits then grow as well, and tell nothing."""
+    growth = [
+        view.compute_ns / view.healthy_compute_ns for view in views if view.compute_ns and view.healthy_compute_ns
+    ]
+    if not growth:
+        return 0.0
+    healthy_ns = statistics.median([view.iteration_ns for view in views]) - loss_ns
+    return (statistics.median(growth) - 1.0) * healthy_ns
 
 
 def _computation(views: Sequence[RankView], own: dict[int, float], floor: float) -> list[Verdict]:

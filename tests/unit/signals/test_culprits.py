@@ -62,6 +62,16 @@ def test_more_work_for_everybody_is_nobodys_fault() -> None:
     assert judge([view(rank, 150 + rank) for rank in range(8)], loss_ns=50 * MS) == []
 
 
+def test_waits_that_grew_with_everybodys_work_suspect_no_link() -> None:
+    views = [
+        view(0, 150, waits=[wait("0>1", (0, 1), 0, p2p=True)]),
+        view(1, 150, waits=[wait("0>1", (0, 1), 40, p2p=True)]),
+    ]
+    assert judge(views, loss_ns=60 * MS) == []
+    healthy = [replace(one, compute_ns=HEALTHY) for one in views]
+    assert blamed(judge(healthy, loss_ns=60 * MS)) == [("Suspected", (0, 1))]
+
+
 def test_all_ranks_of_a_node_slow_alike_are_the_node() -> None:
     views = [view(rank, 155 + rank if rank // 4 == 1 else 100, node=f"n{rank // 4}") for rank in range(16)]
     found = judge(views, loss_ns=60 * MS)
