@@ -59,10 +59,19 @@ class Excess(msgspec.Struct, frozen=True):
     outside_ns: Floats  # between the call and the next, computing
     healthy_outside_ns: Floats
 
-    def by_comm(self, comms: Ints) -> dict[int, float]:
-        """Excess inside each communicator; ``comms`` names it by position."""
-        sums = {int(comm): float(self.inside_ns[comms == comm].sum()) for comm in np.unique(comms)}
-        return {comm: max(0.0, excess) for comm, excess in sums.items()}
+    def by_comm(self, comms: Ints) -> dict[int, tuple[float, ...]]:
+        """Excess inside each communicator, in its first call of the cycle and in the rest; ``comms`` by position.
+
+        The first call takes the waits for what happened between two cycles (a slow link at the end of one, late data),
+        the rest those within: summed up, a member that waits at first and one that waits later would both look as if
+        the transfer itself had grown.
+        """
+        parts: dict[int, tuple[float, ...]] = {}
+        for comm in np.unique(comms).tolist():
+            mine = self.inside_ns[comms == comm]
+            cut = (mine[:1], mine[1:]) if len(mine) > 1 else (mine,)
+            parts[comm] = tuple(max(0.0, float(part.sum())) for part in cut)
+        return parts
 
     @property
     def stall_share(self) -> float | None:

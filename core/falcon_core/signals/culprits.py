@@ -47,6 +47,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     comm: str  # job-wide name; "1>5" or the like for the sends of rank 1 to rank 5
     members: tuple[int, ...]
     excess_ns: float
+    parts_ns: tuple[float, ...] = ()  # what it consists of, call by call or in groups of calls; alike at all members
     p2p: bool = False  # a send or a receive
 
 
@@ -61,6 +62,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     healthy_compute_ns: float | None = None
     stall_share: float | None = None  # of its own excess: what lies in the one gap that grew most beyond proportion
     waits: tuple[Wait, ...] = ()
+    unseen: tuple[tuple[int, ...], ...] = ()  # members of its communicators whose calls nobody sees (captured graphs)
 
 
 Kind = Literal["Computation", "Communication", "Suspected", "Imbalance"]
@@ -186,6 +188,7 @@ def _joined(
         if view.node:
             nodes[view.node].append(view.rank)
         groups.update(wait.members for wait in view.waits if not wait.p2p)
+        groups.update(view.unseen)
     candidates = [(tuple(sorted(ranks)), node) for node, ranks in nodes.items()]
     candidates += [(tuple(sorted(members)), "") for members in sorted(groups, key=len)]
     for ranks, node in candidates:
@@ -237,20 +240,23 @@ class _Comm(msgspec.Struct):
     members: tuple[int, ...]
     p2p: bool
     excess_ns: dict[int, float]
+    parts_ns: dict[int, tuple[float, ...]]
 
 
 def _comms(views: Sequence[RankView]) -> dict[str, _Comm]:
     comms: dict[str, _Comm] = {}
     for view in views:
         for wait in view.waits:
-            comms.setdefault(wait.comm, _Comm(wait.members, wait.p2p, {})).excess_ns[view.rank] = wait.excess_ns
+            comm = comms.setdefault(wait.comm, _Comm(wait.members, wait.p2p, {}, {}))
+            comm.excess_ns[view.rank] = wait.excess_ns
+            comm.parts_ns[view.rank] = wait.parts_ns or (wait.excess_ns,)
     return comms
 
 
 def _transfer_growth(views: Sequence[RankView]) -> dict[str, float]:
-    """By communicator whose members all reported: the smallest excess, ns."""
+    """By communicator whose members all reported: the smallest excess, part by part, ns."""
     return {
-        name: max(0.0, min(comm.excess_ns.values()))
+        name: sum(max(0.0, min(part)) for part in zip(*comm.parts_ns.values(), strict=False))
         for name, comm in _comms(views).items()
         if len(comm.members) > 1 and comm.excess_ns.keys() >= set(comm.members)
     }

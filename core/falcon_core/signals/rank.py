@@ -61,7 +61,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     compute_ns: float | None = None
     healthy_compute_ns: float | None = None
     stall_share: float | None = None
-    excess_ns: dict[int, float] = {}  # by this process's communicator id
+    excess_ns: dict[int, tuple[float, ...]] = {}  # by this process's communicator id: its first call, and the rest
 
 
 class RankChain:
@@ -225,7 +225,7 @@ class RankChain:
         if not newest:
             return None
         computes = [one.compute_ns for one in newest if one.compute_ns is not None]
-        by_comm: dict[int, list[float]] = {}
+        by_comm: dict[int, list[tuple[float, ...]]] = {}
         comms = self._tokenizer.comms
         stalls = []
         for one in newest:
@@ -240,7 +240,10 @@ class RankChain:
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             stall_share=statistics.median(stalls) if stalls else None,
-            excess_ns={comm: statistics.median(values) for comm, values in by_comm.items()},
+            excess_ns={
+                comm: tuple(statistics.median(part) for part in zip(*parts, strict=True))
+                for comm, parts in by_comm.items()
+            },
         )
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:

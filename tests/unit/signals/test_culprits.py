@@ -109,6 +109,19 @@ def test_a_slow_process_moves_data_slowly_too_and_its_communicator_is_not_blamed
     assert judge([view(0), view(1, waits=[wait("dp", (0, 1), 60)])], loss_ns=60 * MS) == []
 
 
+def test_members_that_wait_at_different_calls_are_no_slow_transfer() -> None:
+    parts = {0: (60.0, 0.0), 1: (0.0, 60.0)}
+    views = [
+        view(
+            rank,
+            waits=[Wait(comm="tp", members=(0, 1), excess_ns=60 * MS, parts_ns=tuple(part * MS for part in told))],
+        )
+        for rank, told in parts.items()
+    ]
+    assert judge(views, loss_ns=60 * MS) == []
+    assert blamed(judge([replace(one, waits=(replace(one.waits[0], parts_ns=()),)) for one in views], loss_ns=60 * MS))
+
+
 def test_slow_communicators_that_share_one_node_are_its_link() -> None:
     views = [
         view(rank, node=f"n{rank // 2}", waits=[wait(f"dp{rank % 2}", (rank % 2, rank % 2 + 2), 60)])
