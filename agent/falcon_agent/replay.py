@@ -199,8 +199,8 @@ def _note(
         if track is None:
             continue
         waits = [
-            Wait(comm=named[0], members=named[1], excess_ns=excess)
-            for comm, excess in track.excess_ns.items()
+            Wait(comm=named[0], members=named[1], excess_ns=sum(parts), parts_ns=parts)
+            for comm, parts in track.excess_ns.items()
             if (named := members.get((one.header.rank, comm))) is not None
         ]
         views.append(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.culprits import confusion, real_jobs
+from benchmarks.culprits import confusion, cost, real_jobs
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
         lambda: confusion.links("64", trials),
         lambda: confusion.links("256", few),
         lambda: confusion.unseen(trials),
+        cost.table,
     )
     for table in tables:
         print("\n".join(table()), end="\n\n", flush=True)

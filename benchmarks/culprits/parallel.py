@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import WaitBaseline, compute_ns, measured_comms
+from falcon_core.signals.attribution import WaitBaseline, compute_ns, inside_outside, measured_comms
 from falcon_core.signals.calls import Calls, Flags, Floats, Ints
 from falcon_core.signals.culprits import RankView, Wait
 from falcon_core.signals.iteration import Iteration
@@ -274,22 +274,27 @@ class Simulation:
             baseline, healthy, iterations = WaitBaseline(), [], []
             for cycle in range(HEALTHY_CYCLES):
                 one = self.iteration(cycle, rank, hidden)
-                baseline.learn(one)
+                baseline.learn(inside_outside(one))
                 healthy.append((one.duration_ns, compute_ns(one) or 0))
-            sums: dict[int, list[float]] = defaultdict(list)
+            sums: dict[int, list[tuple[float, ...]]] = defaultdict(list)
             stalls, computes = [], []
             for cycle in range(HEALTHY_CYCLES, cycles):
                 one = self.iteration(cycle, rank, hidden)
                 iterations.append(one.duration_ns)
                 computes.append(compute_ns(one) or 0)
-                excess = baseline.excess(one)
+                excess = baseline.excess(one, inside_outside(one))
                 if excess is None:
                     continue
-                for comm, value in excess.by_comm(measured_comms(one, tokens)).items():
-                    sums[comm].append(value)
+                for comm, parts in excess.by_comm(measured_comms(one, tokens)).items():
+                    sums[comm].append(parts)
                 if excess.stall_share is not None:
                     stalls.append(excess.stall_share)
-            named = {comm: self._comm(rank, comm) for comm in sums}
+            waits = []
+            for comm, told in sums.items():
+                name, members, p2p = self._comm(rank, comm)
+                medians = tuple(float(np.median(part)) for part in zip(*told, strict=True))
+                wait = Wait(comm=name, members=members, excess_ns=sum(medians), parts_ns=medians, p2p=p2p)
+                waits.append(wait)
             views.append(
                 RankView(
                     rank=rank,
@@ -299,10 +304,8 @@ class Simulation:
                     compute_ns=float(np.median(computes)),
                     healthy_compute_ns=float(np.median([compute for _, compute in healthy])),
                     stall_share=float(np.median(stalls)) if stalls else None,
-                    waits=tuple(
-                        Wait(comm=name, members=members, excess_ns=float(np.median(sums[comm])), p2p=p2p)
-                        for comm, (name, members, p2p) in named.items()
-                    ),
+                    waits=tuple(waits),
+                    unseen=tuple(self._comm(rank, comm)[1] for comm in hidden),
                 )
             )
             losses.append(float(np.median(iterations)) - float(np.median([duration for duration, _ in healthy])))

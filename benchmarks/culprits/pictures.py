@@ -25,7 +25,7 @@ from falcon_agent.replay_plot import draw
 from falcon_core.wire.launch import LaunchPlan, LaunchStatus, render_plan
 
 RANKS = 3
-STOPPED_SECONDS, RUNNING_SECONDS = 0.045, 0.015
+STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05
 CACHE = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
 PYTHON = CACHE / "torch" / "venv" / "bin" / "python"
 LAUNCH = Path(os.environ.get("SHIM_OUT", "")) / "falcon-launch"
@@ -40,9 +40,9 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 SCENARIOS = (
-    Scenario("straggler", {"ITERATIONS": "420"}, ((2, 16.0, 30.0),)),
-    Scenario("stalls", {"ITERATIONS": "360", "CHECKPOINT_EVERY": "40", "EVALUATE_EVERY": "150"}),
-    Scenario("more-work", {"ITERATIONS": "300", "HEAVIER_FROM": "180", "HEAVIER": "2"}),
+    Scenario("straggler", {"ITERATIONS": "260"}, ((2, 14.0, 26.0),)),
+    Scenario("stalls", {"ITERATIONS": "260", "CHECKPOINT_EVERY": "40", "EVALUATE_EVERY": "100"}),
+    Scenario("more-work", {"ITERATIONS": "200", "HEAVIER_FROM": "120", "HEAVIER": "2"}),
 )
 
 
@@ -139,6 +139,7 @@ def capture(scenario: Scenario, folder: Path) -> list[Path]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the launcher is to end with us
     folder = Path(sys.argv[1])
     wanted = sys.argv[2:] or [scenario.name for scenario in SCENARIOS]
     with tempfile.TemporaryDirectory(prefix="falcon-rings-") as temporary:

@@ -59,10 +59,19 @@ class Excess(msgspec.Struct, frozen=True):
     outside_ns: Floats  # between the call and the next, computing
     healthy_outside_ns: Floats
 
-    def by_comm(self, comms: Ints) -> dict[int, float]:
-        """Excess inside each communicator; ``comms`` names it by position."""
-        sums = {int(comm): float(self.inside_ns[comms == comm].sum()) for comm in np.unique(comms)}
-        return {comm: max(0.0, excess) for comm, excess in sums.items()}
+    def by_comm(self, comms: Ints) -> dict[int, tuple[float, ...]]:
+        """Excess inside each communicator, in its first call of the cycle and in the rest; ``comms`` by position.
+
+        The first call takes the waits for what happened between two cycles (a slow link at the end of one, late data),
+        the rest those within: summed up, a member that waits at first and one that waits later would both look as if
+        the transfer itself had grown.
+        """
+        parts: dict[int, tuple[float, ...]] = {}
+        for comm in np.unique(comms).tolist():
+            mine = self.inside_ns[comms == comm]
+            cut = (mine[:1], mine[1:]) if len(mine) > 1 else (mine,)
+            parts[comm] = tuple(max(0.0, float(part.sum())) for part in cut)
+        return parts
 
     @property
     def stall_share(self) -> float | None:
@@ -87,28 +96,27 @@ class WaitBaseline:
         self._first: list[Floats] = []
         self._baseline: Floats | None = None  # [2, positions]: inside, outside
 
-    def excess(self, iteration: Iteration) -> Excess | None:
-        """None while the baseline is being learned, where ends are not known, and if interrupted."""
-        times = _inside_outside(iteration)
+    def excess(self, iteration: Iteration, times: Floats | None) -> Excess | None:
+        """``times``: :func:`inside_outside` of the iteration. None while the baseline is being learned, where ends are
+        not known, and if interrupted."""
         if times is None or self._baseline is None or iteration.interrupted or times.shape != self._baseline.shape:
             return None
         inside, outside = times - self._baseline
         return Excess(inside, outside, self._baseline[1])
 
-    def excess_ns(self, iteration: Iteration) -> int | None:
-        """The wait; None while the baseline is being learned, or where ends are not known; 0 if interrupted."""
-        times = _inside_outside(iteration)
-        if times is None or self._baseline is None:
-            return None
-        if iteration.interrupted or times.shape != self._baseline.shape:
-            return 0
-        excess = float(np.maximum(times[0] - self._baseline[0], 0.0).sum())
-        own = compute_ns(iteration)
-        return int(excess) if own is None else min(int(excess), iteration.duration_ns - own)
+    def wait_ns(self, iteration: Iteration, own_ns: int | None, excess: Excess | None) -> int | None:
+        """The wait; None while the baseline is being learned, or where ends are not known; 0 if interrupted.
 
-    def learn(self, iteration: Iteration) -> None:
-        """Take an uninterrupted iteration for healthy."""
-        times = _inside_outside(iteration)
+        Excesses of calls that overlap are counted once: with ``own_ns``, the computation, they make up the iteration.
+        """
+        if own_ns is None or self._baseline is None:
+            return None
+        if excess is None:
+            return 0
+        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), iteration.duration_ns - own_ns)
+
+    def learn(self, times: Floats | None) -> None:
+        """Take the times of an uninterrupted iteration for healthy."""
         if times is None:
             return
         if self._baseline is None:
@@ -118,7 +126,7 @@ class WaitBaseline:
                 self._baseline = np.median(np.stack(same), axis=0)
                 self._first.clear()
         elif times.shape == self._baseline.shape:
-            self._baseline *= 1.0 + _STEP * np.sign(times - self._baseline)
+            self._baseline = self._baseline * (1.0 + _STEP * np.sign(times - self._baseline))
 
 
 def measured_comms(iteration: Iteration, comm_of_token: Ints) -> Ints:
@@ -128,8 +136,11 @@ def measured_comms(iteration: Iteration, comm_of_token: Ints) -> Ints:
     return comms
 
 
-def _inside_outside(iteration: Iteration) -> Floats | None:
-    """[2, positions]: time inside each call, and from its end to the next call's start where no other call runs."""
+def inside_outside(iteration: Iteration) -> Floats | None:
+    """[2, positions]: time inside each call, and from its end to the next call's start where no other call runs.
+
+    None where a synchronising call's end is not known, and where no call's is.
+    """
     calls = iteration.calls
     inside = calls.measured
     if not inside.any() or not inside[calls.synchronising].all():
@@ -138,5 +149,6 @@ def _inside_outside(iteration: Iteration) -> Floats | None:
     reached = np.maximum.accumulate(ends)
     following = np.append(starts[1:], iteration.end_ns)
     # The calls of one group are timed as one: its first call stands for it.
-    grouped = np.append(False, (starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1]))
-    return np.stack((np.where(grouped, 0, ends - starts), np.maximum(following - reached, 0))).astype(np.float64)
+    durations = ends - starts
+    durations[1:][(starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1])] = 0
+    return np.stack((durations, np.maximum(following - reached, 0))).astype(np.float64)

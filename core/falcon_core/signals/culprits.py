@@ -47,6 +47,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     comm: str  # job-wide name; "1>5" or the like for the sends of rank 1 to rank 5
     members: tuple[int, ...]
     excess_ns: float
+    parts_ns: tuple[float, ...] = ()  # what it consists of, call by call or in groups of calls; alike at all members
     p2p: bool = False  # a send or a receive
 
 
@@ -61,6 +62,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     healthy_compute_ns: float | None = None
     stall_share: float | None = None  # of its own excess: what lies in the one gap that grew most beyond proportion
     waits: tuple[Wait, ...] = ()
+    unseen: tuple[tuple[int, ...], ...] = ()  # members of its communicators whose calls nobody sees (captured graphs)
 
 
 Kind = Literal["Computation", "Communication", "Suspected", "Imbalance"]
@@ -97,7 +99,9 @@ def judge(views: Sequence[RankView], *, loss_ns: float | None = None, factor: fl
         for verdict in _links(views, growth, floor)
         if not any(own[rank] >= _EXPLAINS * verdict.excess_ns for rank in slow.intersection(verdict.ranks))
     ]
-    return sorted(found or _sinks(views, growth, floor), key=lambda verdict: -verdict.excess_ns)
+    if not found and _common_gain_ns(views, loss_ns) < loss_ns / 2:
+        found = _sinks(views, growth, floor)
+    return sorted(found, key=lambda verdict: -verdict.excess_ns)
 
 
 # computation
@@ -141,6 +145,17 @@ def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
     return own
 
 
+def _common_gain_ns(views: Sequence[RankView], loss_ns: float) -> float:
+    """What an iteration gained because everybody's computation did: waits then grow as well, and tell nothing."""
+    growth = [
+        view.compute_ns / view.healthy_compute_ns for view in views if view.compute_ns and view.healthy_compute_ns
+    ]
+    if not growth:
+        return 0.0
+    healthy_ns = statistics.median([view.iteration_ns for view in views]) - loss_ns
+    return (statistics.median(growth) - 1.0) * healthy_ns
+
+
 def _computation(views: Sequence[RankView], own: dict[int, float], floor: float) -> list[Verdict]:
     slow = {view.rank: view for view in views if own.get(view.rank, 0.0) >= floor > 0.0}
     found: list[Verdict] = []
@@ -173,6 +188,7 @@ def _joined(
         if view.node:
             nodes[view.node].append(view.rank)
         groups.update(wait.members for wait in view.waits if not wait.p2p)
+        groups.update(view.unseen)
     candidates = [(tuple(sorted(ranks)), node) for node, ranks in nodes.items()]
     candidates += [(tuple(sorted(members)), "") for members in sorted(groups, key=len)]
     for ranks, node in candidates:
@@ -224,20 +240,23 @@ class _Comm(msgspec.Struct):
     members: tuple[int, ...]
     p2p: bool
     excess_ns: dict[int, float]
+    parts_ns: dict[int, tuple[float, ...]]
 
 
 def _comms(views: Sequence[RankView]) -> dict[str, _Comm]:
     comms: dict[str, _Comm] = {}
     for view in views:
         for wait in view.waits:
-            comms.setdefault(wait.comm, _Comm(wait.members, wait.p2p, {})).excess_ns[view.rank] = wait.excess_ns
+            comm = comms.setdefault(wait.comm, _Comm(wait.members, wait.p2p, {}, {}))
+            comm.excess_ns[view.rank] = wait.excess_ns
+            comm.parts_ns[view.rank] = wait.parts_ns or (wait.excess_ns,)
     return comms
 
 
 def _transfer_growth(views: Sequence[RankView]) -> dict[str, float]:
-    """By communicator whose members all reported: the smallest excess, ns."""
+    """By communicator whose members all reported: the smallest excess, part by part, ns."""
     return {
-        name: max(0.0, min(comm.excess_ns.values()))
+        name: sum(max(0.0, min(part)) for part in zip(*comm.parts_ns.values(), strict=False))
         for name, comm in _comms(views).items()
         if len(comm.members) > 1 and comm.excess_ns.keys() >= set(comm.members)
     }

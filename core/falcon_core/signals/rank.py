@@ -15,8 +15,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, measured_comms
-from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
+from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, inside_outside, measured_comms
+from falcon_core.signals.calls import CallOrder, Calls, Floats, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
 from falcon_core.signals.hang import HangDeadline, Pause
@@ -47,6 +47,7 @@ class Measured(msgspec.Struct, frozen=True):
     iteration: Iteration
     compute_ns: int | None
     wait_ns: int | None
+    times: Floats | None = None  # of the calls and gaps, by position
     excess: Excess | None = None
 
 
@@ -60,7 +61,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     compute_ns: float | None = None
     healthy_compute_ns: float | None = None
     stall_share: float | None = None
-    excess_ns: dict[int, float] = {}  # by this process's communicator id
+    excess_ns: dict[int, tuple[float, ...]] = {}  # by this process's communicator id: its first call, and the rest
 
 
 class RankChain:
@@ -162,8 +163,9 @@ class RankChain:
         return measured
 
     def _attributed(self, iteration: Iteration) -> Measured:
-        own, wait = compute_ns(iteration), self._waits.excess_ns(iteration)
-        return Measured(iteration, own, wait, self._waits.excess(iteration))
+        own, times = compute_ns(iteration), inside_outside(iteration)
+        excess = self._waits.excess(iteration, times)
+        return Measured(iteration, own, self._waits.wait_ns(iteration, own, excess), times, excess)
 
     def _take_samples(self) -> None:
         """Iterations whose device times have come."""
@@ -180,7 +182,7 @@ class RankChain:
         return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
     def _learn(self, healthy: Measured) -> None:
-        self._waits.learn(healthy.iteration)
+        self._waits.learn(healthy.times)
         if not healthy.compute_ns:
             return
         if self._healthy_compute is not None:
@@ -223,7 +225,7 @@ class RankChain:
         if not newest:
             return None
         computes = [one.compute_ns for one in newest if one.compute_ns is not None]
-        by_comm: dict[int, list[float]] = {}
+        by_comm: dict[int, list[tuple[float, ...]]] = {}
         comms = self._tokenizer.comms
         stalls = []
         for one in newest:
@@ -238,7 +240,10 @@ class RankChain:
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             stall_share=statistics.median(stalls) if stalls else None,
-            excess_ns={comm: statistics.median(values) for comm, values in by_comm.items()},
+            excess_ns={
+                comm: tuple(statistics.median(part) for part in zip(*parts, strict=True))
+                for comm, parts in by_comm.items()
+            },
         )
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns
+from falcon_core.signals.attribution import Excess, compute_ns, inside_outside
 from falcon_core.signals.calls import Tokenizer
 from falcon_core.signals.culprits import RankView, Wait, judge
 from falcon_core.signals.iteration import Iteration
@@ -41,8 +41,8 @@ def _views(chains: list[RankChain]) -> list[RankView]:
                 compute_ns=track.compute_ns,
                 healthy_compute_ns=track.healthy_compute_ns,
                 waits=tuple(
-                    Wait(comm=str(comm), members=tuple(range(RANKS)), excess_ns=excess)
-                    for comm, excess in track.excess_ns.items()
+                    Wait(comm=str(comm), members=tuple(range(RANKS)), excess_ns=sum(parts), parts_ns=parts)
+                    for comm, parts in track.excess_ns.items()
                 ),
             )
         )
@@ -68,7 +68,7 @@ def test_calls_without_an_end_give_neither_compute_nor_wait() -> None:
     records["kind"] = Kind.ENQUEUED
     iteration = Iteration(1, int(records["t_start_ns"][0]), script.now_ns, False, Tokenizer().calls(records))
     assert compute_ns(iteration) is None
-    assert WaitBaseline().excess_ns(iteration) is None
+    assert inside_outside(iteration) is None
 
 
 @pytest.mark.parametrize("before", [0, 1, 3], ids=lambda calls: f"{calls} calls before")
@@ -87,7 +87,7 @@ def test_the_straggler_computes_longer_and_the_others_wait(sampled: int | None, 
         assert track.healthy_compute_ns == pytest.approx(106 * MS, rel=0.05)
         grown = 60 * MS if rank == SLOW else 0
         assert track.compute_ns - track.healthy_compute_ns == pytest.approx(grown, abs=6 * MS)
-        assert track.excess_ns[7] == pytest.approx(60 * MS - grown, abs=6 * MS)
+        assert sum(track.excess_ns[7]) == pytest.approx(60 * MS - grown, abs=6 * MS)
     assert all(chain.slowdown is not None for chain in chains)
     found = judge(_views(chains), loss_ns=60 * MS)
     assert [(verdict.kind, verdict.ranks) for verdict in found] == [("Computation", (SLOW,))]

@@ -62,6 +62,16 @@ def test_more_work_for_everybody_is_nobodys_fault() -> None:
     assert judge([view(rank, 150 + rank) for rank in range(8)], loss_ns=50 * MS) == []
 
 
+def test_waits_that_grew_with_everybodys_work_suspect_no_link() -> None:
+    views = [
+        view(0, 150, waits=[wait("0>1", (0, 1), 0, p2p=True)]),
+        view(1, 150, waits=[wait("0>1", (0, 1), 40, p2p=True)]),
+    ]
+    assert judge(views, loss_ns=60 * MS) == []
+    healthy = [replace(one, compute_ns=HEALTHY) for one in views]
+    assert blamed(judge(healthy, loss_ns=60 * MS)) == [("Suspected", (0, 1))]
+
+
 def test_all_ranks_of_a_node_slow_alike_are_the_node() -> None:
     views = [view(rank, 155 + rank if rank // 4 == 1 else 100, node=f"n{rank // 4}") for rank in range(16)]
     found = judge(views, loss_ns=60 * MS)
@@ -97,6 +107,19 @@ def test_a_slow_process_moves_data_slowly_too_and_its_communicator_is_not_blamed
     assert blamed(judge(views(20), loss_ns=55 * MS)) == [("Computation", (1,))]
     assert blamed(judge(views(120), loss_ns=155 * MS)) == [("Communication", (0, 1, 2))]
     assert judge([view(0), view(1, waits=[wait("dp", (0, 1), 60)])], loss_ns=60 * MS) == []
+
+
+def test_members_that_wait_at_different_calls_are_no_slow_transfer() -> None:
+    parts = {0: (60.0, 0.0), 1: (0.0, 60.0)}
+    views = [
+        view(
+            rank,
+            waits=[Wait(comm="tp", members=(0, 1), excess_ns=60 * MS, parts_ns=tuple(part * MS for part in told))],
+        )
+        for rank, told in parts.items()
+    ]
+    assert judge(views, loss_ns=60 * MS) == []
+    assert blamed(judge([replace(one, waits=(replace(one.waits[0], parts_ns=()),)) for one in views], loss_ns=60 * MS))
 
 
 def test_slow_communicators_that_share_one_node_are_its_link() -> None:
