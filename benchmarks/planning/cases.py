@@ -1,4 +1,4 @@
-"""The cases: each returns a Markdown table and a curve (sizes, medians of CPU time in ms: the machine may be shared) for the plot."""
+"""The cases: each returns a Markdown table and curves (sizes, medians of CPU time in ms) for the plot."""
 
 from __future__ import annotations
 
