@@ -5,15 +5,17 @@ stragglers share a cell, the stages with the least work, or lanes of their own: 
 rules beside it. What is minimised is the cost of the iterations that the placement will be used for, plus the move
 itself: a fixed part (pause, resume) and one for each rank that moves.
 
-Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes, from today's
-placement and from one where the bad nodes are put down one by one, the worst first; then every move that does not pay
-for itself is taken back. The answer comes with a lower bound on the cost (``placement_bound``), and so with its gap.
+Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes from three starts:
+today's placement, one where slow nodes are consolidated, and one where bad nodes are put down one by one, the worst
+first; then every move that does not pay for itself is taken back. The answer comes with a lower bound on the cost
+(``placement_bound``), and so with its gap.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,7 +26,11 @@ from falcon_core.planning.placement_bound import lower_bound_seconds
 from falcon_core.planning.placement_model import Cluster, Roles, Timing, check
 
 EXACT_ROLES: Final = 6  # 720 permutations
-_TRIALS: Final = 4_000  # swaps looked at in one local search: bounds the time, the same on every machine
+NOISE: Final = 0.03  # slowdowns and times within this share of each other are the same to the search
+_TRIALS: Final = 3_000  # swaps looked at in one local search: bounds the time, the same on every machine
+_KINDS: Final = 64  # kinds of roles tried for a bad node, at least
+_STALE: Final = 8  # bad nodes that the choice of roles to try serves for
+_MOST_BAD: Final = 64  # bad nodes that are swapped about one by one, beyond consolidation
 _CLOSE: Final = 1e-12  # relative: a gain below this is rounding
 
 
@@ -69,7 +75,8 @@ def plan(roles: Roles, cluster: Cluster, current: Sequence[int] | None = None, *
         best = _exact(roles, cluster, before, cost)
         return _placement(best, roles, cluster, before, now, cost, bound=None)
     candidates = [before]
-    for start in (Timing(roles, cluster, before), _put_down(roles, cluster, before)):
+    starts = Timing(roles, cluster, before), _consolidated(roles, cluster, before), _put_down(roles, cluster, before)
+    for start in starts:
         _search(start)
         _take_back(start, before, cost)
         candidates.append(list(start.nodes))
@@ -126,41 +133,65 @@ def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> lis
 
 
 def _bad_nodes(cluster: Cluster) -> list[int]:
-    """Nodes worse than the best in anything, the worst first."""
-    compute, adapter = min(cluster.compute_slowdown), min(cluster.link_slowdown)
+    """Nodes that are worse than the usual node by more than noise, in anything; the worst first, ``_MOST_BAD`` at most.
+
+    The others stay where they are: exchanging healthy nodes would chase noise.
+    """
+    compute, adapter = statistics.median(cluster.compute_slowdown), statistics.median(cluster.link_slowdown)
     badness = [
-        c / compute + a / adapter - 2 for c, a in zip(cluster.compute_slowdown, cluster.link_slowdown, strict=True)
+        max(0.0, c / compute - 1 - NOISE) + max(0.0, a / adapter - 1 - NOISE)
+        for c, a in zip(cluster.compute_slowdown, cluster.link_slowdown, strict=True)
     ]
     for pair, slowdown in cluster.pair_slowdown.items():
         for node in pair:
-            badness[node] += slowdown - 1
-    return sorted((node for node, much in enumerate(badness) if much > 0), key=lambda node: -badness[node])
+            badness[node] += max(0.0, slowdown / adapter - 1 - NOISE)
+    worst_first = sorted((node for node, much in enumerate(badness) if much > 0), key=lambda node: -badness[node])
+    return worst_first[:_MOST_BAD]
+
+
+def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
+    """All slow nodes in the cells of the stages with the least work, cell by cell (FALCON §5.3), moving few."""
+    usual = statistics.median(cluster.compute_slowdown) * (1 + NOISE)
+    slow = {node for node, slowdown in enumerate(cluster.compute_slowdown) if slowdown > usual}
+    by_work = sorted(
+        range(len(before)),
+        key=lambda role: sorted((roles.stage_seconds[at], at, lane) for lane, at in roles.cells[role]),
+    )
+    nodes, filled = list(before), by_work[: len(slow)]
+    free = [role for role in filled if before[role] not in slow]
+    chosen = set(filled)
+    away = [role for role, node in enumerate(before) if node in slow and role not in chosen]
+    for role, other in zip(free, away, strict=True):
+        nodes[role], nodes[other] = nodes[other], nodes[role]
+    return Timing(roles, cluster, nodes)
 
 
 def _put_down(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
-    """Bad nodes count as good until it is their turn; each is then put where it hurts least beside those before it."""
+    """Bad nodes count as usual until it is their turn; each is then put where it hurts least beside those before it."""
     timing, bad = Timing(roles, cluster, before), _bad_nodes(cluster)
+    compute, adapter = statistics.median(cluster.compute_slowdown), statistics.median(cluster.link_slowdown)
     for node in bad:
-        timing.compute[node], timing.adapter[node] = min(cluster.compute_slowdown), min(cluster.link_slowdown)
+        timing.compute[node], timing.adapter[node] = compute, adapter
     timing.refresh(range(len(before)))
+    targets = _Targets(timing, len(bad))
     for node in bad:
         timing.compute[node], timing.adapter[node] = cluster.compute_slowdown[node], cluster.link_slowdown[node]
         role = timing.nodes.index(node)
         timing.refresh((role,))
-        _best_swap(timing, role, _targets(timing, role, len(bad)))
+        _best_swap(timing, role, targets.of(node))
     return timing
 
 
 def _search(timing: Timing) -> None:
     """Swap bad nodes while the iteration, or at equal iterations the sum of all lanes and links, gets shorter."""
     bad, trials, improved = _bad_nodes(timing.cluster), 0, True
+    targets = _Targets(timing, len(bad))
     while improved and trials < _TRIALS:
         improved = False
         for node in bad:
-            role = timing.nodes.index(node)
-            targets = _targets(timing, role, len(bad))
-            trials += len(targets)
-            improved |= _best_swap(timing, role, targets)
+            chosen = targets.of(node)
+            trials += len(chosen)
+            improved |= _best_swap(timing, timing.nodes.index(node), chosen)
             if trials >= _TRIALS:
                 return
 
@@ -170,6 +201,8 @@ def _best_swap(timing: Timing, role: int, targets: Sequence[int]) -> bool:
     start = timing.seconds, timing.spread
     best, best_role = start, role
     for other in targets:
+        if other == role:
+            continue
         found = timing.tried(role, other)
         if _better(found, best):
             best, best_role = found, other
@@ -184,21 +217,51 @@ def _better(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[1] < other[1] * (1 - _CLOSE)
 
 
-def _targets(timing: Timing, role: int, bad: int) -> list[int]:
-    """Roles worth trying for the node of ``role``: all of them, or one of each kind where that is too many.
+class _Targets:
+    """Roles worth trying for a bad node: all of them, or one of each kind where that is too many.
 
-    Roles are alike if their stages, their lanes' times, their node's slowdowns and their communicators' times are.
+    For a slow node roles are alike if their stages, the times of their cells and lanes, and their present node's speed
+    are; for a congested one if their communicators' times and their present node's adapter are; all up to noise. What
+    is alike changes with every swap, slowly: a choice serves for a few nodes.
     """
-    everyone = [other for other in range(len(timing.nodes)) if other != role]
-    if len(everyone) * bad <= _TRIALS // 8:
-        return everyone
-    alike: dict[object, int] = {}
-    lanes, compute, adapter = timing.lane_seconds, timing.compute, timing.adapter
-    for other in reversed(everyone):  # the lowest of each kind stays
-        node = timing.nodes[other]
-        work = tuple([(stage, lanes[lane]) for lane, stage in timing.roles.cells[other]])
-        alike[work, compute[node], adapter[node], tuple(timing.traffic(other))] = other
-    return sorted(alike.values())
+
+    def __init__(self, timing: Timing, bad: int) -> None:
+        self._timing, self._most = timing, max(_KINDS, _TRIALS // max(1, 2 * bad))
+        self._compute, self._adapter = statistics.median(timing.compute), statistics.median(timing.adapter)
+        self._chosen: dict[bool, list[int]] = {}
+        self._uses = 0
+
+    def of(self, node: int) -> Sequence[int]:
+        """For this node, wherever it is."""
+        timing = self._timing
+        if len(timing.nodes) <= self._most:
+            return range(len(timing.nodes))
+        if self._uses % _STALE == 0:
+            self._chosen = {}
+        self._uses += 1
+        slow = timing.compute[node] > self._compute * (1 + NOISE)
+        congested = not slow or timing.adapter[node] > self._adapter * (1 + NOISE)
+        return [role for aspect, wanted in ((True, slow), (False, congested)) if wanted for role in self._alike(aspect)]
+
+    def _alike(self, compute: bool) -> list[int]:
+        if compute not in self._chosen:
+            timing, alike = self._timing, dict[object, int]()
+            for role in range(len(timing.nodes) - 1, -1, -1):  # the lowest of each kind stays
+                node = timing.nodes[role]
+                if compute:
+                    work = timing.work(role)
+                    alike[tuple([tuple(map(_coarse, cell)) for cell in work]), _coarse(timing.compute[node])] = role
+                else:
+                    traffic = tuple([(kind, _coarse(seconds)) for kind, seconds in timing.traffic(role)])
+                    alike[traffic, _coarse(timing.adapter[node])] = role
+            kinds = sorted(alike.values())
+            self._chosen[compute] = kinds[:: -(-len(kinds) // self._most)]
+        return self._chosen[compute]
+
+
+def _coarse(value: float) -> int:
+    """A logarithmic step of the size of noise."""
+    return round(math.log(value) / NOISE) if value > 0 else -(1 << 62)
 
 
 def _take_back(timing: Timing, before: Sequence[int], cost: Cost) -> None:

@@ -187,6 +187,13 @@ class Timing:
             for index in self._memberships[role]
         ]
 
+    def work(self, role: int) -> list[tuple[float, float, float]]:
+        """The stage's healthy time, the cell's and the lane's, of all cells of the role."""
+        return [
+            (self.roles.stage_seconds[stage], self._stage_times[lane][stage], self.lane_seconds[lane])
+            for lane, stage in self.roles.cells[role]
+        ]
+
     def swap(self, one: int, other: int) -> None:
         """Two roles exchange their nodes; swapping again undoes it."""
         self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]

@@ -158,6 +158,28 @@ def test_stragglers_are_consolidated_into_one_stage_with_the_least_work(exact: b
     assert found.gap == pytest.approx(0.0)
 
 
+def test_a_large_job_is_placed_within_a_few_percent_of_its_bound_and_noise_moves_nobody() -> None:
+    """64 nodes in lockstep, 16 slow ones scattered over eight stages: all fit in two; 1 % of noise is left alone."""
+    drawn = random.Random(2)
+    roles = roles_of(
+        derive(512, tensor=8, pipeline=8),
+        8,
+        stage_seconds=[1.1, *[1.0] * 6, 1.2],
+        microbatches=16,
+        bytes_per_link={Axis.DATA: 1e8, Axis.PIPELINE: 1e7},
+        lockstep=True,
+    )
+    noise = {node: 1 + 0.01 * drawn.random() for node in range(64)}
+    healthy = plan(roles, cluster(noise, 64), cost=Cost(iterations=1000.0))
+    assert healthy.moved_ranks == 0
+    slow = {node: 1.8 + 0.4 * drawn.random() for node in drawn.sample(range(64), 16)}
+    found = plan(roles, cluster(noise | slow, 64), cost=FREE)
+    straggling = {stage for role, cells in enumerate(roles.cells) for _, stage in cells if found.nodes[role] in slow}
+    assert len(straggling) == 2
+    assert found.gap < 0.1
+    assert found.seconds < 0.9 * found.current_seconds
+
+
 def test_a_move_that_does_not_pay_is_not_made() -> None:
     roles = roles_of(derive(4, pipeline=2), 1, stage_seconds=[1.2, 1.0], microbatches=4, bytes_per_link={})
     state = cluster({0: 2.0, 1: 2.0}, 4)
