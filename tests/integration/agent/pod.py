@@ -29,7 +29,7 @@ JOB = JobKey("default", "gpt2", "0b2f-uid")
 POD_UID = "77aa-uid"
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAM = Path(__file__).parent / "programs" / "training.py"
-PATIENCE_SECONDS = 60.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
+PATIENCE_SECONDS = 150.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
 
 
 async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
