@@ -15,7 +15,7 @@
 namespace falcon {
 namespace {
 
-constexpr int64_t kCheckNs = 10'000'000'000;
+constexpr int64_t kCheckNs = 5'000'000'000;
 
 // The folder of our own cgroup for a controller. In a container the mount shows the container's folder itself;
 // elsewhere the path from /proc/self/cgroup leads on from the mount.

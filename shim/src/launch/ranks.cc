@@ -222,8 +222,8 @@ std::vector<RankSchedule> Ranks::sample(const CgroupCounters& counters) {
     if (!rank.running) continue;
     const auto schedule = schedules_.sample(rank.pid, processes, now);
     const std::optional<int64_t> blocked = schedules_.blocked_since(rank.pid);
-    rank.blocked_since_unix_ns.reset();
-    if (blocked) rank.blocked_since_unix_ns = unix_ns() - (now - *blocked);
+    if (!blocked) rank.blocked_since_unix_ns.reset();
+    if (blocked && !rank.blocked_since_unix_ns) rank.blocked_since_unix_ns = unix_ns() - (now - *blocked);
     if (!options_.own) out.push_back({rank.local_rank, schedule});
   }
   if (options_.own) {

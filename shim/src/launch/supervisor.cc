@@ -67,6 +67,7 @@ int Supervisor::run() {
   const sigset_t watched = watched_signals();
   const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   plans_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  watch_for_plans();
   publish_status();
   while (!done_) {
     pollfd ready[] = {{signals, POLLIN, 0}, {plans_, POLLIN, 0}};

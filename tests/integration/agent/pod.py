@@ -29,7 +29,7 @@ JOB = JobKey("default", "gpt2", "0b2f-uid")
 POD_UID = "77aa-uid"
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAM = Path(__file__).parent / "programs" / "training.py"
-PATIENCE_SECONDS = 60.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
+PATIENCE_SECONDS = 150.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
 
 
 async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
@@ -49,7 +49,10 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
 class Pod:
     """Starts the launcher at once, agents and plans when told."""
 
-    def __init__(self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int) -> None:
+    def __init__(
+        self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int, command: tuple[str, ...] = ()
+    ) -> None:
+        """``command``: what the ranks are, by default the training program."""
         self.folder = folder
         self.procs = procs
         self.agent: subprocess.Popen[bytes] | None = None
@@ -57,7 +60,7 @@ class Pod:
         self._client = client
         self._log = (folder / "agent.log").open("ab")
         self.allow(0)
-        self.launcher = Launcher(folder / "run", str(PYTHON), str(PROGRAM), str(folder))
+        self.launcher = Launcher(folder / "run", *(command or (str(PYTHON), str(PROGRAM), str(folder))))
 
     def start_agent(self) -> subprocess.Popen[bytes]:
         """Another life of the agent, with the environment that the operator renders."""

@@ -17,7 +17,7 @@ from tests.integration.agent.pod import JOB, POD_UID, Pod, eventually
 from tests.integration.etcd_server import EtcdServer
 
 FOR_EVER = 1_000_000
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 
 async def trains_on(pod: Pod, iterations: int = 15) -> None:
@@ -102,14 +102,25 @@ async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod
     await eventually(pod.alive, "the liveness key after the loss")
     assert later.launch is not None
     assert later.launch.state == "Running"
-    assert pod.pids() == pids, "no rank was restarted"
-    assert agent.poll() is None, "nor was the agent"
+    assert agent.poll() is None, "the agent itself lived on"
+
+    # An agent that starts while etcd is away waits for it.
+    etcd.kill()
+    agent.kill()
+    agent.wait()
+    agent = pod.start_agent()
+    await trains_on(pod)
+    done = min(len(pod.ended_ns(rank)) for rank in range(2))
+    etcd.start()
+    await pod.reported("iterations by the new agent", lambda one: min(counts(one), default=0) > done)
+    await eventually(pod.alive, "the new agent's liveness key")
 
     # Told to end, it gives its lease back: nobody waits for the TTL.
     agent.terminate()
     assert await asyncio.to_thread(agent.wait, 20) == 0
     assert await pod.gone()
     await trains_on(pod, 5)
+    assert pod.pids() == pids, "no rank was ever restarted"
 
 
 async def test_a_ranks_death_is_told_at_once_and_the_next_generation_is_followed(

@@ -1,0 +1,224 @@
+"""What the agent costs beside its ranks, and how long a killed rank is away with agent and etcd on the way.
+
+    make venv shim cluster-build torch-venv
+    FALCON_CACHE=… SHIM_OUT=… python -m benchmarks.agent                 # SHIM_OUT: where `make shim` put it
+
+CPU and memory are the agent's own, from /proc, over MEASURED_SECONDS after WARM_SECONDS: beside a real DDP job, and
+beside rings that this program writes as the shim does, at the rate of sharded training: a cycle of 48 all-gathers,
+48 reduce-scatters and 4 all-reduces. The operator's part is played by this program, which answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.launch.processes import cpu_seconds, rss_mib
+from falcon_core.wire import ring
+from falcon_core.wire.messages import Summary
+from falcon_core.wire.ring import DType, Kind, Op, RingHeader
+from falcon_etcd import Client
+from tests.integration.agent.pod import Pod
+from tests.integration.etcd_server import EtcdServer
+
+WARM_SECONDS: Final = 15.0
+MEASURED_SECONDS: Final = 30.0
+RESTARTS: Final = 7
+CYCLE: Final = ((Op.ALL_GATHER, 48), (Op.REDUCE_SCATTER, 48), (Op.ALL_REDUCE, 4))
+CALLS: Final = sum(count for _, count in CYCLE)
+SLEEPER: Final = ("sh", "-c", "exec sleep 1000")
+
+
+class SyntheticRank:
+    """A ring file with a writer: one iteration of CYCLE every ``iteration_seconds``."""
+
+    def __init__(self, folder: Path, rank: int, ranks: int, iteration_seconds: float) -> None:
+        self._seconds = iteration_seconds
+        self._header = RingHeader(
+            capacity=ring.DEFAULT_CAPACITY,
+            pid=rank + 1,
+            generation=1,
+            rank=rank,
+            world_size=ranks,
+            local_rank=rank,
+            start_unix_ns=time.time_ns(),
+            start_ns=time.monotonic_ns(),
+            head=0,
+        )
+        path = folder / f"g1-r{rank}-{rank + 1}.ring"
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(ring.pack_header(self._header))
+        os.truncate(fresh, ring.HEADER_BYTES + ring.DEFAULT_CAPACITY * ring.RECORD_BYTES)
+        fresh.rename(path)
+        self._file = os.open(path, os.O_WRONLY)
+        self._written = 0
+        self._noise = np.random.default_rng(rank)
+
+    def write_until(self, now_ns: int) -> None:
+        """Every call whose time has come."""
+        due = int((now_ns - self._header.start_ns) / 1e9 / self._seconds * CALLS)
+        due = min(due, self._written + 1000)
+        count = due - self._written
+        if count <= 0:
+            return
+        numbers = np.arange(self._written, due)
+        place = numbers % CALLS
+        records = np.zeros(count, dtype=ring.RECORD_DTYPE)
+        records["seq"] = numbers + 1
+        spacing_ns = self._seconds * 1e9 / CALLS
+        jitter = self._noise.uniform(0, 0.2 * spacing_ns, count)
+        records["t_start_ns"] = (self._header.start_ns + numbers * spacing_ns + jitter).astype(np.uint64)
+        records["duration_ns"] = int(0.5 * spacing_ns)
+        records["comm"] = 1
+        records["comm_seq"] = numbers
+        records["bytes"] = 1 << 20
+        ops = np.repeat([int(op) for op, _ in CYCLE], [count for _, count in CYCLE])
+        records["op"] = ops[place]
+        records["dtype"] = DType.BFLOAT16
+        records["kind"] = Kind.BLOCKING
+        records["check"] = ring.checks(records)
+        for number, record in zip(numbers, records, strict=True):
+            slot = int(number) % ring.DEFAULT_CAPACITY
+            os.pwrite(self._file, record.tobytes(), ring.HEADER_BYTES + slot * ring.RECORD_BYTES)
+        self._written = due
+        os.pwrite(self._file, due.to_bytes(8, "little"), 64)  # the head
+
+
+async def cost(pid: int) -> str:
+    await asyncio.sleep(WARM_SECONDS)
+    used, began = cpu_seconds(pid), time.monotonic()
+    await asyncio.sleep(MEASURED_SECONDS)
+    share = (cpu_seconds(pid) - used) / (time.monotonic() - began)
+    return f"{100 * share:.1f} % of a core, {rss_mib(pid):.0f} MiB"
+
+
+async def beside_ddp(folder: Path, etcd: EtcdServer, client: Client, procs: int) -> None:
+    pod = Pod(folder, etcd, client, procs=procs)
+    try:
+        agent = pod.start_agent()
+        pod.allow(1_000_000)
+        await pod.plan(1, "Run")
+        await pod.reported("ranks", lambda one: len(one.ranks) == procs and one.ranks[0].tracking == "Tracking")
+        print(f"beside DDP, {procs} ranks, 27 iterations a second at most: {await cost(agent.pid)}")
+    finally:
+        pod.stop()
+
+
+async def beside_rings(folder: Path, etcd: EtcdServer, client: Client, procs: int, iteration_seconds: float) -> None:
+    pod = Pod(folder, etcd, client, procs=procs, command=SLEEPER)
+
+    async def write() -> None:
+        rings = pod.launcher.run_dir / "launch" / "rings"
+        ranks = [SyntheticRank(rings, rank, procs, iteration_seconds) for rank in range(procs)]
+        while True:
+            for rank in ranks:
+                rank.write_until(time.monotonic_ns())
+            await asyncio.sleep(0.02)
+
+    try:
+        agent = pod.start_agent()
+        await pod.plan(1, "Run")
+        await pod.reported("a running pod", lambda one: one.launch is not None and one.launch.state == "Running")
+        writing = asyncio.create_task(write())
+        await pod.reported("ranks", lambda one: len(one.ranks) == procs and one.ranks[0].tracking == "Tracking")
+        told = await cost(agent.pid)
+        summary = await pod.summary()
+        assert summary is not None
+        lost = sum(rank.lost_records for rank in summary.ranks)
+        print(f"{procs} ranks of {CALLS / iteration_seconds:.0f} calls a second: {told}, {lost} records lost")
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    finally:
+        pod.stop()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while True:
+        if holds():
+            return
+        await asyncio.sleep(0.002)
+
+
+def has_grown(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size >= size
+
+
+def killed_in(summary: Summary | None, generation: int) -> bool:
+    launch = summary.launch if summary is not None else None
+    return (
+        launch is not None
+        and launch.generation == generation
+        and any(rank.signal == signal.SIGKILL for rank in launch.ranks)
+    )
+
+
+async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
+    """SIGKILL of a rank → report in etcd → the next plan → its ranks run."""
+    program = f"open({str(folder / 'born')!r}, 'a').write('x'); import time; time.sleep(1000)"
+    pod = Pod(folder, etcd, client, procs=2, command=(sys.executable, "-S", "-E", "-c", program))
+    born = folder / "born"
+    told, back = [], []
+    try:
+        pod.start_agent()
+        for generation in range(1, 2 + RESTARTS):
+            planned = time.monotonic()
+            await pod.plan(generation, "Run")
+            await until(partial(has_grown, born, 2 * generation))
+            back.append(time.monotonic() - planned)
+            if generation > RESTARTS:
+                break
+            status = pod.launcher.status()
+            assert status is not None
+            killed = time.monotonic()
+            os.kill(status.ranks[1].pid, signal.SIGKILL)
+            while not killed_in(await pod.summary(), generation):
+                pass
+            told.append(time.monotonic() - killed)
+    finally:
+        pod.stop()
+    back = back[1:]  # the first start is none of a restart
+    print(
+        f"a rank killed: in etcd after {1000 * statistics.median(told):.0f} ms, the next generation runs "
+        f"{1000 * statistics.median(back):.0f} ms after its plan is there (of {RESTARTS}: together at most "
+        f"{1000 * max(one + other for one, other in zip(told, back, strict=True)):.0f} ms)"
+    )
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="falcon-bench-") as name:
+        root = Path(name)
+        etcd = EtcdServer(root / "etcd")
+        etcd.root.mkdir()
+        etcd.start()
+        folders = iter([root / str(number) for number in range(9)])
+
+        def folder() -> Path:
+            made = next(folders)
+            made.mkdir()
+            return made
+
+        try:
+            async with etcd.client() as client:
+                await restarts(folder(), etcd, client)
+                for procs, iteration_seconds in ((1, 0.25), (8, 0.25), (8, 0.05)):
+                    await client.delete_prefix("/falcon/")
+                    await beside_rings(folder(), etcd, client, procs, iteration_seconds)
+                await client.delete_prefix("/falcon/")
+                await beside_ddp(folder(), etcd, client, 2)
+        finally:
+            etcd.kill()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
