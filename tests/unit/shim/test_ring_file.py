@@ -29,7 +29,7 @@ def _start(folder: Path, threads: int, records: int, capacity: int) -> tuple[sub
 def _read(path: Path) -> tuple[ring.RingHeader, ring.RecordArray]:
     raw = path.read_bytes()
     header = ring.parse_header(raw)
-    return header, np.frombuffer(raw[ring.HEADER_BYTES :], dtype=ring.RECORD_DTYPE)
+    return header, np.frombuffer(raw, ring.RECORD_DTYPE, header.capacity, ring.HEADER_BYTES)
 
 
 def _adds_up(records: ring.RecordArray) -> bool:
