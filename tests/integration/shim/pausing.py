@@ -114,7 +114,9 @@ class Coordinator:
         self._members = layout.members()
         self._file = os.open(folder / "control", os.O_RDWR | os.O_CLOEXEC)
         self._rings = [_Ring(path, layout) for path in sorted(folder.glob("*.ring"))]
-        self._gate = self._table = 0
+        # Numbers go on where the last agent stopped: a rank that gave a pause up waits for none with its number.
+        self._gate, table = struct.unpack("<QQ", os.pread(self._file, 16, control.GATE_OFFSET))
+        self._table = table + table % 2
 
     def pause(self, deadline_seconds: float, hold_seconds: float = 0.0) -> Outcome:
         """Close the gates, hold them, open them."""
