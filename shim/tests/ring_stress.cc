@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
   writers.reserve(static_cast<size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
     writers.emplace_back([=] {
+      // Its collectives, as the hooks count them: communicator, kind 1, no peer.
+      falcon::Counter* counter = ring->counter(static_cast<uint64_t>(thread + 1) << 40U | 1ULL << 32U);
       for (unsigned long i = 0; records == 0 || i < records; ++i) {
         falcon::Record record{};
         record.comm = static_cast<uint64_t>(thread) + 1;
@@ -33,7 +35,9 @@ int main(int argc, char** argv) {
         record.bytes = record.comm * 1000003 + record.comm_seq;  // a torn record would not add up
         record.op = falcon::Op::kAllReduce;
         record.kind = falcon::Kind::kBlocking;
+        counter->entered.fetch_add(1, std::memory_order_acq_rel);
         ring->append(record);
+        counter->finished.fetch_add(1, std::memory_order_release);
       }
     });
   }

@@ -260,7 +260,7 @@ def parse_status(raw: bytes) -> RingStatus:
     if offset and counter_bytes != COUNTER_BYTES:
         raise RingFormatError(f"ring has counters of {counter_bytes} bytes, this reader knows {COUNTER_BYTES}")
     waited, opened, waiting, reason, table_seen = _GATE.unpack_from(raw, 192)
-    known = GateReason(reason) if reason in GateReason else GateReason.NONE
+    known = GateReason(reason) if reason < len(GateReason) else GateReason.NONE
     return RingStatus(offset, counters, waited, opened, waiting, known, table_seen)
 
 

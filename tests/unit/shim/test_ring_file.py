@@ -29,7 +29,7 @@ def _start(folder: Path, threads: int, records: int, capacity: int) -> tuple[sub
 def _read(path: Path) -> tuple[ring.RingHeader, ring.RecordArray]:
     raw = path.read_bytes()
     header = ring.parse_header(raw)
-    return header, np.frombuffer(raw[ring.HEADER_BYTES :], dtype=ring.RECORD_DTYPE)
+    return header, np.frombuffer(raw, ring.RECORD_DTYPE, header.capacity, ring.HEADER_BYTES)
 
 
 def _adds_up(records: ring.RecordArray) -> bool:
@@ -50,6 +50,40 @@ def test_header_and_every_record_of_many_threads(tmp_path: Path) -> None:
         assert (records["comm_seq"][records["comm"] == thread] == np.arange(5000)).all(), "one thread's own order"
 
 
+def test_counters_stand_beside_the_records(tmp_path: Path) -> None:
+    process, path = _start(tmp_path, threads=4, records=500, capacity=256)
+    assert process.wait(timeout=30) == 0
+    raw = path.read_bytes()
+    status = ring.parse_status(raw)
+    assert status.counters_offset == ring.HEADER_BYTES + 256 * ring.RECORD_BYTES
+    assert (status.waiting, status.gate_waited, status.gate_opened) == (0, 0, 0)
+    assert status.gate_reason is ring.GateReason.NONE
+    counters = np.frombuffer(raw, ring.COUNTER_DTYPE, status.counters, status.counters_offset)
+    used = counters[counters["key"] != 0]
+    expected = [ring.counter_key(thread, ring.Traffic.COLLECTIVE) for thread in range(1, 5)]
+    assert sorted(used["key"].tolist()) == expected
+    assert used["entered"].tolist() == used["finished"].tolist() == [500] * 4
+
+
+def test_a_ring_of_an_earlier_shim_has_no_counters() -> None:
+    header = ring.pack_header(
+        ring.RingHeader(
+            capacity=256,
+            pid=1,
+            generation=1,
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            start_unix_ns=0,
+            start_ns=0,
+            head=0,
+        )
+    )
+    assert ring.parse_status(header).counters == 0
+    with pytest.raises(ring.RingFormatError):
+        ring.parse_status(header[:128])
+
+
 def test_a_wrapped_ring_holds_the_newest(tmp_path: Path) -> None:
     process, path = _start(tmp_path, threads=2, records=1000, capacity=256)
     assert process.wait(timeout=30) == 0
@@ -63,7 +97,8 @@ def test_a_killed_writer_leaves_no_torn_record_that_looks_whole(tmp_path: Path) 
         folder = tmp_path / str(attempt)
         folder.mkdir()
         process, path = _start(folder, threads=3, records=0, capacity=1024)
-        time.sleep(0.02)
+        while ring.parse_header(path.read_bytes()[:128]).head < 1000:
+            time.sleep(0.001)  # a busy machine starts threads late
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
         _, slots = _read(path)

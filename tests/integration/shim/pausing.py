@@ -1,0 +1,259 @@
+"""A local coordinator of consistent pauses: one process reads all ranks' rings and writes their control file.
+
+The decisions are :mod:`falcon_core.recovery.pause`'s; here are the files and the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from falcon_core.recovery import pause
+from falcon_core.recovery.pause import Channel, Phase, RankView
+from falcon_core.wire import control, ring
+from falcon_core.wire.control import Mode, Target, pack_control
+from falcon_core.wire.ring import Traffic
+
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
+PROGRAM = Path(__file__).parent / "programs" / "paused.py"
+LOOK_SECONDS = 0.0005
+WORLD = "world"
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A job's communicators as its program makes them."""
+
+    groups: dict[str, tuple[int, ...]]  # in the order of their creation, the world first
+    pairs: tuple[tuple[int, int], ...] = ()  # (sender, receiver) in the world
+
+    @staticmethod
+    def of(kind: str, size: int) -> Layout:
+        """The layout of programs/paused.py."""
+        groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}
+        if kind == "groups":
+            neighbours = [tuple(sorted((i, (i + 1) % size))) for i in range(size)] if size > 2 else []
+            groups |= {f"pair{i}": pair for i, pair in enumerate(neighbours)}
+            groups["even"] = tuple(range(0, size, 2))
+        if kind == "pipeline":
+            steps = [(i, i + 1) for i in range(size - 1)]
+            return Layout(groups, tuple(steps + [(b, a) for a, b in steps]))
+        return Layout(groups)
+
+    def local_ids(self, rank: int) -> dict[str, int]:
+        """How the shim of a rank numbers its communicators: by first appearance."""
+        mine = [name for name, ranks in self.groups.items() if rank in ranks]
+        return {name: number for number, name in enumerate(mine, start=1)}
+
+    def members(self) -> dict[Channel, tuple[int, ...]]:
+        return pause.channels(self.groups, {WORLD: self.pairs} if self.pairs else {})
+
+
+class _Ring:
+    """One rank's counters."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        header = ring.parse_header(os.pread(self._file, ring.STATUS_BYTES, 0))
+        self.rank, self.pid = header.rank, header.pid
+        ids = layout.local_ids(self.rank)
+        self.keys = {
+            channel: self._key(ids[channel.communicator], channel)
+            for channel, ranks in layout.members().items()
+            if self.rank in ranks
+        }
+
+    def _key(self, comm: int, channel: Channel) -> int:
+        if channel.source < 0:
+            return ring.counter_key(comm, Traffic.COLLECTIVE)
+        if channel.source == self.rank:
+            return ring.counter_key(comm, Traffic.SEND, channel.destination)
+        return ring.counter_key(comm, Traffic.RECV, channel.source)
+
+    def view(self, gate: int, table_epoch: int) -> RankView:
+        # Status first: whoever waited then has counted all that it has counted since.
+        status = ring.parse_status(os.pread(self._file, ring.STATUS_BYTES, 0))
+        raw = os.pread(self._file, status.counters * ring.COUNTER_BYTES, status.counters_offset)
+        counters = np.frombuffer(raw, dtype=ring.COUNTER_DTYPE)
+        used = counters[counters["key"] != 0]
+        entered = dict(zip(used["key"].tolist(), used["entered"].tolist(), strict=True))
+        collective = (used["key"] >> np.uint64(32) & np.uint64(0xFF)) == Traffic.COLLECTIVE
+        return RankView(
+            entered={channel: entered.get(key, 0) for channel, key in self.keys.items()},
+            in_flight=int((used["entered"] - used["finished"])[collective].sum()),
+            waiting=status.waiting > 0 and status.gate_waited == gate and status.table_seen == table_epoch,
+            opened=status.gate_opened == gate,
+        )
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One pause."""
+
+    closed: bool
+    seconds_to_cut: float  # to the deadline where it was not closed
+    moved: int  # calls that were begun while the gates were closed
+    reason: str
+
+
+class Coordinator:
+    """Pauses one running job; its rings lie in ``folder`` beside the control file."""
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self._layout = layout
+        self._members = layout.members()
+        self._file = os.open(folder / "control", os.O_RDWR | os.O_CLOEXEC)
+        self._rings = [_Ring(path, layout) for path in sorted(folder.glob("*.ring"))]
+        # Numbers go on where the last agent stopped: a rank that gave a pause up waits for none with its number.
+        self._gate, table = struct.unpack("<QQ", os.pread(self._file, 16, control.GATE_OFFSET))
+        self._table = table + table % 2
+
+    def pause(self, deadline_seconds: float, hold_seconds: float = 0.0) -> Outcome:
+        """Close the gates, hold them, open them."""
+        began = time.monotonic()
+        self._gate += 1
+        state = pause.begin(self._members, self._views(), time.monotonic_ns() + int(deadline_seconds * 1e9))
+        self._write(state, arm=True)
+        while state.phase is Phase.CLOSING:
+            time.sleep(LOOK_SECONDS)
+            self._beat()
+            after = pause.step(state, self._views(), time.monotonic_ns())
+            if after.targets != state.targets:
+                self._write(after, arm=False)
+            state = after
+        seconds = time.monotonic() - began
+        closed = state.phase is Phase.CLOSED
+        before = self.begun()
+        if closed and hold_seconds:
+            time.sleep(hold_seconds)
+        moved = self.begun() - before if closed else 0
+        self._open()
+        return Outcome(closed, seconds, moved, state.reason)
+
+    def arm_forever(self, deadline_seconds: float) -> None:
+        """Begin a pause and never come back to it, as an agent does that dies."""
+        self._gate += 1
+        state = pause.begin(self._members, self._views(), time.monotonic_ns() + int(deadline_seconds * 1e9))
+        self._write(state, arm=True)
+
+    def close(self) -> None:
+        for one in self._rings:
+            one.close()
+        os.close(self._file)
+
+    def _views(self) -> dict[int, RankView]:
+        return {one.rank: one.view(self._gate, self._table) for one in self._rings}
+
+    def begun(self) -> int:
+        """Calls begun by all ranks, ever."""
+        return sum(sum(view.entered.values()) for view in self._views().values())
+
+    def _beat(self) -> None:
+        os.pwrite(self._file, struct.pack("<Q", time.monotonic_ns()), control.HEARTBEAT_OFFSET)
+
+    def _write(self, state: pause.Pause, arm: bool) -> None:
+        """The table under an odd epoch, then the even one; the gate is armed last."""
+        targets = tuple(
+            Target(pid=one.pid, key=one.keys[channel], calls=calls)
+            for one in self._rings
+            for channel, calls in pause.targets_of(state, one.rank).items()
+        )
+        os.pwrite(self._file, struct.pack("<Q", self._table + 1), control.TABLE_EPOCH_OFFSET)
+        content = pack_control(
+            Mode.TRACK,
+            self._gate,
+            armed=not arm,
+            heartbeat_ns=time.monotonic_ns(),
+            deadline_ns=state.deadline_ns,
+            gate=self._gate,
+            table_epoch=self._table + 1,
+            targets=targets,
+        )
+        os.pwrite(self._file, content, 0)
+        self._table += 2
+        os.pwrite(self._file, struct.pack("<Q", self._table), control.TABLE_EPOCH_OFFSET)
+        if arm:
+            os.pwrite(self._file, struct.pack("<I", Mode.TRACK | control.ARMED), control.MODE_OFFSET)
+
+    def _open(self) -> None:
+        os.pwrite(self._file, struct.pack("<I", Mode.TRACK), control.MODE_OFFSET)
+
+
+class Job:
+    """Ranks of programs/paused.py on this machine."""
+
+    def __init__(self, folder: Path, kind: str, size: int, iterations: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "control").write_bytes(pack_control(Mode.TRACK, 1))
+        self.folder, self.size, self.layout = folder, size, Layout.of(kind, size)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.reference: list[str] = []
+        self.ranks = [self._start(rank, port, [kind, str(iterations)]) for rank in range(size)]
+
+    def _start(self, rank: int, port: int, arguments: list[str]) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "LD_PRELOAD": str(SHIM),
+            "FALCON_RING_DIR": str(self.folder),
+            "FALCON_CONTROL": str(self.folder / "control"),
+        }
+        return subprocess.Popen(
+            [str(PYTHON), str(PROGRAM), *arguments], env=environment, stdout=subprocess.PIPE, text=True
+        )
+
+    def running(self) -> bool:
+        return all(rank.poll() is None for rank in self.ranks)
+
+    def wait_for_first_run(self) -> None:
+        """Until every rank has trained once, undisturbed: its digest is the reference."""
+        self.reference = [_line(rank) for rank in self.ranks]
+
+    def finish(self, timeout_seconds: float = 120) -> bool:
+        """Whether the second run gave the same losses, bit for bit; raises if a rank failed or did not end."""
+        try:
+            outputs = [rank.communicate(timeout=timeout_seconds)[0].strip() for rank in self.ranks]
+        finally:
+            self.kill()
+        if any(rank.returncode != 0 for rank in self.ranks):
+            raise RuntimeError(f"exit codes {[rank.returncode for rank in self.ranks]}")
+        return outputs == self.reference
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+
+
+def pause_at_random(job: Job, seed: int, at_most: int, deadline_seconds: float = 3.0) -> list[Outcome]:
+    """Pauses with random gaps and holds until the job ends, or so many."""
+    chance = random.Random(seed)
+    coordinator = Coordinator(job.folder, job.layout)
+    outcomes = []
+    while job.running() and len(outcomes) < at_most:
+        outcomes.append(coordinator.pause(deadline_seconds, hold_seconds=chance.choice([0.0, 0.0, 0.002])))
+        time.sleep(chance.uniform(0.0, 0.004))
+    coordinator.close()
+    return outcomes
+
+
+def _line(rank: subprocess.Popen[str]) -> str:
+    assert rank.stdout is not None
+    return rank.stdout.readline().strip()

@@ -1,0 +1,98 @@
+"""The consistent pause as a pure algorithm: by hand, and on a model of blocking and enqueuing libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.recovery import pause
+from falcon_core.recovery.pause import Channel, Phase, RankView
+from tests.unit.shim.pause_model import Model, pause_once, run_to_end
+
+WORLD = Channel("world")
+FORWARD = Channel("world", 0, 1)
+MEMBERS = pause.channels({"world": (0, 1)}, {"world": [(0, 1)]})
+
+
+def _view(world: int, forward: int, waiting: bool = False, in_flight: int = 0, opened: bool = False) -> RankView:
+    return RankView({WORLD: world, FORWARD: forward}, in_flight, waiting, opened)
+
+
+def test_targets_are_what_the_furthest_member_has_begun() -> None:
+    state = pause.begin(MEMBERS, {0: _view(5, 2), 1: _view(4, 3)}, deadline_ns=100)
+    assert state.targets == {WORLD: 5, FORWARD: 3}
+    assert pause.targets_of(state, 0) == {WORLD: 5, FORWARD: 3}
+
+
+def test_a_call_beyond_its_target_raises_it_for_its_peers() -> None:
+    state = pause.begin(MEMBERS, {0: _view(5, 2), 1: _view(5, 3)}, deadline_ns=100)
+    state = pause.step(state, {0: _view(6, 3), 1: _view(5, 3, waiting=True)}, now_ns=1)
+    assert state.targets == {WORLD: 6, FORWARD: 3}
+    assert state.phase is Phase.CLOSING
+
+
+def test_closed_only_after_it_was_seen_twice_with_nothing_in_flight() -> None:
+    state = pause.begin(MEMBERS, {0: _view(5, 3), 1: _view(5, 3)}, deadline_ns=100)
+    there = {0: _view(5, 3, waiting=True), 1: _view(5, 3, waiting=True)}
+    state = pause.step(state, {**there, 0: _view(5, 3, waiting=True, in_flight=1)}, now_ns=1)
+    assert (state.phase, state.looks) == (Phase.CLOSING, 0)
+    state = pause.step(state, there, now_ns=2)
+    assert state.phase is Phase.CLOSING
+    state = pause.step(state, there, now_ns=3)
+    assert state.phase is Phase.CLOSED
+    late = pause.step(state, {**there, 0: _view(6, 3)}, now_ns=4)
+    assert late.phase is Phase.CLOSING, "a thread that was past the gate: the others follow it"
+
+
+def test_a_rank_that_is_not_seen_keeps_the_pause_from_closing() -> None:
+    state = pause.begin(MEMBERS, {0: _view(5, 3)}, deadline_ns=100)
+    state = pause.step(state, {0: _view(5, 3, waiting=True)}, now_ns=1)
+    assert state.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("now_ns", "opened", "reason"), [(100, False, "deadline"), (1, True, "rank 1 opened its gate")]
+)
+def test_given_up(now_ns: int, opened: bool, reason: str) -> None:
+    state = pause.begin(MEMBERS, {0: _view(5, 3), 1: _view(5, 3)}, deadline_ns=100)
+    state = pause.step(state, {0: _view(5, 3), 1: _view(5, 3, opened=opened)}, now_ns)
+    assert (state.phase, state.reason) == (Phase.OPEN, reason)
+    assert pause.step(state, {}, 200) == state
+
+
+def test_the_next_iterations_start_is_where_no_rank_has_passed() -> None:
+    base, calls = {WORLD: 10, FORWARD: 100}, {WORLD: 2, FORWARD: 8}
+    views = {0: _view(14, 116), 1: _view(13, 115)}
+    assert pause.next_iteration(base, calls, views) == {WORLD: 14, FORWARD: 116}
+    views = {0: _view(14, 117), 1: _view(14, 116)}
+    cut = pause.next_iteration(base, calls, views)
+    assert cut == {WORLD: 16, FORWARD: 124}
+    assert pause.begin(MEMBERS, views, 100, at_least=cut).targets == cut
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "enqueuing"])
+def test_random_programs_stop_at_a_cut_and_go_on(blocking: bool) -> None:
+    for seed in range(60):
+        model = Model(seed, ranks=2 + seed % 5, blocking=blocking)
+        for _ in range(4):
+            for _ in range(model.chance.randrange(200)):
+                model.tick()
+            if any(rank.at > len(rank.calls) * 0.8 for rank in model.ranks):
+                break  # a rank that has ended never comes to the gate
+            paused = pause_once(model)
+            assert (paused.phase, paused.moved, paused.undrained) == (Phase.CLOSED, 0, 0), (seed, paused)
+        assert run_to_end(model), f"seed {seed}: the program hangs after its pauses"
+
+
+def test_with_targets_that_are_never_raised_ranks_get_stuck() -> None:
+    """So the model can fail: a call beyond its target has to raise it for the others."""
+    stuck = 0
+    for seed in range(20):
+        model = Model(seed, ranks=4, blocking=True)
+        for _ in range(150):
+            model.tick()
+        first = pause.begin(model.members, model.views(), 10_000)
+        model.write(first)
+        for _ in range(3000):
+            model.tick()
+        stuck += pause.step(first, model.views(), 0).looks == 0
+    assert stuck > 0
