@@ -68,7 +68,7 @@ types: venv ## mypy --strict
 test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
 	@pytest tests/unit
 
-test-integration: venv shim cluster-build torch-venv ## real etcd, kube-apiserver, PyTorch and shim; no cluster
+test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@pytest tests/integration
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
