@@ -19,6 +19,7 @@ from falcon_core.wire.messages import Plan, Summary
 POLL_SECONDS = 0.1
 WINDOW_SECONDS = 1.0
 MEMORY_SECONDS = 5.0
+SAMPLE_EVERY = 20  # cycles: the device times one of so many
 _log = structlog.get_logger()
 
 
@@ -73,6 +74,7 @@ class Agent:
         while True:
             now = time.monotonic()
             changed = self._tracker.poll()
+            self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = changed or status != self._last_status
             self._last_status = status

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from falcon_core.wire.control import Mode, pack_control
+from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
@@ -40,6 +40,7 @@ class RunDir:
         self.path = path
         self._seen: dict[str, _Watched] = {}
         self._plan = ""
+        self._sampling = (0, 0)
         (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
 
     def status(self) -> LaunchStatus | None:
@@ -69,6 +70,15 @@ class RunDir:
         """The shim's control file, once; it keeps its size for life, since ranks have it mapped."""
         if not (self.path / CONTROL_FILE).exists():
             self._write(CONTROL_FILE, pack_control(Mode.TRACK, epoch=1))
+
+    def sample(self, every: int, cycle_calls: int) -> None:
+        """Have the device time one cycle in ``every``, of ``cycle_calls`` calls; written in place, as ranks map it."""
+        if (every, cycle_calls) == self._sampling:
+            return
+        with (self.path / CONTROL_FILE).open("r+b") as control:
+            control.seek(SAMPLING_OFFSET)
+            control.write(pack_sampling(every, cycle_calls))
+        self._sampling = (every, cycle_calls)
 
     def save_memory(self, raw: bytes) -> None:
         """What the next agent shall know of this one."""

@@ -13,7 +13,7 @@ from falcon_agent.telemetry.pressure import Pressure
 from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
 from falcon_core.wire.messages import Detection, RankSignals, ThrottleSignals
-from falcon_core.wire.ring import RingFormatError
+from falcon_core.wire.ring import Kind, RingFormatError
 
 _log = structlog.get_logger()
 
@@ -27,6 +27,7 @@ class Memory(msgspec.Struct, frozen=True):
 class _Tracked(msgspec.Struct):
     reader: RingReader
     chain: RankChain
+    enqueues: bool = False  # calls return before they are done: only device events tell durations
 
 
 class Tracker:
@@ -50,7 +51,13 @@ class Tracker:
             batch = tracked.reader.read(now)
             if len(batch.records) or batch.lost:
                 changed = tracked.chain.feed(batch.records, lost=batch.lost > 0) or changed
+                tracked.enqueues = tracked.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
         return changed
+
+    def device_cycle_calls(self) -> int:
+        """Calls in a cycle of the ranks whose device has to be asked for durations; 0 where none is, or none known."""
+        periods = [one.chain.period_calls or 0 for one in self._tracked.values() if one.enqueues]
+        return max(periods, default=0)
 
     def feed_counters(self, counters: LaunchCounters | None) -> None:
         """The launcher's newest reading."""

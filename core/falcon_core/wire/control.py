@@ -40,6 +40,7 @@ MODE_OFFSET = 12
 HEARTBEAT_OFFSET = 24
 GATE_OFFSET = 40
 TABLE_EPOCH_OFFSET = 48
+SAMPLING_OFFSET = 60
 
 _HEADER = struct.Struct("<QIIQQQQQIII")
 _ENTRY = struct.Struct("<QQIIQ")
@@ -96,3 +97,8 @@ def pack_control(
     )
     table = b"".join(_ENTRY.pack(target.key, target.calls, target.pid, 0, 0) for target in targets)
     return (header.ljust(HEADER_BYTES, b"\0") + table).ljust(CONTROL_BYTES, b"\0")
+
+
+def pack_sampling(sample_every: int, cycle_calls: int) -> bytes:
+    """The two fields at ``SAMPLING_OFFSET``."""
+    return struct.pack("<II", sample_every, cycle_calls)

@@ -1,0 +1,41 @@
+"""The agent has the device time the cycles of ranks whose calls return when they are enqueued, and of no others."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from falcon_agent.run_dir import RunDir
+from falcon_agent.tracker import Tracker
+from falcon_core.wire.control import CONTROL_BYTES, SAMPLING_OFFSET, Mode, pack_control
+from falcon_core.wire.launch import CONTROL_FILE, RINGS_DIR
+from falcon_core.wire.ring import Kind
+from tests.unit.agent.rings import write_ring
+from tests.unit.signals.streams import Script, ddp
+
+
+@pytest.mark.parametrize(("kind", "calls"), [(Kind.ENQUEUED, 5), (Kind.BLOCKING, 0)])
+def test_the_cycle_of_enqueuing_ranks_is_sampled(tmp_path: Path, kind: Kind, calls: int) -> None:
+    script = Script(jitter=0.02)
+    script.cycle(ddp(5), times=40)
+    records = script.records
+    records["kind"] = kind
+    (tmp_path / RINGS_DIR).mkdir(parents=True)
+    write_ring(tmp_path / RINGS_DIR / "g1-r0-100.ring", records, rank=0, world_size=1)
+    tracker = Tracker(tmp_path)
+    assert tracker.device_cycle_calls() == 0, "nothing is known yet"
+    tracker.poll()
+    assert tracker.device_cycle_calls() == calls
+
+
+def test_sampling_is_written_in_place(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.write_control()
+    before = (tmp_path / CONTROL_FILE).stat().st_ino
+    run_dir.sample(20, 98)
+    control = tmp_path / CONTROL_FILE
+    assert (control.stat().st_ino, control.stat().st_size) == (before, CONTROL_BYTES), "ranks have this file mapped"
+    assert struct.unpack_from("<II", control.read_bytes(), SAMPLING_OFFSET) == (20, 98)
+    assert control.read_bytes() == pack_control(Mode.TRACK, epoch=1, sample_every=20, cycle_calls=98)
