@@ -21,6 +21,7 @@ def main() -> None:
         lambda: confusion.matrix("1024", fewer),
         lambda: confusion.links("64", trials),
         lambda: confusion.links("256", few),
+        lambda: confusion.sensitivity(trials // 2),
         lambda: confusion.unseen(trials),
         cost.table,
     )

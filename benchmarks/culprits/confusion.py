@@ -114,6 +114,33 @@ def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
     return lines
 
 
+def sensitivity(seeds: int) -> list[str]:
+    """How slow a GPU has to be, beside the published rule (compute over 1.5 × the median of the ranks of its stage)."""
+    shape = SHAPES["64"]
+    lines = [
+        "| slow GPU of 64, compute × | iteration gains | named alone, noise 3 % | noise 10 % | median rule, 3 % |",
+        "|---|---|---|---|---|",
+    ]
+    for degree in (1.05, 1.1, 1.2, 1.3, 1.6, 2.0):
+        right: Counter[str] = Counter()
+        grown = []
+        for seed in range(seeds):
+            rank = int(np.random.default_rng([seed, 7]).integers(shape.world))
+            for noise in (0.03, 0.10):
+                job = Simulation(shape, seed, noise)
+                job.run(HEALTHY_CYCLES)
+                job.run(SLOW_CYCLES + 1, (Fault("slow GPU", rank, degree),))
+                views, loss = job.views()
+                right[f"{noise}"] += [one.ranks for one in judge(views, loss_ns=max(loss, 1.0))] == [(rank,)]
+                if noise == 0.03:
+                    by_level = [one.ranks for one in judge(views) if one.kind == "Computation"]
+                    right["median"] += by_level == [(rank,)]
+                    grown.append(loss / (views[0].iteration_ns - loss))
+        counts = " | ".join(f"{right[key]}/{seeds}" for key in ("0.03", "0.1", "median"))
+        lines.append(f"| {degree} | {np.median(grown):.1%} | {counts} |")
+    return lines
+
+
 def unseen(seeds: int) -> list[str]:
     """A slow GPU whose tensor-parallel calls nobody sees (a captured graph): its group is the right answer."""
     shape = SHAPES["64"]
