@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ from falcon_core.planning.errors import (
     SingleGroupError,
     TooFewMicrobatchesError,
 )
-from falcon_core.planning.microbatch import even, plan, predict, relaxed_seconds
+from falcon_core.planning.microbatch import even, of_pipeline, plan, predict, relaxed_seconds
 
 
 def shares(total: int, groups: int) -> Iterator[tuple[int, ...]]:
@@ -82,6 +83,36 @@ def test_no_single_micro_batch_can_be_moved_with_gain(times: list[float], per_gr
     bound = relaxed_seconds(times, per_group * len(times))
     assert bound <= found.seconds * (1 + 1e-12)
     assert found.seconds <= bound + max(times) * (1 + 1e-12)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(5, 200), st.integers(1, 40), st.booleans())
+def test_many_groups_get_what_handing_out_one_by_one_gives(seed: int, groups: int, each: int, bounded: bool) -> None:
+    """Greedy is optimal (an exchange argument); the jump close to its end must not change its result."""
+    drawn = np.random.default_rng(seed)
+    times = drawn.uniform(0.1, 3.0, groups).round(int(drawn.integers(1, 9))).clip(0.1).tolist()
+    fixed = drawn.uniform(0.0, 5.0, groups).round(1).tolist()
+    upper = (each + drawn.integers(0, each + 1, groups)).tolist() if bounded else [each * groups] * groups
+    counts = [1] * groups
+    heap = [(fixed[group] + 2 * times[group], group) for group in range(groups) if upper[group] > 1]
+    heapq.heapify(heap)
+    for _ in range(each * groups - groups):
+        _, group = heapq.heappop(heap)
+        counts[group] += 1
+        if counts[group] < upper[group]:
+            heapq.heappush(heap, (fixed[group] + (counts[group] + 1) * times[group], group))
+    found = plan(times, each * groups, fixed_seconds=fixed, upper=upper)
+    assert sum(found.counts) == each * groups
+    assert all(1 <= count <= most for count, most in zip(found.counts, upper, strict=True))
+    assert found.seconds == predict(counts, times, fixed)
+
+
+def test_a_pipeline_as_a_group() -> None:
+    per_microbatch, fixed = of_pipeline([1.0, 2.0, 1.5])
+    assert (per_microbatch, fixed) == (2.0, 2.5)
+    assert predict([8], [per_microbatch], [fixed]) == pytest.approx(4.5 + 7 * 2.0)
+    with pytest.raises(InvalidSpeedError):
+        of_pipeline([1.0, 0.0])
 
 
 def test_a_group_three_times_slower_gets_a_third() -> None:
