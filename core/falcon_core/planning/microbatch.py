@@ -77,6 +77,16 @@ def predict(
     return float(np.max(fixed + np.asarray(counts, dtype=np.int64) * times))
 
 
+def of_pipeline(stage_seconds: Sequence[float]) -> tuple[float, float]:
+    """Seconds for each micro-batch, and fixed seconds, of a group that is a 1F1B pipeline of these stages.
+
+    m micro-batches take Σ_s t_s + (m − 1) · max_s t_s. Raises InvalidInputError or InvalidSpeedError.
+    """
+    times, _ = _speeds(stage_seconds, None)
+    slowest = float(times.max())
+    return slowest, math.fsum(times) - slowest
+
+
 def even(microbatches: int, groups: int) -> tuple[int, ...]:
     """The usual split: equal counts, the first groups one more where M is not divisible."""
     if groups < 1 or microbatches < groups:

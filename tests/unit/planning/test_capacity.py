@@ -141,6 +141,13 @@ def test_a_job_that_lost_a_worker_pays_wherever_it_goes() -> None:
     assert found.value == pytest.approx(60 * (20 + 10) - 60 * 20)
 
 
+def test_the_table_knows_that_the_job_that_lost_a_worker_pays_anyway() -> None:
+    jobs = [Job(name=name, throughput={1: 10.0, 2: 20.0}, workers=2) for name in ("a", "b")]
+    table = build_table(jobs, 4, lambda _: Horizon(running_seconds=60.0, transition_seconds=60.0))
+    assert table.after(WorkerFailed("a")).workers == {"a": 1, "b": 2}
+    assert table.after(WorkerFailed("b")).workers == {"a": 2, "b": 1}
+
+
 def test_of_equal_plans_the_one_that_changes_nothing() -> None:
     jobs = [Job(name=name, throughput={1: 5.0, 2: 10.0}, workers=1) for name in ("a", "b")]
     free = Horizon(running_seconds=60.0, transition_seconds=0.0)

@@ -93,6 +93,21 @@ def test_local_search_lies_between_the_optimum_and_today_and_its_bound_holds(job
     assert found.cost_seconds <= price(roles, state, cost, tuple(range(len(roles.cells)))) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 2, 2), (2, 1, 2), (1, 1, 4)])
+def test_the_bound_holds_for_every_number_of_slow_nodes(shape: tuple[int, int, int]) -> None:
+    """Lanes × stages × nodes in a cell, with one to four of four nodes slow; tight where nothing else is in the way."""
+    lanes, stages, in_cell = shape
+    roles = Roles(
+        cells=tuple(((lane, at),) for lane in range(lanes) for at in range(stages) for _ in range(in_cell)),
+        stage_seconds=(1.0,) * stages,
+        microbatches=(3,) * lanes,
+    )
+    for count in range(1, 5):
+        state = cluster(dict.fromkeys(range(count), 2.0), 4)
+        optimum = cheapest(roles, state, FREE)
+        assert lower_bound_seconds(roles, state) == pytest.approx(optimum)
+
+
 def test_local_search_stays_near_the_optimum() -> None:
     """Twenty drawn cases of six nodes, up to five of them bad; the benchmark counts how many are optimal."""
     drawn = random.Random(5)
@@ -188,6 +203,16 @@ def test_a_move_that_does_not_pay_is_not_made() -> None:
     staying = plan(roles, state, cost=Cost(iterations=2, move_seconds=30, seconds_per_rank=1))
     assert (staying.moved_ranks, staying.nodes) == (0, (0, 1, 2, 3))
     assert staying.cost_seconds == pytest.approx(2 * staying.current_seconds)
+
+
+def test_the_price_of_the_move_is_in_the_bound() -> None:
+    """One straggler moves from the long stage to the short one: two roles, and no placement is cheaper."""
+    roles = roles_of(derive(4, pipeline=2), 1, stage_seconds=[1.2, 1.0], microbatches=4, bytes_per_link={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "EXACT_ROLES", 0)
+        found = plan(roles, cluster({0: 2.0}, 4), cost=Cost(iterations=100, move_seconds=30, seconds_per_rank=5))
+    assert (len(found.moved_roles), found.cost_seconds) == (2, pytest.approx(100 * 9.2 + 30 + 2 * 5))
+    assert found.gap == pytest.approx(0.0)
 
 
 def test_todays_placement_is_what_moves_are_counted_from() -> None:

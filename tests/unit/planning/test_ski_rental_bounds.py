@@ -66,6 +66,7 @@ def test_the_bounds_of_known_ladders() -> None:
     assert ladder_bound([13.0]) == 2.0
     assert ladder_bound([0.0, 13.0]) == 2.0, "ignoring is free"
     assert ladder_bound([10.0, 10.0, 10.0]) == 4.0, "equal prices: one more for each"
+    assert ladder_bound([10.0, 10.0, 1000.0]) == 3.0, "the worst moment is not the last"
     assert ladder_bound([5.0, 60.0, 600.0]) == pytest.approx(1 + 665 / 600)
     assert all(ladder_bound([2.0**k for k in range(n)]) < 3 for n in range(1, 20))
     assert ladder_bound([]) == 1.0

@@ -72,6 +72,13 @@ def test_measurements_that_contradict_scaling_still_give_a_range(times: dict[int
     assert (found.basis is Basis.MEASURED) == (asked in times)
 
 
+def test_a_guess_never_scales_more_than_proportionally_nor_backwards() -> None:
+    lucky = learned(x4=1.0, x8=0.1)  # ten times faster with twice the workers
+    assert lucky.estimate(16).flops_per_second == pytest.approx(2 * 10_000.0)
+    unlucky = learned(x4=1.0, x8=2.0)
+    assert unlucky.estimate(16).flops_per_second == pytest.approx(500.0)
+
+
 def test_old_measurements_are_forgotten() -> None:
     known = learned(x8=100.0)
     for _ in range(KEPT):
