@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kTailBytes = 64 * 1024;
 constexpr size_t kLineBytes = 1024 * 1024;
-constexpr int64_t kPartialNs = kSecondNs;  // a line that has not ended: a prompt, a bar
+constexpr int64_t kPartialNs = 5 * kSecondNs;  // a line that has not ended: a prompt, a bar
 constexpr size_t kChunkBytes = 256 * 1024;
 constexpr int kPipeBytes = 1024 * 1024;
 

@@ -14,7 +14,7 @@ namespace falcon {
 
 // One thread moves bytes from the ranks' pipes to our own stdout and stderr, every byte as it is. With one rank they
 // pass at once; with several, a line (to a newline or carriage return) is never cut by another rank's, except where it
-// is longer than 1 MiB or has not ended after a second.
+// is longer than 1 MiB or has not ended after five seconds.
 class Output {
  public:
   Output();

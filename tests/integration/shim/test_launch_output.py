@@ -52,7 +52,6 @@ for _ in range({lines}):
     left = (bytes([97 + rank]) * {length} + b"\\n")
     while left:
         left = left[os.write(1, left[:50_000]):]
-os.write(1, b"without an end" * (rank == 1))
 """
     launcher = start(sys.executable, "-c", program)
     out, err = _output(launcher, procs)
@@ -60,11 +59,11 @@ os.write(1, b"without an end" * (rank == 1))
     whole = [bytes([97 + rank]) * length for rank in range(procs)]
     found = out.split(b"\n")
     assert sorted(line for line in found if len(line) == length) == sorted(whole * lines)
-    assert len(out) == procs * lines * (length + 1) + len("without an end"), "nothing lost, nothing added"
+    assert len(out) == procs * lines * (length + 1), "nothing lost, nothing added"
     for rank in range(procs):
         tail = (launcher.run_dir / "launch" / f"tail-{rank}").read_bytes()
         assert len(tail) == TAIL_BYTES
-        assert set(tail) <= set(bytes([97 + rank]) + b"\nwithout an end")
+        assert set(tail) <= set(bytes([97 + rank]) + b"\n")
 
 
 def test_a_prompt_and_a_progress_bar_of_several_ranks_show_while_they_run(start: Start) -> None:
@@ -79,6 +78,10 @@ def test_a_prompt_and_a_progress_bar_of_several_ranks_show_while_they_run(start:
         assert time.monotonic() < deadline, seen
         seen += out.read1(4096)  # type: ignore[attr-defined]  # a BufferedReader
     assert seen.count(b"ask? \r10 %\r20 %\r") == 2
+
+
+def test_last_words_without_a_newline_pass(start: Start) -> None:
+    assert _output(start("printf", "last words"), procs=2) == (b"last words" * 2, b"")
 
 
 def test_a_reader_of_ours_that_went_away_harms_no_rank(start: Start) -> None:
