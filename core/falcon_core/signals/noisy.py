@@ -111,7 +111,7 @@ def repeats_from(tokens: Ints, lag: int) -> int:
     width = max(lag, 32)
     first = tokens.shape[0]
     while first - lag > 0:
-        begin = max(first - width, lag)
+        begin: int = max(first - width, lag)
         if begin >= first or (tokens[begin:first] == tokens[begin - lag : first - lag]).mean() < _LEAST_SAME - 0.1:
             break
         first = begin
