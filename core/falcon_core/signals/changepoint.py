@@ -30,13 +30,15 @@ CERTAINTY = 0.9  # FALCON §4.2
 SHORT_RUN = 3  # w
 HAZARD = 1 / 200
 PRIOR = Prior(mean=0.0, weight=0.05, shape=1.0, rate=1.0)  # of samples divided by the noise
+_CAPACITY = 256  # samples until the remembered ones are moved
 _BASELINE_SAMPLES = 8  # until the first reference
-_REMEMBERED = 64  # samples within which an onset is sought
+_REMEMBERED = 128  # samples within which an onset is sought
 _CANDIDATE_SAMPLES = 32  # a step that is not verified within them was none
-_LONG_WINDOWS = (20, 40)  # for stairs, ramps, and steps close to the noise
+_LONG_WINDOWS = (12, 20, 40)  # for stairs, ramps, and steps close to the noise
+_FEW_SAMPLES = 20  # of fewer, the lowest must have risen, too: three spikes in five are no step
 _DROP_WINDOW = 8
 _DELAY = (8, 40)  # samples before one may teach the reference: half of those it has seen, within these bounds
-_LOW_QUANTILE = 0.2  # of the slow samples, which must have risen, too: three spikes in five are no step
+_LOW_QUANTILE = 0.2
 _LOW_RISE = 1 / 3  # of the median's rise
 
 
@@ -54,8 +56,8 @@ class _History:
     """The newest samples, at most _REMEMBERED: numbers, starts and levels (logarithms of times in ns)."""
 
     def __init__(self) -> None:
-        self._ints = np.empty((2, 4 * _REMEMBERED), dtype=np.int64)
-        self._levels: Floats = np.empty(4 * _REMEMBERED)
+        self._ints = np.empty((2, _CAPACITY), dtype=np.int64)
+        self._levels: Floats = np.empty(_CAPACITY)
         self._end = 0
         self._first = 0
 
@@ -153,7 +155,7 @@ class ChangeDetector:
         if rise < self._verify or not reference.exceeds_noise(rise, count):
             return None
         low = _quantile(levels, _LOW_QUANTILE) - reference.level
-        if count < _LONG_WINDOWS[0] and low < _LOW_RISE * rise:
+        if count < _FEW_SAMPLES and low < _LOW_RISE * rise:
             return None
         return None if reference.are_long_by_chance(levels, rise) else rise
 
@@ -210,7 +212,7 @@ class ChangeDetector:
     def _relieved(self, reference: Reference, slowdown: Slowdown) -> bool:
         """Update the slow level; True when the newest samples are healthy again."""
         slow = self._newest.levels(self._newest.since(slowdown.first_iteration))
-        level = _median(slow[-_LONG_WINDOWS[0] :])
+        level = _median(slow[-_FEW_SAMPLES:])
         newest = _median(slow[-self._consecutive :])
         rise = math.log(slowdown.after_ns) - reference.level
         if len(slow) > self._consecutive and newest - reference.level <= min(self._verify, rise / 2):
