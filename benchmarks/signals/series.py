@@ -38,7 +38,8 @@ def noise(rng: Generator, count: int, share: float) -> Times:
 
 
 def _tails(rng: Generator, count: int) -> Times:
-    return np.exp(0.02 * rng.standard_t(3, count))
+    times: Times = np.exp(0.02 * rng.standard_t(3, count))
+    return times
 
 
 def _lasting(rng: Generator, count: int) -> Times:
@@ -49,7 +50,8 @@ def _lasting(rng: Generator, count: int) -> Times:
     for at in range(count):
         level = 0.8 * level + innovations[at]
         logs[at] = level
-    return np.exp(logs)
+    times: Times = np.exp(logs)
+    return times
 
 
 def _drift(rng: Generator, count: int) -> Times:
@@ -59,7 +61,8 @@ def _drift(rng: Generator, count: int) -> Times:
 
 def _spikes(factor: float) -> Callable[[Generator, int], Times]:
     def series(rng: Generator, count: int) -> Times:
-        return noise(rng, count, 0.02) * np.where(rng.random(count) < 0.02, factor, 1.0)
+        times: Times = noise(rng, count, 0.02) * np.where(rng.random(count) < 0.02, factor, 1.0)
+        return times
 
     return series
 
@@ -67,7 +70,8 @@ def _spikes(factor: float) -> Callable[[Generator, int], Times]:
 def _every(interval: int, extra: float, width: int = 1) -> Callable[[Generator, int], Times]:
     def series(rng: Generator, count: int) -> Times:
         numbers = np.arange(count) + int(rng.integers(interval))
-        return noise(rng, count, 0.02) + np.where(numbers % interval < width, extra, 0.0)
+        times: Times = noise(rng, count, 0.02) + np.where(numbers % interval < width, extra, 0.0)
+        return times
 
     return series
 
@@ -75,16 +79,21 @@ def _every(interval: int, extra: float, width: int = 1) -> Callable[[Generator, 
 def _warm_up(rng: Generator, count: int) -> Times:
     """Compilation and caches: 30 iterations, from 3 × down to normal."""
     numbers = np.arange(count)
-    return noise(rng, count, 0.02) * (1 + np.where(numbers < 30, 2.0 * (1 - numbers / 30), 0.0))
+    times: Times = noise(rng, count, 0.02) * (1 + np.where(numbers < 30, 2.0 * (1 - numbers / 30), 0.0))
+    return times
 
 
 def _flat_warm_up(rng: Generator, count: int) -> Times:
-    return noise(rng, count, 0.02) * np.where(np.arange(count) < 30, 1.6, 1.0)
+    times: Times = noise(rng, count, 0.02) * np.where(np.arange(count) < 30, 1.6, 1.0)
+    return times
 
 
 def _collections(rng: Generator, count: int) -> Times:
     """Garbage collection: one iteration in 15 is 10 … 60 % longer."""
-    return noise(rng, count, 0.02) * (1 + np.where(rng.random(count) < 1 / 15, rng.uniform(0.1, 0.6, count), 0.0))
+    times: Times = noise(rng, count, 0.02) * (
+        1 + np.where(rng.random(count) < 1 / 15, rng.uniform(0.1, 0.6, count), 0.0)
+    )
+    return times
 
 
 HEALTHY: dict[str, Callable[[Generator, int], Times]] = {
@@ -139,12 +148,16 @@ def _two(rng: Generator) -> Sick:
     return _slowed(rng, shares, (Episode(150, 270), Episode(400, 520)))
 
 
-def _ladder(rng: Generator) -> Sick:
-    """Mixture of experts: the load moves between levels, each for some tens of iterations; then all is 30 % slower."""
-    levels = np.repeat(rng.choice([0.94, 1.0, 1.06], SICK_LENGTH // 20), 20)
-    times = noise(rng, SICK_LENGTH, 0.02) * levels
-    times[ONSET:] *= 1.3
-    return Sick(times, (Episode(ONSET, None),))
+def _ladder(width: float) -> Callable[[Generator], Sick]:
+    """Mixture of experts: the load moves between three levels every 20 iterations; then all is 30 % slower."""
+
+    def series(rng: Generator) -> Sick:
+        levels = np.repeat(rng.choice([1 - width, 1.0, 1 + width], SICK_LENGTH // 20), 20)
+        times = noise(rng, SICK_LENGTH, 0.02) * levels
+        times[ONSET:] *= 1.3
+        return Sick(times, (Episode(ONSET, None),))
+
+    return series
 
 
 def _sick() -> dict[str, Callable[[Generator], Sick]]:
@@ -160,7 +173,8 @@ def _sick() -> dict[str, Callable[[Generator], Sick]]:
     cases["ramp to +30 % over 100"] = _ramp
     cases["three stairs of +8 %"] = _stairs
     cases["two episodes of 120, +30 % and +50 %"] = _two
-    cases["ladder-shaped noise (MoE), +30 %"] = _ladder
+    cases["ladder-shaped noise ±4 % (MoE), +30 %"] = _ladder(0.04)
+    cases["ladder-shaped noise ±6 % (its own steps are +12.8 %), +30 %"] = _ladder(0.06)
     return cases
 
 
