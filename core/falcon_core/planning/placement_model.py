@@ -1,0 +1,224 @@
+"""The iteration time that a placement of nodes should have: the model that strategy S3 minimises.
+
+A *role* is a node's worth of ranks: the (lane, stage) cells of the pipelines that it computes, and its place in the
+communicators. A *lane* is a set of pipelines that wait for each other in every micro-batch: one data-parallel replica
+of a dense model, several where experts are spread over replicas, all of them in FALCON's model of a stage (§5.3).
+
+- *compute* of a lane, 1F1B: Σ_s t_s + (m − 1) · max_s t_s with t_s = the stage's healthy time × the slowdown of the
+  slowest node in the cell; the slowest lane counts.
+- *communication*: communicators of one class run at the same time (the slowest counts), classes one after the other;
+  a communicator takes as long as its slowest link: bytes over that link × healthy seconds per byte × the link's
+  slowdown (the worse end's adapter, or the pair's own congestion if that is worse).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
+from falcon_core.topology.parallelism import Axis, Parallelism
+
+Cell = tuple[int, int]
+
+
+class Communicator(msgspec.Struct, frozen=True, kw_only=True):
+    """Roles in the order of their ring, or of their chain, and what one of its links carries in an iteration."""
+
+    kind: str  # communicators of the same kind run at the same time
+    roles: tuple[int, ...]
+    bytes_per_link: float
+    ring: bool = True  # the last is linked to the first
+
+
+class Roles(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's roles: what is to be placed."""
+
+    cells: tuple[tuple[Cell, ...], ...]  # of each role: (lane, stage), at least one
+    stage_seconds: tuple[float, ...]  # healthy forward and backward of one micro-batch in each stage
+    microbatches: tuple[int, ...]  # of each lane
+    communicators: tuple[Communicator, ...] = ()
+    ranks_per_role: int = 1
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the nodes, by index: slowdowns are factors, 1 is healthy."""
+
+    compute_slowdown: tuple[float, ...]
+    link_slowdown: tuple[float, ...]  # of a node's own adapter
+    pair_slowdown: dict[tuple[int, int], float] = {}  # congestion between two nodes, lower index first, ≥ 1
+    seconds_per_byte: float = 1 / 25e9  # of a healthy link
+
+
+def check(roles: Roles, cluster: Cluster, current: Sequence[int]) -> None:
+    """Refuse what has no meaning, by name."""
+    count = len(roles.cells)
+    if count == 0 or not len(cluster.compute_slowdown) == len(cluster.link_slowdown) == count:
+        raise InvalidInputError(f"{count} roles, {len(cluster.compute_slowdown)} nodes: as many nodes as roles")
+    if sorted(current) != list(range(count)):
+        raise InvalidInputError("the current placement is not a permutation of the nodes")
+    for name, values in (
+        ("stage time", roles.stage_seconds),
+        ("compute slowdown", cluster.compute_slowdown),
+        ("link slowdown", cluster.link_slowdown),
+        ("time per byte", (cluster.seconds_per_byte,)),
+    ):
+        for index, value in enumerate(values):
+            if not (0 < value < math.inf):
+                raise InvalidSpeedError(f"{name} {index} is {value}")
+    for (low, high), value in cluster.pair_slowdown.items():
+        if not (0 <= low < high < count) or not (1 <= value < math.inf):
+            raise InvalidInputError(f"the pair {low}, {high} has slowdown {value}")
+    if any(count < 1 for count in roles.microbatches):
+        raise InvalidInputError("a lane has no micro-batch")
+    covered = {cell for cells in roles.cells for cell in cells}
+    if covered != {(lane, at) for lane in range(len(roles.microbatches)) for at in range(len(roles.stage_seconds))}:
+        raise InvalidInputError("the roles' cells are not exactly those of the lanes and stages")
+    if any(not cells for cells in roles.cells):
+        raise InvalidInputError("a role computes nothing")
+    for one in roles.communicators:
+        if not (0 <= one.bytes_per_link < math.inf) or any(not 0 <= role < count for role in one.roles):
+            raise InvalidInputError(f"a communicator of kind {one.kind} has unknown roles or negative bytes")
+
+
+def roles_of(
+    layout: Parallelism,
+    ranks_per_node: int,
+    *,
+    stage_seconds: Sequence[float],
+    microbatches: int,
+    bytes_per_link: dict[Axis, float],
+    lockstep: bool = False,
+) -> Roles:
+    """The roles of a layout whose nodes hold ``ranks_per_node`` consecutive ranks.
+
+    ``bytes_per_link`` [bytes an iteration] is what one link of one rank-level communicator of that axis carries;
+    communicators that run along the same path of nodes add up, those within a node cost nothing. ``lockstep``: all
+    replicas wait for each other in every micro-batch (FALCON's model); else those that share experts do.
+    Raises InvalidInputError where nodes do not divide the world.
+    """
+    if ranks_per_node < 1 or layout.world % ranks_per_node:
+        raise InvalidInputError(f"{layout.world} ranks do not fill nodes of {ranks_per_node}")
+    if len(stage_seconds) != layout.pipeline:
+        raise InvalidInputError(f"{len(stage_seconds)} stage times for {layout.pipeline} stages")
+    nodes = layout.world // ranks_per_node
+    cells: list[set[Cell]] = [set() for _ in range(nodes)]
+    lanes = 1 if lockstep else layout.expert_data
+    for rank in range(layout.world):
+        at = layout.coordinates(rank)
+        cells[rank // ranks_per_node].add((0 if lockstep else at.expert_data, at.pipeline))
+    communicators = []
+    for axis, volume in bytes_per_link.items():
+        ring, paths = axis is not Axis.PIPELINE, dict[tuple[int, ...], float]()
+        for group in layout.groups(axis):
+            on_nodes = [rank // ranks_per_node for rank in group]
+            path = [node for i, node in enumerate(on_nodes) if i == 0 or node != on_nodes[i - 1]]
+            if ring and len(path) > 1 and path[0] == path[-1]:
+                path.pop()
+            if len(path) > 1:
+                paths[tuple(path)] = paths.get(tuple(path), 0.0) + volume
+        communicators += [
+            Communicator(kind=axis, roles=path, bytes_per_link=carried, ring=ring) for path, carried in paths.items()
+        ]
+    return Roles(
+        cells=tuple(tuple(sorted(one)) for one in cells),
+        stage_seconds=tuple(stage_seconds),
+        microbatches=(microbatches,) * lanes,
+        communicators=tuple(communicators),
+        ranks_per_role=ranks_per_node,
+    )
+
+
+def links(one: Communicator) -> list[tuple[int, int]]:
+    """The pairs of roles that exchange data; a ring of two has one link."""
+    pairs = list(zip(one.roles, one.roles[1:], strict=False))
+    if one.ring and len(one.roles) > 2:
+        pairs.append((one.roles[-1], one.roles[0]))
+    return pairs
+
+
+class Timing:
+    """A placement and its predicted time, cheap to change by one swap. ``nodes[role]`` is the role's node."""
+
+    def __init__(self, roles: Roles, cluster: Cluster, nodes: Sequence[int]) -> None:
+        self.roles, self.cluster, self.nodes = roles, cluster, list(nodes)
+        self.compute, self.adapter = list(cluster.compute_slowdown), list(cluster.link_slowdown)
+        lanes, stages = len(roles.microbatches), len(roles.stage_seconds)
+        self._members: list[list[list[int]]] = [[[] for _ in range(stages)] for _ in range(lanes)]
+        for role, cells in enumerate(roles.cells):
+            for lane, stage in cells:
+                self._members[lane][stage].append(role)
+        self._lanes_of = [sorted({lane for lane, _ in cells}) for cells in roles.cells]
+        self._stage_times = [[0.0] * stages for _ in range(lanes)]
+        self.lane_seconds = [0.0] * lanes
+        self._links = [links(one) for one in roles.communicators]
+        self._link_slowdowns = [[1.0] * len(pairs) for pairs in self._links]
+        self._links_of: list[list[tuple[int, int]]] = [[] for _ in roles.cells]
+        for index, pairs in enumerate(self._links):
+            for place, pair in enumerate(pairs):
+                for role in pair:
+                    self._links_of[role].append((index, place))
+        kinds = list(dict.fromkeys(one.kind for one in roles.communicators))
+        self._kind_of = [(kinds.index(one.kind)) for one in roles.communicators]
+        self._place_of = [0] * len(self._links)
+        self.kind_seconds: list[list[float]] = [[] for _ in kinds]  # of each kind, its communicators' times
+        for index, kind in enumerate(self._kind_of):
+            self._place_of[index] = len(self.kind_seconds[kind])
+            self.kind_seconds[kind].append(0.0)
+        self.refresh(range(len(self.nodes)))
+
+    @property
+    def seconds(self) -> float:
+        """The predicted iteration time."""
+        return max(self.lane_seconds) + sum(map(max, self.kind_seconds))
+
+    @property
+    def spread(self) -> float:
+        """All lanes and communicators together: tells better from worse where the slowest are the same."""
+        return sum(self.lane_seconds) + sum(map(sum, self.kind_seconds))
+
+    def traffic(self, role: int) -> tuple[tuple[int, float], ...]:
+        """The kinds and times of the communicators that the role is a member of."""
+        mine = {index for index, _ in self._links_of[role]}
+        return tuple((self._kind_of[i], self.kind_seconds[self._kind_of[i]][self._place_of[i]]) for i in sorted(mine))
+
+    def swap(self, one: int, other: int) -> None:
+        """Two roles exchange their nodes; swapping again undoes it."""
+        self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
+        self.refresh((one, other))
+
+    def refresh(self, roles: Sequence[int] | range) -> None:
+        """Compute again what depends on these roles' nodes."""
+        nodes, compute, stage_seconds = self.nodes, self.compute, self.roles.stage_seconds
+        lanes = set()
+        for role in roles:
+            for lane, stage in self.roles.cells[role]:
+                slowest = max([compute[nodes[member]] for member in self._members[lane][stage]])
+                self._stage_times[lane][stage] = slowest * stage_seconds[stage]
+            lanes.update(self._lanes_of[role])
+        for lane in lanes:
+            times = self._stage_times[lane]
+            self.lane_seconds[lane] = sum(times) + (self.roles.microbatches[lane] - 1) * max(times)
+        touched = set()
+        for role in roles:
+            for index, place in self._links_of[role]:
+                self._link_slowdowns[index][place] = self._slowdown(*self._links[index][place])
+                touched.add(index)
+        for index in touched:
+            one = self.roles.communicators[index]
+            self.kind_seconds[self._kind_of[index]][self._place_of[index]] = (
+                one.bytes_per_link * self.cluster.seconds_per_byte * max(self._link_slowdowns[index])
+            )
+
+    def _slowdown(self, one: int, other: int) -> float:
+        a, b = self.nodes[one], self.nodes[other]
+        pair = self.cluster.pair_slowdown.get((a, b) if a < b else (b, a), 1.0) if self.cluster.pair_slowdown else 1.0
+        return max(self.adapter[a], self.adapter[b], pair)
+
+
+def predict(roles: Roles, cluster: Cluster, nodes: Sequence[int]) -> float:
+    """The predicted iteration time [s], role i on node ``nodes[i]``. Raises InvalidInputError, InvalidSpeedError."""
+    check(roles, cluster, nodes)
+    return Timing(roles, cluster, nodes).seconds
