@@ -40,8 +40,12 @@ class RingWriter:
         self.rank = rank
         self._stage, rest = divmod(rank, replicas * tensor)
         self._replica, self._tensor = divmod(rest, tensor)
-        self._written = 0
-        self._numbers: dict[int, int] = {}
+        self._block: Block | None = None  # whose records are at hand
+        self._ready = np.empty((0, 0), dtype=RECORD_DTYPE)  # [iterations of the block, calls]
+        self._calls_in_comm: dict[int, int] = {}  # in an iteration of the block
+        self._first = self._taken = 0  # its first iteration made, and one past the last one written
+        self._written = 0  # records before the block
+        self._numbers: dict[int, int] = {}  # of the communicators' next calls, before the block
         self.offset_ns = _CLOCK_SKEW_NS * (1 + rank // model.job.procs_per_node)
         self._last = stages - 1
 
@@ -50,10 +54,22 @@ class RingWriter:
 
         ``begins_ns`` [iterations of the block]: when each began, on the simulator's clock.
         """
-        calls = self._calls(block, slice(first, last))
-        count, width = last - first, len(calls)
+        if block is not self._block:
+            self._open(block, begins_ns, first)
+        self._taken = last
+        return self._ready[first - self._first : last - self._first].reshape(-1)
+
+    def _open(self, block: Block, begins_ns: npt.NDArray[np.int64], first: int) -> None:
+        """Make the records of the whole rest of a block; whatever of it is never taken was never written."""
+        done = self._taken - self._first
+        self._written += done * self._ready.shape[1]
+        for comm, number in self._calls_in_comm.items():
+            self._numbers[comm] = self._numbers.get(comm, 0) + done * number
+        self._block, self._first = block, first
+        calls = self._calls(block, slice(first, len(block)))
+        count, width = len(block) - first, len(calls)
         out = np.zeros((count, width), dtype=RECORD_DTYPE)
-        begins = begins_ns[first:last].astype(np.float64) + self.offset_ns
+        begins = begins_ns[first:].astype(np.float64) + self.offset_ns
         starts = np.stack([call.starts for call in calls], axis=1) * 1e9 + begins[:, None]
         ends = np.stack([call.ends for call in calls], axis=1) * 1e9 + begins[:, None]
         out["t_start_ns"] = starts
@@ -65,15 +81,14 @@ class RingWriter:
         out["kind"] = Kind.BLOCKING
         comms = np.array([call.comm for call in calls])
         out["comm"] = comms
+        self._calls_in_comm = {}
         for comm in np.unique(comms).tolist():
             mine = comms == comm
-            number, per_iteration = self._numbers.get(comm, 0), int(mine.sum())
-            out["comm_seq"][:, mine] = (number + np.arange(count * per_iteration)).reshape(count, per_iteration)
-            self._numbers[comm] = number + count * per_iteration
-        flat = out.reshape(-1)
-        flat["seq"] = self._written + 1 + np.arange(len(flat))
-        self._written += len(flat)
-        return flat
+            number, share = self._numbers.get(comm, 0), int(mine.sum())
+            out["comm_seq"][:, mine] = (number + np.arange(count * share)).reshape(count, share)
+            self._calls_in_comm[comm] = share
+        out["seq"] = self._written + 1 + np.arange(count * width).reshape(count, width)
+        self._ready = out
 
     def _calls(self, block: Block, rows: slice) -> list[_Call]:
         group = next(one for one in block.groups if self._replica in one.replicas)

@@ -1,4 +1,4 @@
-"""The scenario file: one YAML document, decoded strictly. What is unknown or impossible is refused by the field's name."""
+"""The scenario file: one YAML document, decoded strictly; the unknown and the impossible are refused by name."""
 
 from __future__ import annotations
 
@@ -153,6 +153,7 @@ class Watch(_Part, frozen=True, kw_only=True):
     verify_percent: int = 10
     median_percent: int = 150
     consecutive_iterations: int = 5
+    look_iterations: int = 1  # between two looks, at least (and at least a second): more is faster, and later
     sentinels: int = 0  # ranks whose rings are read all the time; the others' when something is up. 0: all
 
 
@@ -237,7 +238,11 @@ def checked(scenario: Scenario) -> Scenario:
         raise ScenarioError("run: give iterations or seconds")
     _positive("run.iterations", run.iterations)
     _positive("run.seconds", run.seconds)
-    if watch.consecutive_iterations < 1 or watch.verify_percent < 1 or watch.median_percent <= 100:
+    if (
+        min(watch.consecutive_iterations, watch.look_iterations) < 1
+        or watch.verify_percent < 1
+        or watch.median_percent <= 100
+    ):
         raise ScenarioError("detection: the thresholds must be positive, and median_percent above 100")
     if not 0 <= watch.sentinels <= scenario.job.parallelism.world:
         raise ScenarioError(f"detection.sentinels is {watch.sentinels} of {scenario.job.parallelism.world} ranks")
