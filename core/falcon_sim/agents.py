@@ -54,6 +54,11 @@ class Agents:
     def all_read(self) -> bool:
         return len(self._readers) == self._model.job.parallelism.world
 
+    @property
+    def any_onset(self) -> bool:
+        """Whether a rank reports a slowdown."""
+        return any(reader.chain.slowdown is not None for reader in self._readers.values())
+
     def start(self) -> None:
         """A new generation: new rings."""
         self._history.clear()

@@ -128,7 +128,8 @@ class Engine:
     @property
     def _quiet(self) -> bool:
         """Nothing is open and nobody reports anything: the machine would do nothing."""
-        return self.state.slow is None and self.state.stop is None and self._training
+        watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
+        return watched and self.state.slow is None and self.state.stop is None and self._training
 
     # -- time passes -------------------------------------------------------------------------------------------------
 

@@ -107,15 +107,16 @@ def roles(job: Job, model: JobModel, counts: tuple[int, ...]) -> Roles:
     volumes = {Axis.DATA: job.reduce_seconds, Axis.PIPELINE: 2 * job.microbatches * job.transfer_seconds}
     if degrees.expert > 1:
         volumes[Axis.EXPERT] = 2 * job.microbatches * job.expert_seconds
-    per_node = max(1, job.procs_per_node)
     plain = roles_of(
         layout,
         job.procs_per_node,
         stage_seconds=(model.forward + model.backward).tolist(),
         microbatches=job.microbatches,
-        # a node's ranks share one measured time: their communicators run side by side and are not added up
-        bytes_per_link={axis: volume / per_node for axis, volume in volumes.items()},
+        bytes_per_link=dict.fromkeys(volumes, 1.0),
     )
+    # a healthy time holds however many of a node's communicators share the path: they are not added up
+    timed = [msgspec.structs.replace(one, bytes_per_link=volumes[Axis(one.kind)]) for one in plain.communicators]
+    plain = msgspec.structs.replace(plain, communicators=tuple(timed))
     if degrees.expert > 1:
         return plain
     return msgspec.structs.replace(plain, microbatches=counts)

@@ -105,4 +105,5 @@ def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> N
     assert played.agents is not None
     assert jumped.agents.records < played.agents.records
     assert _told(jumped, "closed") == _told(played, "closed") == ["slowdown job-1: Helped"]
-    assert jumped.now == pytest.approx(played.now, rel=0.03)
+    a_checkpoint = 50 * played.healthy_seconds  # more or less of it is redone, by where the restart falls
+    assert jumped.now == pytest.approx(played.now, abs=a_checkpoint + 20)
