@@ -1,0 +1,156 @@
+"""The model against two production jobs (``stragglers/`` of the public data): step times, no parameter tuned.
+
+*Parameters*: each worker's forward and backward times and the collectives' transfers, as medians over the first half of
+the recorded steps; the model then predicts the steps of the second half. *Replay*: every pass of a step with its own
+recorded duration through our schedule; only the waits are ours.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from falcon_sim.model import NORM_SECONDS, Conditions, JobModel
+from falcon_sim.pipeline import Floats, Pass, one_f_one_b, play
+from falcon_sim.scenario import Degrees, Job
+
+DATA = Path(os.environ.get("FALCON_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+_COLLECTIVES = (
+    "params-all-gather",
+    "layernorm-grads-all-reduce",
+    "embedding-grads-all-reduce",
+    "grads-reduce-scatter",
+    "optimizer-clip-main-grad",
+)
+Worker = tuple[int, int]  # data-parallel rank, stage
+
+
+class Step(msgspec.Struct):
+    """One recorded step, seconds."""
+
+    number: int
+    seconds: float = 0.0
+    passes: dict[tuple[Worker, bool, int], float] = {}  # worker, forward, micro-batch
+    others: dict[str, dict[Worker, float]] = {}
+    sends: list[float] = []
+
+
+def load(job: str) -> list[Step]:
+    """The steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
+    steps: dict[int, Step] = {}
+    with gzip.open(DATA / "stragglers" / f"trace-{job}.csv.gz", "rt") as lines:
+        for row in csv.DictReader(lines):
+            step = steps.setdefault(int(row["step"]), Step(int(row["step"]), passes={}, others={}, sends=[]))
+            worker, seconds = (int(row["dp_rank"]), int(row["stage"])), float(row["duration"])
+            step.seconds = max(step.seconds, float(row["start_ts"]) + seconds)
+            kind = row["optype"]
+            if kind.endswith("-compute"):
+                step.passes[worker, kind.startswith("forward"), int(row["mb_id"])] = seconds
+            elif kind.endswith("-send"):
+                step.sends.append(seconds)
+            else:
+                step.others.setdefault(kind, {})[worker] = seconds
+    return [steps[number] for number in sorted(steps)]
+
+
+def overhead(steps: list[Step]) -> float:
+    """Collectives and optimizer: the transfer is what the last to arrive sees (the minimum over the members)."""
+    transfers = sum(
+        statistics.median(min(step.others[kind].values()) for step in steps if kind in step.others)
+        for kind in _COLLECTIVES
+    )
+    return transfers + statistics.median(max(step.others["optimizer"].values()) for step in steps)
+
+
+def shape(steps: list[Step]) -> tuple[int, int, int]:
+    """Replicas, stages, micro-batches."""
+    keys = list(steps[0].passes)
+    return 1 + max(w[0] for w, _, _ in keys), 1 + max(w[1] for w, _, _ in keys), 1 + max(m for _, _, m in keys)
+
+
+def predicted(train: list[Step]) -> float:
+    """Seconds of a step by the simulator's own job model."""
+    replicas, stages, microbatches = shape(train)
+    times: dict[tuple[Worker, bool], list[float]] = defaultdict(list)
+    for step in train:
+        for (worker, forward, _), seconds in step.passes.items():
+            times[worker, forward].append(seconds)
+    by_worker = {key: statistics.median(values) for key, values in times.items()}
+    stage_times = {
+        (stage, forward): min(by_worker[(replica, stage), forward] for replica in range(replicas))
+        for stage in range(stages)
+        for forward in (True, False)
+    }
+    whole = {stage: stage_times[stage, True] + stage_times[stage, False] for stage in range(stages)}
+    factors = [
+        (by_worker[(replica, stage), True] + by_worker[(replica, stage), False]) / whole[stage]
+        for stage in range(stages)
+        for replica in range(replicas)
+    ]
+    job = Job(
+        parallelism=Degrees(data=replicas, pipeline=stages),
+        procs_per_node=1,
+        microbatches=microbatches,
+        forward_seconds=[stage_times[stage, True] for stage in range(stages)],
+        backward_seconds=[stage_times[stage, False] for stage in range(stages)],
+        transfer_seconds=_transfer(train),
+        reduce_seconds=overhead(train),
+        optimizer_seconds=0.0,
+        noise=0.0,
+        transfer_noise=0.0,
+    )
+    model = JobModel(job, np.random.default_rng(0))
+    healthy = model.healthy()
+    block = model.block(1, Conditions(np.array(factors), healthy.links, healthy.counts))
+    return float(block.seconds[0]) - NORM_SECONDS
+
+
+def _transfer(steps: list[Step]) -> float:
+    """A send that waits for nobody: the lower decile."""
+    return float(np.quantile([seconds for step in steps for seconds in step.sends], 0.1))
+
+
+def replayed(step: Step, fixed_seconds: float, transfer_seconds: float) -> float:
+    """Seconds of a step whose passes take as long as they were recorded."""
+    replicas, stages, microbatches = shape([step])
+
+    def duration(work: Pass) -> Floats:
+        return np.array(
+            [step.passes[(replica, work.stage), work.forward, work.microbatch] for replica in range(replicas)]
+        )
+
+    played = play(
+        one_f_one_b(stages, microbatches), duration, lambda _source, _work: np.full(replicas, transfer_seconds)
+    )
+    return max(float(end.max()) for end in played.ends) + fixed_seconds
+
+
+def table() -> list[str]:
+    """Markdown rows."""
+    lines = ["| job | layout | steps | measured, median | error of the model | error of the replay, median (worst) |"]
+    lines.append("|---|---|---|---|---|---|")
+    for job in ("AR", "ST"):
+        steps = load(job)
+        train, test = steps[: len(steps) // 2], steps[len(steps) // 2 :]
+        replicas, stages, microbatches = shape(steps)
+        measured = statistics.median(step.seconds for step in test)
+        model_error = predicted(train) / measured - 1
+        fixed, transfer = overhead(train), _transfer(train)
+        errors = [replayed(step, fixed, transfer) / step.seconds - 1 for step in test]
+        worst = max(errors, key=abs)
+        lines.append(
+            f"| {job} | {replicas} DP × {stages} PP, {microbatches} micro-batches | {len(train)} + {len(test)}"
+            f" | {measured:.3f} s | {model_error:+.1%} | {statistics.median(errors):+.1%} ({worst:+.1%}) |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

@@ -1,0 +1,134 @@
+"""The machines under a job: who is slow, dead or spare at which time. This is the truth; only its effects are seen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from falcon_sim.model import Conditions
+from falcon_sim.pipeline import Floats
+from falcon_sim.scenario import Scenario, SlowFault, StopFault
+
+
+def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFault], list[StopFault]]:
+    """The faults of the trace and those drawn, in the order of their times. The same seed gives the same faults."""
+    rng = np.random.default_rng([scenario.seed, 1])
+    nodes = scenario.nodes + scenario.cluster.spares
+    slow, stop = list(scenario.faults.slow), list(scenario.faults.stop)
+    for drawn in scenario.faults.random_slow:
+        for at in _poisson(rng, drawn.node_hours_between, nodes, horizon_seconds):
+            node = int(rng.integers(nodes))
+            proc = None if drawn.whole_node else int(rng.integers(scenario.job.procs_per_node))
+            slow.append(
+                SlowFault(
+                    at_seconds=at,
+                    duration_seconds=max(1.0, drawn.duration_seconds.draw(rng)),
+                    factor=max(1.0, drawn.factor.draw(rng)),
+                    kind=drawn.kind,
+                    node=node,
+                    proc=proc if drawn.kind == "Computation" else None,
+                )
+            )
+    for one in scenario.faults.random_stop:
+        stop += [
+            StopFault(
+                at_seconds=at,
+                severity=one.severity,
+                node=int(rng.integers(nodes)),
+                repair_seconds=one.repair_seconds.draw(rng),
+            )
+            for at in _poisson(rng, one.node_hours_between, nodes, horizon_seconds)
+        ]
+    return sorted(slow, key=lambda fault: fault.at_seconds), sorted(stop, key=lambda fault: fault.at_seconds)
+
+
+def _poisson(rng: np.random.Generator, node_hours: float, nodes: int, horizon_seconds: float) -> list[float]:
+    rate = nodes / (node_hours * 3600.0)
+    times, at = [], float(rng.exponential(1 / rate))
+    while at < horizon_seconds:
+        times.append(at)
+        at += float(rng.exponential(1 / rate))
+    return times
+
+
+class Machines:
+    """Nodes by number: 0 … nodes − 1 begin in the job, the rest are spares. ``roles[i]`` is the node of replica i."""
+
+    def __init__(self, scenario: Scenario, slow: list[SlowFault]) -> None:
+        self.roles: list[int] = list(range(scenario.nodes))
+        self.spares = list(range(scenario.nodes, scenario.nodes + scenario.cluster.spares))
+        self.broken: dict[int, float] = {}  # node → repaired at
+        self.excluded: set[int] = set()  # by the job
+        self._slow = slow
+        self._procs = scenario.job.procs_per_node
+        self._changes = sorted({at for one in slow for at in (one.at_seconds, one.at_seconds + one.duration_seconds)})
+
+    def active(self, now: float) -> list[SlowFault]:
+        """Slow faults of the job's own nodes."""
+        used = set(self.roles)
+        return [
+            one
+            for one in self._slow
+            if one.at_seconds <= now < one.at_seconds + one.duration_seconds
+            and one.factor > 1
+            and one.node in used
+            and (one.peer is None or one.peer in used)
+        ]
+
+    def next_change(self, now: float) -> float:
+        """When a slow fault begins or ends next; infinity for never."""
+        place = int(np.searchsorted(self._changes, now, side="right"))
+        return self._changes[place] if place < len(self._changes) else math.inf
+
+    def conditions(self, now: float, counts: tuple[int, ...]) -> Conditions:
+        """What the job's ranks and links are like now, by role."""
+        role_of = {node: role for role, node in enumerate(self.roles)}
+        compute = np.ones(len(self.roles) * self._procs)
+        links = np.ones((len(self.roles), len(self.roles)))
+        for fault in self.active(now):
+            role = role_of[fault.node]
+            if fault.kind == "Computation":
+                first = role * self._procs + (fault.proc or 0)
+                last = first + (self._procs if fault.proc is None else 1)
+                compute[first:last] = np.maximum(compute[first:last], fault.factor)
+            elif fault.peer is None:
+                links[role, :] = np.maximum(links[role, :], fault.factor)
+                links[:, role] = np.maximum(links[:, role], fault.factor)
+            else:
+                pair = (role, role_of[fault.peer])
+                links[pair] = links[pair[::-1]] = max(links[pair], fault.factor)
+        return Conditions(compute, links, counts)
+
+    def take_spare(self) -> int | None:
+        """A spare for the job; None where there is none."""
+        usable = [node for node in self.spares if node not in self.excluded]
+        if not usable:
+            return None
+        self.spares.remove(usable[0])
+        return usable[0]
+
+    def fail(self, node: int, repaired_at: float) -> None:
+        """The node is gone until then."""
+        self.broken[node] = repaired_at
+        if node in self.spares:
+            self.spares.remove(node)
+
+    def leave(self, node: int) -> None:
+        """The job no longer uses the node. A slow one is not given back to it; a broken one returns when repaired."""
+        if node not in self.broken:
+            self.excluded.add(node)
+
+    def repair(self, now: float, used: set[int | None]) -> None:
+        """Broken nodes whose time has come are spares again, and as good as new; ``used``: the job's own."""
+        for node, at in list(self.broken.items()):
+            if at <= now:
+                del self.broken[node]
+                self.excluded.discard(node)
+                if node not in used:
+                    self.spares.append(node)
+
+
+def probe(links: Floats, role: int, other: int, rng: np.random.Generator) -> float:
+    """What a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
+    return float(links[role, other] * math.exp(0.02 * rng.standard_normal()))

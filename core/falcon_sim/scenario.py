@@ -1,0 +1,313 @@
+"""The scenario file: one YAML document, decoded strictly; the unknown and the impossible are refused by name."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import yaml
+
+from falcon_sim.pipeline import Schedule, ScheduleError, interleaved, one_f_one_b
+
+
+class ScenarioError(ValueError):
+    """The scenario cannot run; the message names the field."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base: unknown keys are refused."""
+
+
+class Distribution(_Part, frozen=True, kw_only=True):
+    """A random number; exactly one of the fields."""
+
+    constant: float | None = None
+    uniform: tuple[float, float] | None = None  # from, to
+    exponential: float | None = None  # mean
+    lognormal: tuple[float, float] | None = None  # median, sigma of the logarithm
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """One value."""
+        if self.constant is not None:
+            return self.constant
+        if self.uniform is not None:
+            return float(rng.uniform(*self.uniform))
+        if self.exponential is not None:
+            return float(rng.exponential(self.exponential))
+        assert self.lognormal is not None  # checked when the scenario was read
+        return float(self.lognormal[0] * math.exp(self.lognormal[1] * rng.standard_normal()))
+
+
+class Degrees(_Part, frozen=True, kw_only=True):
+    """Parallelism; ``expert`` divides ``data``. Ranks: tensor fastest, then data, pipeline slowest (Megatron)."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1
+
+    @property
+    def world(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+
+class Job(_Part, frozen=True, kw_only=True):
+    """A training job. Seconds are those of a healthy machine; lists go by stage."""
+
+    name: str = "job"
+    parallelism: Degrees = Degrees()
+    procs_per_node: int = 8
+    microbatches: int = 8  # of one replica in one iteration, when shared evenly
+    schedule: Literal["1F1B", "Interleaved"] = "1F1B"
+    chunks: int = 1  # of a stage, for Interleaved
+    forward_seconds: float | list[float] = 0.05  # one micro-batch through one stage, computing alone
+    backward_seconds: float | list[float] = 0.1
+    tensor_seconds: float = 0.0  # tensor-parallel all-reduce, in each pass
+    expert_seconds: float = 0.0  # all-to-all of the experts, in each pass
+    transfer_seconds: float = 0.0  # from stage to stage, one micro-batch
+    reduce_seconds: float = 0.05  # gradients of a stage over the replicas
+    optimizer_seconds: float = 0.02  # and all that follows
+    noise: float = 0.01  # relative, of a rank's computation from iteration to iteration
+    transfer_noise: float = 0.05
+    spikes: float = 0.0  # share of iterations in which some rank takes spike_factor times as long
+    spike_factor: float = 2.0
+    checkpoint_every_iterations: int = 100
+    flops_per_iteration: float | None = None
+    peak_flops_per_worker: float | None = None
+    weight: float = 1.0
+
+
+class SlowFault(_Part, frozen=True, kw_only=True):
+    """A fail-slow: from ``at_seconds`` for ``duration_seconds``, something takes ``factor`` times as long."""
+
+    at_seconds: float
+    duration_seconds: float
+    factor: float
+    kind: Literal["Computation", "Communication"] = "Computation"
+    node: int
+    proc: int | None = None  # Computation: one process of the node; None: all of them
+    peer: int | None = None  # Communication: the link between two nodes; None: all links of the node
+
+
+class StopFault(_Part, frozen=True, kw_only=True):
+    """A fail-stop. SEV1: the node is gone; SEV2: a process dies; SEV3: a call fails and its process with it."""
+
+    at_seconds: float
+    severity: Literal["SEV1", "SEV2", "SEV3"]
+    node: int
+    repair_seconds: float = 86_400.0  # SEV1: until the node is back, as a spare
+
+
+class RandomSlow(_Part, frozen=True, kw_only=True):
+    """Fail-slows as a Poisson process over the job's nodes."""
+
+    node_hours_between: float
+    kind: Literal["Computation", "Communication"] = "Computation"
+    factor: Distribution
+    duration_seconds: Distribution
+    whole_node: bool = False
+
+
+class RandomStop(_Part, frozen=True, kw_only=True):
+    """Fail-stops as a Poisson process over the job's nodes."""
+
+    node_hours_between: float
+    severity: Literal["SEV1", "SEV2", "SEV3"]
+    repair_seconds: Distribution = Distribution(constant=86_400.0)
+
+
+class Faults(_Part, frozen=True, kw_only=True):
+    """What goes wrong, by trace and by distribution."""
+
+    slow: list[SlowFault] = []
+    stop: list[StopFault] = []
+    random_slow: list[RandomSlow] = []
+    random_stop: list[RandomStop] = []
+
+
+class Run(_Part, frozen=True, kw_only=True):
+    """How long; whichever ends first."""
+
+    iterations: int | None = None
+    seconds: float | None = None
+
+
+class Cluster(_Part, frozen=True, kw_only=True):
+    """What surrounds the job; times of the machinery, seconds."""
+
+    spares: int = 1
+    stop_seconds: float = 2.0  # until every process of a generation is gone
+    start_seconds: float = 20.0  # processes start, rendezvous, warm up
+    restore_seconds: float = 10.0  # load the checkpoint
+    pod_seconds: float = 15.0  # a new pod on a spare is ready
+    lease_seconds: float = 3.0
+    report_seconds: float = 1.0  # agents report, the operator looks
+
+
+class Watch(_Part, frozen=True, kw_only=True):
+    """Thresholds of the agents and the operator; as ``spec.detection``."""
+
+    verify_percent: int = 10
+    median_percent: int = 150
+    consecutive_iterations: int = 5
+    look_iterations: int = 1  # between two looks, at least (and at least a second): more is faster, and later
+    sentinels: int = 0  # ranks whose rings are read all the time; the others' when something is up. 0: all
+
+
+class Strategy(_Part, frozen=True, kw_only=True):
+    """A rung of the ladder and what it costs; without a figure, core's own default."""
+
+    type: Literal["Ignore", "AdjustMicrobatches", "SwapNodes", "ReplaceNode"]
+    overhead_seconds: float | None = None
+
+
+LADDER = (
+    Strategy(type="Ignore"),
+    Strategy(type="AdjustMicrobatches", overhead_seconds=5.0),
+    Strategy(type="SwapNodes", overhead_seconds=45.0),
+    Strategy(type="ReplaceNode"),
+)
+
+
+class Policy(_Part, frozen=True, kw_only=True):
+    """What Falcon may do. ``None``: nothing: no agent, an outsider notices a dead job and starts it anew."""
+
+    falcon: Literal["None", "FailStop", "All"] = "All"
+    strategies: tuple[Strategy, ...] = LADDER
+    restarts: int = 3
+    window_seconds: float = 3600.0
+    unwatched_notice_seconds: float = 1800.0  # without Falcon: the collective's time-out
+    unwatched_restart_seconds: float = 600.0  # and a person or a script who starts the job again
+    unwatched_repair_seconds: float = 3600.0  # and who finds a node in place of a dead one
+
+
+class Scenario(_Part, frozen=True, kw_only=True):
+    """The whole file."""
+
+    name: str
+    seed: int = 0
+    run: Run = Run(iterations=1000)
+    job: Job = Job()
+    cluster: Cluster = Cluster()
+    detection: Watch = Watch()
+    mitigation: Policy = Policy()
+    faults: Faults = Faults()
+    fast_forward: bool = False  # jump over stretches in which nothing is wrong (long runs): no false alarms are sought
+
+    @property
+    def nodes(self) -> int:
+        return self.job.parallelism.world // self.job.procs_per_node
+
+
+def load(path: Path) -> Scenario:
+    """Read and check a scenario. Raises ScenarioError, which names the field, or OSError."""
+    return parse(path.read_text())
+
+
+def parse(text: str) -> Scenario:
+    """The same from a string."""
+    try:
+        return checked(msgspec.convert(yaml.safe_load(text), Scenario))
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"not YAML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ScenarioError(str(error)) from error
+
+
+def by_stage(job: Job, value: float | list[float]) -> list[float]:
+    """A time of each stage."""
+    return list(value) if isinstance(value, list) else [value] * job.parallelism.pipeline
+
+
+def schedule_of(job: Job, microbatches: int) -> Schedule:
+    """The job's schedule for so many micro-batches; raises ScheduleError."""
+    stages = job.parallelism.pipeline
+    if job.schedule == "Interleaved":
+        return interleaved(stages, job.chunks, microbatches)
+    return one_f_one_b(stages, microbatches)
+
+
+def checked(scenario: Scenario) -> Scenario:
+    """The scenario, if it can run. Raises ScenarioError."""
+    _check_job(scenario.job)
+    run, watch = scenario.run, scenario.detection
+    if run.iterations is None and run.seconds is None:
+        raise ScenarioError("run: give iterations or seconds")
+    _positive("run.iterations", run.iterations)
+    _positive("run.seconds", run.seconds)
+    if (
+        min(watch.consecutive_iterations, watch.look_iterations) < 1
+        or watch.verify_percent < 1
+        or watch.median_percent <= 100
+    ):
+        raise ScenarioError("detection: the thresholds must be positive, and median_percent above 100")
+    if not 0 <= watch.sentinels <= scenario.job.parallelism.world:
+        raise ScenarioError(f"detection.sentinels is {watch.sentinels} of {scenario.job.parallelism.world} ranks")
+    for name in scenario.cluster.__struct_fields__:
+        if getattr(scenario.cluster, name) < 0:
+            raise ScenarioError(f"cluster.{name} is negative")
+    _check_faults(scenario)
+    return scenario
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ScenarioError(f"{name} is {value}, and must be positive")
+
+
+def _check_job(job: Job) -> None:
+    degrees = job.parallelism
+    for name in degrees.__struct_fields__:
+        if getattr(degrees, name) < 1:
+            raise ScenarioError(f"job.parallelism.{name} is {getattr(degrees, name)}, and must be at least 1")
+    if degrees.data % degrees.expert:
+        raise ScenarioError(f"job.parallelism.expert {degrees.expert} does not divide data {degrees.data}")
+    if job.procs_per_node < 1 or degrees.world % job.procs_per_node:
+        raise ScenarioError(f"job.procs_per_node {job.procs_per_node} does not divide the world of {degrees.world}")
+    if job.microbatches < 1:
+        raise ScenarioError(f"job.microbatches is {job.microbatches}, and must be at least 1")
+    if job.chunks < 1 or (job.chunks > 1 and job.schedule != "Interleaved"):
+        raise ScenarioError(f"job.chunks {job.chunks} needs schedule: Interleaved")
+    for name in ("forward_seconds", "backward_seconds"):
+        times = by_stage(job, getattr(job, name))
+        if len(times) != degrees.pipeline:
+            raise ScenarioError(f"job.{name} has {len(times)} stages of {degrees.pipeline}")
+        for one in times:
+            _positive(f"job.{name}", one)
+    for name in ("tensor_seconds", "expert_seconds", "transfer_seconds", "reduce_seconds", "optimizer_seconds"):
+        if not 0 <= getattr(job, name) < math.inf:
+            raise ScenarioError(f"job.{name} is negative or infinite")
+    try:
+        schedule_of(job, job.microbatches)
+    except ScheduleError as error:
+        raise ScenarioError(f"job.microbatches: {error}") from error
+
+
+def _check_faults(scenario: Scenario) -> None:
+    nodes, faults = scenario.nodes, scenario.faults
+    for kind in ("slow", "stop"):
+        for place, fault in enumerate(getattr(faults, kind)):
+            if not 0 <= fault.node < nodes + scenario.cluster.spares:
+                raise ScenarioError(f"faults.{kind}[{place}].node is {fault.node} of {nodes} nodes and the spares")
+    for place, slow in enumerate(faults.slow):
+        if slow.factor < 1 or slow.duration_seconds <= 0:
+            raise ScenarioError(f"faults.slow[{place}]: factor must be at least 1, duration_seconds positive")
+        if slow.proc is not None and not 0 <= slow.proc < scenario.job.procs_per_node:
+            raise ScenarioError(f"faults.slow[{place}].proc is {slow.proc} of {scenario.job.procs_per_node}")
+        if slow.peer is not None and (not 0 <= slow.peer < nodes + scenario.cluster.spares or slow.peer == slow.node):
+            raise ScenarioError(f"faults.slow[{place}].peer is {slow.peer}: no second node")
+    for kind in ("random_slow", "random_stop"):
+        for place, drawn in enumerate(getattr(faults, kind)):
+            _positive(f"faults.{kind}[{place}].node_hours_between", drawn.node_hours_between)
+            for name in drawn.__struct_fields__:
+                value = getattr(drawn, name)
+                given = (
+                    [one for one in value.__struct_fields__ if getattr(value, one) is not None]
+                    if isinstance(value, Distribution)
+                    else [""]
+                )
+                if len(given) != 1:
+                    raise ScenarioError(f"faults.{kind}[{place}].{name}: give exactly one distribution")

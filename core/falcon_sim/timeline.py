@@ -1,0 +1,87 @@
+"""What happened when: segments for core's goodput account, iteration times, and notes for people."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning.goodput import Activity, Goodput, Segment, account
+from falcon_sim.pipeline import Floats
+from falcon_sim.scenario import Job
+
+_JOINED_SECONDS = 1e-6
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One line of the story."""
+
+    at_seconds: float
+    kind: str
+    text: str
+
+
+class Timeline:
+    """Built from left to right."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._segments: list[Segment] = []
+        self.notes: list[Note] = []
+        self.ends_seconds: list[Floats] = []
+        self.iteration_seconds: list[Floats] = []
+        self.made = 0.0
+        self.lost = 0.0
+
+    @property
+    def useful(self) -> float:
+        return self.made - self.lost
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments)
+
+    def note(self, at_seconds: float, kind: str, text: str) -> None:
+        self.notes.append(Note(round(at_seconds, 3), kind, text))
+
+    def add(self, activity: Activity, start: float, end: float, iterations: float = 0.0) -> None:
+        """Time from ``start`` to ``end``; joined with what came before if it was the same."""
+        if end <= start:
+            return
+        self.made += iterations
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.activity is activity and abs(last.end_seconds - start) < _JOINED_SECONDS:
+            longer = msgspec.structs.replace(last, end_seconds=end, iterations=last.iterations + iterations)
+            self._segments[-1] = longer
+            return
+        self._segments.append(
+            Segment(
+                activity=activity,
+                start_seconds=last.end_seconds if last is not None else start,
+                end_seconds=end,
+                workers=self._workers,
+                iterations=iterations,
+            )
+        )
+
+    def train(self, activity: Activity, start: float, seconds: Floats, count: int | None = None) -> None:
+        """Iterations one after the other: [n] seconds; or one stretch that stands for ``count``."""
+        self.add(activity, start, start + float(seconds.sum()), float(len(seconds) if count is None else count))
+        self.ends_seconds.append(start + seconds.cumsum())
+        self.iteration_seconds.append(seconds if count is None else seconds / count)
+
+    def lose(self, iterations: float) -> None:
+        """Iterations made before are gone (back to a checkpoint)."""
+        if iterations and self._segments:
+            last = self._segments[-1]
+            lost = last.lost_iterations + iterations
+            self._segments[-1] = msgspec.structs.replace(last, lost_iterations=lost)
+            self.lost += iterations
+
+    def goodput(self, job: Job, healthy_seconds: float) -> Goodput:
+        """Core's account of it."""
+        return account(
+            self._segments,
+            healthy_iteration_seconds=healthy_seconds,
+            weight=job.weight,
+            flops_per_iteration=job.flops_per_iteration,
+            peak_flops_per_worker=job.peak_flops_per_worker,
+        )

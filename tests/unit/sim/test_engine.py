@@ -1,0 +1,109 @@
+"""Whole runs: what core's signals and recovery make of records, exits and leases, and what the account says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_core.planning.goodput import Activity
+from falcon_sim.engine import Engine
+from falcon_sim.report import report, table
+from falcon_sim.scenario import parse
+
+JOB = {
+    "parallelism": {"data": 4, "pipeline": 2},
+    "procs_per_node": 2,
+    "microbatches": 8,
+    "forward_seconds": 0.05,
+    "backward_seconds": 0.1,
+    "noise": 0.01,
+    "checkpoint_every_iterations": 50,
+}
+STRAGGLER = {"at_seconds": 120, "duration_seconds": 100_000, "factor": 2.5, "node": 1, "proc": 0}
+
+
+def _run(iterations: int = 220, **fields: Any) -> Engine:
+    body = {"name": "x", "seed": 3, "run": {"iterations": iterations}, "job": JOB, **fields}
+    engine = Engine(parse(msgspec.json.encode(body).decode()))
+    engine.run()
+    return engine
+
+
+def _told(engine: Engine, kind: str) -> list[str]:
+    return [note.text for note in engine.timeline.notes if note.kind == kind]
+
+
+def test_nothing_happens_to_a_healthy_job() -> None:
+    engine = _run(150)
+    assert engine.timeline.notes == []
+    goodput = engine.timeline.goodput(engine.scenario.job, engine.healthy_seconds)
+    assert goodput.seconds[Activity.SLOW] == goodput.seconds[Activity.DETECTING] == 0
+    assert goodput.useful_iterations == 150
+    start = engine.scenario.cluster.start_seconds
+    assert goodput.wall_seconds == pytest.approx(start + 150 * engine.healthy_seconds, rel=0.01)
+
+
+def test_a_straggler_is_found_shared_around_and_replaced() -> None:
+    engine = _run(faults={"slow": [STRAGGLER]}, cluster={"spares": 1})
+    actions = _told(engine, "action")
+    assert any(text.startswith("micro-batches shared anew") for text in actions)
+    assert any(text.startswith("replica 1 to be replaced: rank 2") for text in actions)
+    assert _told(engine, "closed") == ["slowdown job-1: Helped"]
+    assert engine.machines.roles[1] == 4
+
+
+def test_without_a_spare_sharing_still_removes_most_of_the_slowdown() -> None:
+    strategies = [{"type": "Ignore"}, {"type": "AdjustMicrobatches", "overhead_seconds": 5}]
+    helped = _run(faults={"slow": [STRAGGLER]}, mitigation={"strategies": strategies})
+    endured = _run(faults={"slow": [STRAGGLER]}, mitigation={"falcon": "FailStop"})
+    assert helped.counts[2] == min(helped.counts) < 8 < max(helped.counts)
+    assert helped.now < 0.8 * endured.now
+
+
+@pytest.mark.parametrize(("severity", "replaced"), [("SEV1", 1), ("SEV2", 0), ("SEV3", 0)])
+def test_a_failure_costs_a_restart_and_only_a_dead_node_is_replaced(severity: str, replaced: int) -> None:
+    engine = _run(160, faults={"stop": [{"at_seconds": 150, "severity": severity, "node": 2}]})
+    assert engine.cluster.replaced == replaced
+    assert engine.timeline.lost > 0
+    goodput = engine.timeline.goodput(engine.scenario.job, engine.healthy_seconds)
+    assert goodput.useful_iterations == 160
+    assert goodput.seconds[Activity.RECOVERING] > 30  # the first start, and the second
+
+
+def test_without_falcon_a_failure_lasts_until_somebody_looks() -> None:
+    engine = _run(
+        160,
+        faults={"stop": [{"at_seconds": 150, "severity": "SEV2", "node": 2}]},
+        mitigation={"falcon": "None", "unwatched_notice_seconds": 1000, "unwatched_restart_seconds": 500},
+    )
+    goodput = engine.timeline.goodput(engine.scenario.job, engine.healthy_seconds)
+    assert goodput.seconds[Activity.DETECTING] == pytest.approx(1000, abs=5)
+    assert goodput.seconds[Activity.RECOVERING] > 500
+
+
+def test_one_seed_one_story() -> None:
+    faults = {
+        "random_slow": [{"node_hours_between": 0.3, "factor": {"constant": 2}, "duration_seconds": {"constant": 60}}]
+    }
+    told = [report(_run(150, faults=faults, detection={"sentinels": 2})).json() for _ in range(2)]
+    assert told[0] == told[1]
+
+
+def test_sentinels_find_the_same_culprit_as_all_rings() -> None:
+    engine = _run(faults={"slow": [STRAGGLER]}, detection={"sentinels": 2})
+    assert any("rank 2 computes" in text for text in _told(engine, "action"))
+    assert "2 of 8 rings all the time" in table(report(engine))
+
+
+def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> None:
+    late = {"slow": [{**STRAGGLER, "at_seconds": 1200}]}
+    played, jumped = (_run(900, faults=late, fast_forward=fast) for fast in (False, True))
+    assert jumped.jumped_iterations > 400
+    assert jumped.agents is not None
+    assert played.agents is not None
+    assert jumped.agents.records < played.agents.records
+    assert _told(jumped, "closed") == _told(played, "closed") == ["slowdown job-1: Helped"]
+    a_checkpoint = 50 * played.healthy_seconds  # more or less of it is redone, by where the restart falls
+    assert jumped.now == pytest.approx(played.now, abs=a_checkpoint + 20)

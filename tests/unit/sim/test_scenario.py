@@ -1,0 +1,58 @@
+"""Scenario files: what is unknown or impossible is refused by the field's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from falcon_sim.__main__ import main
+from falcon_sim.scenario import ScenarioError, load, parse
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "simulation"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_are_valid(path: Path) -> None:
+    assert load(path).name == path.stem
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("name: x\njobb: {}", "jobb"),
+        ("name: x\njob: {microbatch: 4}", "microbatch"),
+        ("name: x\njob: {microbatches: many}", r"\$\.job\.microbatches"),
+        ("name: x\njob: {parallelism: {data: 6, expert: 4}}", r"job\.parallelism\.expert 4 does not divide data 6"),
+        ("name: x\njob: {parallelism: {data: 3}, procs_per_node: 2}", r"job\.procs_per_node 2 does not divide"),
+        ("name: x\njob: {procs_per_node: 1, forward_seconds: [1, 2]}", r"job\.forward_seconds has 2 stages of 1"),
+        ("name: x\njob: {procs_per_node: 1, backward_seconds: 0}", r"job\.backward_seconds"),
+        ("name: x\nrun: {}\njob: {procs_per_node: 1}", "run: give iterations or seconds"),
+        (
+            "name: x\njob: {procs_per_node: 1}\n"
+            "faults: {slow: [{at_seconds: 1, duration_seconds: 1, factor: 2, node: 5}]}",
+            r"faults\.slow\[0\]\.node is 5",
+        ),
+        (
+            "name: x\njob: {procs_per_node: 1}\nfaults: {random_stop: [{node_hours_between: 1, severity: SEV1,"
+            " repair_seconds: {constant: 1, exponential: 2}}]}",
+            r"faults\.random_stop\[0\]\.repair_seconds: give exactly one",
+        ),
+        (
+            "name: x\njob: {parallelism: {pipeline: 4}, procs_per_node: 4, microbatches: 6,"
+            " schedule: Interleaved, chunks: 2}",
+            r"job\.microbatches: 6 micro-batches are no multiple of 4 stages",
+        ),
+        ("name: x\n  y: [", "not YAML"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(text: str, named: str) -> None:
+    with pytest.raises(ScenarioError, match=named):
+        parse(text)
+
+
+def test_the_command_says_so_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: x\nseeds: 3\n")
+    assert main([str(path)]) == 2
+    assert "seeds" in capsys.readouterr().err
