@@ -18,8 +18,8 @@ A plan is desired state. The launcher compares it with what runs:
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
 the next plan; only if ``agent/alive`` goes stale for 60 s does it end by itself, with the first failing rank's exit
-code. A signal that ends the pod is passed on, first to the ranks' process groups, then to what outlives them; the exit
-code is the first failing rank's, or 128 + the signal.
+code. A signal that ends the pod is passed on, first to the ranks' process groups, then to daemons that outlive them;
+the exit code is the first failing rank's, or 128 + the signal.
 """
 
 from __future__ import annotations

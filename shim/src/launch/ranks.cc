@@ -181,16 +181,16 @@ bool Ranks::running() const {
   return std::any_of(reports_.begin(), reports_.end(), [](const RankReport& rank) { return rank.running; });
 }
 
-bool Ranks::signal_survivors(int number) {
+Ranks::Survivors Ranks::signal_survivors(int number) {
   const pid_t self = getpid();
-  bool left = false;
+  Survivors left = Survivors::kNone;
   for (const pid_t pid : descendants(self, list_processes())) {
     if (pid == self) continue;
-    left = true;
     const pid_t group = getpgid(pid);
-    const bool reached =
+    const bool of_a_rank =
         std::any_of(reports_.begin(), reports_.end(), [&](const RankReport& rank) { return rank.pid == group; });
-    if (told_.insert(pid).second && !reached) kill(pid, number);
+    left = std::max(left, of_a_rank ? Survivors::kPrograms : Survivors::kDaemons);
+    if (told_.insert(pid).second && !of_a_rank) kill(pid, number);
   }
   return left;
 }

@@ -30,8 +30,11 @@ class Ranks {
   // To every rank's process group. A launcher that is the command passes it on to groups of its own making.
   void signal(int number);
 
-  // To what outlived its rank in a process group that the signal did not reach, once each. False when nothing is left.
-  bool signal_survivors(int number);
+  // What lives on when the ranks have ended: a program whose shell died first, or daemons in groups of their own.
+  enum class Survivors { kNone, kDaemons, kPrograms };
+
+  // The signal to daemons, which it has not reached yet; once each.
+  Survivors signal_survivors(int number);
 
   // SIGKILL to every descendant of this launcher; true when none is left.
   bool kill_all();

@@ -24,6 +24,7 @@ constexpr int kUnwatchedMs = 25;  // where the kernel does not tell us that a pl
 constexpr int kWatchedMs = 200;
 constexpr int kSettleMs = 500;
 constexpr int64_t kRestartGraceNs = kSecondNs;  // between SIGTERM and SIGKILL for a superseded generation
+constexpr int64_t kDaemonGraceNs = 5 * kSecondNs;
 constexpr int64_t kStuckNs = 30 * kSecondNs;
 constexpr int kUnusable = 78;  // EX_CONFIG
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
@@ -156,10 +157,7 @@ void Supervisor::begin_stop() {
 void Supervisor::advance() {
   const int64_t now = monotonic_ns();
   if (terminated_by_ != 0) {
-    const bool limited = options_.grace_seconds >= 0;
-    const bool late = limited && now - stop_since_ns_ > options_.grace_seconds * kSecondNs;
-    if (!late && (ranks_.running() || ranks_.signal_survivors(terminated_by_))) return;
-    if (!ranks_.kill_all()) return;
+    if (may_still_end() || !ranks_.kill_all()) return;
     done_ = true;
     exit_code_ = own_exit_code();
     if (exit_code_ == 0) exit_code_ = 128 + terminated_by_;  // work that was cut short is no success
@@ -184,6 +182,24 @@ void Supervisor::advance() {
     done_ = true;
     exit_code_ = own_exit_code();
   }
+}
+
+// Whether somebody who got the signal that ends the pod has time left. What a rank left behind has little: without us
+// it would have died with the container's first process.
+bool Supervisor::may_still_end() {
+  const int64_t now = monotonic_ns();
+  if (options_.grace_seconds >= 0 && now - stop_since_ns_ > options_.grace_seconds * kSecondNs) return false;
+  if (ranks_.running()) return true;
+  if (survived_since_ns_ == 0) survived_since_ns_ = now;
+  switch (ranks_.signal_survivors(terminated_by_)) {
+    case Ranks::Survivors::kPrograms:
+      return true;
+    case Ranks::Survivors::kDaemons:
+      return now - survived_since_ns_ < kDaemonGraceNs;
+    case Ranks::Survivors::kNone:
+      break;
+  }
+  return false;
 }
 
 void Supervisor::finish_stop() {

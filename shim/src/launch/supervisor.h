@@ -29,6 +29,7 @@ class Supervisor {
   void look_at_agent();
   void look_at_plan();
   void advance();
+  bool may_still_end();
   void begin_stop();
   void finish_stop();
   void start();
@@ -58,6 +59,7 @@ class Supervisor {
   int64_t last_second_ns_ = 0;
   int64_t ended_since_ns_ = 0;
   int terminated_by_ = 0;
+  int64_t survived_since_ns_ = 0;
   bool done_ = false;
   int exit_code_ = 0;
 };

@@ -143,6 +143,16 @@ def test_a_limit_of_our_own_on_the_grace_ends_who_ignores_the_signal(start: Star
     assert launcher.process.returncode == 128 + signal.SIGKILL
 
 
+def test_a_daemon_that_ignores_the_signal_does_not_hold_the_pod(start: Start) -> None:
+    daemon = "trap '' TERM; touch \"$FALCON_RING_DIR/ready-0\"; while :; do sleep 0.05; done"
+    launcher = start("sh", "-c", 'setsid sh -c "$0" & exec sleep 1000', daemon)
+    launcher.run()
+    _wait_for(launcher.run_dir / "launch" / "rings" / "ready-0")
+    launcher.process.terminate()
+    launcher.process.wait(timeout=20)
+    assert launcher.process.returncode == 128 + signal.SIGTERM
+
+
 def test_signals_of_the_users_reach_every_rank(start: Start) -> None:
     launcher = start("sh", "-c", f"trap 'echo usr1 $RANK; exit 0' USR1; {WAIT}")
     launcher.run(procs=2)
