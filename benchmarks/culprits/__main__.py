@@ -1,6 +1,6 @@
 """``python -m benchmarks.culprits [TRIALS]``: who is to blame, measured. Prints Markdown tables.
 
-TRIALS (default 12) is for 64 ranks; 256 and 1 024 ranks get a quarter of it. Three minutes of CPU time.
+TRIALS (default 12) is for 64 ranks; 256 and 1 024 ranks get a quarter of it. A few minutes.
 """
 
 from __future__ import annotations
