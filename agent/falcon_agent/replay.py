@@ -19,6 +19,7 @@ from falcon_agent.ring_reader import HOLE_SECONDS, Batch, RingReader
 from falcon_core.signals.changepoint import Slowdown
 from falcon_core.signals.culprits import RankView, Verdict, Wait, judge
 from falcon_core.signals.rank import Measured, RankChain
+from falcon_core.signals.transfers import Link, Matched, match, slow_links, transfer_medians, waits
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Kind, RecordArray, RingFormatError, RingHeader
 
@@ -68,11 +69,21 @@ class Finding(msgspec.Struct, frozen=True):
     verdicts: list[Verdict]
 
 
+class Profile(msgspec.Struct, frozen=True):
+    """What profile mode would have said of a slow episode: all members' calls, matched one by one."""
+
+    first: int
+    last: int
+    waits_ns: dict[int, float]  # by rank, an iteration
+    links: list[Link]  # whose transfers take longer than in the healthy iterations before
+
+
 class Replay(msgspec.Struct, frozen=True):
     """Ranks in their order, and what was found."""
 
     ranks: list[RankReplay]
     findings: list[Finding]
+    profiles: list[Profile] = []
 
 
 class _Rank:
@@ -101,6 +112,11 @@ class _Rank:
         self._next = end
         self.told.period_calls = self.chain.period_calls or self.told.period_calls
         return True
+
+    def between(self, begin_unix_ns: int, end_unix_ns: int) -> RecordArray:
+        """Calls that began in that time."""
+        starts = self.records["t_start_ns"].astype(np.int64) + self.offset_ns
+        return self.records[(starts >= begin_unix_ns) & (starts < end_unix_ns)]
 
     def _observe(self, measured: Measured, slowdown: Slowdown | None) -> None:
         told, iteration = self.told, measured.iteration
@@ -160,6 +176,7 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
     if len({one.header.rank for one in ranks}) < len(ranks) or len({one.header.generation for one in ranks}) > 1:
         raise RingFormatError("one file a rank, all of one generation: these are of several lives of the job")
     findings: list[Finding] = []
+    profiles: list[Profile] = []
     published = [one.published_ns for one in ranks if len(one.published_ns)]
     if published:
         members = communicators(ranks)
@@ -168,7 +185,9 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
             fed = [one.feed(until) for one in ranks]
             if any(fed) and any(one.chain.slowdown is not None for one in ranks):
                 _note(findings, ranks, members)
-    return Replay([one.told for one in ranks], findings)
+        if len(ranks) > 1 and members:
+            profiles = _profiles(ranks, members)
+    return Replay([one.told for one in ranks], findings, profiles)
 
 
 def communicators(ranks: Sequence[_Rank]) -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
@@ -189,6 +208,31 @@ def communicators(ranks: Sequence[_Rank]) -> dict[tuple[int, int], tuple[str, tu
     return named
 
 
+def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tuple[int, ...]]]) -> list[Profile]:
+    """The slow episodes of the first rank that has any, held against the healthy iterations before the first one."""
+    leader = next((one for one in ranks if one.told.episodes), None)
+    if leader is None:
+        return []
+    names = {key: name for key, (name, _) in named.items()}
+    members = dict(named.values())
+    points, episodes = leader.told.points, leader.told.episodes
+
+    def matched(begin_unix_ns: int, end_unix_ns: int) -> list[Matched]:
+        return match({one.header.rank: one.between(begin_unix_ns, end_unix_ns) for one in ranks}, names, members)
+
+    healthy = transfer_medians(matched(points[0].start_unix_ns, episodes[0].start_unix_ns))
+    profiles = []
+    for episode in episodes:
+        slow = [point for point in points if episode.first <= point.number < (episode.relieved or points[-1].number)]
+        if len(slow) < 2:
+            continue
+        calls = matched(slow[0].start_unix_ns, slow[-1].start_unix_ns)
+        waited = {rank: sum(wait.excess_ns for wait in told) for rank, told in waits(calls, len(slow) - 1).items()}
+        links = slow_links(calls, healthy)
+        profiles.append(Profile(slow[0].number, slow[-1].number, dict(sorted(waited.items())), links))
+    return profiles
+
+
 def _note(
     findings: list[Finding], ranks: Sequence[_Rank], members: dict[tuple[int, int], tuple[str, tuple[int, ...]]]
 ) -> None:
@@ -198,7 +242,7 @@ def _note(
         track = one.chain.track()
         if track is None:
             continue
-        waits = [
+        told = [
             Wait(comm=named[0], members=named[1], excess_ns=sum(parts), parts_ns=parts)
             for comm, parts in track.excess_ns.items()
             if (named := members.get((one.header.rank, comm))) is not None
@@ -210,7 +254,7 @@ def _note(
                 compute_ns=track.compute_ns,
                 healthy_compute_ns=track.healthy_compute_ns,
                 stall_share=track.stall_share,
-                waits=tuple(waits),
+                waits=tuple(told),
             )
         )
         if one.chain.slowdown is not None:
@@ -253,6 +297,10 @@ def describe(told: Replay) -> str:
             )
     for finding in told.findings:
         lines.append(f"iterations {finding.first}-{finding.last}: {name(finding.verdicts)}")
+    for profile in told.profiles:
+        waited = ", ".join(f"rank {rank} {_ms(wait)}" for rank, wait in profile.waits_ns.items())
+        slow = "; ".join(f"communicator {link.comm} {link.ratio:.1f}x" for link in profile.links) or "none"
+        lines.append(f"profile of {profile.first}-{profile.last}: waits an iteration: {waited}; slow transfers: {slow}")
     if len(told.ranks) > 1 and not told.findings:
         lines.append("nothing to judge: no rank was slow")
     return "\n".join(lines)

@@ -1,10 +1,13 @@
 """Device times of calls that return when they are enqueued (NCCL), where they were sampled.
 
 The host side of such a call says nothing of its duration. In one cycle of N the shim times it with device events and
-writes a second record, COMPLETED, which names the first by (comm, comm_seq): ``t_start_ns`` is when the device began,
-on the host's clock, ``duration_ns`` how long it ran. The shim knows no cycles: it samples windows of as many calls as a
-cycle has, so that a window holds each position once, but may begin in one cycle and end in the next. Of such a pair one
-cycle is made. Its length is the host's, since in a steady state both sides advance at one rate.
+writes a second record, COMPLETED, which names the first by (comm, comm_seq): ``duration_ns`` is how long it ran on the
+device, ``t_start_ns`` when it began on the host's clock, late by as much as the shim's poll was. The calls of one
+communicator run one after the other, so a start that would overlap the next call's is moved back.
+
+The shim knows no cycles: it samples windows of as many calls as a cycle has, so that a window holds each position once,
+but may begin in one cycle and end in the next. Of such a pair one cycle is made. Its length is the host's, since in a
+steady state both sides advance at one rate.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class Completions:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}  # (comm, comm_seq) → number of the record in its ring
-        self._times: dict[int, tuple[int, int]] = {}  # number → start, duration
+        self._times: dict[int, tuple[int, int, int]] = {}  # number → start, duration, comm
         self._pending: deque[Iteration] = deque(maxlen=_PENDING_ITERATIONS)
 
     @staticmethod
@@ -57,7 +60,7 @@ class Completions:
             strict=True,
         ):
             if (number := self._numbers.pop((comm, comm_seq), None)) is not None:
-                self._times[number] = (start, duration)
+                self._times[number] = (start, duration, comm)
         _drop_oldest(self._numbers)
         _drop_oldest(self._times)
         return len(completed) > 0
@@ -90,27 +93,46 @@ class Completions:
         last = np.flatnonzero(calls.synchronising)[-1:]
         if not last.size or int(calls.numbers[last[0]]) not in self._times:
             return None  # a window that ends in this cycle is joined with the one before
-        starts, durations, known = self._device_times(calls)
+        starts, durations, comms, known = self._device_times(calls)
         if not known[calls.synchronising].all():
             if following is None or following.number != iteration.number + 1 or len(following.calls) != len(calls):
                 return None
-            late, late_durations, late_known = self._device_times(following.calls)
+            late, late_durations, late_comms, late_known = self._device_times(following.calls)
             if not (known | late_known)[calls.synchronising].all():
                 return None
             starts = np.where(known, starts, late - iteration.duration_ns)
             durations = np.where(known, durations, late_durations)
+            comms = np.where(known, comms, late_comms)
             known |= late_known
+        for comm in np.unique(comms[known]):
+            mine = known & (comms == comm)
+            starts[mine] = in_turn(starts[mine], durations[mine])
         begin = int(starts[known].min())
         starts[~known] = begin
         timed = Calls(calls.tokens, calls.numbers, starts, starts + durations, calls.synchronising, measured=known)
         return msgspec.structs.replace(iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, calls=timed)
 
-    def _device_times(self, calls: Calls) -> tuple[Ints, Ints, Flags]:
-        """Starts, durations, and whether they are known: [n] each."""
+    def _device_times(self, calls: Calls) -> tuple[Ints, Ints, Ints, Flags]:
+        """Starts, durations, communicators, and whether they are known: [n] each."""
         times = [self._times.get(number) for number in calls.numbers.tolist()]
-        starts = np.array([time[0] if time else 0 for time in times], dtype=np.int64)
-        durations = np.array([time[1] if time else 0 for time in times], dtype=np.int64)
-        return starts, durations, np.array([time is not None for time in times], dtype=np.bool_)
+        known = np.array([time is not None for time in times], dtype=np.bool_)
+        columns = np.array([time or (0, 0, 0) for time in times], dtype=np.uint64).astype(np.int64)
+        return columns[:, 0].copy(), columns[:, 1], columns[:, 2], known
+
+
+def in_turn(starts_ns: Ints, durations_ns: Ints) -> Ints:
+    """Starts of the calls of one communicator, each over before the next begins: [n], [n] → [n].
+
+    A start is moved back where it has to be, since it may have been noticed late, never early. Calls of one group are
+    timed as one, with equal starts and durations, and stay so.
+    """
+    alone = np.ones(len(starts_ns), dtype=np.bool_)
+    alone[1:] = (starts_ns[1:] != starts_ns[:-1]) | (durations_ns[1:] != durations_ns[:-1])
+    starts, durations = starts_ns[alone], durations_ns[alone]
+    before = np.concatenate((durations[:1] * 0, np.cumsum(durations)[:-1]))
+    moved: Ints = np.minimum.accumulate((starts - before)[::-1])[::-1] + before
+    out: Ints = moved[np.cumsum(alone) - 1]
+    return out
 
 
 def _drop_oldest(known: dict[Key, Value]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_core.signals.calls import Flags, Floats, Ints
+from falcon_core.signals.completions import in_turn
 from falcon_core.signals.culprits import Wait
 from falcon_core.wire.ring import SYNCHRONISING_OPS, Flag, Kind, Op, RecordArray
 
@@ -93,6 +94,10 @@ def timed(records: RecordArray) -> RecordArray:
         joined = enqueued[places[known]].copy()
         joined["t_start_ns"] = completed["t_start_ns"][known]
         joined["duration_ns"] = completed["duration_ns"][known]
+        for comm in np.unique(joined["comm"]):
+            mine = joined["comm"] == comm
+            times = (joined[column][mine].astype(np.int64) for column in ("t_start_ns", "duration_ns"))
+            joined["t_start_ns"][mine] = in_turn(*times)
         blocking = np.concatenate((blocking, joined))
     return _ordered(blocking)
 

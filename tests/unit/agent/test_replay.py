@@ -46,6 +46,10 @@ def test_onset_relief_and_the_culprit_are_told_with_their_iterations(files: list
     assert {verdict.ranks for finding in blamed for verdict in finding.verdicts} == {(SLOW,)}
     assert sum(finding.last - finding.first + 1 for finding in blamed) >= 25
     assert f"rank {SLOW} computes 1.6x longer" in describe(told)
+    (profile,) = told.profiles
+    assert profile.links == []
+    assert profile.waits_ns[SLOW] < 3 * MS
+    assert all(profile.waits_ns[rank] == pytest.approx(60 * MS, rel=0.15) for rank in (0, 2))
 
 
 def test_one_file_alone_tells_times_but_blames_nobody(files: list[Path]) -> None:
@@ -143,5 +147,7 @@ def test_communicators_are_named_by_the_places_in_them(files: list[Path]) -> Non
         job.end_cycle()
     folder = files[0].parent / "link"
     folder.mkdir()
-    found = [verdict for finding in replay(job_rings(folder, job)).findings for verdict in finding.verdicts]
+    link = replay(job_rings(folder, job))
+    found = [verdict for finding in link.findings for verdict in finding.verdicts]
+    assert {one.comm for profile in link.profiles for one in profile.links} == {str(COMM)}
     assert {(verdict.kind, verdict.comm) for verdict in found} == {("Communication", str(COMM))}

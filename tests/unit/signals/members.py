@@ -16,15 +16,24 @@ class Job:
     """Ranks that compute and meet in collectives, each on a clock of its own.
 
     ``sampled``: None records blocking calls (Gloo); n records enqueue times only, and device times of one window of
-    ``window`` calls in n, which come a cycle late (NCCL). A window need not begin where a cycle does.
+    ``window`` calls in n, which come a cycle late (NCCL). A window need not begin where a cycle does. What the
+    device did seems to end when a poll of ``poll_ns`` noticed it.
     """
 
     def __init__(
-        self, ranks: int, *, sampled: int | None = None, window: int = 4, seed: int = 0, jitter: float = 0.01
+        self,
+        ranks: int,
+        *,
+        sampled: int | None = None,
+        window: int = 4,
+        poll_ns: int = 1,
+        seed: int = 0,
+        jitter: float = 0.01,
     ) -> None:
         self.ranks = ranks
         self._sampled = sampled
         self._window = window
+        self._poll_ns = poll_ns
         self._rng = np.random.default_rng(seed)
         self._jitter = jitter
         self._now = np.full(ranks, 1_000 * MS, dtype=np.int64)
@@ -73,7 +82,8 @@ class Job:
         self._rows[rank].append(row(Kind.ENQUEUED, start, 0))
         self._calls[rank] += 1
         if self._calls[rank] // self._window % self._sampled == 0:
-            self._late[rank].append(row(Kind.COMPLETED, start, end - start))
+            noticed = -(-end // self._poll_ns) * self._poll_ns
+            self._late[rank].append(row(Kind.COMPLETED, noticed - (end - start), end - start))
 
     def end_cycle(self) -> None:
         """Completions of the cycle before have been polled by now."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from falcon_core.signals.attribution import Excess, compute_ns, inside_outside
 from falcon_core.signals.calls import Tokenizer
+from falcon_core.signals.completions import in_turn
 from falcon_core.signals.culprits import RankView, Wait, judge
 from falcon_core.signals.iteration import Iteration
 from falcon_core.signals.rank import RankChain
@@ -91,6 +94,32 @@ def test_the_straggler_computes_longer_and_the_others_wait(sampled: int | None, 
     assert all(chain.slowdown is not None for chain in chains)
     found = judge(_views(chains), loss_ns=60 * MS)
     assert [(verdict.kind, verdict.ranks) for verdict in found] == [("Computation", (SLOW,))]
+
+
+def test_ends_that_a_poll_noticed_late_make_no_computation() -> None:
+    job = Job(RANKS, sampled=2, poll_ns=25 * MS)  # the whole burst ends within one poll or two
+    data_parallel(job, 80)
+    for chain in _chains(job):
+        computes = chain.signals(0, 0).compute_ns
+        assert len(computes) == 16
+        assert np.median(computes) == pytest.approx(106.8 * MS, abs=1.5 * MS)
+
+
+def test_calls_of_one_communicator_run_in_turn_and_those_of_a_group_as_one() -> None:
+    starts, durations = np.array([0, 7, 8, 8, 20]), np.array([5, 3, 2, 2, 1])
+    assert in_turn(starts, durations).tolist() == [0, 5, 8, 8, 20]
+    assert in_turn(starts[:0], durations[:0]).tolist() == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), max_size=30))
+def test_in_turn_moves_starts_back_only_as_far_as_it_must(calls: list[tuple[int, int]]) -> None:
+    starts = np.cumsum(np.array([gap for gap, _ in calls], dtype=np.int64))
+    durations = np.array([duration * 31 + place for place, (_, duration) in enumerate(calls)], dtype=np.int64)
+    moved = in_turn(starts, durations)
+    assert (moved <= starts).all()
+    assert (moved[:-1] + durations[:-1] <= moved[1:]).all()
+    apart = (np.cumsum(durations) - durations) * 2
+    assert (in_turn(apart, durations) == apart).all()
 
 
 @pytest.mark.parametrize("sampled", [None, 4], ids=["Gloo", "NCCL"])
