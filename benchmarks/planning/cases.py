@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.planning.measure import median_ms, table
 from falcon_core.planning import capacity, microbatch, partial_iteration, placement
 from falcon_core.planning.capacity import Horizon, Job
+from falcon_core.planning.capacity_prune import prune
 from falcon_core.planning.capacity_table import Event, Table, WorkerFailed, build_table
 from falcon_core.planning.placement import Cost
 from falcon_core.planning.placement_model import Cluster, Roles, roles_of
@@ -110,6 +111,34 @@ def eq5(jobs: Sequence[Job], workers: int) -> float:
         gains = np.array([capacity.reward(job, count, HOUR) for count in range(workers + 1)])
         best = np.array([np.max(best[j::-1] + gains[: j + 1]) for j in range(workers + 1)])
     return float(best[-1])
+
+
+def hard_capacities() -> Result:
+    """Curves whose duality gap is wide, so that few counts can be skipped: 10 000 workers, 100 jobs, every count."""
+    drawn = random.Random(1)
+    curves: list[tuple[str, int, Callable[[int, int], float]]] = [
+        ("20 % noise on each count", 10_000, lambda _, size: size**0.8 * drawn.uniform(0.8, 1.0)),
+        ("steps of 37 … 136 workers", 10_000, lambda job, size: 1.0 + size // (37 + job) * (37 + job) ** 0.9),
+        ("convex, at most 3 000", 3000, lambda _, size: size**1.2),
+        ("S-shaped, at most 3 000", 3000, lambda _, size: size**3 / (size**2 + 300.0**2)),
+    ]
+    rows: list[list[object]] = []
+    for name, largest, curve in curves:
+        jobs = [
+            Job(
+                name=f"job-{index}",
+                throughput={size: float(curve(index, size)) for size in range(1, largest + 1)},
+                weight=drawn.uniform(0.5, 2.0),
+                workers=96,
+            )
+            for index in range(100)
+        ]
+        options = [capacity.options_of(job, HOUR, 1) for job in jobs]
+        kept = sum(len(one.units) for one in prune(options, 10_000))
+        wall, cpu = median_ms(partial(capacity.plan, jobs, 10_000, HOUR))
+        rows.append([name, sum(len(one.units) for one in options), kept, wall, cpu])
+    head = ["T(t, x)", "choices in all", "left after skipping", "wall ms", "CPU ms"]
+    return table("Capacity: curves that are hard to skip on, exact", head, rows), []
 
 
 def tables() -> Result:
@@ -237,6 +266,7 @@ def resumptions() -> Result:
 ALL: tuple[Callable[[], Result], ...] = (
     microbatches,
     capacities,
+    hard_capacities,
     tables,
     placements,
     placement_optimality,

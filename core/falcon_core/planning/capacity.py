@@ -25,7 +25,7 @@ import numpy.typing as npt
 from falcon_core.planning.capacity_prune import Options, Values, prune
 from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
-PRUNE_ABOVE: Final = 50_000_000  # additions of the dynamic program: below, pruning costs more than it saves
+PRUNE_ABOVE: Final = 5_000_000  # additions of the dynamic program: below, pruning costs more than it saves
 PRIOR_FAILURES: Final = 1.0  # a cluster that has not failed yet is not known to be perfect
 
 

@@ -64,26 +64,23 @@ def plan(roles: Roles, cluster: Cluster, current: Sequence[int] | None = None, *
 
     ``current[role]`` is today's node; None: role i on node i. Raises InvalidInputError, InvalidSpeedError.
     """
-    before = list(range(len(roles.cells))) if current is None else list(current)
+    before = list(range(len(roles.cells))) if current is None else list(map(int, current))
     check(roles, cluster, before)
     if not (0 < cost.iterations < math.inf) or not (0 <= cost.move_seconds < math.inf):
         raise InvalidInputError("the iterations must be positive and finite, the cost of a move at least zero")
     if not (0 <= cost.seconds_per_rank < math.inf):
         raise InvalidInputError("the cost of moving a rank must be at least zero and finite")
-    now = Timing(roles, cluster, before).seconds
+    today = Timing(roles, cluster, before)
     if len(before) <= EXACT_ROLES:
-        best = _exact(roles, cluster, before, cost)
-        return _placement(best, roles, cluster, before, now, cost, bound=None)
-    candidates = [before]
+        return _placement(Timing(roles, cluster, _exact(roles, cluster, before, cost)), today, cost, bound=None)
     starts = Timing(roles, cluster, before), _consolidated(roles, cluster, before), _put_down(roles, cluster, before)
     for start in starts:
         _search(start)
         _take_back(start, before, cost)
-        candidates.append(list(start.nodes))
-    best = min(candidates, key=lambda nodes: _cost(Timing(roles, cluster, nodes).seconds, nodes, before, roles, cost))
+    best = min((today, *starts), key=lambda timing: _cost(timing.seconds, timing.nodes, before, roles, cost))
     moving = lower_bound_seconds(roles, cluster) * cost.iterations + cost.move_seconds
     moving += 2 * roles.ranks_per_role * cost.seconds_per_rank  # nobody moves alone
-    return _placement(best, roles, cluster, before, now, cost, bound=min(now * cost.iterations, moving))
+    return _placement(best, today, cost, bound=min(today.seconds * cost.iterations, moving))
 
 
 def _cost(seconds: float, nodes: Sequence[int], before: Sequence[int], roles: Roles, cost: Cost) -> float:
@@ -95,24 +92,15 @@ def _cost(seconds: float, nodes: Sequence[int], before: Sequence[int], roles: Ro
     )
 
 
-def _placement(
-    nodes: Sequence[int],
-    roles: Roles,
-    cluster: Cluster,
-    before: Sequence[int],
-    now: float,
-    cost: Cost,
-    bound: float | None,
-) -> Placement:
-    seconds = Timing(roles, cluster, nodes).seconds
-    moved = tuple(role for role, node in enumerate(nodes) if node != before[role])
-    total = _cost(seconds, nodes, before, roles, cost)
+def _placement(chosen: Timing, today: Timing, cost: Cost, bound: float | None) -> Placement:
+    moved = tuple(role for role, node in enumerate(chosen.nodes) if node != today.nodes[role])
+    total = _cost(chosen.seconds, chosen.nodes, today.nodes, chosen.roles, cost)
     return Placement(
-        nodes=tuple(nodes),
-        seconds=seconds,
-        current_seconds=now,
+        nodes=tuple(chosen.nodes),
+        seconds=chosen.seconds,
+        current_seconds=today.seconds,
         moved_roles=moved,
-        moved_ranks=len(moved) * roles.ranks_per_role,
+        moved_ranks=len(moved) * chosen.roles.ranks_per_role,
         cost_seconds=total,
         lower_bound_seconds=total if bound is None else min(bound, total),
     )

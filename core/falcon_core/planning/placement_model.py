@@ -151,6 +151,8 @@ class Timing:
             for lane, stage in cells:
                 self._members[lane][stage].append(role)
         self._lanes_of = [sorted({lane for lane, _ in cells}) for cells in roles.cells]
+        self._slowdown_of = [0.0] * len(roles.cells)  # of each role's node
+        self._slowest = [[0.0] * stages for _ in range(lanes)]  # of each cell: the worst of its roles' nodes
         self._stage_times = [[0.0] * stages for _ in range(lanes)]
         self.lane_seconds = [0.0] * lanes
         self._links = [links(one) for one in roles.communicators]
@@ -221,9 +223,15 @@ class Timing:
             values[index] = value
 
         for role in roles:
+            before, now = self._slowdown_of[role], compute[nodes[role]]
+            put(self._slowdown_of, role, now)
             for lane, stage in self.roles.cells[role]:
-                members = self._members[lane][stage]
-                slowest = compute[nodes[role]] if len(members) == 1 else max([compute[nodes[one]] for one in members])
+                slowest = self._slowest[lane][stage]
+                if now >= slowest:
+                    slowest = now
+                elif before >= slowest:  # it was the worst: who is now?
+                    slowest = max([self._slowdown_of[one] for one in self._members[lane][stage]])
+                put(self._slowest[lane], stage, slowest)
                 put(self._stage_times[lane], stage, slowest * stage_seconds[stage])
             lanes.update(self._lanes_of[role])
             for index, place in self._links_of[role]:
