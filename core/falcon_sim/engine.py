@@ -366,6 +366,8 @@ class Engine:
         slowdowns = rungs.node_slowdowns(model, times) if times else np.ones(self.scenario.nodes)
         pairs = self._probed({rank // self.scenario.job.procs_per_node for comm in slow_comms for rank in comm})
         served = self.state.slow.loss.counted_iterations - self.state.slow.onset_iteration
+        # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now
+        served *= 2
         plan = rungs.placed(self.scenario.job, model, self.counts, slowdowns, pairs, served, strategy.overhead_seconds)
         if plan is None:
             self.timeline.note(self.now, "action", "exchange of nodes considered: nothing to gain")
