@@ -2,7 +2,7 @@
 
 A rank's chain is pure and incremental, so an agent that reads a ring later finds the same calls in it. At scale this
 saves time: only the ``sentinels`` are read all the time (all ranks of a synchronous job have the same iteration time),
-and the other ranks' rings, which hold the newest iterations, when something is up.
+and others' rings, which hold the newest iterations, when something is up: first one of each tensor-parallel group.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block, JobModel
-from falcon_sim.records import RingWriter
+from falcon_sim.records import TENSOR, RingWriter
 from falcon_sim.scenario import Watch
 
-HISTORY_ITERATIONS = 40  # that an unread ring still holds; enough for a period and the newest times
+HISTORY_ITERATIONS = 24  # that an unread ring still holds; enough for a period and the newest times
 replace = msgspec.structs.replace
 Nanoseconds = npt.NDArray[np.int64]
 
@@ -49,10 +49,6 @@ class Agents:
         self._held = 0
         self.records = 0  # that were written and read
         self.skipped_ns = 0  # time that passed unrecorded
-
-    @property
-    def all_read(self) -> bool:
-        return len(self._readers) == self._model.job.parallelism.world
 
     @property
     def any_onset(self) -> bool:
@@ -84,9 +80,27 @@ class Agents:
 
     def read_all(self) -> None:
         """Read every ring, from the oldest iteration that it holds."""
-        if self.all_read:
+        self._read_those(range(self._model.job.parallelism.world))
+
+    def read_suspects(self) -> None:
+        """One ring of each tensor-parallel group, and all of the two groups that wait longest for one of their own.
+
+        In a tensor-parallel group the slow rank makes the others wait in every pass; its excess tells which group.
+        """
+        tensor = self._model.shape[2]
+        self._read_those(range(0, self._model.job.parallelism.world, tensor))
+        if tensor == 1:
             return
-        for rank in range(self._model.job.parallelism.world):
+        waits = []
+        for rank, reader in self._readers.items():
+            track = reader.chain.track() if rank % tensor == 0 else None
+            if track is not None:
+                waits.append((track.excess_ns.get(TENSOR, 0.0), rank))
+        for _, first in sorted(waits, reverse=True)[:2]:
+            self._read_those(range(first, first + tensor))
+
+    def _read_those(self, ranks: range) -> None:
+        for rank in ranks:
             if rank not in self._readers:
                 reader = self._readers[rank] = _Reader(self._model, rank, self._detection)
                 for piece in self._history:

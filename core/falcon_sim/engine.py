@@ -32,7 +32,7 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import RecoveryState
 from falcon_sim import rungs
-from falcon_sim.agents import Agents
+from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.cluster import Cluster
 from falcon_sim.machines import Machines, draw_faults, probe
 from falcon_sim.model import Block, JobModel
@@ -43,6 +43,7 @@ from falcon_sim.timeline import Timeline
 _BLOCK_ITERATIONS = 32
 _WARM_ITERATIONS = 64  # played out before the next fault, after a jump
 _PROFILED_ITERATIONS = 8
+_REPLAN_UNREAD = 32  # iterations between two looks at the speeds under a plan of S2, with sentinels
 _LEARN_HEALTHY = 64  # iterations of the undisturbed model that the healthy time is averaged over
 replace = msgspec.structs.replace
 
@@ -291,8 +292,12 @@ class Engine:
     def _look(self) -> None:
         cluster = self.cluster
         if self.agents is not None and self._training:
-            if self.state.slow is not None:
-                self.agents.read_all()
+            slow = self.state.slow
+            if slow is not None and slow.phase == "Checking":
+                if self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
+                    self.agents.read_all()
+            elif slow is not None:
+                self.agents.read_suspects()
             elif self.state.stop is None:
                 self.agents.read_sentinels()
         started = self._generation == cluster.generation
@@ -339,11 +344,12 @@ class Engine:
     def _share(self, obs: Observation, overhead_seconds: float) -> None:
         agents = self.agents
         assert agents is not None
-        agents.read_all()
+        agents.read_suspects()
         obs = self.cluster.observe(self.now, agents, self.counts, self._made)
         width = self.scenario.detection.consecutive_iterations
         plan = rungs.shares(self.model, rungs.compute_times(obs, width), self.counts)
-        self._replan_at = self._made + 2 * width
+        # reading all rings for it is dear where only the sentinels' are open
+        self._replan_at = self._made + (_REPLAN_UNREAD if self.scenario.detection.sentinels else 2 * width)
         if plan is None or plan.kept or plan.counts == self.counts:
             return
         self._pause(overhead_seconds, f"micro-batches shared anew: {_counts(plan.counts)}")
@@ -360,6 +366,8 @@ class Engine:
         slowdowns = rungs.node_slowdowns(model, times) if times else np.ones(self.scenario.nodes)
         pairs = self._probed({rank // self.scenario.job.procs_per_node for comm in slow_comms for rank in comm})
         served = self.state.slow.loss.counted_iterations - self.state.slow.onset_iteration
+        # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now
+        served *= 2
         plan = rungs.placed(self.scenario.job, model, self.counts, slowdowns, pairs, served, strategy.overhead_seconds)
         if plan is None:
             self.timeline.note(self.now, "action", "exchange of nodes considered: nothing to gain")
@@ -382,7 +390,7 @@ class Engine:
 
     def _tell(self, was_quiet: bool, actions: list[Action]) -> None:
         slow, note = self.state.slow, self.timeline.note
-        if was_quiet and slow is not None:
+        if was_quiet and slow is not None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
             note(self.now, "detected", f"iterations {slow.slow_ns / slow.healthy_ns:.2f} x slower")
         for action in actions:
             match action:

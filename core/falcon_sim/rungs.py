@@ -55,15 +55,17 @@ def compute_times(obs: Observation, width: int) -> dict[int, float]:
 
 
 def shares(model: JobModel, times: dict[int, float], counts: tuple[int, ...]) -> microbatch.MicrobatchPlan | None:
-    """S2's plan from measured times; None where it does not apply or not every rank has been measured."""
+    """S2's plan from measured times; None where it does not apply, or a stage of a replica was not measured."""
     job = model.job
     stages, replicas, tensor = model.shape
-    if job.parallelism.expert > 1 or replicas < 2 or len(times) < job.parallelism.world:
+    if job.parallelism.expert > 1 or replicas < 2:
         return None  # experts meet in every pass: all replicas need as many passes
     if job.schedule == "Interleaved" and job.chunks > 1:
         return None  # its rounds allow multiples of the stages alone
-    by_stage = np.array([times[rank] for rank in range(job.parallelism.world)]).reshape(stages, replicas, tensor)
-    pass_seconds = by_stage.max(axis=2) / job.microbatches  # [stages, replicas]
+    known = np.array([times.get(rank, -np.inf) for rank in range(job.parallelism.world)])
+    pass_seconds = known.reshape(stages, replicas, tensor).max(axis=2) / job.microbatches  # [stages, replicas]
+    if not np.isfinite(pass_seconds).all():
+        return None
     slowest = pass_seconds.max(axis=0)
     filling = pass_seconds.sum(axis=0) - slowest
     try:
