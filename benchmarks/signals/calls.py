@@ -52,8 +52,8 @@ def many_then_two(buckets: int) -> list[Kind]:
     ]
 
 
-def fsdp(layers: int) -> list[Kind]:
-    gather, scatter = Kind(Op.ALL_GATHER, 1 << 20, 2.0), Kind(Op.REDUCE_SCATTER, 1 << 20, 3.0)
+def fsdp(layers: int, compute_ms: float = 2.0) -> list[Kind]:
+    gather, scatter = Kind(Op.ALL_GATHER, 1 << 20, compute_ms), Kind(Op.REDUCE_SCATTER, 1 << 20, 1.5 * compute_ms)
     return [*([gather] * layers), *([gather, scatter] * layers)]
 
 
@@ -73,6 +73,7 @@ JOBS: dict[str, Job] = {
     "32 × (send, recv) + all-reduce (65)": Job(pipeline(32)),
     "96 all-reduces + 2 (98)": Job(many_then_two(96)),
     "40 AG + 40 × (AG, RS) (120)": Job(fsdp(40)),
+    "40 AG + 40 × (AG, RS), slow layers (80 ms)": Job(fsdp(40, 80.0)),
     "FSDP, 12 layers (36)": Job(fsdp(12)),
     "all-reduce only, 1 a cycle": Job(equal_buckets(1)),
     "all-reduce only, 5 equal buckets": Job(equal_buckets(5)),
@@ -82,8 +83,9 @@ JOBS: dict[str, Job] = {
     "FSDP, 40 layers, 1 % flipped": Job(fsdp(40), flipped=0.01),
     "65 calls, evaluation every 50 cycles": Job(pipeline(32), evaluate_every=50),
     "17 calls, evaluation every 100 cycles": Job(distinct(17), evaluate_every=100),
+    "17 calls, evaluation every 10 cycles": Job(distinct(17), evaluate_every=10),
     "4 micro-batches of 0.1 s + optimizer (145)": Job(micro_batches(4, 12, 3.0)),
-    "16 micro-batches of 0.5 s + optimizer (193)": Job(micro_batches(16, 4, 40.0)),
+    "16 micro-batches of 0.5 s + optimizer (193), see the notes": Job(micro_batches(16, 4, 40.0)),
     "120 calls after an irregular start of 200": Job(fsdp(40), start=200),
     "17 calls after an irregular start of 200": Job(distinct(17), start=200),
     "40 AG + 40 × (AG, RS), random cut": Job(fsdp(40), cut=True),
