@@ -26,6 +26,17 @@ shim-sanitize: | $(VENV)/.done ## the shim's C++ tests under the thread, then th
 	  ctest --test-dir $$out -R sanitized --output-on-failure; \
 	done
 
+.PHONY: shim-test-aarch64
+shim-test-aarch64: | $(VENV)/.done ## the shim's C++ tests for aarch64 (Debian's qemu-user and libc6-arm64-cross)
+	@ulimit -n "$$(ulimit -Hn)"; \
+	FALCON_PYTHON=$(PY) cmake -S shim -B $(SHIM_TEST_OUT)-aarch64 -G Ninja -DCMAKE_SYSTEM_NAME=Linux \
+	  -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DFALCON_TEST_TARGET=aarch64-linux-gnu.2.36 -DCMAKE_CXX_COMPILER_WORKS=ON \
+	  -DCMAKE_CXX_COMPILER=$(CURDIR)/shim/cmake/zig-c++ -DCMAKE_AR=$(CURDIR)/shim/cmake/zig-ar \
+	  -DCMAKE_RANLIB=$(CURDIR)/shim/cmake/zig-ranlib \
+	  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu" >/dev/null
+	@FALCON_PYTHON=$(PY) cmake --build $(SHIM_TEST_OUT)-aarch64 --target falcon_shim hook_test nccl_test standin_nccl_old >/dev/null
+	@ctest --test-dir $(SHIM_TEST_OUT)-aarch64 -R 'hooks|nccl' --output-on-failure
+
 # Real releases, for tests of loading and forwarding; a folder each.
 NCCL_RELEASES := $(FALCON_CACHE)/nccl
 export NCCL_RELEASES

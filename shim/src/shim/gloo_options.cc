@@ -1,12 +1,11 @@
 #include "gloo_options.h"
 
-#include <sys/uio.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
+
+#include "probe.h"
 
 namespace falcon {
 namespace {
@@ -57,14 +56,6 @@ constexpr Layout layout_of(Options kind) {
 enum Verdict : uint8_t { kUnknown = 0, kGood = 1, kBad = 2 };
 std::atomic<uint8_t> g_verdicts[static_cast<size_t>(Options::kCount)];
 std::atomic<int> g_shape_offset{-1};
-
-// Copies from an address that may not be readable.
-template <typename T>
-bool probe(const void* base, int offset, T* value) {
-  iovec here{value, sizeof(T)};
-  iovec there{const_cast<char*>(static_cast<const char*>(base) + offset), sizeof(T)};
-  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof(T));
-}
 
 template <typename T>
 T read(const void* base, int offset) {

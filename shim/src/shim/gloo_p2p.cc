@@ -8,13 +8,12 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include <atomic>
 
 #include "flight.h"
 #include "gloo_options.h"
+#include "probe.h"
 #include "rank.h"
 #include "resolve.h"
 
@@ -30,13 +29,6 @@ struct Shape {
   int32_t rank;
   int32_t size;
 };
-
-template <typename T>
-bool probe(const void* base, int offset, T* value) {
-  iovec here{value, sizeof(T)};
-  iovec there{const_cast<char*>(static_cast<const char*>(base) + offset), sizeof(T)};
-  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof(T));
-}
 
 // A transfer that was begun and not yet waited for.
 struct Begun {
