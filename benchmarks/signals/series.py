@@ -38,7 +38,8 @@ def noise(rng: Generator, count: int, share: float) -> Times:
 
 
 def _tails(rng: Generator, count: int) -> Times:
-    return np.exp(0.02 * rng.standard_t(3, count))
+    times: Times = np.exp(0.02 * rng.standard_t(3, count))
+    return times
 
 
 def _lasting(rng: Generator, count: int) -> Times:
@@ -49,12 +50,13 @@ def _lasting(rng: Generator, count: int) -> Times:
     for at in range(count):
         level = 0.8 * level + innovations[at]
         logs[at] = level
-    return np.exp(logs)
+    times: Times = np.exp(logs)
+    return times
 
 
 def _drift(rng: Generator, count: int) -> Times:
     phase = rng.uniform(0, 2 * np.pi)
-    return noise(rng, count, 0.02) * (1 + 0.05 * np.sin(phase + 2 * np.pi * np.arange(count) / max(count, 1000)))
+    noise(rng, count, 0.02) * (1 + 0.05 * np.sin(phase + 2 * np.pi * np.arange(count) / max(count, 1000)))
 
 
 def _spikes(factor: float) -> Callable[[Generator, int], Times]:
@@ -139,12 +141,16 @@ def _two(rng: Generator) -> Sick:
     return _slowed(rng, shares, (Episode(150, 270), Episode(400, 520)))
 
 
-def _ladder(rng: Generator) -> Sick:
-    """Mixture of experts: the load moves between levels, each for some tens of iterations; then all is 30 % slower."""
-    levels = np.repeat(rng.choice([0.94, 1.0, 1.06], SICK_LENGTH // 20), 20)
-    times = noise(rng, SICK_LENGTH, 0.02) * levels
-    times[ONSET:] *= 1.3
-    return Sick(times, (Episode(ONSET, None),))
+def _ladder(width: float) -> Callable[[Generator], Sick]:
+    """Mixture of experts: the load moves between three levels every 20 iterations; then all is 30 % slower."""
+
+    def series(rng: Generator) -> Sick:
+        levels = np.repeat(rng.choice([1 - width, 1.0, 1 + width], SICK_LENGTH // 20), 20)
+        times = noise(rng, SICK_LENGTH, 0.02) * levels
+        times[ONSET:] *= 1.3
+        return Sick(times, (Episode(ONSET, None),))
+
+    return series
 
 
 def _sick() -> dict[str, Callable[[Generator], Sick]]:
@@ -160,7 +166,8 @@ def _sick() -> dict[str, Callable[[Generator], Sick]]:
     cases["ramp to +30 % over 100"] = _ramp
     cases["three stairs of +8 %"] = _stairs
     cases["two episodes of 120, +30 % and +50 %"] = _two
-    cases["ladder-shaped noise (MoE), +30 %"] = _ladder
+    cases["ladder-shaped noise ±4 % (MoE), +30 %"] = _ladder(0.04)
+    cases["ladder-shaped noise ±6 % (its own steps are +12.8 %), +30 %"] = _ladder(0.06)
     return cases
 
 

@@ -13,9 +13,9 @@ _LONGEST_USUAL = 512  # calls of a cycle whose rotations are all compared
 
 
 class Alignment(NamedTuple):
-    """Call ``index`` of the stream is call ``position`` of the cycle."""
+    """Call ``place`` of the stream is call ``position`` of the cycle."""
 
-    index: int
+    place: int
     position: int
 
 
@@ -31,18 +31,18 @@ def exact_alignment(tokens: Ints, cycle: Ints, width: int) -> Alignment | None:
     rarest = values[int(counts.argmin())]
     positions = np.flatnonzero(cycle == rarest).tolist()
     found: Alignment | None = None
-    for place in np.flatnonzero(tokens == rarest).tolist():
-        begin, end = max(0, place - lag + 1), min(count, place + width)
-        if found is not None and begin > found.index:
+    for rare in np.flatnonzero(tokens == rarest).tolist():
+        begin, end = max(0, rare - lag + 1), min(count, rare + width)
+        if found is not None and begin > found.place:
             break
         for position in positions:
-            expected = cycle[(position + np.arange(begin - place, end - place)) % lag]
+            expected = cycle[(position + np.arange(begin - rare, end - rare)) % lag]
             differs = np.flatnonzero(tokens[begin:end] != expected)
-            after = int(np.searchsorted(differs, place - begin))
+            after = int(np.searchsorted(differs, rare - begin))
             first = begin + (int(differs[after - 1]) + 1 if after > 0 else 0)
             last = begin + int(differs[after]) if after < differs.shape[0] else end
-            if last - first >= width and (found is None or first < found.index):
-                found = Alignment(first, (position + first - place) % lag)
+            if last - first >= width and (found is None or first < found.place):
+                found = Alignment(first, (position + first - rare) % lag)
     return found
 
 

@@ -244,7 +244,7 @@ class CycleFollower:
         if found is None:
             self._resume_from = max(begin, log.end - width + 1)
             return False
-        self._interrupted(done, begin + found.index + (lag - found.position) % lag)
+        self._interrupted(done, begin + found.place + (lag - found.position) % lag)
         return True
 
     def _interrupted(self, done: list[Iteration], next_start: int) -> None:

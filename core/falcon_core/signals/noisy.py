@@ -109,7 +109,7 @@ def _chance_of(least: int, trials: int, share: float) -> float:
 def repeats_from(tokens: Ints, lag: int) -> int:
     """Index of the call from which on most calls recur at this lag."""
     width = max(lag, 32)
-    first = tokens.shape[0]
+    first = int(tokens.shape[0])
     while first - lag > 0:
         begin = max(first - width, lag)
         if begin >= first or (tokens[begin:first] == tokens[begin - lag : first - lag]).mean() < _LEAST_SAME - 0.1:

@@ -93,9 +93,9 @@ def test_the_alignment_is_the_first_that_fits(cycle: list[int], before: list[int
     ]
     found = exact_alignment(tokens, ring, width)
     assert found is not None
-    assert found.index == fits[0]
+    assert found.place == fits[0]
     expected = np.resize(np.roll(ring, -found.position), width)
-    assert np.array_equal(tokens[found.index : found.index + width], expected)
+    assert np.array_equal(tokens[found.place : found.place + width], expected)
 
 
 def test_an_alignment_in_spite_of_single_calls_that_differ() -> None:

@@ -1,0 +1,160 @@
+"""What the signals cost: time a sample by length of the history, a poll of eight ranks, memory of a rank."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.signals.changes import rng_of
+from benchmarks.signals.markdown import table
+from benchmarks.signals.series import noise
+from falcon_core.signals.bocd import RunLengthPosterior
+from falcon_core.signals.changepoint import HAZARD, PRIOR, ChangeDetector
+from falcon_core.signals.rank import RankChain
+from falcon_core.wire.messages import Detection
+from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
+
+LENGTHS = (50, 500, 5_000, 50_000)
+QUICK_LENGTHS = (50, 500, 5_000)
+_TAIL = 50  # samples timed at the end of each history
+_BLOCKS = 15
+_MS = 1_000_000
+_ITERATION_NS = 250 * _MS
+_CALLS = 40
+_POLL_NS = 100 * _MS
+_RANKS = 8
+
+
+def _detector() -> ChangeDetector:
+    defaults = Detection()
+    return ChangeDetector(verify_percent=defaults.verify_percent, consecutive=defaults.consecutive_iterations)
+
+
+def _after(count: int, share: float) -> tuple[ChangeDetector, list[int]]:
+    """A detector with ``count`` samples behind it, and the samples that come next."""
+    times = (noise(rng_of("cost", 0), count + _TAIL * _BLOCKS, share) * 1e9).astype(np.int64).tolist()
+    detector = _detector()
+    for at in range(count - _TAIL):
+        detector.feed(at, at, times[at])
+    return detector, times[count - _TAIL :]
+
+
+def _microseconds(run: Callable[[list[int]], None], samples: list[int]) -> float:
+    """Median over blocks of the CPU time a sample."""
+    blocks = []
+    for at in range(0, len(samples), _TAIL):
+        block = samples[at : at + _TAIL]
+        begin = time.process_time_ns()
+        run(block)
+        blocks.append((time.process_time_ns() - begin) / 1000 / len(block))
+    return statistics.median(blocks)
+
+
+def change_point_table(lengths: tuple[int, ...]) -> str:
+    """The posterior bounded and unbounded, and the whole detector at two noises."""
+    rows = []
+    for length in lengths:
+        row: list[object] = [length]
+        for share in (0.02, 0.10):
+            detector, rest = _after(length, share)
+            row.append(f"{_microseconds(lambda block, one=detector: _feed(one, block), rest):.1f}")  # type: ignore[misc]
+        bounded = RunLengthPosterior(PRIOR, hazard=HAZARD)
+        exact = RunLengthPosterior(PRIOR, hazard=HAZARD, most=0)
+        samples = rng_of("cost", 1).standard_normal(length).tolist()
+        for one, most in ((bounded, 50_000), (exact, 5_000)):
+            if length > most:
+                row.append("–")
+                continue
+            for sample in samples:
+                one.update(sample)
+            rest = [0] * (_TAIL * _BLOCKS)
+            row.append(f"{_microseconds(lambda block, one=one: _update(one, block), rest):.1f}")  # type: ignore[misc]
+        rows.append(row)
+    head = [
+        "µs of CPU a sample after n samples",
+        "detector, noise 2 %",
+        "detector, noise 10 %",
+        "posterior",
+        "exact O(n)",
+    ]
+    return table(head, rows)
+
+
+def _feed(detector: ChangeDetector, block: list[int]) -> None:
+    for at, nanoseconds in enumerate(block):
+        detector.feed(100_000 + at, at, nanoseconds)
+
+
+def _update(posterior: RunLengthPosterior, block: list[int]) -> None:
+    for sample in block:
+        posterior.update(sample)
+
+
+def records(iterations: int, seed: int) -> RecordArray:
+    """What a rank writes: 40 calls in 250 ms, of seven sizes and one of its own."""
+    rng = rng_of("records", seed)
+    count = iterations * _CALLS
+    out: RecordArray = np.zeros(count, dtype=RECORD_DTYPE)
+    numbers = np.arange(count)
+    gaps = _ITERATION_NS / _CALLS * np.exp(0.05 * rng.standard_normal(count))
+    out["seq"] = numbers + 1
+    out["t_start_ns"] = np.cumsum(gaps).astype(np.uint64) + 1_000 * _MS
+    out["duration_ns"] = _MS
+    out["comm"] = 7
+    out["comm_seq"] = numbers
+    out["op"] = Op.ALL_REDUCE
+    out["dtype"] = DType.FLOAT32
+    out["kind"] = Kind.BLOCKING
+    out["bytes"] = np.where(numbers % _CALLS == 0, 4, 1024 * (1 + numbers % _CALLS % 7))
+    return out
+
+
+def poll_table(iterations: int) -> str:
+    """Eight ranks' records of 100 ms at a time, through the whole chain, from the first call on."""
+    streams = [records(iterations, rank) for rank in range(_RANKS)]
+    chains = [RankChain(Detection()) for _ in streams]
+    last = min(int(stream["t_start_ns"][-1]) for stream in streams)
+    polls = []
+    for until in range(1_000 * _MS, last, _POLL_NS):
+        begin = time.process_time_ns()
+        for chain, stream in zip(chains, streams, strict=True):
+            first, end = np.searchsorted(stream["t_start_ns"], (until - _POLL_NS, until))
+            if end > first:
+                chain.feed(stream[first:end])
+        polls.append((time.process_time_ns() - begin) / 1e6)
+    found = sum(chain.signals(0, 0).period_calls == _CALLS for chain in chains)
+    rows = [
+        ["median", f"{statistics.median(polls):.2f}"],
+        ["99th percentile", f"{float(np.quantile(polls, 0.99)):.2f}"],
+        ["longest", f"{max(polls):.2f}"],
+    ]
+    return table([f"{len(polls)} polls of {_RANKS} ranks ({found} periods found), whole chain", "ms of CPU"], rows)
+
+
+def memory_table(iterations: int) -> str:
+    """Python and numpy memory of one rank's chain, and of its change detector alone."""
+    stream = records(iterations, 99)
+    RankChain(Detection()).feed(stream[:_CALLS])  # what all ranks share is there before
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    chain = RankChain(Detection())
+    sizes = []
+    for at in range(0, len(stream), _CALLS):
+        chain.feed(stream[at : at + _CALLS])
+        if at // _CALLS in (iterations // 2, iterations - 1):
+            sizes.append(tracemalloc.get_traced_memory()[0] - before)
+    start, _ = tracemalloc.get_traced_memory()
+    detector = _detector()
+    _feed(detector, [1_000_000_000 + at for at in range(500)])
+    alone = tracemalloc.get_traced_memory()[0] - start
+    tracemalloc.stop()
+    rows = [
+        [f"chain after {iterations // 2} iterations of {_CALLS} calls", f"{sizes[0] / 1024:.0f}"],
+        [f"chain after {iterations} iterations", f"{sizes[-1] / 1024:.0f}"],
+        ["change detector alone, after 500", f"{alone / 1024:.0f}"],
+    ]
+    return table(["Memory of a rank", "KiB"], rows)

@@ -1,0 +1,171 @@
+"""Change points on public series (Turing Change Point Dataset): F1 and cover, as its authors score them.
+
+The segmentation is the most probable one (the maximum over all places of changes, by dynamic programming over the run
+lengths of this project's posterior). *Published*: hazard 1/100 and unit priors, on standardised series. *Shipped*: the
+hazard and the prior of the agent, and each change verified as the agent verifies one: the medians before and after must
+differ by more than noise, its correlation included.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.signals.markdown import table
+from benchmarks.signals.series import Times
+from falcon_core.signals.bocd import Prior, RunLengthPosterior
+from falcon_core.signals.changepoint import HAZARD, PRIOR, Reference
+from falcon_core.wire.messages import Detection
+
+_MARGIN = 5
+_PUBLISHED_HAZARD = 1 / 100
+_TO_DEVIATION = math.sqrt(math.pi / 2)
+
+
+class Series(NamedTuple):
+    name: str
+    values: Times  # standardised
+    annotations: dict[str, list[int]]
+    published: tuple[float, float]  # F1 and cover of BOCPD with default priors
+    nothing: tuple[float, float]  # of no detection at all
+
+
+def load(folder: Path) -> list[Series]:
+    """The univariate series that have a published score."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        raw = json.loads(path.read_text())
+        scores = raw["published_bocpd"]
+        if raw["n_dim"] != 1 or scores["default_f1"] is None:
+            continue
+        values = np.asarray(raw["values"], dtype=np.float64)
+        found.append(
+            Series(
+                raw["name"],
+                (values - values.mean()) / values.std(ddof=1),
+                raw["annotations"],
+                (scores["default_f1"], scores["default_cover"]),
+                (raw["zero_f1"], raw["zero_cover"]),
+            )
+        )
+    return found
+
+
+def most_probable_changes(values: Times, prior: Prior, hazard: float) -> list[int]:
+    """Places at which the most probable segmentation begins a new segment."""
+    posterior = RunLengthPosterior(prior, hazard=hazard, most=0)
+    scores = np.zeros(1)  # of the best segmentation whose last segment has this many samples
+    ended = []  # length of the best segment that ends with this sample
+    for value in values.tolist():
+        scores = scores + posterior.update(value)
+        best = int(scores.argmax())
+        ended.append(best + 1)
+        scores = np.concatenate(((scores[best] + math.log(hazard),), scores + math.log1p(-hazard)))
+    changes = []
+    at = len(values) - int(scores.argmax())
+    while at > 0:
+        changes.append(at)
+        at -= ended[at - 1]
+    return changes[::-1]
+
+
+def verified(values: Times, changes: list[int]) -> list[int]:
+    """Drops the weakest change until each that is left exceeds noise."""
+    changes = list(changes)
+    least = Detection().consecutive_iterations
+    while changes:
+        edges = [0, *changes, len(values)]
+        segments = [values[begin:end] for begin, end in itertools.pairwise(edges)]
+        rest = np.concatenate([segment - np.median(segment) for segment in segments])
+        noise = _TO_DEVIATION * float(np.abs(rest).mean())
+        correlation = float((rest[1:] * rest[:-1]).mean() / max(float((rest**2).mean()), 1e-12))
+        weakest, weakness = None, 0.0
+        for place in range(len(changes)):
+            before, after = segments[place], segments[place + 1]
+            rise = abs(float(np.median(after) - np.median(before)))
+            reference = Reference(0.0, noise, before.shape[0], correlation=correlation)
+            short = after.shape[0] < least and place + 1 < len(changes)
+            if short or not reference.exceeds_noise(rise, after.shape[0]):
+                strength = 0.0 if short else rise / math.sqrt(1 / len(before) + 1 / len(after))
+                if weakest is None or strength < weakness:
+                    weakest, weakness = place, strength
+        if weakest is None:
+            break
+        del changes[weakest]
+    return changes
+
+
+def f1(annotations: dict[str, list[int]], changes: Iterable[int]) -> float:
+    """Precision against all annotators together, recall averaged over them; index 0 is in every set."""
+    found = set(changes) | {0}
+    sets = [set(places) | {0} for places in annotations.values()]
+    precision = _matched(set().union(*sets), found) / len(found)
+    recall = sum(_matched(places, found) / len(places) for places in sets) / len(sets)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _matched(true: set[int], found: set[int]) -> int:
+    left = set(found)
+    count = 0
+    for place in sorted(true):
+        near = [one for one in left if abs(one - place) <= _MARGIN]
+        if near:
+            left.remove(min(near, key=lambda one: (abs(one - place), one)))
+            count += 1
+    return count
+
+
+def cover(annotations: dict[str, list[int]], changes: Iterable[int], count: int) -> float:
+    """Jaccard covering of each annotator's segments by the best of ours, averaged."""
+    ours = _segments(changes, count)
+    covers = []
+    for places in annotations.values():
+        covered = sum(
+            len(one)
+            * max(
+                len(range(max(one.start, other.start), min(one.stop, other.stop))) / _union(one, other)
+                for other in ours
+            )
+            for one in _segments(places, count)
+        )
+        covers.append(covered / count)
+    return sum(covers) / len(covers)
+
+
+def _segments(changes: Iterable[int], count: int) -> list[range]:
+    edges = sorted({0, count, *changes})
+    return [range(begin, end) for begin, end in itertools.pairwise(edges)]
+
+
+def _union(one: range, other: range) -> int:
+    shared = len(range(max(one.start, other.start), min(one.stop, other.stop)))
+    return len(one) + len(other) - shared
+
+
+def tcpd_table(folder: Path) -> str:
+    """Mean F1 and cover over the series."""
+    series = load(folder)
+    scores: dict[str, list[tuple[float, float]]] = {}
+
+    def add(name: str, one: Series, changes: list[int]) -> None:
+        pair = f1(one.annotations, changes), cover(one.annotations, changes, len(one.values))
+        scores.setdefault(name, []).append(pair)
+
+    for one in series:
+        scores.setdefault("no detection, published", []).append(one.nothing)
+        scores.setdefault("BOCPD, default priors, published", []).append(one.published)
+        add("the same, computed here", one, most_probable_changes(one.values, Prior(), _PUBLISHED_HAZARD))
+        plain = most_probable_changes(one.values, PRIOR, HAZARD)
+        add("shipped prior and hazard, not verified", one, plain)
+        add("shipped, verified", one, verified(one.values, plain))
+    rows = []
+    for name, pairs in scores.items():
+        means = np.asarray(pairs).mean(axis=0)
+        rows.append([name, f"{means[0]:.3f}", f"{means[1]:.3f}"])
+    return table([f"Change points on {len(series)} public series", "F1", "cover"], rows)

@@ -1,0 +1,52 @@
+"""Slow from the start: a job without an onset, held against its own earlier generations (design: *Level*).
+
+A series that is slow from its first iteration on has no change to find. What can be compared is its healthy level with
+that of earlier generations which did the same work: as many ranks, as many calls an iteration. Only settled levels are
+compared, since every start has a warm-up. Without an earlier generation the level alone says nothing: then ranks are
+held against their peers (the median rule), and nodes against the others' preflight scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from falcon_core.signals.reference import DEVIATIONS, NOISE_FLOOR
+
+SETTLED_ITERATIONS = 50
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation's healthy iteration time."""
+
+    iteration_ns: int
+    noise: float  # standard deviation of the time's logarithm
+    iterations: int  # that taught it
+    world_size: int
+    period_calls: int
+
+
+def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_percent: int) -> float | None:
+    """How many times as long an iteration lasts as in the fastest comparable earlier generation.
+
+    None where it is less than ``verify_percent`` longer, where noise could explain it, or where nothing is comparable.
+    """
+    comparable = [one for one in earlier if _same_work(one, now) and one.iterations >= SETTLED_ITERATIONS]
+    if not comparable or now.iterations < SETTLED_ITERATIONS:
+        return None
+    fastest = min(comparable, key=lambda one: one.iteration_ns)
+    rise = math.log(now.iteration_ns / fastest.iteration_ns)
+    noise = math.hypot(_uncertainty(now), _uncertainty(fastest))
+    if rise < math.log1p(verify_percent / 100) or rise < DEVIATIONS * noise:
+        return None
+    return math.exp(rise)
+
+
+def _same_work(one: Level, other: Level) -> bool:
+    return one.world_size == other.world_size and one.period_calls == other.period_calls
+
+
+def _uncertainty(level: Level) -> float:
+    return max(level.noise, NOISE_FLOOR) / math.sqrt(level.iterations)

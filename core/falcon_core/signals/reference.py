@@ -1,0 +1,110 @@
+"""The healthy level of a series, and what noise can do to it: the yardstick for changes (FALCON §4.2, verification).
+
+All levels are logarithms. Noise has several faces, and a change must exceed each of them:
+
+- its size, and how much of it the next sample inherits (a neighbour on a shared machine lasts);
+- how far the level wanders by itself over tens of samples (drift, load that moves between experts);
+- how often single samples are long (garbage collection, stalls): several in a row may be chance.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from falcon_core.signals.calls import Floats
+
+NOISE_FLOOR = 0.01
+DEVIATIONS = 5.0  # of a median, by which a change must exceed noise
+_SLOW_RATE = 1 / 1000  # of the reference, once as many samples were seen
+_NOISE_RATE = 1 / 100
+_CORRELATION_RATE = 1 / 300
+_NOISE_PRIOR = 0.05
+_NOISE_PRIOR_SAMPLES = 4
+_OUTLIER_DEVIATIONS = 5.0
+_LOCAL_RATE = 1 / 16
+_CORRELATION_PRIOR = 0.5
+_MOST_CORRELATION = 0.9
+_TO_DEVIATION = 1.25  # √(π/2): a mean absolute deviation, or a median's error, against a mean's standard deviation
+_WANDER_RATE = 1 / 200
+_WANDER_DEVIATIONS = 3.0
+_LONG = (0.05, 0.1, 0.2, 0.4, 0.8)  # how far above the level a sample is called long
+_LONG_PRIOR = 0.02  # share of long samples
+_LONG_CHANCE = 1e-7  # that as many of a window are long
+
+
+class Reference:
+    """The healthy level, and the noise around it.
+
+    Noise is measured against a level that follows quickly, so that a drift does not pass for noise.
+    """
+
+    def __init__(self, level: float, noise: float, samples: int, *, correlation: float = _CORRELATION_PRIOR) -> None:
+        self.level = level
+        self.noise = noise
+        self.samples = samples
+        self._local_level = level
+        self._correlation = correlation
+        self._last_deviation = 0.0
+        self._wander = 0.0
+        self._long = [_LONG_PRIOR] * len(_LONG)
+
+    @classmethod
+    def of(cls, levels: Floats) -> Reference:
+        """From the first samples, [n]: the median; the mean deviation but the farthest, mixed with what is usual."""
+        level = float(np.median(levels))
+        deviations = np.sort(np.abs(levels - level))[:-1]
+        count = levels.shape[0]
+        spread = _TO_DEVIATION * float(deviations.mean())
+        noise = math.sqrt((count * spread**2 + _NOISE_PRIOR_SAMPLES * _NOISE_PRIOR**2) / (count + _NOISE_PRIOR_SAMPLES))
+        return cls(level, noise, count)
+
+    def learn(self, level: float) -> None:
+        """Follow one healthy sample; an outlier counts as a bounded deviation."""
+        self.samples += 1
+        share = 1 / self.samples
+        noise = max(self.noise, NOISE_FLOOR)
+        bound = _OUTLIER_DEVIATIONS * noise
+        excess = level - self.level
+        self.level += _bounded(excess, bound) * max(_SLOW_RATE, share)
+        deviation = _bounded(level - self._local_level, bound)
+        self._local_level += deviation * _LOCAL_RATE
+        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * max(_NOISE_RATE, share)
+        inherited = _bounded(deviation * self._last_deviation / noise**2, 1.0)
+        self._correlation += (inherited - self._correlation) * max(_CORRELATION_RATE, share)
+        self._last_deviation = deviation
+        self._wander += (abs(self._local_level - self.level) - self._wander) * max(_WANDER_RATE, share)
+        rate = max(_SLOW_RATE, share)
+        self._long = [one + ((excess > above) - one) * rate for one, above in zip(self._long, _LONG, strict=True)]
+
+    def exceeds_noise(self, rise: float, samples: int) -> bool:
+        """Whether a median of ``samples`` that differs by ``rise`` is more than noise.
+
+        The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
+        more slowly.
+        """
+        if rise < _WANDER_DEVIATIONS * _TO_DEVIATION * self._wander:
+            return False
+        correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
+        lasting = (1 + correlation) / (1 - correlation)
+        variance = lasting * (1 / samples + 1 / self.samples)
+        return rise >= DEVIATIONS * _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(variance)
+
+    def are_long_by_chance(self, levels: Floats, rise: float) -> bool:
+        """Whether as many of the samples ([n], ascending) as exceed half the rise could be single long ones."""
+        at = max((place for place, above in enumerate(_LONG) if above <= rise / 2), default=0)
+        long = levels.shape[0] - int(levels.searchsorted(self.level + _LONG[at], side="right"))
+        return _tail(levels.shape[0], long, round(self._long[at], 3)) > _LONG_CHANCE
+
+
+def _bounded(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tail(trials: int, least: int, share: float) -> float:
+    """P(binomial(trials, share) ≥ least)."""
+    share = min(max(share, 0.001), 0.999)
+    return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))
