@@ -56,7 +56,7 @@ def _lasting(rng: Generator, count: int) -> Times:
 
 def _drift(rng: Generator, count: int) -> Times:
     phase = rng.uniform(0, 2 * np.pi)
-    noise(rng, count, 0.02) * (1 + 0.05 * np.sin(phase + 2 * np.pi * np.arange(count) / max(count, 1000)))
+    return noise(rng, count, 0.02) * (1 + 0.05 * np.sin(phase + 2 * np.pi * np.arange(count) / max(count, 1000)))
 
 
 def _spikes(factor: float) -> Callable[[Generator, int], Times]:

@@ -32,12 +32,12 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
 LONGEST_RUN = 4096  # longer runs count as this one, and forget what is older
 _MASS, _MEAN, _RATE, _LOG_RATE = range(4)  # rows of the state, one column a run length
-_NORM, _SHAPE, _GAIN, _GROWTH = range(4)  # rows of the table, one column a run length
+_NORM, _SHAPE, _EXPONENT, _GAIN, _GROWTH = range(5)  # rows of the table, one column a run length
 
 
 @functools.lru_cache(maxsize=8)
 def _table(prior: Prior, lengths: int) -> Floats:
-    """What depends on the run length alone: [4, ``lengths``]; shared by all that have the same prior.
+    """What depends on the run length alone: [5, ``lengths``]; shared by all that have the same prior.
 
     ``norm`` is the logarithm of the Student-t's factor without its rate, ``gain`` the share of a deviation by which the
     mean follows, ``growth`` the share of a deviation's square that the rate takes up.
@@ -45,14 +45,8 @@ def _table(prior: Prior, lengths: int) -> Floats:
     weights = prior.weight + np.arange(lengths)
     shapes = prior.shape + 0.5 * np.arange(lengths)
     norms = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in shapes.tolist()])
-    table: Floats = np.stack(
-        (
-            norms + 0.5 * np.log(weights / (weights + 1.0)),
-            shapes,
-            1.0 / (weights + 1.0),
-            0.5 * weights / (weights + 1.0),
-        )
-    )
+    norms += 0.5 * np.log(weights / (weights + 1.0))
+    table: Floats = np.stack((norms, shapes, shapes + 0.5, 1.0 / (weights + 1.0), 0.5 * weights / (weights + 1.0)))
     return table
 
 
@@ -92,7 +86,9 @@ class RunLengthPosterior:
 
     def short(self, width: int) -> float:
         """P(r ≤ ``width``)."""
-        return float(self.masses[: int(self.lengths.searchsorted(width, side="right"))].sum())
+        count = min(width + 1, self._count)  # ascending and distinct: no more can be as short
+        lengths, masses = self._lengths[:count].tolist(), self._state[_MASS, :count].tolist()
+        return math.fsum(mass for length, mass in zip(lengths, masses, strict=True) if length <= width)
 
     def update(self, sample: float) -> Floats:
         """Take one sample; returns its log predictive densities for the run lengths held before: [n].
@@ -101,7 +97,7 @@ class RunLengthPosterior:
         """
         count = self._count
         self._make_room(count)
-        norm, shape, gain, growth = self._table.take(self._lengths[:count], axis=1)
+        norm, shape, exponent, gain, growth = self._table.take(self._lengths[:count], axis=1)
         masses, means, rates, logs = self._state[:, :count]
         deviations = sample - means
         new_means = deviations * gain
@@ -110,9 +106,9 @@ class RunLengthPosterior:
         deviations *= growth
         deviations += rates
         new_logs = np.log(deviations)
-        density: Floats = shape * (logs - new_logs)
-        density -= 0.5 * new_logs
+        density: Floats = shape * logs
         density += norm
+        density -= exponent * new_logs
         density -= density[density.argmax()]
         likelihood = np.exp(density)
         state = self._state
