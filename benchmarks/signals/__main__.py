@@ -22,9 +22,10 @@ def main() -> None:
     options = parser.parse_args()
     quick: bool = options.quick
     print("## Healthy\n")
-    print(healthy_table(2 if quick else 20, HEALTHY_LENGTHS[:1] if quick else HEALTHY_LENGTHS), flush=True)
+    lengths = HEALTHY_LENGTHS[:1] if quick else HEALTHY_LENGTHS
+    print(healthy_table(2 if quick else 20, 2 if quick else 5, lengths), flush=True)
     print("## Sick\n")
-    print(sick_table(3 if quick else 100), flush=True)
+    print(sick_table(3 if quick else 100, 3 if quick else 20), flush=True)
     print("## Slow from the start\n")
     print(start_table(3 if quick else 20), flush=True)
     print("## Period\n")

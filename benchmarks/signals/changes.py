@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.signals.detectors import DETECTORS, Detector, Report
+from benchmarks.signals.detectors import PUBLISHED, Detector, Report, shipped
 from benchmarks.signals.markdown import table
 from benchmarks.signals.series import HEALTHY, HEALTHY_LENGTHS, SICK, Sick
 
@@ -75,26 +75,31 @@ def score(detector: Detector, name: str, seeds: int) -> Score:
     )
 
 
-def healthy_table(seeds: int, lengths: Iterable[int] = HEALTHY_LENGTHS) -> str:
-    """False reports in ``seeds`` series of each kind and length."""
+def healthy_table(seeds: int, seeds_of_published: int, lengths: Iterable[int] = HEALTHY_LENGTHS) -> str:
+    """False reports: the sum over ``seeds`` series for what is shipped, the mean a series for the others."""
     lengths = tuple(lengths)
     rows = []
     for name in HEALTHY:
-        counts = [
-            [false_reports(detector, name, length, seeds) for length in lengths] for detector in DETECTORS.values()
-        ]
-        rows.append([name, *(" / ".join(map(str, one)) for one in counts)])
-    head = f"False reports in {seeds} healthy series each, n = {' / '.join(map(str, lengths))}"
-    return table([head, *DETECTORS], rows)
+        counts = [str(false_reports(shipped, name, length, seeds)) for length in lengths]
+        row = [name, " / ".join(counts)]
+        for detector in PUBLISHED.values():
+            means = [
+                false_reports(detector, name, length, seeds_of_published) / seeds_of_published for length in lengths
+            ]
+            row.append(" / ".join(f"{mean:.1f}" for mean in means))
+        rows.append(row)
+    head = [f"False reports, n = {' / '.join(map(str, lengths))}", f"shipped, sum of {seeds} seeds"]
+    return table([*head, *(f"{name}, mean of {seeds_of_published}" for name in PUBLISHED)], rows)
 
 
-def sick_table(seeds: int) -> str:
+def sick_table(seeds: int, seeds_of_published: int) -> str:
     """Share found, onset error, delay, relief, false reports a series."""
     rows = []
     for name in SICK:
-        rows.append([name, *(_cell(score(detector, name, seeds)) for detector in DETECTORS.values())])
-    head = f"{seeds} seeds: found %, onset error, report after, relief %, false reports a series"
-    return table([head, *DETECTORS], rows)
+        others = [_cell(score(detector, name, seeds_of_published)) for detector in PUBLISHED.values()]
+        rows.append([name, _cell(score(shipped, name, seeds)), *others])
+    head = ["Found %, onset error, report after, relief %, false reports a series", f"shipped, {seeds} seeds"]
+    return table([*head, *(f"{name}, {seeds_of_published}" for name in PUBLISHED)], rows)
 
 
 def _cell(one: Score) -> str:

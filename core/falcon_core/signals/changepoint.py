@@ -227,11 +227,22 @@ class ChangeDetector:
         if len(self._newest) < _DROP_WINDOW or reference.level - level < self._verify:
             return False
         drop = reference.level - _median(self._newest.levels(_DROP_WINDOW))
-        if drop < self._verify or not reference.exceeds_noise(drop, _DROP_WINDOW):
+        if drop < self._verify:
+            return False
+        if not reference.exceeds_noise(drop, _DROP_WINDOW) and not self._is_lower(reference):
             return False
         self.reference = Reference.of(self._newest.levels(_DROP_WINDOW))
         self._forget()
         return True
+
+    def _is_lower(self, reference: Reference) -> bool:
+        """Whether samples in a row are lower, even if the reference is not sure of its noise (after a warm-up)."""
+        if len(self._newest) < _FEW_SAMPLES:
+            return False
+        levels = np.sort(self._newest.levels(_FEW_SAMPLES))
+        drop = reference.level - _quantile(levels, 0.5)
+        high = _quantile(levels, 1 - _LOW_QUANTILE)
+        return drop >= self._verify and high <= reference.level - self._verify / 2 and not reference.wanders(drop)
 
     def _forget(self) -> None:
         """Nothing before now counts for the next change."""

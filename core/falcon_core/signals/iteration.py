@@ -22,7 +22,9 @@ _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before 
 _FITTING_CALLS = 8  # after a call that differs, if it is to stop nothing
 _LOST_CALLS = 64  # after as many calls, and four cycles, without a fit another period may be found
 _STRETCH = 1024  # calls looked at in one go
+_NOISY_FROM = 96  # calls; before, few differences would pass for noise
 _NOISY_GROWTH = 0.25
+_SEARCH_LEAST = 4  # calls between two searches
 _SEARCH_GROWTH = 0.02  # the log grows by this share between two searches
 _STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
 _FIRST_REVIEW = 16  # cycles after which a period is reviewed; then at each doubling, and after interruptions
@@ -60,7 +62,7 @@ class CycleFollower:
         self._anchor = anchor
         self._period: Period | None = None
         self._next_search = 0
-        self._next_noisy = 0
+        self._next_noisy = _NOISY_FROM
         self._cycle: Ints = np.empty(0, dtype=np.int64)
         self._start = 0  # index of the present cycle's first call
         self._cursor = 0  # index of the next call to compare
@@ -120,7 +122,7 @@ class CycleFollower:
         log = self._log
         if log.end < self._next_search:
             return False
-        self._next_search = log.end + max(1, int((log.end - log.base) * _SEARCH_GROWTH))
+        self._next_search = log.end + max(_SEARCH_LEAST, int((log.end - log.base) * _SEARCH_GROWTH))
         return self._review(done)
 
     def _review(self, done: list[Iteration]) -> bool:

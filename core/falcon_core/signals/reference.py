@@ -85,12 +85,16 @@ class Reference:
         The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
         more slowly.
         """
-        if rise < _WANDER_DEVIATIONS * _TO_DEVIATION * self._wander:
+        if self.wanders(rise):
             return False
         correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
         lasting = (1 + correlation) / (1 - correlation)
         variance = lasting * (1 / samples + 1 / self.samples)
         return rise >= DEVIATIONS * _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(variance)
+
+    def wanders(self, rise: float) -> bool:
+        """Whether the level goes as far by itself."""
+        return rise < _WANDER_DEVIATIONS * _TO_DEVIATION * self._wander
 
     def are_long_by_chance(self, levels: Floats, rise: float) -> bool:
         """Whether as many of the samples ([n], ascending) as exceed half the rise could be single long ones."""
