@@ -61,7 +61,8 @@ def _drift(rng: Generator, count: int) -> Times:
 
 def _spikes(factor: float) -> Callable[[Generator, int], Times]:
     def series(rng: Generator, count: int) -> Times:
-        return noise(rng, count, 0.02) * np.where(rng.random(count) < 0.02, factor, 1.0)
+        times: Times = noise(rng, count, 0.02) * np.where(rng.random(count) < 0.02, factor, 1.0)
+        return times
 
     return series
 
@@ -69,7 +70,8 @@ def _spikes(factor: float) -> Callable[[Generator, int], Times]:
 def _every(interval: int, extra: float, width: int = 1) -> Callable[[Generator, int], Times]:
     def series(rng: Generator, count: int) -> Times:
         numbers = np.arange(count) + int(rng.integers(interval))
-        return noise(rng, count, 0.02) + np.where(numbers % interval < width, extra, 0.0)
+        times: Times = noise(rng, count, 0.02) + np.where(numbers % interval < width, extra, 0.0)
+        return times
 
     return series
 
@@ -77,16 +79,21 @@ def _every(interval: int, extra: float, width: int = 1) -> Callable[[Generator, 
 def _warm_up(rng: Generator, count: int) -> Times:
     """Compilation and caches: 30 iterations, from 3 × down to normal."""
     numbers = np.arange(count)
-    return noise(rng, count, 0.02) * (1 + np.where(numbers < 30, 2.0 * (1 - numbers / 30), 0.0))
+    times: Times = noise(rng, count, 0.02) * (1 + np.where(numbers < 30, 2.0 * (1 - numbers / 30), 0.0))
+    return times
 
 
 def _flat_warm_up(rng: Generator, count: int) -> Times:
-    return noise(rng, count, 0.02) * np.where(np.arange(count) < 30, 1.6, 1.0)
+    times: Times = noise(rng, count, 0.02) * np.where(np.arange(count) < 30, 1.6, 1.0)
+    return times
 
 
 def _collections(rng: Generator, count: int) -> Times:
     """Garbage collection: one iteration in 15 is 10 … 60 % longer."""
-    return noise(rng, count, 0.02) * (1 + np.where(rng.random(count) < 1 / 15, rng.uniform(0.1, 0.6, count), 0.0))
+    times: Times = noise(rng, count, 0.02) * (
+        1 + np.where(rng.random(count) < 1 / 15, rng.uniform(0.1, 0.6, count), 0.0)
+    )
+    return times
 
 
 HEALTHY: dict[str, Callable[[Generator, int], Times]] = {

@@ -87,8 +87,10 @@ class RunLengthPosterior:
     def short(self, width: int) -> float:
         """P(r ≤ ``width``)."""
         count = min(width + 1, self._count)  # ascending and distinct: no more can be as short
-        lengths, masses = self._lengths[:count].tolist(), self._state[_MASS, :count].tolist()
-        return math.fsum(mass for length, mass in zip(lengths, masses, strict=True) if length <= width)
+        total = 0.0
+        for length, mass in zip(self._lengths[:count].tolist(), self._state[_MASS, :count].tolist(), strict=True):
+            total += mass if length <= width else 0.0
+        return total
 
     def update(self, sample: float) -> Floats:
         """Take one sample; returns its log predictive densities for the run lengths held before: [n].

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.fft import fft, ifft
 
 from falcon_core.signals.calls import Flags, Floats, Ints
 
@@ -20,7 +21,7 @@ _LEAST_CYCLES = 8
 _LEAST_SAME = 0.8  # share of the calls that recur
 _LEAST_BREAKS = 24
 _LEAST_SUBSTITUTIONS = 0.75  # share of the breaks
-_CANDIDATES = 48
+_CANDIDATES = 24
 _ABOUT_BEST = 0.08
 _PROJECTIONS = 6
 _CHANCE = 1e-4  # that breaks without order look like those of a longer cycle
@@ -70,8 +71,8 @@ def _candidates(tokens: Ints) -> list[int]:
     recurrence: Floats = np.zeros(longest + 1)
     for _ in range(_PROJECTIONS):
         points = np.exp(2j * np.pi * rng.random(int(places.max()) + 1))[places]
-        spectrum = np.fft.fft(points, size)
-        recurrence += np.fft.ifft(spectrum * spectrum.conj()).real[: longest + 1]
+        spectrum = fft(points, size)
+        recurrence += ifft(spectrum * spectrum.conj()).real[: longest + 1]
     recurrence /= _PROJECTIONS * (count - np.arange(longest + 1))
     recurrence[:2] = -1.0
     best = np.argsort(recurrence)[-_CANDIDATES:]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.fft import irfft, rfft
 
 from falcon_core.signals.calls import Calls, Flags, Floats, Ints
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
@@ -206,8 +207,8 @@ def gap_period(gaps_ns: Ints) -> int | None:
     if power <= 0 or longest < 2:
         return plain
     size = 1 << (2 * count - 1).bit_length()
-    spectrum = np.fft.rfft(logs, size)
-    covariance = np.fft.irfft(spectrum * spectrum.conj(), size)[: longest + 1]
+    spectrum = rfft(logs, size)
+    covariance = irfft(spectrum * spectrum.conj(), size)[: longest + 1]
     lags = np.arange(longest + 1)
     recurrence = covariance * count / ((count - lags) * power)
     by_chance = _CHANCE_DEVIATIONS / np.sqrt(count - lags)
