@@ -141,7 +141,7 @@ class ChangeDetector:
         self._posterior.update((level - reference.level) / max(reference.noise, NOISE_FLOOR))
         if self._dropped(reference, level):
             return False
-        rise = self._step(reference) or self._drifted(reference, level)
+        rise = self._step(reference, level) or self._drifted(reference, level)
         if rise is not None:
             self._begin(reference, rise)
             return True
@@ -165,10 +165,10 @@ class ChangeDetector:
         while len(self._unlearned) > delay and self._candidate is None:
             reference.learn(self._unlearned.popleft())
 
-    def _step(self, reference: Reference) -> float | None:
+    def _step(self, reference: Reference, level: float) -> float | None:
         """The rise since a step that the posterior shows and the samples verify."""
         if self._candidate is None:
-            if self._posterior.short(SHORT_RUN) < CERTAINTY:
+            if level <= reference.level or self._posterior.short(SHORT_RUN) < CERTAINTY:
                 return None
             self._candidate, _ = self._newest.place(max(self._posterior.most_probable, 1))
         since = self._newest.since(self._candidate)

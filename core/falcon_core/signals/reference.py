@@ -31,6 +31,7 @@ _TO_DEVIATION = 1.25  # √(π/2): a mean absolute deviation, or a median's erro
 _WANDER_RATE = 1 / 200
 _WANDER_DEVIATIONS = 3.0
 _LONG = (0.05, 0.1, 0.2, 0.4, 0.8)  # how far above the level a sample is called long
+_LONG_BLOCK = 16  # samples after which the shares are brought up to date
 _LONG_PRIOR = 0.02  # share of long samples
 _LONG_CHANCE = 1e-7  # that as many of a window are long
 
@@ -49,7 +50,8 @@ class Reference:
         self._correlation = correlation
         self._last_deviation = 0.0
         self._wander = 0.0
-        self._long = [_LONG_PRIOR] * len(_LONG)
+        self._long_shares = [_LONG_PRIOR] * len(_LONG)
+        self._long = [0] * len(_LONG)  # in the present block
 
     @classmethod
     def of(cls, levels: Floats) -> Reference:
@@ -65,19 +67,31 @@ class Reference:
         """Follow one healthy sample; an outlier counts as a bounded deviation."""
         self.samples += 1
         share = 1 / self.samples
-        noise = max(self.noise, NOISE_FLOOR)
+        noise = self.noise if self.noise > NOISE_FLOOR else NOISE_FLOOR
         bound = _OUTLIER_DEVIATIONS * noise
         excess = level - self.level
-        self.level += _bounded(excess, bound) * max(_SLOW_RATE, share)
+        slow_rate = share if share > _SLOW_RATE else _SLOW_RATE
+        self.level += _bounded(excess, bound) * slow_rate
         deviation = _bounded(level - self._local_level, bound)
         self._local_level += deviation * _LOCAL_RATE
-        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * max(_NOISE_RATE, share)
-        inherited = _bounded(deviation * self._last_deviation / noise**2, 1.0)
-        self._correlation += (inherited - self._correlation) * max(_CORRELATION_RATE, share)
+        self.noise += (_TO_DEVIATION * abs(deviation) - self.noise) * (share if share > _NOISE_RATE else _NOISE_RATE)
+        inherited = _bounded(deviation * self._last_deviation / (noise * noise), 1.0)
+        rate = share if share > _CORRELATION_RATE else _CORRELATION_RATE
+        self._correlation += (inherited - self._correlation) * rate
         self._last_deviation = deviation
-        self._wander += (abs(self._local_level - self.level) - self._wander) * max(_WANDER_RATE, share)
-        rate = max(_SLOW_RATE, share)
-        self._long = [one + ((excess > above) - one) * rate for one, above in zip(self._long, _LONG, strict=True)]
+        rate = share if share > _WANDER_RATE else _WANDER_RATE
+        self._wander += (abs(self._local_level - self.level) - self._wander) * rate
+        if excess > _LONG[0]:
+            for place, above in enumerate(_LONG):
+                if excess > above:
+                    self._long[place] += 1
+        if self.samples % _LONG_BLOCK == 0:
+            rate = min(_LONG_BLOCK * slow_rate, 1.0)
+            self._long_shares = [
+                one + (number / _LONG_BLOCK - one) * rate
+                for one, number in zip(self._long_shares, self._long, strict=True)
+            ]
+            self._long = [0] * len(_LONG)
 
     def exceeds_noise(self, rise: float, samples: int) -> bool:
         """Whether a median of ``samples`` that differs by ``rise`` is more than noise.
@@ -100,11 +114,13 @@ class Reference:
         """Whether as many of the samples ([n], ascending) as exceed half the rise could be single long ones."""
         at = max((place for place, above in enumerate(_LONG) if above <= rise / 2), default=0)
         long = levels.shape[0] - int(levels.searchsorted(self.level + _LONG[at], side="right"))
-        return _tail(levels.shape[0], long, round(self._long[at], 3)) > _LONG_CHANCE
+        return _tail(levels.shape[0], long, round(self._long_shares[at], 3)) > _LONG_CHANCE
 
 
 def _bounded(value: float, bound: float) -> float:
-    return min(max(value, -bound), bound)
+    if value > bound:
+        return bound
+    return value if value > -bound else -bound
 
 
 @functools.lru_cache(maxsize=4096)
