@@ -57,6 +57,12 @@ def fsdp(layers: int) -> list[Kind]:
     return [*([gather] * layers), *([gather, scatter] * layers)]
 
 
+def micro_batches(number: int, layers: int, compute_ms: float) -> list[Kind]:
+    """Gradient accumulation: each micro-batch communicates; one call of the optimizer ends the iteration."""
+    gather, scatter = Kind(Op.ALL_GATHER, 1 << 20, compute_ms), Kind(Op.REDUCE_SCATTER, 1 << 20, compute_ms)
+    return [*([*[gather] * layers, *[gather, scatter] * layers] * number), Kind(Op.ALL_REDUCE, 4, 30.0)]
+
+
 def equal_buckets(buckets: int) -> list[Kind]:
     """One token only: a burst after one long computation."""
     return [Kind(Op.ALL_REDUCE, 1 << 20, 200.0 if index == 0 else 3.0) for index in range(buckets)]
@@ -74,8 +80,10 @@ JOBS: dict[str, Job] = {
     "40 calls, 5 % flipped": Job(distinct(40), flipped=0.05),
     "4 calls, 5 % flipped": Job(distinct(4), flipped=0.05),
     "FSDP, 40 layers, 1 % flipped": Job(fsdp(40), flipped=0.01),
-    "65 calls, evaluation every 20 cycles": Job(pipeline(32), evaluate_every=20),
-    "17 calls, evaluation every 10 cycles": Job(distinct(17), evaluate_every=10),
+    "65 calls, evaluation every 50 cycles": Job(pipeline(32), evaluate_every=50),
+    "17 calls, evaluation every 100 cycles": Job(distinct(17), evaluate_every=100),
+    "4 micro-batches of 0.1 s + optimizer (145)": Job(micro_batches(4, 12, 3.0)),
+    "16 micro-batches of 0.5 s + optimizer (193)": Job(micro_batches(16, 4, 40.0)),
     "120 calls after an irregular start of 200": Job(fsdp(40), start=200),
     "17 calls after an irregular start of 200": Job(distinct(17), start=200),
     "40 AG + 40 × (AG, RS), random cut": Job(fsdp(40), cut=True),

@@ -17,6 +17,7 @@ from falcon_core.signals.iteration import CycleFollower
 _ACF_SHARE = 0.95  # FALCON §4.2
 _BATCHES = 49  # calls a poll
 _CYCLES = 12
+_CYCLES_FLIPPED = 40
 _LEAST = 1_200  # calls of a stream
 
 
@@ -58,7 +59,8 @@ def autocorrelation(calls: Calls, true: int) -> Outcome:
 
 
 def _length(job: Job) -> int:
-    return job.start + max(_LEAST, _CYCLES * len(job.cycle))
+    cycles = max(_CYCLES_FLIPPED if job.flipped else _CYCLES, 4 * job.evaluate_every)
+    return job.start + max(_LEAST, cycles * len(job.cycle))
 
 
 def period_table(seeds: int) -> str:

@@ -41,7 +41,7 @@ def start_table(seeds: int) -> str:
     }
     rows = []
     for name, factor in cases.items():
-        onsets = levels = 0
+        onsets = levels = alone = 0
         for seed in range(seeds):
             earlier = _level(warm(rng_of("earlier", seed), _COUNT))
             times = warm(rng_of(name, seed), _COUNT) * factor
@@ -49,7 +49,8 @@ def start_table(seeds: int) -> str:
             onsets += bool(shipped(times))
             if now is not None and earlier is not None:
                 levels += slowdown_since_earlier(now, [earlier], verify_percent=Detection().verify_percent) is not None
-        rows.append([name, f"{onsets} of {seeds}", f"{levels} of {seeds}", "0 (nothing to compare with)"])
+                alone += slowdown_since_earlier(now, [], verify_percent=Detection().verify_percent) is not None
+        rows.append([name, f"{onsets} of {seeds}", f"{levels} of {seeds}", f"{alone} of {seeds}"])
     return table(
         [
             f"{_COUNT} iterations, 30 of them warm-up",

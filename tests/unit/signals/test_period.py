@@ -100,13 +100,24 @@ def test_an_irregular_start_delays_but_does_not_mislead(name: str) -> None:
 @pytest.mark.parametrize("name", ["17", "pipeline 65"])
 def test_an_evaluation_now_and_then_changes_nothing(name: str) -> None:
     script = Script(seed=4, jitter=0.05)
-    for _ in range(4):
-        script.cycle(CYCLES[name], times=10)
+    for iterations in (10, 14, 9, 12):
+        script.cycle(CYCLES[name], times=iterations)
         script.cycle([Call(Op.ALL_REDUCE, 8, 30 * MS)], times=5)
     script.cycle(CYCLES[name], times=4)
     said = _shown(script.calls)
     assert said[-1] == len(CYCLES[name])
     assert set(said) <= {None, len(CYCLES[name])}
+
+
+def test_micro_batches_are_no_iterations() -> None:
+    """Eight micro-batches of a second each, that communicate, then one call of the optimizer."""
+    gather, scatter = Call(Op.ALL_GATHER, 1 << 20, 80 * MS, 0), Call(Op.REDUCE_SCATTER, 1 << 20, 80 * MS, 0)
+    micro_batch = [*[gather] * 4, *[gather, scatter] * 4]
+    script = Script(seed=5, jitter=0.05)
+    script.cycle([*micro_batch * 8, Call(Op.ALL_REDUCE, 4, 30 * MS)], times=12)
+    said = _shown(script.calls)
+    assert said[-1] == 8 * len(micro_batch) + 1
+    assert set(said) <= {None, len(micro_batch), said[-1]}  # before the optimizer's first call nothing else is there
 
 
 @pytest.mark.parametrize(("name", "share"), [("40", 0.01), ("40", 0.05), ("4", 0.05), ("fsdp 36", 0.01)])
