@@ -10,8 +10,9 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
 - *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
 - *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
   probably be broken too, and the true period is longer. Except where the other calls are few between plausible
-  iterations: those are an evaluation or a checkpoint's barrier, and are extra. Up to 32 plausible cycles, always as
-  many, are taken for the micro-batches of an iteration.
+  iterations: those are an evaluation, a logged loss or a checkpoint's barrier, and are extra. (Micro-batches that
+  communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: they are
+  taken for iterations. The other mistake, ten iterations taken for one, would delay every report tenfold.)
 - *One token only.* Equal tokens tell nothing; the gaps between them may: several equal gradient buckets come in
   a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
   long gaps make up a good part of the time; otherwise each call is an iteration.
@@ -36,7 +37,6 @@ EVIDENCE_NS = 1_000_000_000
 EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
 _NEWEST_CYCLES = 32  # whose calls tell whether a cycle is plausible
 _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
-_MOST_PARTS = 32  # micro-batches of an iteration; evaluations and checkpoints have more iterations between them
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
 _GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
 _CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
@@ -155,9 +155,6 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     ]
     if not earlier:
         return False
-    *_, (begin, end) = earlier
-    if len(earlier) > 1 and end - begin == earlier[-2][1] - earlier[-2][0] and run <= end - begin < _MOST_PARTS * lag:
-        return True
     within = sum(end - begin + lag for begin, end in earlier) + run + lag
     extra = tokens.shape[0] - (earlier[0][0] - lag) - within
     return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
@@ -165,8 +162,6 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
 
 def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
     """Whether a cycle is mostly one of ``shorter`` calls that is an iteration itself, and a few extra calls."""
-    if lag <= (_MOST_PARTS + 1) * shorter:
-        return False
     calls = run.cut(len(run) - REPETITIONS * lag, len(run))
     begins, ends = _runs(calls.tokens, shorter)
     within = int((ends - begins + shorter).sum())
