@@ -246,7 +246,11 @@ class CycleFollower:
         if found is None:
             self._resume_from = max(begin, log.end - width + 1)
             return False
-        self._interrupted(done, begin + found.place + (lag - found.position) % lag)
+        next_start = begin + found.place + (lag - found.position) % lag
+        if next_start <= self._start:  # no new cycle: the first call of this one differs, and it goes on
+            self._cursor, self._broken = max(self._cursor, next_start) + 1, None
+        else:
+            self._interrupted(done, next_start)
         return True
 
     def _interrupted(self, done: list[Iteration], next_start: int) -> None:

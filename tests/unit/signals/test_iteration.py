@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,3 +106,27 @@ def test_an_alignment_in_spite_of_single_calls_that_differ() -> None:
     tokens[[3, 17, 30]] = 9
     assert usual_alignment(tokens, cycle) == Alignment(0, 5)
     assert usual_alignment(np.full(40, 9), cycle) is None
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.floats(0.0, 0.3),
+    st.floats(0.0, 0.05),
+    st.integers(0, 1000),
+    st.integers(1, 200),
+)
+def test_any_stream_is_cut_into_iterations_in_order(
+    sizes: list[int], flipped: float, inserted: float, seed: int, batch: int
+) -> None:
+    script = Script(seed=seed, jitter=0.05)
+    for at in range(900):
+        size = sizes[at % len(sizes)] if script.rng.random() >= flipped else int(script.rng.integers(0, 6))
+        script.call(Call(Op.ALL_REDUCE, size, 40 * MS))
+        if script.rng.random() < inserted:
+            script.cycle([Call(Op.ALL_GATHER, 8, 30 * MS)], times=int(script.rng.integers(1, 30)))
+    done = _followed(script.calls, batch)
+    assert [one.number for one in done] == list(range(done[0].number, done[0].number + len(done))) if done else True
+    assert all(one.start_ns < one.end_ns for one in done)
+    assert all(one.end_ns <= other.start_ns for one, other in itertools.pairwise(done))
+    assert all(len(one.calls) == len(done[0].calls) for one in done if not one.interrupted)

@@ -110,7 +110,7 @@ def test_an_evaluation_now_and_then_changes_nothing(name: str) -> None:
 
 
 def test_a_logged_loss_every_ten_iterations_makes_them_no_micro_batches() -> None:
-    """What comes regularly between plausible iterations is extra, too: ten taken for one are reported ten times later."""
+    """What comes regularly between plausible iterations is extra, too: ten taken for one would be reported late."""
     script = Script(seed=5, jitter=0.05)
     for _ in range(12):
         script.cycle(CYCLES["ddp 6"], times=10)
