@@ -52,8 +52,8 @@ def many_then_two(buckets: int) -> list[Kind]:
     ]
 
 
-def fsdp(layers: int) -> list[Kind]:
-    gather, scatter = Kind(Op.ALL_GATHER, 1 << 20, 2.0), Kind(Op.REDUCE_SCATTER, 1 << 20, 3.0)
+def fsdp(layers: int, compute_ms: float = 2.0) -> list[Kind]:
+    gather, scatter = Kind(Op.ALL_GATHER, 1 << 20, compute_ms), Kind(Op.REDUCE_SCATTER, 1 << 20, 1.5 * compute_ms)
     return [*([gather] * layers), *([gather, scatter] * layers)]
 
 
@@ -73,6 +73,7 @@ JOBS: dict[str, Job] = {
     "32 × (send, recv) + all-reduce (65)": Job(pipeline(32)),
     "96 all-reduces + 2 (98)": Job(many_then_two(96)),
     "40 AG + 40 × (AG, RS) (120)": Job(fsdp(40)),
+    "40 AG + 40 × (AG, RS), slow layers (80 ms)": Job(fsdp(40, 80.0)),
     "FSDP, 12 layers (36)": Job(fsdp(12)),
     "all-reduce only, 1 a cycle": Job(equal_buckets(1)),
     "all-reduce only, 5 equal buckets": Job(equal_buckets(5)),

@@ -164,10 +164,15 @@ def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
     """Whether a cycle is mostly one of ``shorter`` calls that is an iteration itself, and a few extra calls."""
     calls = run.cut(len(run) - REPETITIONS * lag, len(run))
     begins, ends = _runs(calls.tokens, shorter)
-    within = int((ends - begins + shorter).sum())
-    if within < (1 - _EXTRA_SHARE) * len(calls):
-        return False
     longest = int((ends - begins).argmax())
+    cycle = np.sort(calls.tokens[ends[longest] - shorter : ends[longest]])
+    alike = [
+        (int(begin), int(end))
+        for begin, end in zip(begins, ends, strict=True)
+        if end - begin >= shorter and np.array_equal(np.sort(calls.tokens[end - shorter : end]), cycle)
+    ]
+    if sum(end - begin + shorter for begin, end in alike) < (1 - _EXTRA_SHARE) * len(calls):
+        return False
     return _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter)
 
 
