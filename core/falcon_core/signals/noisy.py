@@ -10,6 +10,7 @@ breaks were seen that a longer cycle would have shown itself, and when they are 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.fft import fft, ifft
@@ -21,6 +22,7 @@ _LEAST_CYCLES = 8
 _LEAST_SAME = 0.8  # share of the calls that recur
 _LEAST_BREAKS = 24
 _LEAST_SUBSTITUTIONS = 0.75  # share of the breaks
+_LEAST_OF_ONE_KIND = 0.9
 _CANDIDATES = 24
 _ABOUT_BEST = 0.08
 _PROJECTIONS = 6
@@ -29,25 +31,30 @@ _DEVIATIONS = 3.0  # by which a lag must recur better than one that it is a mult
 _SEED = 20_070
 
 
-def noisy_lag(tokens: Ints) -> int | None:
-    """The smallest lag whose breaks are without order; None where there is none, or too little to tell."""
+def noisy_lag(tokens: Ints, is_iteration: Callable[[int], bool]) -> int | None:
+    """The smallest lag whose breaks are without order; None where there is none, or too little to tell.
+
+    Where a lag could be an iteration's, and its cycles are all of one kind, what breaks them regularly is extra.
+    """
     tokens = tokens[-_NEWEST:]
     count = tokens.shape[0]
     if count < _LEAST_BREAKS + _LEAST_CYCLES:
         return None
     shares = {lag: 1.0 - float(_same(tokens, lag).mean()) for lag in _candidates(tokens)}
     lags = [lag for lag, share in shares.items() if share <= 1 - _LEAST_SAME]
+    differing = min(shares.values(), default=0.0) / 2  # a call that differs breaks twice
     for lag in lags:
-        breaks = ~_same(tokens, lag)
-        if _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
-            continue
-        if any(_has_order(breaks, longer) for longer in lags if longer > lag):
-            continue
+        if not (is_iteration(lag) and _are_of_one_kind(tokens, lag, differing)):
+            breaks = ~_same(tokens, lag)
+            if _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
+                continue
+            if any(_has_order(breaks, longer) for longer in lags if longer > lag):
+                continue
         by_chance = _DEVIATIONS * math.sqrt(max(shares[lag], 1 / count) / count)
         as_good = any(
             lag % shorter == 0 and shares[shorter] <= shares[lag] + by_chance for shorter in lags if shorter < lag
         )
-        return None if as_good or int(breaks.sum()) < _LEAST_BREAKS else lag
+        return None if as_good or int((~_same(tokens, lag)).sum()) < _LEAST_BREAKS else lag
     return None
 
 
@@ -88,6 +95,14 @@ def _substituted(tokens: Ints, lag: int) -> float:
     alone = left & right & (before == after)
     breaks = (int(left.sum()) + int(right.sum())) / 2
     return 2 * int(alone.sum()) / breaks if breaks else 0.0
+
+
+def _are_of_one_kind(tokens: Ints, lag: int, differing: float) -> bool:
+    """Whether as many stretches of ``lag`` calls hold the same tokens as single calls that differ let be."""
+    names = np.random.default_rng(_SEED).integers(1, 1 << 40, int(tokens.max()) + 1)
+    sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(names[tokens])))
+    _, counts = np.unique(sums[lag:] - sums[:-lag], return_counts=True)
+    return bool(counts.max() >= _LEAST_OF_ONE_KIND * (1 - differing) ** lag * (tokens.shape[0] - lag + 1))
 
 
 def _has_order(breaks: Flags, longer: int) -> bool:

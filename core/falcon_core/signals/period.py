@@ -92,7 +92,7 @@ def _exact(calls: Calls) -> Period | None:
 
 def _noisy(calls: Calls) -> Period | None:
     """The period of calls of which single ones differ from cycle to cycle."""
-    lag = noisy_lag(calls.tokens)
+    lag = noisy_lag(calls.tokens, lambda lag: _plausible(calls, lag))
     if lag is None:
         return None
     first = repeats_from(calls.tokens, lag)
