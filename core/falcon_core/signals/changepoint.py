@@ -150,7 +150,10 @@ class ChangeDetector:
 
     def _rise(self, reference: Reference, count: int) -> float | None:
         """How far the newest ``count`` samples lie above the reference; None where that is noise or too little."""
-        levels = np.sort(self._newest.levels(count))
+        newest = self._newest.levels(count)
+        if np.count_nonzero(newest >= reference.level + self._verify) < newest.shape[0] // 2:
+            return None  # the usual case; the median cannot lie higher
+        levels = np.sort(newest)
         rise = _quantile(levels, 0.5) - reference.level
         if rise < self._verify or not reference.exceeds_noise(rise, count):
             return None
