@@ -41,6 +41,7 @@ _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
 _GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
 _CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
 _GAP_BEST_SHARE = 0.9  # the smallest lag whose autocorrelation reaches this share of the best one
+_GAP_PART_SHARE = 0.75  # the same for a third of that lag or less: a disturbance that comes back every so many cycles
 _FEW_GAPS = 48
 _UNEVEN_GAPS = 2.5  # ratio of the 90th to the 10th percentile
 _LONG_GAP = 1.5  # a gap that stands out, against the shortest
@@ -224,6 +225,8 @@ def gap_period(gaps_ns: Ints) -> int | None:
     if best == 0.0:
         return plain
     lag = 2 + int(np.argmax(recurrence[2:] >= _GAP_BEST_SHARE * best))
+    parts = [part for part in range(2, lag // REPETITIONS + 1) if lag % part == 0]
+    lag = next((part for part in parts if recurrence[part] >= _GAP_PART_SHARE * best), lag)
     return lag if _computes_in_long_gaps(gaps_ns, lag) else plain
 
 

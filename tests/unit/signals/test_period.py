@@ -109,6 +109,17 @@ def test_an_evaluation_now_and_then_changes_nothing(name: str) -> None:
     assert set(said) <= {None, len(CYCLES[name])}
 
 
+@pytest.mark.parametrize("every", [5, 6, 14, 26])
+def test_a_stall_that_comes_back_makes_its_cycles_no_iteration(every: int) -> None:
+    """Equal calls alone: the gaps recur best at the stalls' distance, and well enough at the cycle's."""
+    script = Script(jitter=0.3, seed=every)
+    for cycle in range(200):
+        script.cycle(ddp(2, 60 * MS, equal=True), slowdown=3.0 if cycle % every == 0 else 1.0)
+    found = find_period(script.calls)
+    assert found is not None
+    assert found.calls == 2
+
+
 def test_a_logged_loss_every_ten_iterations_makes_them_no_micro_batches() -> None:
     """What comes regularly between plausible iterations is extra, too: ten taken for one would be reported late."""
     script = Script(seed=5, jitter=0.05)
