@@ -114,6 +114,8 @@ class Engine:
                 self._without_falcon()
             elif (changed or not self._quiet) and not self._struck:
                 self._look()
+            elif self.agents is not None and self._quiet:
+                self.agents.read_sentinels()
             self._struck = False
             run = self.scenario.run
             self._progress(
@@ -298,8 +300,6 @@ class Engine:
                     self.agents.read_all()
             elif slow is not None:
                 self.agents.read_suspects()
-            elif self.state.stop is None:
-                self.agents.read_sentinels()
         started = self._generation == cluster.generation
         obs = cluster.observe(
             self.now, self.agents if started else None, self.counts, self._made if started or not cluster.running else 0
