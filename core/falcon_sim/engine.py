@@ -285,7 +285,8 @@ class Engine:
         if cluster.running and cluster.broken and not math.isfinite(self._noticed_at):
             self._noticed_at = self.now + policy.unwatched_notice_seconds
             cluster.wake(self._noticed_at)
-        if self.now >= self._noticed_at:
+        again = not cluster.running and cluster.lost_a_node  # one more, while the job was being started
+        if self.now >= self._noticed_at or again:
             self._noticed_at = math.inf
             repair = policy.unwatched_repair_seconds if cluster.lost_a_node else 0.0
             self.timeline.note(self.now, "action", "started again from outside")
