@@ -114,6 +114,8 @@ class Engine:
                 self._without_falcon()
             elif (changed or not self._quiet) and not self._struck:
                 self._look()
+            elif self.agents is not None and self._quiet:
+                self.agents.read_sentinels()
             self._struck = False
             run = self.scenario.run
             self._progress(
@@ -283,7 +285,8 @@ class Engine:
         if cluster.running and cluster.broken and not math.isfinite(self._noticed_at):
             self._noticed_at = self.now + policy.unwatched_notice_seconds
             cluster.wake(self._noticed_at)
-        if self.now >= self._noticed_at:
+        again = not cluster.running and cluster.lost_a_node  # one more, while the job was being started
+        if self.now >= self._noticed_at or again:
             self._noticed_at = math.inf
             repair = policy.unwatched_repair_seconds if cluster.lost_a_node else 0.0
             self.timeline.note(self.now, "action", "started again from outside")
@@ -298,8 +301,6 @@ class Engine:
                     self.agents.read_all()
             elif slow is not None:
                 self.agents.read_suspects()
-            elif self.state.stop is None:
-                self.agents.read_sentinels()
         started = self._generation == cluster.generation
         obs = cluster.observe(
             self.now, self.agents if started else None, self.counts, self._made if started or not cluster.running else 0

@@ -107,3 +107,15 @@ def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> N
     assert _told(jumped, "closed") == _told(played, "closed") == ["slowdown job-1: Helped"]
     a_checkpoint = 50 * played.healthy_seconds  # more or less of it is redone, by where the restart falls
     assert jumped.now == pytest.approx(played.now, abs=a_checkpoint + 20)
+
+
+def test_without_falcon_a_node_that_dies_during_the_restart_is_replaced_too() -> None:
+    stops = [{"at_seconds": at, "severity": "SEV1", "node": node} for at, node in ((150, 2), (1300, 1))]
+    engine = _run(
+        160,
+        faults={"stop": stops},
+        cluster={"spares": 2},
+        mitigation={"falcon": "None", "unwatched_notice_seconds": 1000, "unwatched_restart_seconds": 500},
+    )
+    assert sorted(engine.machines.roles) == [0, 3, 4, 5]
+    assert engine.timeline.useful == 160
