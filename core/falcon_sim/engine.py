@@ -331,7 +331,8 @@ class Engine:
         elif strategy is not None and slow is not None and slow.culprit is not None:
             if self._share(strategy.overhead_seconds):
                 self._applied.add(rungs.S2)
-        elif self.counts != self.model.even and self._made >= self._replan_at:
+        elif (self.counts != self.model.even or rungs.S2 in self._applied) and self._made >= self._replan_at:
+            # a second cause joins an open incident, and a fault that is over leaves a plan behind
             overhead = next((one.overhead_seconds for one in self._rungs if one.name == rungs.S2), 0.0)
             self._share(overhead)
         elif strategy is not None and len(self._rungs) > 1 and slow is not None and slow.phase == "Detected":
