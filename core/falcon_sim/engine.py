@@ -316,8 +316,10 @@ class Engine:
             policy = self.scenario.mitigation
             self.state = RecoveryState(healthy_ns=self.state.healthy_ns, overheads=self.state.overheads)
             cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
-        elif self.agents is not None and self._training and not actions:
-            self._climb(obs)
+        elif started and self.agents is not None and self._training and not actions:
+            slow = self.state.slow
+            if slow is None or slow.phase in ("Detected", "Located"):  # not while a replacement is under way
+                self._climb(obs)
 
     def _climb(self, obs: Observation) -> None:
         """S2 and S3, where they are due; and S2's plan anew when the measured speeds have changed."""
