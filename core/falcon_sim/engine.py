@@ -316,8 +316,10 @@ class Engine:
             policy = self.scenario.mitigation
             self.state = RecoveryState(healthy_ns=self.state.healthy_ns, overheads=self.state.overheads)
             cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
-        elif self.agents is not None and self._training and not actions:
-            self._climb(obs)
+        elif started and self.agents is not None and self._training and not actions:
+            slow = self.state.slow
+            if slow is None or slow.phase in ("Detected", "Located"):  # not while a replacement is under way
+                self._climb(obs)
 
     def _climb(self, obs: Observation) -> None:
         """S2 and S3, where they are due; and S2's plan anew when the measured speeds have changed."""
@@ -329,11 +331,12 @@ class Engine:
             self._applied.add(rungs.S3)
             self._swap(obs, strategy)
         elif strategy is not None and slow is not None and slow.culprit is not None:
-            self._applied.add(rungs.S2)
-            self._share(obs, strategy.overhead_seconds)
-        elif self.counts != self.model.even and self._made >= self._replan_at:
+            if self._share(strategy.overhead_seconds):
+                self._applied.add(rungs.S2)
+        elif (self.counts != self.model.even or rungs.S2 in self._applied) and self._made >= self._replan_at:
+            # a second cause joins an open incident, and a fault that is over leaves a plan behind
             overhead = next((one.overhead_seconds for one in self._rungs if one.name == rungs.S2), 0.0)
-            self._share(obs, overhead)
+            self._share(overhead)
         elif strategy is not None and len(self._rungs) > 1 and slow is not None and slow.phase == "Detected":
             # nobody computes slowly, so S2 has nothing to share: the next rung
             rest = [one for one in self._rungs if one.name != rungs.S2]
@@ -342,7 +345,8 @@ class Engine:
                 self._applied.add(other.name)
                 self._swap(obs, other)
 
-    def _share(self, obs: Observation, overhead_seconds: float) -> None:
+    def _share(self, overhead_seconds: float) -> bool:
+        """S2; False where not enough is measured yet, so that it has to be tried again."""
         agents = self.agents
         assert agents is not None
         agents.read_suspects()
@@ -351,11 +355,14 @@ class Engine:
         plan = rungs.shares(self.model, rungs.compute_times(obs, width), self.counts)
         # reading all rings for it is dear where only the sentinels' are open
         self._replan_at = self._made + (_REPLAN_UNREAD if self.scenario.detection.sentinels else 2 * width)
-        if plan is None or plan.kept or plan.counts == self.counts:
-            return
+        if plan is None:
+            return False
+        if plan.kept or plan.counts == self.counts:
+            return True
         self._pause(overhead_seconds, f"micro-batches shared anew: {_counts(plan.counts)}")
         agents.share_anew(self.counts, plan.counts)
         self.counts = plan.counts
+        return True
 
     def _swap(self, obs: Observation, strategy: ski_rental.Candidate) -> None:
         agents, model = self.agents, self.model
