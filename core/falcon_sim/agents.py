@@ -95,7 +95,7 @@ class Agents:
         for rank, reader in self._readers.items():
             track = reader.chain.track() if rank % tensor == 0 else None
             if track is not None:
-                waits.append((track.excess_ns.get(TENSOR, 0.0), rank))
+                waits.append((sum(track.excess_ns.get(TENSOR, ())), rank))
         for _, first in sorted(waits, reverse=True)[:2]:
             self._read_those(range(first, first + tensor))
 

@@ -101,7 +101,8 @@ class RankChain:
         self._healthy_compute: Reference | None = None
         self._first_compute: list[int] = []
         if memory is not None:
-            self._detector.slowdown = memory.slowdown
+            if memory.anchor is not None:  # without it iterations are numbered anew, and its first one means nothing
+                self._detector.slowdown = memory.slowdown
             if memory.healthy_compute_ns:
                 level = math.log(memory.healthy_compute_ns)
                 self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
