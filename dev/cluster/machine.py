@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from dev.cluster.layout import (
     POD_SUBNET,
     RUN,
     SERVICE_SUBNET,
+    STATE,
 )
-from dev.cluster.process import ClusterError, run, write_whole
+from dev.cluster.process import ClusterError, Processes, locked, run, write_whole
 
 _OWNER = RUN / "cache"  # which cache's cluster runs here: addresses and names are one set a machine
 _PORTS = (
@@ -49,14 +51,19 @@ def check() -> None:
 
 
 def check_owner() -> None:
-    """Refuse to touch the cluster of another cache.
+    """Leave alone the running cluster of another cache; remove what a dead one left.
 
     Raises:
-        ClusterError: there is one; says how to stop it.
+        ClusterError: one runs, or a command of it is under way; says how to stop it.
     """
-    owner = _OWNER.read_text() if _OWNER.exists() else str(CACHE)
-    if owner != str(CACHE) and Path(owner).exists():
+    owner = Path(_OWNER.read_text()) if _OWNER.exists() else CACHE
+    if owner == CACHE or not owner.exists():
+        return
+    state = owner / "cluster" / STATE.name
+    if locked(owner) or Processes(state).any_alive():
         raise ClusterError(f"the cluster of another cache runs here: FALCON_CACHE={owner} make cluster-down stops it")
+    print(f"cluster: removing what the dead cluster of {owner} left", flush=True)
+    run("env", f"FALCON_CACHE={owner}", sys.executable, "-m", "dev.cluster", "down")
 
 
 def claim() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from dev.cluster.layout import BIN, CACHE, CLUSTER, LOGS, STATE
 
+_LOCK = "cluster.lock"
+
 
 class ClusterError(RuntimeError):
     """Something is wrong with the cluster or the machine; the message says what and what to do."""
@@ -51,6 +53,9 @@ class Processes:
     def alive(self, name: str) -> bool:
         pid, born = self._known.get(name, (0, 0))
         return pid > 0 and _born(pid) == born
+
+    def any_alive(self) -> bool:
+        return any(self.alive(name) for name in self._known)
 
     def stop(self, names: Sequence[str], signal_number: int = signal.SIGTERM, grace_seconds: float = 5) -> None:
         """End processes together: the signal, the grace, then SIGKILL; forget them."""
@@ -159,11 +164,21 @@ def write_whole(path: Path, text: str) -> None:
     fresh.rename(path)
 
 
+def locked(cache: Path) -> bool:
+    """Whether a cluster command of a cache is under way."""
+    with (cache / _LOCK).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
     """One command at a time changes the cluster of this cache; a second one waits and says so."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "cluster.lock").open("a+") as lock:  # the kernel drops the lock with its holder, however that ends
+    with (CACHE / _LOCK).open("a+") as lock:  # the kernel drops the lock with its holder, however that ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

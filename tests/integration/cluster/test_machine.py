@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from dev.cluster import machine, packages
 from dev.cluster.layout import nodes
-from dev.cluster.process import ClusterError
+from dev.cluster.process import ClusterError, Processes
 
 OURS = ("10.250.0.0/24", "10.251.0.0/16")
 
@@ -44,15 +45,44 @@ def test_without_root_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         machine.check()
 
 
-def test_the_cluster_of_another_cache_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_cluster_of_another_cache_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = _other_cache(tmp_path, monkeypatch)
+    processes = Processes(theirs / "cluster" / "state.json")
+    processes.start("sleep", ["sleep", "60"])
+    try:
+        with pytest.raises(ClusterError, match=f"FALCON_CACHE={theirs} make cluster-down"):
+            machine.check_owner()
+    finally:
+        processes.stop(["sleep"])
+
+
+def test_a_command_of_another_cache_is_not_disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = _other_cache(tmp_path, monkeypatch)
+    with (theirs / "cluster.lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ClusterError, match="another cache"):
+            machine.check_owner()
+
+
+def test_what_a_dead_cluster_of_another_cache_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = _other_cache(tmp_path, monkeypatch)
+    commands: list[tuple[str | Path, ...]] = []
+    monkeypatch.setattr(machine, "run", lambda *command: commands.append(command))
+    machine.check_owner()
+    assert [command[1] for command in commands] == [f"FALCON_CACHE={theirs}"]
+    assert commands[0][-1] == "down"
+
+
+def _other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that claimed the machine; this process then belongs to another one."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     monkeypatch.setattr(machine, "_OWNER", tmp_path / "run" / "cache")
-    monkeypatch.setattr(machine, "CACHE", tmp_path / "theirs")
-    (tmp_path / "theirs").mkdir()
+    monkeypatch.setattr(machine, "CACHE", theirs)
+    theirs.mkdir()
     machine.claim()
     machine.check_owner()
-    monkeypatch.setattr(machine, "CACHE", tmp_path / "ours")
-    with pytest.raises(ClusterError, match=f"FALCON_CACHE={tmp_path}/theirs make cluster-down"):
-        machine.check_owner()
+    monkeypatch.setattr(machine, "CACHE", ours)
+    return theirs
 
 
 def test_every_node_has_addresses_and_names_of_its_own() -> None:

@@ -97,6 +97,12 @@ def test_sentinels_find_the_same_culprit_as_all_rings() -> None:
     assert "2 of 8 rings all the time" in table(report(engine))
 
 
+def test_suspects_of_a_tensor_parallel_job_are_read_by_their_groups() -> None:
+    job = {**JOB, "parallelism": {"data": 2, "pipeline": 2, "tensor": 4}, "procs_per_node": 4, "tensor_seconds": 0.01}
+    engine = _run(faults={"slow": [{**STRAGGLER, "proc": 2}]}, job=job, detection={"sentinels": 2})
+    assert any("rank 6 computes" in text for text in _told(engine, "action")), engine.timeline.notes
+
+
 def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> None:
     late = {"slow": [{**STRAGGLER, "at_seconds": 1200}]}
     played, jumped = (_run(900, faults=late, fast_forward=fast) for fast in (False, True))

@@ -1,0 +1,97 @@
+"""Iteration times as Falcon tells them beside the script's own clock: ``python -m benchmarks.shim.iterations``.
+
+Two ranks on Gloo under the shim, one job of each kind; their rings go through the agent's own chain. For the stretch of
+iterations that both clocks saw, the mean durations are compared; the aim is 0.2 %.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from falcon_agent.ring_reader import RingReader
+from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.rank import Measured, RankChain
+from falcon_core.wire.messages import Detection
+
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
+PROGRAM = Path(__file__).parent / "iterations_program.py"
+RANKS = 2
+ITERATIONS = {"ddp": 1500, "fsdp": 600, "pipeline": 600, "all-reduce": 1500}  # their calls fit into a ring
+ENDS = 2  # iterations left out at both ends
+
+
+def run(kind: str, folder: Path) -> None:
+    """One job to its end.
+
+    Raises:
+        SystemExit: a rank failed.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in range(RANKS):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(RANKS),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "FALCON_RING_DIR": str(folder),
+            "LD_PRELOAD": str(SHIM),
+        }
+        command = [str(PYTHON), str(PROGRAM), kind, str(ITERATIONS[kind]), str(folder / "starts")]
+        ranks.append(subprocess.Popen(command, env=environment))
+    codes = [rank.wait(timeout=600) for rank in ranks]
+    if any(codes):
+        raise SystemExit(f"{kind}: a rank failed")
+
+
+def told(folder: Path, rank: int) -> tuple[int | None, list[Iteration]]:
+    """Calls in an iteration, and the iterations, as the agent's chain finds them in the ring."""
+    (path,) = folder.glob(f"g0-r{rank}-*.ring")
+    found: list[Iteration] = []
+
+    def keep(measured: Measured, _: object) -> None:
+        if found and measured.iteration.number <= found[-1].number:
+            found.clear()  # another period was found
+        found.append(measured.iteration)
+
+    chain = RankChain(Detection(), observe=keep)
+    chain.feed(RingReader(path).read(0.0).records)
+    return chain.period_calls, found
+
+
+def main() -> None:
+    print("| job | rank | calls an iteration | iterations compared | script | ring | off by |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in ITERATIONS:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+            folder = Path(name)
+            run(kind, folder)
+            for rank in range(RANKS):
+                period, iterations = told(folder, rank)
+                starts = np.fromfile(f"{folder}/starts.{rank}", dtype=np.int64)
+                whole = iterations[ENDS : len(iterations) - ENDS]
+                first = int(np.searchsorted(starts, whole[0].start_ns))
+                script = float(np.diff(starts[first : first + len(whole) + 1]).mean()) if whole else float("nan")
+                ring = float(np.mean([one.duration_ns for one in whole]))
+                print(
+                    f"| {kind} | {rank} | {period} | {len(whole)} of {len(starts)} | {script / 1e6:.3f} ms"
+                    f" | {ring / 1e6:.3f} ms | {abs(ring / script - 1):.3%} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
