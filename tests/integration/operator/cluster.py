@@ -58,6 +58,7 @@ class Operator:
         self._env = {
             **os.environ,
             "KUBECONFIG": str(api.kubeconfig),
+            "TMPDIR": str(folder),  # a killed operator leaves its certificates
             "FALCON_NAMESPACE": namespace,
             "FALCON_POD": name,
             "FALCON_ETCD_ENDPOINTS": f"https://127.0.0.1:{etcd_port}",

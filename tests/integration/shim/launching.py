@@ -31,7 +31,7 @@ class Launcher:
             [str(SHIM / "falcon-launch"), "run", "--run-dir", str(run_dir), *options, "--", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "TMPDIR": str(run_dir), **(environment or {})},  # torchrun leaves its files behind
         )
 
     def plan(self, plan: LaunchPlan) -> None:
