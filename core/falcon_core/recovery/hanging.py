@@ -1,8 +1,10 @@
 """A job that does not move: since when, whom it waits for, and when that is told as an incident.
 
 Every process lives and every rank has been silent for longer than its learned deadline. Who never arrived is read off
-the counts of calls begun and done. Nothing is done about it here: the program's own timeout ends a process in time,
-and the ladder for fail-stop takes over.
+the counts of calls begun and done. The first checkpoint or evaluation of a healthy job looks alike, so a stall becomes
+an incident only when it lasts: soon where the awaited ranks use no CPU, late where they are at work or nobody can be
+named. Nothing is done about it here: the program's own timeout ends a process in time, and the ladder for fail-stop
+takes over.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIn
 from falcon_core.signals.hang import Hang, explain_hang
 
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
-PATIENCE_SECONDS = 60.0  # with ranks at work, or where nothing tells whom all wait for
+IDLE_SECONDS = 20.0  # of silence, until ranks that use no CPU are said to hang
+PATIENCE_SECONDS = 600.0  # with ranks at work, or where nothing tells whom all wait for
 MAX_FINDINGS = 3
 replace = msgspec.structs.replace
 
@@ -89,7 +92,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         if findings and _key(findings) != _key(hang.findings):
             state = replace(state, hang=replace(hang, findings=findings))
         return state, []
-    if state.stop is not None or (_may_be_at_work(findings) and obs.now - since < PATIENCE_SECONDS):
+    patience = PATIENCE_SECONDS if _may_be_at_work(findings) else IDLE_SECONDS
+    if state.stop is not None or obs.now - since < patience:
         return state, []
     found = HangIncident(
         id=f"{policy.job}-{state.incidents + 1}",

@@ -82,8 +82,8 @@ def _link_note(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisS
         ),
         cause=Cause.SLOW_LINK.value,
         evidence=(
-            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, at all members"
-            f" alike; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
+            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
+            f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
             f" of the rank whose own grew most: {growth}"
         ),
         done="ignored",

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.recovery.hanging import PATIENCE_SECONDS
+from falcon_core.recovery.hanging import IDLE_SECONDS, PATIENCE_SECONDS
 from falcon_core.wire.messages import MAX_COMMS, CommSignals, RankSignals
 from falcon_core.wire.ring import Op, Traffic, counter_key
 from tests.unit.chain.pods import Operator, Tracked, agents
@@ -55,6 +55,13 @@ def test_training_that_moves_again_closes_it(stuck: list[Tracked]) -> None:
     assert note.state == "Resolved"
     assert "moves again by itself" in note.result
     assert [one.reason for one in operator.events] == ["Hang", "Resolved"]
+
+
+def test_a_short_stall_is_told_by_the_condition_alone(stuck: list[Tracked]) -> None:
+    operator = Operator(3)
+    operator.look([one.signals(IDLE_SECONDS - 5) for one in stuck])
+    assert (operator.status.diagnoses, operator.events) == ([], [])
+    assert "rank 1 never arrived" in operator.message("Ready")
 
 
 def test_a_rank_at_work_is_given_time_before_it_is_called_a_hang(stuck: list[Tracked]) -> None:

@@ -108,12 +108,13 @@ async def test_a_hang_is_told() -> None:
     world.hanging = True
     await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
     assert condition(world.status, "Ready") == "False"
-    assert world.status.diagnoses == [], "without counts it may be a first checkpoint"
-    await run(world, operator, lambda w: w.status.diagnoses, seconds=90)
+    assert "rank 0 never arrived" in world.status.summary
+    assert world.status.diagnoses == [], "it may be a first checkpoint"
+    await run(world, operator, lambda w: w.status.diagnoses)
     world.hanging = False
     await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
     (note,) = world.status.diagnoses
-    assert (note.cause, note.state) == ("Hang", "Resolved")
+    assert (note.cause, note.rank, note.node, note.state) == ("Hang", 0, world.node_of(0).name, "Resolved")
     assert "moves again" in note.result
 
 
@@ -121,7 +122,7 @@ async def test_a_hang_that_ends_in_a_processs_death_is_left_to_the_restart() -> 
     world = World()
     await trained(world)
     world.hanging = True
-    await run(world, operator, lambda w: w.status.diagnoses, seconds=90)
+    await run(world, operator, lambda w: w.status.diagnoses)
     world.hanging = False
     world.end_rank(1, exit_code=1)  # the program's own timeout
     await run(world, operator, lambda w: w.status.state == "Running" and w.plan is not None and w.plan.generation == 2)
