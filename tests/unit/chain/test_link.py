@@ -62,11 +62,13 @@ def test_relief_closes_it(tmp_path: Path) -> None:
     data_parallel(job, 80)
     episode(job, 40, transfer=6)
     operator = watched(tmp_path / "slow", job)
+    slowdown = operator.status.diagnoses[0].slowdown
     episode(job, 60)
     operator.look([one.signals(0.05) for one in agents(tmp_path / "well", job, {COMM: [range(3)]})])
     (note,) = operator.status.diagnoses
     assert note.state == "Resolved"
     assert "relieved by itself" in note.result
+    assert note.slowdown == slowdown != "job 1.0x"
     assert operator.status.state == "Running"
 
 
