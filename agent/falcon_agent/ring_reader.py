@@ -13,13 +13,19 @@ import msgspec
 import numpy as np
 
 from falcon_core.wire.ring import (
+    COUNTER_BYTES,
+    COUNTER_DTYPE,
     HEADER_BYTES,
     RECORD_BYTES,
     RECORD_DTYPE,
+    STATUS_BYTES,
+    CounterArray,
     RecordArray,
+    RingFormatError,
     RingHeader,
     checks,
     parse_header,
+    parse_status,
 )
 
 HOLE_SECONDS = 1.0
@@ -74,6 +80,19 @@ class RingReader:
         self.lost_records += gone
         self._next += end
         return Batch(taken, gone)
+
+    def counters(self) -> CounterArray | None:
+        """The counters that are in use: [n], dtype COUNTER_DTYPE; None in the ring of a shim that has none."""
+        try:
+            status = parse_status(os.pread(self._file, STATUS_BYTES, 0))
+        except RingFormatError:
+            return None
+        if not status.counters_offset:
+            return None
+        raw = os.pread(self._file, status.counters * COUNTER_BYTES, status.counters_offset)
+        told = np.frombuffer(raw[: len(raw) // COUNTER_BYTES * COUNTER_BYTES], dtype=COUNTER_DTYPE)
+        used: CounterArray = told[told["key"] != 0]
+        return used
 
     def _pass_hole(
         self,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from falcon_agent.comms import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.ring_reader import RingReader
 from falcon_agent.telemetry.pressure import Pressure
 from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
-from falcon_core.wire.messages import Detection, RankSignals, ThrottleSignals
+from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
+SILENT_NS = 1_000_000_000  # without a call for as long, a rank tells how far it has come in its communicators
 _log = structlog.get_logger()
 
 
@@ -22,18 +25,22 @@ class Memory(msgspec.Struct, frozen=True):
     """What outlives an agent, by ring file: a ring names its generation, rank and process."""
 
     ranks: dict[str, RankMemory] = {}
+    comms: dict[str, list[Shape]] = {}
 
 
 class _Tracked(msgspec.Struct):
     reader: RingReader
     chain: RankChain
+    comms: CommTable
     enqueues: bool = False  # calls return before they are done: only device events tell durations
 
 
 class Tracker:
     """Follows every ring of the newest generation that is there."""
 
-    def __init__(self, run_dir: Path, memory: bytes = b"") -> None:
+    def __init__(self, run_dir: Path, memory: bytes = b"", monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """``monotonic_ns``: the clock that the rings' times are of."""
+        self._monotonic_ns = monotonic_ns
         self._rings_dir = run_dir / RINGS_DIR
         self._tracked: dict[str, _Tracked] = {}
         self._refused: set[str] = set()
@@ -51,6 +58,7 @@ class Tracker:
             batch = tracked.reader.read(now)
             if len(batch.records) or batch.lost:
                 changed = tracked.chain.feed(batch.records, lost=batch.lost > 0) or changed
+                tracked.comms.feed(batch.records)
                 tracked.enqueues = tracked.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
         return changed
 
@@ -68,7 +76,8 @@ class Tracker:
 
     def signals(self, generation: int) -> list[RankSignals]:
         """One entry a ring of the generation, by rank; an older one's rings stand until the next one's start."""
-        offset_ns = time.time_ns() - time.monotonic_ns()
+        now_ns = self._monotonic_ns()
+        offset_ns = time.time_ns() - now_ns
         reports = []
         for tracked in self._tracked.values():
             header = tracked.reader.header
@@ -77,7 +86,7 @@ class Tracker:
             rates = self._pressure.rank(max(0, header.local_rank))
             reports.append(
                 msgspec.structs.replace(
-                    tracked.chain.signals(header.rank, offset_ns),
+                    _with_comms(tracked.chain.signals(header.rank, offset_ns), tracked, now_ns),
                     cpu_fraction=rates.cpu,
                     run_delay_fraction=rates.run_delay,
                     healthy_run_delay_fraction=rates.healthy_run_delay,
@@ -93,7 +102,12 @@ class Tracker:
 
     def memory(self) -> bytes:
         """What the next agent shall know."""
-        return msgspec.json.encode(Memory({name: tracked.chain.memory() for name, tracked in self._tracked.items()}))
+        return msgspec.json.encode(
+            Memory(
+                ranks={name: tracked.chain.memory() for name, tracked in self._tracked.items()},
+                comms={name: tracked.comms.shapes for name, tracked in self._tracked.items()},
+            )
+        )
 
     def _find_rings(self) -> None:
         try:
@@ -117,8 +131,28 @@ class Tracker:
         if reader.header.generation > self._generation:
             self._generation = reader.header.generation
             self._pressure = Pressure()
-        self._tracked[name] = _Tracked(reader, RankChain(self.detection, self._memory.ranks.get(name)))
+        self._tracked[name] = _Tracked(
+            reader,
+            RankChain(self.detection, self._memory.ranks.get(name)),
+            CommTable(self._memory.comms.get(name, ())),
+        )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
+
+
+def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSignals:
+    """What the other ranks' reports are to be compared with: while it is slow, and while it is silent."""
+    chain = tracked.chain
+    excess_ns = chain.lasting_excess() if chain.slowdown is not None else {}
+    silent = chain.last_end_ns is None or now_ns - chain.last_end_ns >= SILENT_NS
+    counters = tracked.reader.counters() if silent else None
+    counts: dict[int, Count] = {}
+    told_pairs: list[PairSignals] = []
+    more_pairs = 0
+    if counters is not None:
+        counts = collective_counts(counters, enqueues=tracked.enqueues)
+        told_pairs, more_pairs = pairs(counters, enqueues=tracked.enqueues)
+    comms, more = tracked.comms.comms(counts=counts, excess_ns=excess_ns, period_calls=signals.period_calls)
+    return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, comms_left_out=more + more_pairs)
 
 
 def _decode(memory: bytes) -> Memory:

@@ -42,4 +42,5 @@ class Cause(enum.StrEnum):
     POD_LOST = "PodLost"  # the pod was deleted, evicted, or its launcher died
     NODE_LOST = "NodeLost"
     HANG = "Hang"
+    SLOW_LINK = "SlowLink"  # transfers last longer, and nobody computes slower
     UNKNOWN = "Unknown"

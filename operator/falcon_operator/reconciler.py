@@ -252,4 +252,4 @@ def essence(status: TrainingJobStatus) -> tuple[TrainingJobStatus, RecoveryState
         conditions=[replace(one, message="") for one in status.conditions],
         diagnoses=[replace(note, slowdown="", why="", evidence="") for note in status.diagnoses],
     )
-    return words, replace(state, healthy_ns=None)
+    return words, replace(state, healthy_ns=None, level=None)

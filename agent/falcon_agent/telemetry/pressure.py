@@ -77,10 +77,11 @@ class Pressure:
         return min(1.0, max(0.0, throttled / periods)) if periods > 0 else 0.0
 
     def _rate(self, local_rank: int, field: str) -> float | None:
+        if len(self._samples) < 2:
+            return None
         values = [
             (sample.unix_ns, value)
             for sample in (self._samples[0], self._samples[-1])
-            if len(self._samples) > 1
             for rank in sample.ranks
             if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None
         ]

@@ -1,9 +1,9 @@
 """The ladder for fail-slow: detect, locate, endure while it is cheaper, act, check that it helped (FALCON §5).
 
-``Detected``: the agents report an onset, or the job is slow against its own earlier generations. Nobody is named, and
-no action is taken. ``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the
-onset. ``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs
-and its speed decides.
+``Detected``: the agents report an onset, or the job is slow against its own earlier generations. No rank is named, and
+no action is taken; a link may be named, where nobody computes slowly, but no strategy of today mends one. ``Located``:
+the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. ``Mitigating``: a pod is
+prepared on another node while training goes on. ``Checking``: the new generation runs and its speed decides.
 
 Relief is judged on the culprit's own compute time, not on the job's iteration time.
 """
@@ -16,6 +16,7 @@ import msgspec
 
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop import resumed_at
+from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.locate import locate, no_longer_slow
 from falcon_core.recovery.observation import (
     Abandon,
@@ -29,10 +30,11 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import ignore, replace_node
+from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
 
 REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way
 CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
-CHECK_SECONDS = 60.0  # after which a replacement that has not brought the time back did not help
+CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brought the time back did not help
 replace = msgspec.structs.replace
 
 _DEFAULT_OVERHEADS = {
@@ -78,7 +80,23 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
     before = state.healthy_ns
     if before is not None and now > before * (1 + policy.verify):
         return state
-    return replace(state, healthy_ns=now)
+    level = _level(obs.ranks, policy)
+    settled = level is not None and level.iterations >= SETTLED_ITERATIONS
+    return replace(state, healthy_ns=now, level=level if settled else state.level)
+
+
+def _level(ranks: list[RankSeen], policy: Policy) -> Level | None:
+    """What the agents have learned of the present generation's healthy time; None before they have."""
+    known = [rank for rank in ranks if rank.healthy_iteration_ns]
+    if not known:
+        return None
+    return Level(
+        iteration_ns=int(statistics.median([rank.healthy_iteration_ns or 0 for rank in known])),
+        noise=statistics.median([rank.healthy_noise or 0.0 for rank in known]),
+        iterations=min(rank.iterations for rank in known),
+        world_size=policy.world_size,
+        period_calls=int(statistics.median([rank.period_calls or 0 for rank in known])),
+    )
 
 
 def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
@@ -103,7 +121,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
             loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
         )
     elif _slow_from_the_start(state, tracked, policy):
-        assert state.healthy_ns is not None
+        assert state.level is not None
         found = SlowIncident(
             id="",
             phase="Detected",
@@ -111,7 +129,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
             onset_generation=obs.generation,
             onset_iteration=1,
             reported_iteration=max(rank.iterations for rank in tracked),
-            healthy_ns=state.healthy_ns,
+            healthy_ns=state.level.iteration_ns,
             slow_ns=int(level),
             loss=ski_rental.Loss(generation=obs.generation),
         )
@@ -121,24 +139,30 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
 
 
 def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
-    """No onset, but slower than the job's earlier generations (DESIGN §2, level)."""
-    if state.healthy_ns is None or any(rank.onset for rank in tracked):
+    """No onset, but a settled level above that of the job's earlier generations (DESIGN §2, level)."""
+    level = _level(tracked, policy)
+    if state.level is None or level is None or any(rank.onset for rank in tracked):
         return False
-    bound = state.healthy_ns * (1 + policy.verify)
-    width = 2 * policy.consecutive
-    return all(len(rank.iteration_ns) >= width and min(rank.iteration_ns[-width:]) > bound for rank in tracked)
+    return slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
 
 
 def _watch(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """Detected: forget it if it passes, name the culprit if one stands out."""
+    """Detected: forget it if it passes, name the culprit if one stands out, or the link if nobody does."""
     slow = _count(slow, obs)
     culprit = locate(obs, policy, slow)
+    if culprit is None and no_longer_slow(slow, obs, policy):
+        return _relieved(state, slow, obs) if slow.id else (replace(state, slow=None), [])
+    link = slow.link
+    if culprit is None and link is None:
+        link = slow_link(obs, policy, slow)
+    if not slow.id and (culprit is not None or link is not None):
+        state = replace(state, incidents=state.incidents + 1)
+        slow = replace(slow, id=f"{policy.job}-{state.incidents}")
     if culprit is None:
-        return replace(state, slow=None if no_longer_slow(slow, obs, policy) else slow), []
-    state = replace(state, incidents=state.incidents + 1)
-    slow = replace(slow, id=f"{policy.job}-{state.incidents}", phase="Located", culprit=culprit, refreshed_at=obs.now)
+        return replace(state, slow=replace(slow, link=link)), []
+    slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
     return _ladder(replace(state, slow=slow), slow, obs, policy)
 
 
@@ -247,17 +271,20 @@ def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
 def _check(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """The replacement trains: did it help, and what did it cost?"""
+    """The replacement trains: did it help, and what did it cost?
+
+    A checkpoint takes as long to load as it takes, and says nothing of the node. Once some rank trains, all do; a rank
+    that is not seen doing so is waited for, and then judged by the others.
+    """
     if not obs.running or state.stop is not None:
         return state, []
     tracked = [rank for rank in obs.ranks if rank.iterations]
     done = min((rank.iterations for rank in tracked), default=0)
     if slow.trained_at is None:
-        if not tracked or len(tracked) < len(obs.ranks):
-            if obs.running_seconds < 2 * CHECK_SECONDS:
-                return state, []
-            return _judged(state, slow, None)
-        slow = replace(slow, trained_at=resumed_at(obs))
+        resumed = resumed_at(obs)
+        if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
+            return state, []
+        slow = replace(slow, trained_at=resumed)
         state = replace(state, slow=slow)
     level = iteration_ns(tracked, policy.consecutive)
     assert slow.trained_at is not None

@@ -28,13 +28,14 @@ from falcon_core.recovery.state import Attempt, Fault, RecoveryState, Step, Stop
 from falcon_core.recovery.strategies import restart_processes
 from falcon_core.recovery.witness import judge
 
-UNTRACKED_SECONDS = 20.0  # ranks that show no iterations count as training after so long without a failure
+UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
+RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
 replace = msgspec.structs.replace
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """One look at the job."""
-    if state.stop is not None and obs.running and training(obs):
+    if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, obs)
     live = judge(obs, state.stop)
     members = [fault for fault in member_faults(obs, live) if obs.running or not _under_way(state, obs, fault)]
@@ -46,8 +47,16 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     return _act(state, obs, policy, [failure]) if failure is not None else (state, [])
 
 
-def training(obs: Observation) -> bool:
-    """Whether every rank that can be seen runs, and the job has been seen to move."""
+def _seen_before(state: RecoveryState, stop: StopIncident) -> bool:
+    """Whether the job's iterations have ever been seen, so that they will be seen again."""
+    return stop.iterations > 0 or state.healthy_ns is not None
+
+
+def training(obs: Observation, *, seen_before: bool) -> bool:
+    """Whether every rank that can be seen runs, and the job has been seen to move.
+
+    ``seen_before``: it is a job whose iterations can be seen; without any it still restores its state.
+    """
     if not obs.running or not obs.ranks:
         return False
     seen = [rank for rank in obs.ranks if rank.process != "Unknown"]
@@ -55,7 +64,8 @@ def training(obs: Observation) -> bool:
         return False
     if len(seen) < len(obs.ranks) and not any(member.alive is False for member in obs.members):
         return False  # somebody has yet to report
-    return any(rank.iterations > 0 for rank in seen) or obs.running_seconds >= UNTRACKED_SECONDS
+    limit = RESTORE_SECONDS if seen_before else UNTRACKED_SECONDS
+    return any(rank.iterations > 0 for rank in seen) or obs.running_seconds >= limit
 
 
 def resumed_at(obs: Observation) -> float:

@@ -107,7 +107,7 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
                 severity=end.severity,
                 cause=end.cause,
                 component=Component.PROCESS,
-                text=end.text,
+                text=end.text + _oom_kills(members[rank.replica]) * (end.cause is Cause.OUT_OF_MEMORY),
                 replica=rank.replica,
                 pod_name=members[rank.replica].pod_name,
                 node=members[rank.replica].node,
@@ -117,3 +117,10 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
             )
         )
     return min(faults, key=lambda fault: (fault.symptom, fault.ended_at or float("inf")), default=None)
+
+
+def _oom_kills(member: MemberSeen) -> str:
+    kills = member.oom_kills
+    return (
+        f"; its container counts {kills} such {'kill' if kills == 1 else 'kills'} in this generation" if kills else ""
+    )

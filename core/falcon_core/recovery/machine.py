@@ -1,14 +1,14 @@
 """The recovery as one pure function: (state, observation) → (state, actions).
 
 Fail-stop goes first: whoever is dead cannot be slow. What it does ends the slowdown when it takes the culprit's node
-away; otherwise the slowdown is carried over into the next generation.
+away; otherwise the slowdown is carried over into the next generation. It ends a hang in any case.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import failslow, failstop
+from falcon_core.recovery import failslow, failstop, hanging
 from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, SlowClosed, Switch
 from falcon_core.recovery.state import RecoveryState
 
@@ -23,6 +23,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow is not None and slow.culprit is not None and slow.culprit.replica in left and slow.phase != "Checking":
         actions.append(SlowClosed(incident=slow, outcome="Superseded"))
         state = msgspec.structs.replace(state, slow=None)
+    state, told = hanging.step(state, obs, policy)
     if actions:
-        return state, actions  # the generation changes: look again before judging speed
-    return failslow.step(state, obs, policy)
+        return state, [*actions, *told]  # the generation changes: look again before judging speed
+    state, actions = failslow.step(state, obs, policy)
+    return state, [*told, *actions]

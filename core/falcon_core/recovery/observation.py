@@ -10,9 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery.state import SlowIncident, StopIncident
+from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
-from falcon_core.wire.messages import Onset
+from falcon_core.topology.parallelism import Parallelism
+from falcon_core.wire.messages import CommSignals, Onset, PairSignals
 
 
 class RankSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +31,20 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True):
     iteration_ns: list[int] = []
     compute_ns: list[int] = []
     wait_ns: list[int] = []
+    period_calls: int | None = None
     healthy_iteration_ns: int | None = None
+    healthy_noise: float | None = None  # of its logarithm
     healthy_compute_ns: int | None = None
     onset: Onset | None = None
     silent_seconds: float = 0.0  # since its newest call returned
     stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
     fresh: bool = False  # the report is recent
     cpu: CpuEvidence = CpuEvidence()
+    cpu_fraction: float | None = None  # CPU seconds a second
+    blocked_seconds: float | None = None  # a thread is in uninterruptible sleep for so long
+    comms: list[CommSignals] = []  # while it is slow or silent
+    pairs: list[PairSignals] = []
+    comms_left_out: int = 0
 
 
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +65,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     unacknowledged_seconds: float = 0.0  # since it was told to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s
     start_error: str = ""  # the command could not be started
+    oom_kills: int | None = None  # in its container since the generation began
 
 
 class AsideSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +113,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float = 3600.0
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1
+    layout: Parallelism | None = None  # None: only communicators of all ranks can be told apart
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -169,4 +179,12 @@ class StopClosed(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float  # since the first sign
 
 
-Action = Restart | Recreate | Replace | Prepare | Switch | Abandon | GiveUp | SlowClosed | StopClosed
+class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A hang is over: training moves again, or all ranks are started anew."""
+
+    incident: HangIncident
+    moved: bool
+    seconds: float
+
+
+Action = Restart | Recreate | Replace | Prepare | Switch | Abandon | GiveUp | SlowClosed | StopClosed | HangClosed

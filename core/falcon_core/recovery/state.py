@@ -1,8 +1,8 @@
 """What the recovery remembers: everything it needs to go on after its process died, and nothing else.
 
 It is stored with the job (``status.incident``) before any action is carried out, so each field is an intent or a fact
-that cannot be observed again. Times are unix seconds. A job has at most one slowdown and one failure open at a time: a
-second cause joins the open incident (DESIGN §2, ladders).
+that cannot be observed again. Times are unix seconds. A job has at most one slowdown, one failure and one hang open at
+a time: a second cause joins the open incident (DESIGN §2, ladders).
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.planning.ski_rental import Loss
+from falcon_core.signals.level import Level
 
 STATE_VERSION = 1
+NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -41,6 +43,26 @@ class Culprit(_State, frozen=True, kw_only=True):
     also: list[int] = []  # further stragglers, compound
 
 
+class Place(_State, frozen=True, kw_only=True):
+    """Where a rank sits."""
+
+    rank: int
+    pod_name: str
+    node: str
+
+
+class SlowLink(_State, frozen=True, kw_only=True):
+    """A link that is slow, as closely as the collectives that cross it tell, and the evidence against it."""
+
+    ranks: list[Place]  # of the communicators that cross it, the first NAMED_RANKS
+    members: int  # all of them
+    node: str = ""  # that all these communicators have in common, and no other; "" where nothing tells the nodes apart
+    comm: str
+    op: int = 0  # ring.Op of its first call in an iteration, where known
+    excess_ns: int  # what transfers gained, an iteration
+    compute_growth: float  # of the rank whose computation grew most, over its own healthy one
+
+
 class Applied(_State, frozen=True, kw_only=True):
     """One strategy of the ladder, applied; in mode Observe only written down."""
 
@@ -64,6 +86,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     slow_ns: int  # iteration time since
     loss: Loss
     culprit: Culprit | None = None
+    link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     applied: list[Applied] = []
     blocked: str = ""  # why the next strategy waits
@@ -113,6 +136,41 @@ class StopIncident(_State, frozen=True, kw_only=True):
     done: list[Step] = []  # oldest first
 
 
+class Awaited(_State, frozen=True, kw_only=True):
+    """A rank that a hang is laid to, and what its process does."""
+
+    place: Place
+    entered: int | None = None  # calls begun in the communicator
+    cpu: float | None = None  # CPU seconds a second
+    blocked_seconds: float | None = None  # in uninterruptible sleep
+
+
+class HangFinding(_State, frozen=True, kw_only=True):
+    """What the counts tell of a job that does not move (``signals.hang``)."""
+
+    kind: Literal["NeverArrived", "Transfer", "Deadlock"]
+    ranks: list[Awaited]  # the first NAMED_RANKS
+    total: int  # all of them
+    comm: str
+    pair: bool = False  # sends from one rank to another; ``comm`` says from whom to whom
+    members: int  # of the communicator
+    number: int  # of the call, from 0
+    waiting: int  # ranks inside
+    entered: int  # calls begun by those who came farthest
+    op: int = 0  # ring.Op, as far as known
+    size_bytes: int | None = None
+
+
+class HangIncident(_State, frozen=True, kw_only=True):
+    """No rank moves, though every process lives."""
+
+    id: str
+    since: float
+    generation: int
+    iterations: int
+    findings: list[HangFinding] = []
+
+
 class Replacement(_State, frozen=True, kw_only=True):
     """A replica's move to another pod; claim and pod are named here before they are made."""
 
@@ -151,8 +209,10 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     incidents: int = 0  # numbered from 1; ids derive from it
     pods_made: int = 0  # pod names derive from it
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
+    level: Level | None = None  # the same once it has settled: what later generations are held against
     slow: SlowIncident | None = None
     stop: StopIncident | None = None
+    hang: HangIncident | None = None
     replacements: list[Replacement] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
     attempts: list[Attempt] = []

@@ -7,13 +7,14 @@ never came back (a debugger, a suspended machine) is forgotten in the end. A job
 MINIMUM_DEADLINE_NS: its first pause must not look like its end.
 
 Who never arrived: in a hung collective everybody who has entered waits for those who have not. A rank that is behind in
-one communicator may itself be waiting in another, so the culprits are those who are behind and wait nowhere.
+one communicator may itself be waiting in another, so the culprits are those who are behind and wait nowhere. What a
+communicator waits for is its *oldest* unfinished call: those who ran ahead of it are no further than the others.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -90,14 +91,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     comm: str  # job-wide name
     entered: int
-    finished: int
+    finished: int | None = None  # None: not known, as where calls return when they are enqueued
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
     """Whom the job waits for.
 
     ``NeverArrived``: these ranks did not enter call ``number`` of the communicator, and wait nowhere themselves.
-    ``Transfer``: all members are inside, and nothing moves: the network, or a member's device.
+    ``Transfer``: all members are inside, and nothing moves: the network, or a member's device or process. Where some
+    went on to later calls, ``ranks`` are those that did not; a stopped process begins no further call.
     ``Deadlock``: each of these ranks waits in one communicator and is awaited in another.
     """
 
@@ -108,32 +110,58 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int  # ranks inside that communicator
 
 
-def explain_hang(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> list[Hang]:
+class _Count(msgspec.Struct, frozen=True):
+    entered: int
+    finished: int
+
+    @property
+    def inside(self) -> bool:
+        return self.entered > self.finished
+
+
+def explain_hang(
+    progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]], waiting_elsewhere: Collection[int] = ()
+) -> list[Hang]:
     """What the counts of a job that does not move tell; empty where nobody is inside a call.
 
     ``members`` by the communicator's name. A member without counts in a communicator has not entered any call of it.
-    Where only finished counts are known (entered = finished), they name who is behind if they differ.
+    ``waiting_elsewhere``: ranks that are inside a call which nobody can name. Where only finished counts are known
+    (entered = finished), they name who is behind if they differ. Where finished counts are not known, who has entered
+    more calls than another member waits for that one.
     """
-    counts: dict[str, dict[int, Progress]] = defaultdict(dict)
-    for one in progress:
-        counts[one.comm][one.rank] = one
-    inside = {one.rank for one in progress if one.entered > one.finished}
+    counts = _counts(progress, members)
+    inside = {rank for told in counts.values() for rank, count in told.items() if count.inside} | set(waiting_elsewhere)
     found: list[Hang] = []
     mutual: list[Hang] = []
     for comm, told in sorted(counts.items()):
-        entered = {rank: told[rank].entered if rank in told else 0 for rank in members[comm]}
-        number = max(entered.values()) - 1
-        behind = tuple(sorted(rank for rank, count in entered.items() if count <= number))
-        waiting = sum(one.entered > one.finished for one in told.values())
-        idle = tuple(rank for rank in behind if rank not in inside)
+        number = min(count.finished for count in told.values())
+        waiting = sum(count.inside for count in told.values())
+        fewest = min(count.entered for count in told.values())
+        if max(count.entered for count in told.values()) <= number:
+            continue
+        absent = tuple(sorted(rank for rank, count in told.items() if count.entered <= number))
+        idle = tuple(rank for rank in absent if rank not in inside)
         if idle:
             found.append(Hang(kind="NeverArrived", ranks=idle, comm=comm, number=number, waiting=waiting))
-        elif behind:
-            mutual.append(Hang(kind="Deadlock", ranks=behind, comm=comm, number=number, waiting=waiting))
-        elif waiting and all(one.entered > one.finished for one in told.values()):
-            number = min(one.finished for one in told.values())
-            mutual.append(
-                Hang(kind="Transfer", ranks=tuple(sorted(entered)), comm=comm, number=number, waiting=waiting)
-            )
+        elif absent:
+            mutual.append(Hang(kind="Deadlock", ranks=absent, comm=comm, number=number, waiting=waiting))
+        elif waiting == len(told):
+            last = tuple(sorted(rank for rank, count in told.items() if count.entered == fewest))
+            mutual.append(Hang(kind="Transfer", ranks=last, comm=comm, number=number, waiting=waiting))
     stuck = [one for one in mutual if one.kind == "Transfer"]
     return sorted(found or stuck or mutual, key=lambda one: (-one.waiting, one.comm))
+
+
+def _counts(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> dict[str, dict[int, _Count]]:
+    """By communicator and member; a finished count that is not known is the least that any member has entered."""
+    told: dict[str, dict[int, Progress]] = defaultdict(dict)
+    for count in progress:
+        told[count.comm][count.rank] = count
+    counts: dict[str, dict[int, _Count]] = {}
+    for comm, by_rank in told.items():
+        least = min(by_rank[rank].entered if rank in by_rank else 0 for rank in members[comm])
+        counts[comm] = {}
+        for rank in members[comm]:
+            one = by_rank.get(rank, Progress(rank=rank, comm=comm, entered=0, finished=0))
+            counts[comm][rank] = _Count(one.entered, least if one.finished is None else one.finished)
+    return counts

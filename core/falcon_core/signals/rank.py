@@ -27,6 +27,7 @@ from falcon_core.wire.ring import RecordArray
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
 _FIRST_HEALTHY = 8  # compute times whose median is the first healthy one
 _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
+_LASTING_WINDOWS = 3  # × consecutive iterations, as many as are remembered: an excess that lasts is in each of them
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,26 +227,46 @@ class RankChain:
         if not newest:
             return None
         computes = [one.compute_ns for one in newest if one.compute_ns is not None]
-        by_comm: dict[int, list[tuple[float, ...]]] = {}
-        comms = self._tokenizer.comms
-        stalls = []
-        for one in newest:
-            if one.excess is None:
-                continue
-            for comm, excess in one.excess.by_comm(measured_comms(one.iteration, comms)).items():
-                by_comm.setdefault(comm, []).append(excess)
-            if (share := one.excess.stall_share) is not None:
-                stalls.append(share)
+        stalls = [share for one in newest if one.excess is not None and (share := one.excess.stall_share) is not None]
         return Track(
             iteration_ns=statistics.median(one.iteration.duration_ns for one in newest),
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             stall_share=statistics.median(stalls) if stalls else None,
-            excess_ns={
-                comm: tuple(statistics.median(part) for part in zip(*parts, strict=True))
-                for comm, parts in by_comm.items()
-            },
+            excess_ns=self._excess_by_comm(newest),
         )
+
+    def _excess_by_comm(self, measured: list[Measured]) -> dict[int, tuple[float, ...]]:
+        """Medians over these iterations, ns, by communicator id; those without a healthy baseline are left out."""
+        by_comm: dict[int, list[tuple[float, ...]]] = {}
+        comms = self._tokenizer.comms
+        for one in measured:
+            if one.excess is not None:
+                for comm, excess in one.excess.by_comm(measured_comms(one.iteration, comms)).items():
+                    by_comm.setdefault(comm, []).append(excess)
+        return {
+            comm: tuple(statistics.median(part) for part in zip(*parts, strict=True)) for comm, parts in by_comm.items()
+        }
+
+    def lasting_excess(self) -> dict[int, tuple[float, ...]]:
+        """As in ``track``, but the least of the newest windows of C iterations: what did not last is not in it.
+
+        Empty until there are as many (of what is sampled, as many samples), and where half of a window is not known.
+        """
+        width = self._detection.consecutive_iterations
+        windows = max(1, min(_LASTING_WINDOWS, RECENT_ITERATIONS // width))
+        newest = list(self._sampled or self._recent)[-windows * width :]
+        if len(newest) < windows * width:
+            return {}
+        cut = [newest[at : at + width] for at in range(0, len(newest), width)]
+        if any(2 * sum(one.excess is not None for one in window) <= width for window in cut):
+            return {}
+        told = [self._excess_by_comm(window) for window in cut]
+        return {
+            comm: tuple(min(parts) for parts in zip(*(window[comm] for window in told), strict=True))
+            for comm in told[0]
+            if all(comm in window for window in told)
+        }
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """The report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
@@ -264,6 +285,7 @@ class RankChain:
             compute_ns=_newest_known([measured.compute_ns for measured in attributed]),
             wait_ns=_newest_known([measured.wait_ns for measured in attributed]),
             healthy_iteration_ns=self._detector.healthy_ns,
+            healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
             hang_deadline_ns=(

@@ -10,6 +10,8 @@ from falcon_core.wire.launch import LaunchStatus, Phase
 
 MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a summary: keeps it within 1 KiB a rank
+MAX_COMMS = 8  # communicators of a rank in a summary, told while it is slow or silent: another KiB
+MAX_PAIRS = 8  # likewise, pairs of it and a peer
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,32 @@ class Onset(msgspec.Struct, frozen=True, kw_only=True):
     after_ns: int  # level since the onset
 
 
+class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One communicator as one rank sees it: how far it has come in it, and what calls take beyond their healthy time.
+
+    Ids are the process's own; size and place let the operator find out who the other members are.
+    """
+
+    comm: int
+    size: int = 0  # members; 0: not known
+    place: int = -1  # of this rank among them
+    entered: int | None = None  # collectives begun; told while the rank is silent
+    finished: int | None = None  # None: not known, as where calls return when they are enqueued
+    op: int = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle tells
+    bytes: int | None = None  # payload of that call
+    excess_ns: list[int] = []  # told while slow: an iteration, in the cycle's first call and in the rest (attribution)
+
+
+class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sends to, or receives from, one peer."""
+
+    comm: int
+    peer: int  # its place in the communicator
+    sending: bool
+    entered: int
+    finished: int | None = None
+
+
 class RankSignals(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank's own agent can say of it without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
 
@@ -68,6 +96,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True):
     compute_ns: list[int] = []  # iteration minus the time inside synchronising collectives
     wait_ns: list[int] = []  # excess inside them over the rank's own healthy baseline of the same cycle position
     healthy_iteration_ns: int | None = None  # slow-moving reference, frozen during a slowdown
+    healthy_noise: float | None = None  # standard deviation of the healthy iteration time's logarithm
     healthy_compute_ns: int | None = None
     onset: Onset | None = None
     hang_deadline_ns: int | None = None  # learned: no call for this long is a hang
@@ -76,6 +105,9 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True):
     healthy_run_delay_fraction: float | None = None  # the same while the rank was healthy
     lost_records: int = 0
     holes: int = 0
+    comms: list[CommSignals] = []  # ≤ MAX_COMMS, while it is slow or silent; absent in the reports of earlier agents
+    pairs: list[PairSignals] = []  # ≤ MAX_PAIRS, while it is silent
+    comms_left_out: int = 0  # communicators and pairs beyond the bounds
 
 
 class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from falcon_core.model import Cause
 from falcon_core.recovery.observation import Abandon, Action
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.reconcile.effects import Event
 from falcon_operator.reconcile.status import is_true
 
+_OPENED = {Cause.SLOW_LINK.value: "SlowLink", Cause.HANG.value: "Hang"}
 NOTE_LENGTH = 1000  # the API's own bound is 1024
 
 
@@ -33,8 +35,10 @@ def turning_points(before: TrainingJobStatus, after: TrainingJobStatus, actions:
 def _of_note(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Event]:
     slow = not new.severity
     found = []
-    if old is None:
-        reason = "Straggler" if slow else {"SEV1": "NodeLost"}.get(new.severity, "RankFailed")
+    if old is None or (old.cause == Cause.SLOW_LINK != new.cause):
+        reason = _OPENED.get(new.cause) or (
+            "Straggler" if slow else {"SEV1": "NodeLost"}.get(new.severity, "RankFailed")
+        )
         figures = f" ({new.slowdown})" if slow and new.slowdown else ""
         found.append(Event("Warning", reason, f"{new.what}: {new.where}{figures}; {new.why}"))
     elif slow and old.state == "Open" and new.state == "Mitigating":

@@ -20,6 +20,7 @@ from falcon_operator.reconcile.snapshot import Snapshot, timestamp
 
 # Below the kernel's ephemeral range, so that no outgoing connection holds the port.
 FIRST_PORT, PORTS = 20_000, 10_000
+_INDENT = " " * 6  # where kubectl describe begins the text, or near it
 replace = msgspec.structs.replace
 
 
@@ -36,8 +37,23 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_state(state: RecoveryState) -> dict[str, Any]:
-    """For ``status.incident``: in one line, since ``kubectl describe`` would else spread it over the whole page."""
-    return {"version": state.version, "state": msgspec.json.encode(state).decode()}
+    """For ``status.incident``: one text, since ``kubectl describe`` would spread an object's fields over pages; in
+    lines of a readable length, since it wraps none."""
+    return {"version": state.version, "state": _wrapped(msgspec.json.encode(state).decode())}
+
+
+def _wrapped(text: str, width: int = 100) -> str:
+    """The same JSON with line breaks after commas outside of strings."""
+    lines, start, comma, quoted, escaped = [], 0, 0, False, False
+    for at, character in enumerate(text):
+        if at - start >= width and comma > start:
+            lines.append(text[start:comma])
+            start = comma
+        quoted ^= character == '"' and not escaped
+        escaped = quoted and character == "\\" and not escaped
+        if character == "," and not quoted:
+            comma = at + 1
+    return f"\n{_INDENT}".join([*lines, text[start:]])
 
 
 def decode_state(incident: dict[str, Any] | None) -> RecoveryState:
@@ -109,7 +125,7 @@ def empty(intent: Intent) -> Intent:
     return replace(
         intent,
         generation=replace(intent.generation, phase="Stop", members=[], master_addr="", master_port=0),
-        state=replace(intent.state, replacements=[], slow=None, stop=None, lost_pods=[]),
+        state=replace(intent.state, replacements=[], slow=None, stop=None, hang=None, lost_pods=[]),
     )
 
 

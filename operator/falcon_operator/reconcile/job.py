@@ -12,11 +12,11 @@ import msgspec
 
 from falcon_core.recovery import machine
 from falcon_core.recovery.failslow import next_step
-from falcon_core.recovery.observation import Action, GiveUp, SlowClosed, StopClosed
+from falcon_core.recovery.observation import Action, GiveUp, HangClosed, SlowClosed, StopClosed
 from falcon_core.recovery.witness import judge
 from falcon_operator import validation
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.reconcile import ending, fencing, gang, intents, notes, observe, status
+from falcon_operator.reconcile import ending, fencing, gang, hang_notes, intents, notes, observe, status
 from falcon_operator.reconcile.effects import (
     ClaimSpare,
     CreatePod,
@@ -109,6 +109,7 @@ def _live(snap: Snapshot, before: TrainingJobStatus, intent: Intent | None) -> D
         return _released(snap, before_start, intent)
     for note in (
         notes.stop_note(intent.state.stop) if intent.state.stop else None,
+        hang_notes.hang_note(intent.state.hang) if intent.state.hang else None,
         notes.slow_note(intent.state.slow, intent, rules, next_step(intent.state, rules))
         if intent.state.slow
         else None,
@@ -157,9 +158,13 @@ def _close_notes(
     for action in actions:
         if isinstance(action, StopClosed):
             result = notes.upsert(result, notes.stop_closed(action, snap.now))
+        elif isinstance(action, HangClosed):
+            result = notes.upsert(result, hang_notes.hang_closed(action, snap.now))
         elif isinstance(action, SlowClosed):
             note = notes.slow_note(action.incident, intent, observe.policy(snap.job), None)
             if note is not None:
+                last = next((one.slowdown for one in told if one.id == note.id), note.slowdown)
+                note = replace(note, slowdown=last)  # as it was, not as relief has begun to change it
                 result = notes.upsert(result, notes.slow_closed(note, action, snap.now))
     return result
 

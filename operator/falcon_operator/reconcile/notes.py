@@ -12,9 +12,10 @@ import msgspec
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy, SlowClosed, StopClosed
-from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, Step, StopIncident
+from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import DiagnosisStatus
+from falcon_operator.reconcile.hang_notes import op_name
 from falcon_operator.reconcile.intents import Intent
 from falcon_operator.reconcile.snapshot import clock_time, timestamp
 
@@ -47,7 +48,7 @@ def slow_note(
     """An open slowdown; None while nobody is named."""
     culprit = slow.culprit
     if culprit is None:
-        return None
+        return None if slow.link is None else _link_note(slow, slow.link, policy)
     return DiagnosisStatus(
         id=slow.id,
         what="fail-slow, computation",
@@ -63,6 +64,48 @@ def slow_note(
         node=culprit.node,
         rank=culprit.rank,
     )
+
+
+def _link_note(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisStatus:
+    unavailable = [name for name, _ in policy.strategies if name not in (ignore.TYPE, replace_node.TYPE)]
+    missing = f" ({', '.join(unavailable)}: not available in this version)" if unavailable else ""
+    growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
+    return DiagnosisStatus(
+        id=slow.id,
+        what="fail-slow, communication",
+        where=link_where(link),
+        since=_since(slow),
+        slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
+        why=(
+            f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and nobody computes"
+            " slower or lacks CPU"
+        ),
+        cause=Cause.SLOW_LINK.value,
+        evidence=(
+            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
+            f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
+            f" of the rank whose own grew most: {growth}"
+        ),
+        done="ignored",
+        next=f"endured: no strategy of this version mends a link{missing}",
+        state="Open",
+        node=link.node,
+    )
+
+
+def link_where(link: SlowLink) -> str:
+    """Both ends, or as many as cannot be told apart."""
+    places = ", ".join(f"rank {one.rank} (pod {one.pod_name}, node {one.node})" for one in link.ranks)
+    more = f" and {link.members - len(link.ranks)} more" if link.members > len(link.ranks) else ""
+    if link.node:
+        return f"the link of node {link.node}: {places}{more}"
+    return f"{'the link' if link.members == 2 else 'a link'} between {places}{more}"
+
+
+def _comms(link: SlowLink) -> str:
+    if link.comm == "all ranks":
+        return f"the communicator of all {link.members} ranks"
+    return link.comm
 
 
 def _slow_where(culprit: Culprit) -> str:

@@ -16,10 +16,11 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import Replacement
 from falcon_core.signals.cause import CpuEvidence
+from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import RankSignals, Summary
-from falcon_operator.api import Generation, Member, TrainingJob
+from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, RankSignals, Summary
+from falcon_operator.api import Generation, Member, TrainingJob, TrainingJobSpec
 from falcon_operator.durations import parse_duration
 from falcon_operator.ports import PodView, Received
 from falcon_operator.reconcile.intents import Intent
@@ -47,7 +48,23 @@ def policy(job: TrainingJob) -> Policy:
         window_seconds=parse_duration(spec.recovery.window),
         stages=spec.parallelism.pipeline,
         world_size=spec.replicas * spec.procs_per_replica,
+        layout=_layout(spec),
     )
+
+
+def _layout(spec: TrainingJobSpec) -> Parallelism | None:
+    """The declared parallelism; None where its degrees do not fit the ranks."""
+    degrees = spec.parallelism
+    model = degrees.tensor * degrees.context * degrees.pipeline
+    data, rest = divmod(spec.replicas * spec.procs_per_replica, model)
+    if rest or not data:
+        return None
+    try:
+        return Parallelism(
+            tensor=degrees.tensor, context=degrees.context, expert=degrees.expert, data=data, pipeline=degrees.pipeline
+        )
+    except LayoutError:
+        return None
 
 
 def observe(snap: Snapshot, intent: Intent) -> Observation:
@@ -152,6 +169,7 @@ def _member(snap: Snapshot, intent: Intent, member: Member, age: float) -> Membe
         start_error=(launch.error or "")
         if launch is not None and launch.generation == intent.generation.number
         else "",
+        oom_kills=launch.oom_kills if launch is not None else None,
     )
 
 
@@ -207,14 +225,26 @@ def _rank(
         iteration_ns=signals.iteration_ns,
         compute_ns=signals.compute_ns,
         wait_ns=signals.wait_ns,
+        period_calls=signals.period_calls,
         healthy_iteration_ns=signals.healthy_iteration_ns,
+        healthy_noise=signals.healthy_noise,
         healthy_compute_ns=signals.healthy_compute_ns,
         onset=signals.onset,
         fresh=age <= FRESH_SECONDS,
         silent_seconds=silent,
         stalled=age <= FRESH_SECONDS and deadline_ns is not None and silent * 1e9 > deadline_ns,
         cpu=_cpu(received.summary, signals),
+        cpu_fraction=signals.cpu_fraction,
+        blocked_seconds=_blocked_seconds(received.summary, process, age),
+        comms=signals.comms[:MAX_COMMS],
+        pairs=signals.pairs[:MAX_PAIRS],
+        comms_left_out=signals.comms_left_out,
     )
+
+
+def _blocked_seconds(summary: Summary, process: LaunchRank, age: float) -> float | None:
+    since = process.blocked_since_unix_ns
+    return None if since is None else max(0.0, (summary.unix_ns - since) / 1e9 + age)
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:

@@ -8,13 +8,14 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.recovery import hanging
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.witness import Liveness
 from falcon_operator.api import Condition, IterationStatus, TrainingJobStatus
-from falcon_operator.reconcile import intents, observe
+from falcon_operator.reconcile import hang_notes, intents, observe
 from falcon_operator.reconcile.gang import Gathering
 from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.notes import fault_where, milliseconds
+from falcon_operator.reconcile.notes import fault_where, link_where, milliseconds
 from falcon_operator.reconcile.snapshot import Snapshot, clock_time, timestamp
 
 BLIND_SECONDS = 10.0  # without any report while pods run: longer than a change of the bus's leader
@@ -92,11 +93,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stalled_since(self) -> float | None:
-        """Unix seconds of the last call that returned, if no rank has moved for longer than it ever did."""
-        fresh = [rank for rank in self.obs.ranks if rank.fresh and rank.process == "Running"]
-        if not self.obs.running or not fresh or not all(rank.stalled for rank in fresh):
-            return None
-        return self.snap.now - min(rank.silent_seconds for rank in fresh)
+        return hanging.stalled_since(self.obs)
+
+    @property
+    def awaited(self) -> str:
+        """Whom a job that does not move waits for, as far as the counts of calls tell; "" if they do not."""
+        hang = self.intent.state.hang
+        findings = hang.findings if hang else hanging.explain(self.obs, observe.policy(self.snap.job))
+        return "; ".join(hang_notes.told(one) for one in findings[:1])
 
     @property
     def blind_since(self) -> float | None:
@@ -148,7 +152,7 @@ def state_of(view: View) -> State:
         return view.snap.job.status.state or "Starting"
     if view.training + view.finished < view.total and view.blind_since is None and not view.live.agents_lost:
         return "Starting"
-    return "Degraded" if slow is not None and slow.culprit is not None else "Running"
+    return "Degraded" if slow is not None and (slow.culprit is not None or slow.link is not None) else "Running"
 
 
 def summary_of(view: View, state: State) -> str:
@@ -169,7 +173,8 @@ def _summary(view: View, state: State) -> str:
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}, so nothing is known of its speed"
     if view.stalled_since is not None:
-        return f"stalled: no rank has moved since {clock_time(view.stalled_since)}"
+        awaited = f"; {view.awaited}" if view.awaited else ""
+        return f"stalled: no rank has moved since {clock_time(view.stalled_since)}{awaited}"
     if slow is not None and slow.culprit is not None:
         culprit = slow.culprit
         doing = {
@@ -181,6 +186,10 @@ def _summary(view: View, state: State) -> str:
             f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x slower since"
             f" {clock_time(slow.onset_at)}; {doing}"
         )
+    if slow is not None and slow.link is not None:
+        factor = slow.slow_ns / slow.healthy_ns
+        where = link_where(slow.link)
+        return f"iterations {factor:.1f}x slower since {clock_time(slow.onset_at)}; slow transfers: {where}; endured"
     if slow is not None:
         factor = slow.slow_ns / slow.healthy_ns
         return f"iterations {factor:.1f}x slower since {clock_time(slow.onset_at)}; no rank stands out"
@@ -242,8 +251,8 @@ def _conditions(view: View, before: TrainingJobStatus, state: State, summary: st
             " look at etcd and at the containers falcon-agent",
         )
     elif view.stalled_since is not None:
-        since = clock_time(view.stalled_since)
-        put("Ready", False, "Stalled", f"every process lives, but no rank has moved since {since}: a hang")
+        since, awaited = clock_time(view.stalled_since), f"; {view.awaited}" if view.awaited else ""
+        put("Ready", False, "Stalled", f"every process lives, but no rank has moved since {since}: a hang{awaited}")
     elif state in ("Running", "Degraded"):
         watched = f"; they are not watched: {view.untracked}" if view.untracked else ""
         number = view.intent.generation.number
@@ -261,6 +270,8 @@ def _conditions(view: View, before: TrainingJobStatus, state: State, summary: st
             f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}) is slow since"
             f" {timestamp(slow.onset_at)}: see diagnosis {slow.id}",
         )
+    elif slow is not None and slow.link is not None:
+        put("Degraded", True, "SlowLink", f"slow transfers over {link_where(slow.link)}: see diagnosis {slow.id}")
     else:
         put("Degraded", False, "NoStraggler", "no rank is known to be slow")
     if state == "Recovering":

@@ -9,8 +9,11 @@ import signal
 import numpy as np
 import pytest
 
+from falcon_core.signals.communicators import Seat, name_communicators
+from falcon_core.signals.hang import Progress, explain_hang
 from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
-from falcon_core.wire.messages import RECENT_ITERATIONS, Summary
+from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals, Summary
+from falcon_core.wire.ring import Op
 from falcon_etcd import Client
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import JOB, POD_UID, Pod, eventually
@@ -77,6 +80,42 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert pod.pids() == pids
     assert again.launch is not None
     assert again.launch.generation == 1
+
+
+async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod) -> None:
+    """It is stopped between two iterations; the others go on into the next one's first all-reduce."""
+    pod = make_pod(3)
+    pod.start_agent()
+    pod.allow(60)
+    await pod.plan(1, "Run")
+    await pod.reported("60 iterations", lambda one: tracked(one, 3) and min(counts(one)) >= 40)
+    await pod.trained(60)
+    stopped = pod.pids()[1]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        pod.allow(FOR_EVER)
+
+        def waits(rank: RankSignals) -> bool:
+            return any(one.entered is not None and one.entered > (one.finished or 0) for one in rank.comms)
+
+        told = await pod.reported(
+            "the others wait", lambda one: [waits(rank) for rank in one.ranks] == [True, False, True]
+        )
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    seats = [
+        Seat(rank=rank.rank, comm=one.comm, size=one.size, place=one.place) for rank in told.ranks for one in rank.comms
+    ]
+    names = name_communicators(seats, 3)
+    progress = [
+        Progress(rank=rank.rank, comm=names[rank.rank, one.comm].name, entered=one.entered or 0, finished=one.finished)
+        for rank in told.ranks
+        for one in rank.comms
+    ]
+    hang = explain_hang(progress, {one.name: one.members for one in names.values()})[0]
+    assert (hang.kind, hang.ranks, hang.waiting) == ("NeverArrived", (1,), 2)
+    assert {one.op for rank in told.ranks for one in rank.comms} == {Op.ALL_REDUCE}
+    await trains_on(pod)
 
 
 async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod: MakePod, etcd: EtcdServer) -> None:

@@ -108,8 +108,27 @@ async def test_a_hang_is_told() -> None:
     world.hanging = True
     await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
     assert condition(world.status, "Ready") == "False"
+    assert "rank 0 never arrived" in world.status.summary
+    assert world.status.diagnoses == [], "it may be a first checkpoint"
+    await run(world, operator, lambda w: w.status.diagnoses)
     world.hanging = False
     await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
+    (note,) = world.status.diagnoses
+    assert (note.cause, note.rank, note.node, note.state) == ("Hang", 0, world.node_of(0).name, "Resolved")
+    assert "moves again" in note.result
+
+
+async def test_a_hang_that_ends_in_a_processs_death_is_left_to_the_restart() -> None:
+    world = World()
+    await trained(world)
+    world.hanging = True
+    await run(world, operator, lambda w: w.status.diagnoses)
+    world.hanging = False
+    world.end_rank(1, exit_code=1)  # the program's own timeout
+    await run(world, operator, lambda w: w.status.state == "Running" and w.plan is not None and w.plan.generation == 2)
+    failure, hang = world.status.diagnoses
+    assert (failure.cause, hang.cause, hang.state) == ("ProcessFailed", "Hang", "Resolved")
+    assert "all ranks were restarted" in hang.result
 
 
 async def test_a_suspended_job_forgets_what_it_measured() -> None:

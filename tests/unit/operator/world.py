@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import Onset, Plan, RankSignals, Summary, ThrottleSignals
+from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Summary, ThrottleSignals
 from falcon_operator.api import (
     TAINT_SPARE,
     ObjectMeta,
@@ -373,9 +373,16 @@ class World:
             onset=self.onset,
             last_call_unix_ns=int(self.moved_unix * 1e9),
             hang_deadline_ns=int(5e9),
+            cpu_fraction=0.0 if self.hanging else 0.8,
             run_delay_fraction=0.01,
             healthy_run_delay_fraction=0.01,
+            comms=[self._comm(rank, len(values))] if self.hanging else [],
         )
+
+    def _comm(self, rank: int, done: int) -> CommSignals:
+        """All ranks but the first are in one call more than is done."""
+        size = len(self.history)
+        return CommSignals(comm=1, size=size, place=rank, entered=done + (rank > 0), finished=done, op=1)
 
     def new_pod(self, manifest: Manifest, uid: str) -> Pod:
         return Pod(manifest, uid, self.clock.seconds)

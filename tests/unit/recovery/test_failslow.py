@@ -23,6 +23,7 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, Replacement, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Onset
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
 
@@ -109,15 +110,54 @@ def test_a_slowdown_without_a_culprit_passes_silently() -> None:
     assert step(seen(), state.slow) == (replace(state, slow=None), [])
 
 
-def test_slow_from_the_first_iteration_shows_against_earlier_generations() -> None:
-    learned: dict[str, Any] = {"onset": None, "healthy_iteration_ns": 650 * MS}
+SETTLED = Level(iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=3, period_calls=4)
+
+
+def late_start(factor: float, **fields: Any) -> dict[int, dict[str, Any]]:
+    """A generation that is slow from its first iteration and takes that for its health; rank 2 is why."""
+    learned: dict[str, Any] = {
+        "onset": None,
+        "period_calls": 4,
+        "healthy_noise": 0.02,
+        "iteration_ns": [int(250 * factor) * MS] * 16,
+        "healthy_iteration_ns": int(250 * factor) * MS,
+        **fields,
+    }
     quick = {**FAST, **learned, "healthy_compute_ns": 200 * MS}
-    start = {0: quick, 1: quick, 2: {**SLOW, **learned, "healthy_compute_ns": 600 * MS}}
-    state, _ = step(seen(ranks=start, generation=2))
+    return {0: quick, 1: quick, 2: {**SLOW, **learned, "healthy_compute_ns": 600 * MS}}
+
+
+def test_slow_from_the_first_iteration_shows_against_earlier_generations() -> None:
+    start = seen(ranks=late_start(2.6), generation=2)
+    state, _ = step(start, level=SETTLED)
     assert (incident(state).phase, incident(state).onset_iteration) == ("Detected", 1)
-    culprit = incident(step(seen(ranks=start, generation=2), state.slow)[0]).culprit
+    culprit = incident(step(start, state.slow, level=SETTLED)[0]).culprit
     assert culprit is not None
     assert (culprit.rank, culprit.slowdown, culprit.healthy_compute_ns) == (2, 3.0, None), "against its peers"
+
+
+@pytest.mark.parametrize(
+    ("factor", "fields", "level"),
+    [
+        (2.6, {"iterations": 30}, SETTLED),
+        (2.6, {"period_calls": 8}, SETTLED),
+        (1.12, {"healthy_noise": 0.5}, SETTLED),
+        (1.05, {}, SETTLED),
+        (2.6, {}, None),
+    ],
+    ids=["still warming up", "other work", "noise explains it", "less than a tenth", "no settled generation before"],
+)
+def test_a_start_that_is_not_known_to_be_slow(factor: float, fields: dict[str, Any], level: Level | None) -> None:
+    assert step(seen(ranks=late_start(factor, **fields), generation=2), level=level)[0].slow is None
+
+
+def test_a_level_is_learned_once_it_has_settled() -> None:
+    def learned(iterations: int) -> Level | None:
+        ranks = {number: {"iterations": iterations, "period_calls": 4} for number in range(3)}
+        return failslow.step(RecoveryState(), seen(ranks=ranks), POLICY)[0].level
+
+    assert learned(49) is None
+    assert learned(50) == replace(SETTLED, noise=0.0, iterations=50)
 
 
 def test_the_node_is_replaced_when_the_loss_has_paid_for_it() -> None:
@@ -261,6 +301,26 @@ def test_it_did_not_help() -> None:
     _, (closed,) = step(after(600, 100, now=NOW + 70, running_seconds=78.0), incident(state))
     assert isinstance(closed, SlowClosed)
     assert closed.outcome == "NotHelped"
+
+
+def test_a_checkpoint_that_loads_for_long_is_not_held_against_the_replacement() -> None:
+    restoring: dict[int, dict[str, Any]] = {number: {"iterations": 0, "iteration_ns": []} for number in range(3)}
+    obs = seen(ranks=restoring, generation=2, running_seconds=900.0, now=NOW + 900)
+    assert step(obs, CHECKING) == (RecoveryState(healthy_ns=250 * MS, slow=CHECKING), [])
+    _, (closed,) = step(after(250, 12, running_seconds=905.0, now=NOW + 905), CHECKING)
+    assert isinstance(closed, SlowClosed)
+    assert (closed.outcome, closed.cost_seconds) == ("Helped", pytest.approx(905 + 12 - 12 * 0.25))
+
+
+def test_a_rank_that_is_not_seen_is_judged_by_the_others_after_a_while() -> None:
+    def blind(iterations: int, **fields: Any) -> Observation:
+        obs = after(250, iterations, **fields)
+        return replace(obs, ranks=[*obs.ranks[:2], replace(obs.ranks[2], iterations=0, iteration_ns=[])])
+
+    assert step(blind(100, running_seconds=30.0), CHECKING)[1] == []
+    _, (closed,) = step(blind(300, running_seconds=80.0, now=NOW + 80), CHECKING)
+    assert isinstance(closed, SlowClosed)
+    assert closed.outcome == "Helped"
 
 
 def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:

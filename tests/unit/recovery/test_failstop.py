@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from falcon_core.model import Cause, Severity
@@ -131,7 +133,21 @@ def test_an_incident_closes_when_iterations_are_seen() -> None:
     assert done.stop is None
     assert isinstance(closed, StopClosed)
     assert closed.seconds == pytest.approx(6.0)
-    assert step(seen(ranks=silent, generation=2, running_seconds=21.0), state)[0].stop is None, "untracked programs"
+    assert step(seen(ranks=silent, generation=2, running_seconds=600.0), state)[1] == [], "a checkpoint is being loaded"
+    assert step(seen(ranks=silent, generation=2, running_seconds=1801.0), state)[0].stop is None
+
+
+def test_a_program_whose_iterations_were_never_seen_counts_as_training_after_a_while() -> None:
+    silent: dict[int, dict[str, Any]] = {number: {"iterations": 0, "iteration_ns": []} for number in range(3)}
+    state, _ = step(seen(ranks={**silent, 1: {**silent[1], **ended(signal=9)}}))
+    assert step(seen(ranks=silent, generation=2, running_seconds=19.0), state)[1] == []
+    assert step(seen(ranks=silent, generation=2, running_seconds=21.0), state)[0].stop is None
+
+
+def test_out_of_memory_is_told_with_the_containers_count() -> None:
+    killed = {**ended(signal=9), "oom_killed": True}
+    state, _ = step(seen({1: {"oom_kills": 2}}, {1: killed}))
+    assert incident(state).fault.text.endswith("its container counts 2 such kills in this generation")
 
 
 def test_a_failure_before_that_recurs_in_the_same_incident() -> None:

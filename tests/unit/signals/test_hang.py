@@ -101,6 +101,31 @@ def test_who_enqueued_ahead_still_counts_as_waiting() -> None:
     assert found(progress, dp=EVERYBODY)[0][:3] == ("NeverArrived", (2,), "dp")
 
 
+def test_the_call_is_the_oldest_that_somebody_has_not_left() -> None:
+    progress = told("dp", [12, 9, 7, 10], [8, 7, 7, 7])
+    assert found(progress, dp=EVERYBODY) == [("NeverArrived", (2,), "dp", 7, 3)]
+
+
+def test_a_process_that_stopped_inside_a_call_begins_no_further_one() -> None:
+    progress = told("dp", [10, 10, 8, 10], [7, 7, 7, 7])
+    assert found(progress, dp=EVERYBODY) == [("Transfer", (2,), "dp", 7, 4)]
+
+
+def test_without_finished_counts_who_began_more_calls_waits_for_who_began_fewer() -> None:
+    def enqueued(comm: str, **entered: int) -> list[Progress]:
+        return [Progress(rank=int(rank[1:]), comm=comm, entered=count) for rank, count in entered.items()]
+
+    assert found(enqueued("dp", r0=9, r1=12, r2=8), dp=(0, 1, 2)) == [("NeverArrived", (2,), "dp", 8, 2)]
+    progress = [*enqueued("dp", r0=9, r1=8), *enqueued("tp", r1=31, r3=30)]  # 1 is awaited by 0, and waits for 3
+    assert found(progress, dp=(0, 1), tp=(1, 3)) == [("NeverArrived", (3,), "tp", 30, 1)]
+    assert found(enqueued("dp", r0=9, r1=9), dp=(0, 1)) == [], "the transfer, a device, or a host that waits elsewhere"
+
+
+def test_who_waits_in_a_call_that_nobody_can_name_is_not_the_culprit() -> None:
+    progress = told("dp", [8, 8, 7], [7, 7, 7])
+    assert [hang.kind for hang in explain_hang(progress, {"dp": (0, 1, 2)}, waiting_elsewhere={2})] == ["Deadlock"]
+
+
 def test_a_member_that_never_reported_is_named() -> None:
     progress = told("dp", [1, 1, None, 1], [0, 0, 0, 0])
     assert found(progress, dp=EVERYBODY) == [("NeverArrived", (2,), "dp", 0, 3)]

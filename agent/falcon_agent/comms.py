@@ -1,0 +1,167 @@
+"""One rank's communicators: their sizes and the rank's place in each, and how far the rank has come in them.
+
+Descriptor records introduce a communicator. The ring's table of counters tells calls that are in progress, which no
+record does; rings of earlier shims have no such table, and of those nothing is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, CommSignals, PairSignals
+from falcon_core.wire.ring import (
+    GRAPH,
+    POINT_TO_POINT,
+    RECORD_DTYPE,
+    CounterArray,
+    Flag,
+    Kind,
+    Op,
+    RecordArray,
+    Traffic,
+)
+
+_CALLS = 4096  # newest calls that are kept to tell what comes next in a communicator
+_MAX_SHAPES = 1024  # as many communicators as a shim knows
+_NONE: RecordArray = np.empty(0, dtype=RECORD_DTYPE)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What a descriptor says."""
+
+    comm: int
+    size: int
+    place: int
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Calls begun and done; ``finished`` None where that is not known."""
+
+    entered: int
+    finished: int | None
+
+    @property
+    def waiting(self) -> bool:
+        return self.finished is not None and self.entered > self.finished
+
+
+class CommTable:
+    """Follows one ring's records; memory is bounded."""
+
+    def __init__(self, shapes: Sequence[Shape] = ()) -> None:
+        """``shapes``: what an earlier agent knew; the descriptors may be overwritten by now."""
+        self._shapes = {shape.comm: shape for shape in shapes}
+        self._newest: deque[RecordArray] = deque()
+        self._held = 0
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """For the next agent."""
+        return list(self._shapes.values())
+
+    def feed(self, records: RecordArray) -> None:
+        """Take records of any kind, in ring order: [n], dtype RECORD_DTYPE."""
+        kinds = records["kind"]
+        for told in records[kinds == Kind.DESCRIPTOR]:
+            comm, size = int(told["comm"]), int(told["group"])
+            if comm & (POINT_TO_POINT | GRAPH):
+                continue
+            if int(told["flags"]) & Flag.ENDED:
+                self._shapes.pop(comm, None)
+            elif size > 0 and len(self._shapes) < _MAX_SHAPES:
+                self._shapes[comm] = Shape(comm, size, int(told["peer_or_root"]))
+        calls = records[(kinds == Kind.BLOCKING) | (kinds == Kind.ENQUEUED)][-_CALLS:]
+        if len(calls):
+            self._newest.append(calls)
+            self._held += len(calls)
+        while self._newest and self._held - len(self._newest[0]) >= _CALLS:
+            self._held -= len(self._newest.popleft())
+
+    def comms(
+        self,
+        *,
+        counts: Mapping[int, Count],
+        excess_ns: Mapping[int, Sequence[float]],
+        period_calls: int | None,
+    ) -> tuple[list[CommSignals], int]:
+        """Those to report, at most MAX_COMMS, and how many were left out; see :func:`collective_counts`.
+
+        First those that the rank waits in, then those with the largest excess.
+        """
+        named = {comm for comm in (*self._shapes, *counts, *excess_ns) if not comm & (POINT_TO_POINT | GRAPH)}
+        wanted = sorted(
+            (comm for comm in named if comm in excess_ns or comm in counts),
+            key=lambda comm: (not (comm in counts and counts[comm].waiting), -sum(excess_ns.get(comm, ())), comm),
+        )
+        cycle = self._cycle(period_calls) if wanted else None
+        told = []
+        for comm in wanted[:MAX_COMMS]:
+            shape, count = self._shapes.get(comm), counts.get(comm)
+            op, size = _telling_call(cycle, comm, count)
+            told.append(
+                CommSignals(
+                    comm=comm,
+                    size=shape.size if shape else 0,
+                    place=shape.place if shape else -1,
+                    entered=count.entered if count else None,
+                    finished=count.finished if count else None,
+                    op=op,
+                    bytes=size,
+                    excess_ns=[round(part) for part in excess_ns.get(comm, ())],
+                )
+            )
+        return told, max(0, len(wanted) - MAX_COMMS)
+
+    def _cycle(self, period_calls: int | None) -> RecordArray | None:
+        """The newest cycle; None where it is not known or too long."""
+        if period_calls is None or not 0 < period_calls <= self._held:
+            return None
+        return np.concatenate(list(self._newest))[-period_calls:]
+
+
+def _telling_call(cycle: RecordArray | None, comm: int, count: Count | None) -> tuple[int, int | None]:
+    """Operation and payload of the call that the rank is in, or would be in next: a cycle ago it made the same one.
+
+    Without a count, of the largest call of the cycle.
+    """
+    mine = cycle[cycle["comm"] == comm] if cycle is not None else _NONE
+    if count is not None:
+        number = count.entered if count.finished is None else count.finished
+        mine = mine[mine["comm_seq"] == number - len(mine)]
+    if not len(mine):
+        return int(Op.UNKNOWN), None
+    one = mine[int(mine["bytes"].argmax())]
+    return int(one["op"]), int(one["bytes"])
+
+
+def collective_counts(counters: CounterArray, *, enqueues: bool) -> dict[int, Count]:
+    """By communicator id, of a ring's counters ([n], dtype COUNTER_DTYPE).
+
+    ``enqueues``: calls return when they are enqueued; their finished counts lag behind the device by a sampling window.
+    """
+    return {
+        int(one["key"]) >> 40: Count(int(one["entered"]), None if enqueues else int(one["finished"]))
+        for one in counters
+        if int(one["key"]) >> 32 & 0xFF == Traffic.COLLECTIVE
+    }
+
+
+def pairs(counters: CounterArray, *, enqueues: bool) -> tuple[list[PairSignals], int]:
+    """Sends and receives, those in progress first, at most MAX_PAIRS; and how many were left out."""
+    told = [
+        PairSignals(
+            comm=int(one["key"]) >> 40,
+            peer=int(one["key"]) & 0xFFFFFFFF,
+            sending=int(one["key"]) >> 32 & 0xFF == Traffic.SEND,
+            entered=int(one["entered"]),
+            finished=None if enqueues else int(one["finished"]),
+        )
+        for one in counters
+        if int(one["key"]) >> 32 & 0xFF in (Traffic.SEND, Traffic.RECV)
+    ]
+    told.sort(key=lambda pair: (pair.finished is None or pair.finished == pair.entered, -pair.entered, pair.peer))
+    return told[:MAX_PAIRS], max(0, len(told) - MAX_PAIRS)

@@ -1,0 +1,71 @@
+"""What no rank's own slowness explains: a job that stands still, and a link that is slow."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from dev.cluster import faults
+from dev.kubectl import Json
+from tests.e2e.jobs import SCRIPT, Job, condition, training_job
+
+MANY = 100_000
+ATTEMPTS = 4  # each pause that the job comes out of makes it wait twice as long for the next
+
+
+def _open_hang(status: Json) -> Json | None:
+    return next(
+        (note for note in status.get("diagnoses", []) if note["cause"] == "Hang" and note["state"] == "Open"), None
+    )
+
+
+def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, start: Callable[[Json], Job]) -> None:
+    job = start(training_job("hang", steps=MANY))
+    job.wait_training()
+    victim, generation = job.member(1), job.status()["generation"]["number"]
+    command = f"python3 {SCRIPT}"
+    for _ in range(ATTEMPTS):
+        assert faults.send_signal(victim["node"], command, signal.SIGSTOP, victim["podUid"]) >= 1
+        status = job.wait("the hang is told", _open_hang, 200)
+        note = _open_hang(status)
+        assert note is not None
+        never_arrived = "never arrived" in note["why"]
+        if never_arrived:
+            assert (note["rank"], note["node"]) == (1, victim["node"])
+            assert note["why"].startswith("rank 1 never arrived at call ")
+            assert "of the communicator of all 3 ranks, in which 2 ranks wait" in note["why"]
+            assert "uses no CPU" in note["why"]
+            assert victim["podName"] in note["where"]
+            assert "rank 1 never arrived" in condition(status, "Ready")["message"]
+        faults.send_signal(victim["node"], command, signal.SIGCONT, victim["podUid"])
+        job.wait("training moves again", lambda s: _open_hang(s) is None, 60)
+        if never_arrived:
+            break
+        assert note.get("rank", 1) == 1, "by chance it was stopped inside a call: once more"
+    else:
+        raise AssertionError(f"stopped inside a call {ATTEMPTS} times in a row: {note['why']}")
+    after = job.wait("it trains", lambda s: condition(s, "Ready").get("status") == "True", 60)
+    assert after["generation"]["number"] == generation
+    assert "moves again by itself" in after["diagnoses"][0]["result"]
+    assert {note["cause"] for note in after["diagnoses"]} == {"Hang"}
+
+
+def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable[[Json], Job]) -> None:
+    """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
+    job = start(training_job("link", steps=MANY))
+    job.wait_training()
+    victim = job.member(2)
+    faults.link(victim["node"], "50mbit")
+    named = job.wait(
+        "the link is named", lambda s: any(note["cause"] == "SlowLink" for note in s.get("diagnoses", [])), 120
+    )
+    (note,) = named["diagnoses"]
+    assert note["what"] == "fail-slow, communication"
+    assert "rank" not in note
+    assert victim["node"] in note["where"]
+    assert "all-reduce" in note["why"]
+    assert named["state"] == "Degraded"
+    faults.heal(victim["node"])
+    healed = job.wait("relieved by itself", lambda s: s["diagnoses"][0].get("state") == "Resolved", 120)
+    assert len(healed["diagnoses"]) == 1
+    assert healed["counters"] == {"restarts": 0, "replacements": 0}

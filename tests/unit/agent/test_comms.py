@@ -1,0 +1,102 @@
+"""What a rank's agent tells of its communicators: places, counts, what comes next; bounded, and after its own death."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from falcon_agent.comms import CommTable, Count, Shape, collective_counts, pairs
+from falcon_agent.tracker import Tracker
+from falcon_core.wire import ring
+from falcon_core.wire.launch import RINGS_DIR
+from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS
+from tests.unit.agent.rings import descriptor, write_ring
+from tests.unit.signals.streams import MS, Call, Script
+
+KEY = ring.counter_key
+
+
+def counters(told: dict[int, tuple[int, int]]) -> ring.CounterArray:
+    table: ring.CounterArray = np.zeros(len(told), dtype=ring.COUNTER_DTYPE)
+    for place, (key, (entered, finished)) in enumerate(told.items()):
+        table[place]["key"], table[place]["entered"], table[place]["finished"] = key, entered, finished
+    return table
+
+
+def test_descriptors_give_size_and_place_until_the_communicator_ends() -> None:
+    table = CommTable()
+    ended = descriptor(2, 4, 1)
+    ended["flags"] = ring.Flag.ENDED
+    singles = descriptor(1 | ring.POINT_TO_POINT, 8, 3)
+    table.feed(np.concatenate((descriptor(1, 8, 3), singles, descriptor(2, 4, 1), ended)))
+    assert table.shapes == [Shape(1, 8, 3)]
+
+
+def test_the_call_that_a_rank_is_in_is_told_from_its_cycle() -> None:
+    script = Script()
+    script.cycle(
+        [Call(ring.Op.ALL_REDUCE, 64, MS), Call(ring.Op.ALL_GATHER, 32, MS), Call(ring.Op.BARRIER, 0, MS, comm=9)], 5
+    )
+    table = CommTable([Shape(7, 2, 0)])
+    table.feed(script.records)
+    (first, other), left = table.comms(counts={7: Count(12, 11), 9: Count(5, 5)}, excess_ns={}, period_calls=3)
+    assert (first.comm, first.size, first.entered, first.finished, left) == (7, 2, 12, 11, 0)
+    assert (first.op, first.bytes) == (ring.Op.ALL_GATHER, 32), "call 11, as call 9 was"
+    assert (other.comm, other.size, other.op) == (9, 0, ring.Op.BARRIER)
+    ((largest,), _) = table.comms(counts={}, excess_ns={7: (1.0,)}, period_calls=3)
+    assert (largest.op, largest.entered, largest.excess_ns) == (ring.Op.ALL_REDUCE, None, [1])
+
+
+def test_those_that_it_waits_in_come_first_then_the_largest_excess_and_the_rest_is_counted() -> None:
+    counts = {comm: Count(5 + (comm == 17), 5) for comm in range(1, 21)}
+    told, left = CommTable().comms(counts=counts, excess_ns={9: (1e6, 2e6), 4: (5e6,)}, period_calls=None)
+    assert [one.comm for one in told] == [17, 4, 9, 1, 2, 3, 5, 6]
+    assert (len(told), left) == (MAX_COMMS, 12)
+
+
+def test_counts_by_traffic() -> None:
+    table = counters(
+        {
+            KEY(3, ring.Traffic.COLLECTIVE): (8, 7),
+            KEY(3, ring.Traffic.SEND, 1): (4, 4),
+            KEY(3, ring.Traffic.RECV, 2): (3, 2),
+            KEY(5, ring.Traffic.GRAPH): (1, 1),
+        }
+    )
+    assert collective_counts(table, enqueues=False) == {3: Count(8, 7)}
+    assert collective_counts(table, enqueues=True) == {3: Count(8, None)}, "finished lags behind the device"
+    told, left = pairs(table, enqueues=False)
+    assert [(one.peer, one.sending, one.entered, one.finished) for one in told] == [(2, False, 3, 2), (1, True, 4, 4)]
+    assert left == 0
+    many = counters({KEY(3, ring.Traffic.SEND, peer): (1, 1) for peer in range(20)})
+    assert [len(pairs(many, enqueues=False)[0]), pairs(many, enqueues=False)[1]] == [MAX_PAIRS, 20 - MAX_PAIRS]
+
+
+def test_a_successor_knows_the_places_from_its_predecessor(tmp_path: Path) -> None:
+    script = Script(jitter=0.02)
+    script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
+    (tmp_path / RINGS_DIR).mkdir(parents=True)
+
+    def tracker(records: ring.RecordArray, memory: bytes = b"") -> Tracker:
+        path = tmp_path / RINGS_DIR / "g1-r0-100.ring"
+        write_ring(path, records, rank=0, world_size=2, counters={KEY(7, ring.Traffic.COLLECTIVE): (61, 60)})
+        follower = Tracker(tmp_path, memory, monotonic_ns=lambda: script.now_ns + 5_000 * MS)
+        follower.poll()
+        return follower
+
+    first = tracker(np.concatenate((descriptor(7, 2, 1), script.records)))
+    second = tracker(script.records[-30:], first.memory())
+    for follower in (first, second):
+        (told,) = follower.signals(1)[0].comms
+        assert (told.comm, told.size, told.place, told.entered, told.finished) == (7, 2, 1, 61, 60)
+
+
+def test_the_ring_of_an_earlier_shim_has_no_counts_to_tell(tmp_path: Path) -> None:
+    script = Script()
+    script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
+    (tmp_path / RINGS_DIR).mkdir(parents=True)
+    write_ring(tmp_path / RINGS_DIR / "g1-r0-100.ring", script.records, rank=0, world_size=2)
+    tracker = Tracker(tmp_path, monotonic_ns=lambda: script.now_ns + 5_000 * MS)
+    tracker.poll()
+    assert tracker.signals(1)[0].comms == []

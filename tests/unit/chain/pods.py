@@ -1,0 +1,158 @@
+"""The whole way of a signal: ring files → the agents' trackers → reports as JSON → what the operator decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from falcon_agent.tracker import Tracker
+from falcon_core.recovery.state import Gang, RecoveryState
+from falcon_core.wire import ring
+from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
+from falcon_core.wire.messages import RankSignals, Summary, ThrottleSignals
+from falcon_operator.api import Generation, Member, ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from falcon_operator.ports import JobReports, NodeView, PodView, Received
+from falcon_operator.reconcile import intents
+from falcon_operator.reconcile.effects import Event
+from falcon_operator.reconcile.job import decide
+from falcon_operator.reconcile.snapshot import PodSettings, Snapshot
+from tests.unit.agent.rings import descriptor, write_ring
+from tests.unit.signals.members import Job
+
+SECOND = 1_000_000_000
+MONOTONIC = 5_000.0
+Groups = Mapping[int, Sequence[Sequence[int]]]  # by communicator id: its groups of ranks
+replace = msgspec.structs.replace
+
+
+class Tracked:
+    """One rank's agent, after it has read the rank's ring once."""
+
+    def __init__(self, folder: Path, rank: int, job: Job, groups: Groups, counters: dict[int, tuple[int, int]]) -> None:
+        self._now_ns = 0
+        self.rank = rank
+        records = job.records(rank)
+        self._end_ns = int((records["t_start_ns"] + records["duration_ns"]).max())
+        introduced = [
+            descriptor(comm, len(group), list(group).index(rank))
+            for comm, told in groups.items()
+            for group in told
+            if rank in group
+        ]
+        run_dir = folder / f"pod-{rank}"
+        (run_dir / RINGS_DIR).mkdir(parents=True)
+        write_ring(
+            run_dir / RINGS_DIR / f"g1-r{rank}-100.ring",
+            np.concatenate((*introduced, records)),
+            rank=rank,
+            world_size=job.ranks,
+            counters=counters,
+        )
+        self.tracker = Tracker(run_dir, monotonic_ns=lambda: self._now_ns)
+        self.tracker.poll()
+
+    def signals(self, silent_seconds: float) -> RankSignals:
+        """Its report, so long after its last call."""
+        self._now_ns = self._end_ns + int(silent_seconds * SECOND)
+        (told,) = self.tracker.signals(1)
+        return told
+
+
+def agents(
+    folder: Path,
+    job: Job,
+    groups: Groups,
+    inside: Mapping[int, Sequence[int]] | None = None,
+    pairs: Mapping[int, Mapping[int, tuple[int, int]]] | None = None,
+) -> list[Tracked]:
+    """An agent a rank. ``inside``: by communicator, the ranks that have begun one call more than was done; ``pairs``:
+    by rank, what its counters of sends and receives say, by their keys."""
+    told = []
+    for rank in range(job.ranks):
+        records = job.records(rank)
+        counters = dict((pairs or {}).get(rank, {}))
+        for comm in np.unique(records["comm"]).tolist():
+            done = int((records["comm"] == comm).sum())
+            entered = done + (rank in (inside or {}).get(comm, ()))
+            counters[ring.counter_key(comm, ring.Traffic.COLLECTIVE)] = (entered, done)
+        told.append(Tracked(folder, rank, job, groups, counters))
+    return told
+
+
+class Operator:
+    """Looks at one job of one rank a pod, each on a node of its own, every two seconds."""
+
+    def __init__(self, ranks: int, spec: dict[str, Any] | None = None, healthy_ns: int | None = None) -> None:
+        self.now = time.time()
+        members = [
+            Member(replica=rank, pod_name=f"gpt2-{rank}", pod_uid=f"uid-{rank}", node=f"node-{rank}", first_rank=rank)
+            for rank in range(ranks)
+        ]
+        body = {
+            "replicas": ranks,
+            "template": {"spec": {"containers": [{"name": "t", "image": "x", "command": ["python"]}]}},
+            **(spec or {}),
+        }
+        state = RecoveryState(gang=Gang(since=self.now - 600), healthy_ns=healthy_ns)
+        self.job = TrainingJob(
+            metadata=ObjectMeta(name="gpt2", namespace="ml", uid="u"),
+            spec=msgspec.convert(body, TrainingJobSpec),
+            status=TrainingJobStatus(
+                generation=Generation(number=1, phase="Run", members=members, master_addr="10.0.0.1", master_port=1),
+                incident=intents.encode_state(state),
+            ),
+        )
+        self.events: list[Event] = []
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        return self.job.status
+
+    def message(self, condition: str) -> str:
+        return next((one.message for one in self.status.conditions if one.type == condition), "")
+
+    def look(self, reports: Sequence[RankSignals | dict[str, Any]], throttle: ThrottleSignals | None = None) -> None:
+        """Hear one report a rank, and decide."""
+        self.now += 2.0
+        generation = self.status.generation
+        assert generation is not None
+        summaries = {}
+        for number, (member, told) in enumerate(zip(generation.members, reports, strict=True)):
+            rank = LaunchRank(
+                local_rank=0, rank=number, pid=7, state="Running", started_unix_ns=int((self.now - 900) * 1e9)
+            )
+            summary = Summary(
+                pod_uid=member.pod_uid,
+                pod_name=member.pod_name,
+                node=member.node,
+                sequence=1,
+                unix_ns=time.time_ns(),
+                generation=1,
+                launch=LaunchStatus(generation=1, dead_below=1, state="Running", ranks=[rank]),
+                throttle=throttle,
+            )
+            body = {**msgspec.to_builtins(summary), "ranks": [msgspec.to_builtins(told)]}
+            heard = msgspec.json.decode(msgspec.json.encode(body), type=Summary)
+            summaries[member.pod_uid] = Received(summary=heard, at_seconds=MONOTONIC)
+        snap = Snapshot(
+            job=self.job,
+            pods=[
+                PodView(namespace="ml", name=one.pod_name, uid=one.pod_uid, node=one.node, phase="Running")
+                for one in generation.members
+            ],
+            nodes={one.node: NodeView(name=one.node) for one in generation.members},
+            reports=JobReports(
+                summaries=summaries, alive=frozenset(summaries), session_healthy_since_seconds=MONOTONIC - 100
+            ),
+            settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
+            now=self.now,
+            monotonic=MONOTONIC,
+        )
+        decision = decide(snap)
+        self.events += decision.events
+        self.job = replace(self.job, status=decision.status)

@@ -1,0 +1,137 @@
+"""A slow link: named where transfers last longer at every member and nobody computes slower, and never otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from falcon_core.wire.messages import ThrottleSignals
+from falcon_core.wire.ring import Op
+from tests.unit.chain.pods import Operator, agents
+from tests.unit.signals.members import TRANSFER_NS, Job, data_parallel
+from tests.unit.signals.streams import MS
+
+COMM = 7
+replace = msgspec.structs.replace
+
+
+def episode(job: Job, cycles: int, *, transfer: float = 1.0, compute: Mapping[int, float] | None = None) -> None:
+    """``data_parallel`` with slower transfers, or slower ranks."""
+    for _ in range(cycles):
+        job.compute(100 * MS, compute)
+        for size in (1 << 20, 1 << 20, 1 << 12):
+            job.meet(Op.ALL_REDUCE, size, [range(job.ranks)], COMM, lambda _: int(TRANSFER_NS * transfer))
+            job.compute(2 * MS)
+        job.meet(Op.ALL_REDUCE, 4, [range(job.ranks)], COMM, lambda _: int(TRANSFER_NS * transfer))
+        job.end_cycle()
+
+
+def watched(tmp_path: Path, job: Job) -> Operator:
+    """What the operator makes of the job's end in five looks."""
+    operator = Operator(job.ranks, healthy_ns=114 * MS)
+    told = [one.signals(0.05) for one in agents(tmp_path, job, {COMM: [range(job.ranks)]})]
+    for _ in range(5):
+        operator.look(told)
+    return operator
+
+
+def test_a_slow_link_is_named_with_its_ends_and_the_evidence(tmp_path: Path) -> None:
+    job = Job(3, jitter=0.02)
+    data_parallel(job, 80)
+    episode(job, 40, transfer=6)
+    operator = watched(tmp_path, job)
+    (note,) = operator.status.diagnoses
+    assert (note.what, note.cause, note.state, note.rank) == ("fail-slow, communication", "SlowLink", "Open", None)
+    assert note.where == "a link between " + ", ".join(
+        f"rank {rank} (pod gpt2-{rank}, node node-{rank})" for rank in range(3)
+    )
+    assert "all-reduce takes longer, in the communicator of all 3 ranks" in note.why
+    assert "transfers last 0.04 s an iteration longer" in note.evidence
+    assert note.next.startswith("endured")
+    assert operator.status.state == "Degraded"
+    assert "slow transfers" in operator.status.summary
+    assert [(one.type, one.reason) for one in operator.events] == [("Warning", "SlowLink")]
+    assert next(one.reason for one in operator.status.conditions if one.type == "Degraded") == "SlowLink"
+
+
+def test_relief_closes_it(tmp_path: Path) -> None:
+    job = Job(3, jitter=0.02)
+    data_parallel(job, 80)
+    episode(job, 40, transfer=6)
+    operator = watched(tmp_path / "slow", job)
+    slowdown = operator.status.diagnoses[0].slowdown
+    episode(job, 60)
+    operator.look([one.signals(0.05) for one in agents(tmp_path / "well", job, {COMM: [range(3)]})])
+    (note,) = operator.status.diagnoses
+    assert note.state == "Resolved"
+    assert "relieved by itself" in note.result
+    assert note.slowdown == slowdown != "job 1.0x"
+    assert operator.status.state == "Running"
+
+
+def test_a_straggler_is_still_named_as_a_rank(tmp_path: Path) -> None:
+    job = Job(3, jitter=0.02)
+    data_parallel(job, 80)
+    episode(job, 40, compute={1: 1.7}, transfer=1.5)
+    (note,) = watched(tmp_path, job).status.diagnoses
+    assert (note.rank, note.what) == (1, "fail-slow, computation")
+
+
+@pytest.mark.parametrize(
+    ("transfer", "compute"),
+    [(1.0, {}), (6.0, {0: 1.3, 1: 1.3, 2: 1.3}), (6.0, {2: 1.15}), (1.5, {})],
+    ids=["healthy", "everything slower alike", "a rank computes slower as well", "less than a tenth"],
+)
+@pytest.mark.parametrize("jitter", [0.02, 0.1])
+def test_no_link_is_named_where_it_is_not_the_links_fault(
+    tmp_path: Path, transfer: float, compute: dict[int, float], jitter: float
+) -> None:
+    job = Job(3, jitter=jitter)
+    data_parallel(job, 80)
+    episode(job, 40, transfer=transfer, compute=compute)
+    assert [note.cause for note in watched(tmp_path, job).status.diagnoses if note.cause == "SlowLink"] == []
+
+
+def test_no_link_is_named_while_cpus_are_wanting(tmp_path: Path) -> None:
+    job = Job(3, jitter=0.02)
+    data_parallel(job, 80)
+    episode(job, 40, transfer=6)
+    for run_delay, named in ((0.4, 0), (0.06, 1)):
+        operator = Operator(3, healthy_ns=114 * MS)
+        told = [
+            replace(one.signals(0.05), run_delay_fraction=run_delay, healthy_run_delay_fraction=0.05)
+            for one in agents(tmp_path / str(run_delay), job, {COMM: [range(3)]})
+        ]
+        throttle = ThrottleSignals(window_seconds=5.0, throttled_fraction=0.0, healthy_throttled_fraction=0.0)
+        for _ in range(5):
+            operator.look(told, throttle)
+        assert len(operator.status.diagnoses) == named
+
+
+def test_a_slowness_that_has_not_lasted_names_no_link(tmp_path: Path) -> None:
+    job = Job(3, jitter=0.02)
+    data_parallel(job, 80)
+    episode(job, 12, transfer=6)
+    assert watched(tmp_path, job).status.diagnoses == []
+
+
+def test_between_two_ranks_both_ends_are_named(tmp_path: Path) -> None:
+    """Pairs and threes: the transfers of one pair last longer; the others wait for it, which names nobody else."""
+    job = Job(6, jitter=0.02)
+    pairs, threes = [(0, 1), (2, 3), (4, 5)], [(0, 2, 4), (1, 3, 5)]
+    for cycle in range(120):
+        job.compute(80 * MS)
+        job.meet(Op.ALL_REDUCE, 1 << 16, pairs, 1, lambda at, slow=cycle >= 80: 42 * MS if slow and at == 1 else 2 * MS)
+        job.compute(10 * MS)
+        job.meet(Op.ALL_REDUCE, 1 << 20, threes, 2)
+        job.end_cycle()
+    operator = Operator(6, {"parallelism": {"tensor": 2}}, healthy_ns=94 * MS)
+    told = [one.signals(0.05) for one in agents(tmp_path, job, {1: pairs, 2: threes})]
+    for _ in range(5):
+        operator.look(told)
+    (note,) = operator.status.diagnoses
+    assert note.where == "the link between rank 2 (pod gpt2-2, node node-2), rank 3 (pod gpt2-3, node node-3)"
+    assert "tensor group of rank 2" in note.why

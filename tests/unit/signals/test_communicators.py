@@ -1,0 +1,67 @@
+"""Job-wide names for communicators, or none where the members are not certain."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.signals.communicators import Seat, name_communicators
+from falcon_core.topology.parallelism import Axis, Parallelism
+
+
+def seats(groups: list[tuple[int, list[list[int]]]]) -> list[Seat]:
+    """Ids and groups: every member takes its seat."""
+    return [
+        Seat(rank=rank, comm=comm, size=len(group), place=place)
+        for comm, told in groups
+        for group in told
+        for place, rank in enumerate(group)
+    ]
+
+
+def named(told: list[Seat], world: int, layout: Parallelism | None = None) -> dict[str, tuple[int, ...]]:
+    return {one.name: one.members for one in name_communicators(told, world, layout).values()}
+
+
+def test_those_of_all_ranks_are_numbered_in_the_order_of_their_use() -> None:
+    told = seats([(1, [[0, 1, 2]]), (4, [[0, 1, 2]])])
+    assert named(told, 3) == {"all ranks": (0, 1, 2), "all ranks, 2": (0, 1, 2)}
+    found = name_communicators(told, 3)
+    assert (found[1, 1].name, found[1, 4].name) == ("all ranks", "all ranks, 2")
+
+
+def test_one_of_all_ranks_may_lack_a_member_that_has_not_used_it_yet() -> None:
+    assert named(seats([(1, [[0, 1, 2]])])[:2], 3) == {"all ranks": (0, 1, 2)}
+
+
+def test_places_in_another_order_are_not_guessed_at() -> None:
+    assert named(seats([(1, [[2, 0, 1]])]), 3) == {}
+
+
+def test_groups_along_a_declared_axis() -> None:
+    layout = Parallelism(tensor=2, data=3)
+    told = seats([(1, [[0, 1], [2, 3], [4, 5]]), (2, [[0, 2, 4], [1, 3, 5]])])
+    found = named(told, 6, layout)
+    assert sorted(found.values()) == [(0, 1), (0, 2, 4), (1, 3, 5), (2, 3), (4, 5)]
+    assert found["tensor group of rank 2"] == (2, 3)
+    assert named(told, 6) == {}, "not declared"
+
+
+def test_a_group_that_lacks_a_member_or_fits_two_axes_is_unnamed() -> None:
+    layout = Parallelism(tensor=2, data=3)
+    told = [seat for seat in seats([(1, [[0, 1], [2, 3], [4, 5]])]) if seat.rank != 3]
+    assert sorted(named(told, 6, layout).values()) == [(0, 1), (4, 5)]
+    square = Parallelism(tensor=2, data=2)
+    assert named(seats([(1, [[0, 1], [2, 3]]), (2, [[0, 2], [1, 3]])]), 4, square) == {}
+
+
+def test_a_layout_of_another_world_says_nothing() -> None:
+    assert named(seats([(1, [[0, 1], [2, 3]])]), 4, Parallelism(tensor=2, data=3)) == {}
+
+
+@pytest.mark.parametrize("axis", [Axis.TENSOR, Axis.CONTEXT, Axis.DATA, Axis.PIPELINE])
+def test_every_axis_of_a_large_job(axis: Axis) -> None:
+    layout = Parallelism(tensor=8, context=2, data=4, pipeline=3)  # data groups hold the context ranks, too: also 8
+    rows = layout.group_table(axis).tolist()
+    found = named(seats([(1, rows)]), layout.world, layout)
+    expected = [] if axis in (Axis.TENSOR, Axis.DATA) else sorted(map(tuple, rows))
+    assert sorted(found.values()) == expected
