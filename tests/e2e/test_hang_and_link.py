@@ -14,9 +14,8 @@ ATTEMPTS = 4  # each pause that the job comes out of makes it wait twice as long
 
 
 def _open_hang(status: Json) -> Json | None:
-    return next(
-        (note for note in status.get("diagnoses", []) if note["cause"] == "Hang" and note["state"] == "Open"), None
-    )
+    hangs = [note for note in status.get("diagnoses") or [] if note["cause"] == "Hang"]
+    return next((note for note in hangs if note.get("state", "Open") == "Open"), None)
 
 
 def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, start: Callable[[Json], Job]) -> None:
@@ -57,7 +56,7 @@ def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable
     victim = job.member(2)
     faults.link(victim["node"], "50mbit")
     named = job.wait(
-        "the link is named", lambda s: any(note["cause"] == "SlowLink" for note in s.get("diagnoses", [])), 120
+        "the link is named", lambda s: any(note["cause"] == "SlowLink" for note in s.get("diagnoses") or []), 120
     )
     (note,) = named["diagnoses"]
     assert note["what"] == "fail-slow, communication"

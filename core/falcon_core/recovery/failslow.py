@@ -159,7 +159,7 @@ def _watch(
         link = slow_link(obs, policy, slow)
     if not slow.id and (culprit is not None or link is not None):
         state = replace(state, incidents=state.incidents + 1)
-        slow = replace(slow, id=f"{policy.job}-{state.incidents}")
+        slow = replace(slow, id=f"{policy.job}-{state.incidents}", named_ns=slow.slow_ns)
     if culprit is None:
         return replace(state, slow=replace(slow, link=link)), []
     slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
@@ -261,6 +261,7 @@ def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
 
 def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
     level = iteration_ns(obs.ranks, 8)
+    slow = replace(slow, slow_ns=max(slow.slow_ns, slow.named_ns))  # the newest iterations are fast again
     closed = SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
     actions: list[Action] = [closed]
     if slow.phase == "Mitigating":

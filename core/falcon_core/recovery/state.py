@@ -84,6 +84,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     reported_iteration: int
     healthy_ns: int  # iteration time before the onset
     slow_ns: int  # iteration time since
+    named_ns: int = 0  # iteration time when the culprit was named
     loss: Loss
     culprit: Culprit | None = None
     link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done

@@ -163,8 +163,6 @@ def _close_notes(
         elif isinstance(action, SlowClosed):
             note = notes.slow_note(action.incident, intent, observe.policy(snap.job), None)
             if note is not None:
-                last = next((one.slowdown for one in told if one.id == note.id), note.slowdown)
-                note = replace(note, slowdown=last)  # as it was, not as relief has begun to change it
                 result = notes.upsert(result, notes.slow_closed(note, action, snap.now))
     return result
 

@@ -102,6 +102,16 @@ def link_where(link: SlowLink) -> str:
     return f"{'the link' if link.members == 2 else 'a link'} between {places}{more}"
 
 
+def link_brief(link: SlowLink) -> str:
+    """For a line in a table."""
+    if link.node:
+        return f"the link of {link.node} is slow"
+    more = f" and {link.members - len(link.ranks)} more" if link.members > len(link.ranks) else ""
+    nodes = ", ".join(dict.fromkeys(one.node for one in link.ranks))
+    which = "the link" if link.members == 2 else "a link"
+    return f"{which} between ranks {', '.join(str(one.rank) for one in link.ranks)}{more} ({nodes}) is slow"
+
+
 def _comms(link: SlowLink) -> str:
     if link.comm == "all ranks":
         return f"the communicator of all {link.members} ranks"

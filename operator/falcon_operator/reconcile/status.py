@@ -15,7 +15,7 @@ from falcon_operator.api import Condition, IterationStatus, TrainingJobStatus
 from falcon_operator.reconcile import hang_notes, intents, observe
 from falcon_operator.reconcile.gang import Gathering
 from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.notes import fault_where, link_where, milliseconds
+from falcon_operator.reconcile.notes import fault_where, link_brief, link_where, milliseconds
 from falcon_operator.reconcile.snapshot import Snapshot, clock_time, timestamp
 
 BLIND_SECONDS = 10.0  # without any report while pods run: longer than a change of the bus's leader
@@ -188,8 +188,10 @@ def _summary(view: View, state: State) -> str:
         )
     if slow is not None and slow.link is not None:
         factor = slow.slow_ns / slow.healthy_ns
-        where = link_where(slow.link)
-        return f"iterations {factor:.1f}x slower since {clock_time(slow.onset_at)}; slow transfers: {where}; endured"
+        return (
+            f"iterations {factor:.1f}x slower since {clock_time(slow.onset_at)}: {link_brief(slow.link)};"
+            f" ignored so far, {slow.loss.seconds:.1f} s lost"
+        )
     if slow is not None:
         factor = slow.slow_ns / slow.healthy_ns
         return f"iterations {factor:.1f}x slower since {clock_time(slow.onset_at)}; no rank stands out"

@@ -52,7 +52,7 @@ def test_a_slow_link_is_named_with_its_ends_and_the_evidence(tmp_path: Path) -> 
     assert "transfers last 0.04 s an iteration longer" in note.evidence
     assert note.next.startswith("endured")
     assert operator.status.state == "Degraded"
-    assert "slow transfers" in operator.status.summary
+    assert "a link between ranks 0, 1, 2 (node-0, node-1, node-2) is slow" in operator.status.summary
     assert [(one.type, one.reason) for one in operator.events] == [("Warning", "SlowLink")]
     assert next(one.reason for one in operator.status.conditions if one.type == "Degraded") == "SlowLink"
 
