@@ -47,8 +47,8 @@ def shipped(times: Times) -> list[Report]:
             continue
         if detector.slowdown is not None:
             reports.append(Report(detector.slowdown.first_iteration, at, None))
-        else:
-            reports[-1] = reports[-1]._replace(relieved=at)
+        else:  # of all that is open: one that grew was reported again
+            reports = [one if one.relieved is not None else one._replace(relieved=at) for one in reports]
     return reports
 
 
