@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.signals.series import Times
-from falcon_core.signals.bocd import Prior, RunLengthPosterior
+from falcon_core.signals.bocd import LONGEST_RUN, Prior, RunLengthPosterior
 from falcon_core.signals.changepoint import ChangeDetector
 from falcon_core.wire.messages import Detection
 
@@ -67,7 +67,7 @@ def _changes_of(raw: bytes) -> tuple[tuple[int, int], ...]:
     for at, sample in enumerate(scaled.tolist()):
         posterior.update(sample)
         run = posterior.most_probable
-        if run < before:
+        if run < min(before, LONGEST_RUN):  # a longer one is cut to it by and by
             found.append((at + 1 - max(run, 1), at))
         before = run
     return tuple(found)

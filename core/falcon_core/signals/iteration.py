@@ -99,7 +99,7 @@ class CycleFollower:
     def _may_be_micro_batches(self) -> bool:
         """Whether extra calls come after every so many cycles, and these are few."""
         distances = self._distances
-        regular = len(distances) >= REPETITIONS - 1 and len(set(distances)) == 1
+        regular = len(distances) >= REPETITIONS and len(set(distances)) == 1
         return regular and distances[0] <= _MOST_MICRO_BATCHES
 
     @property
