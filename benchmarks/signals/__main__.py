@@ -1,42 +1,101 @@
-"""Every table of the signals, as Markdown: ``python -m benchmarks.signals [--quick] [--data ../shared/data]``."""
+"""Every table of the signals: ``python -m benchmarks.signals`` measures them and writes them into RESULTS.md.
+
+A table stands there between two comments with its name, and says when and at which commit it was measured; the text
+around it is kept. ``--only healthy,cost`` measures some of them, ``--quick`` prints a rough version and writes nothing.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.signals.changes import healthy_table, sick_table
-from benchmarks.signals.cost import LENGTHS, QUICK_LENGTHS, change_point_table, memory_table, poll_table
+from benchmarks.signals import cost
+from benchmarks.signals.changes import healthy_table, sick_table, small_table
 from benchmarks.signals.periods import period_table
 from benchmarks.signals.series import HEALTHY_LENGTHS
 from benchmarks.signals.starts import start_table
 from benchmarks.signals.tcpd import tcpd_table
 
 _ROOT = Path(__file__).resolve().parents[2]
+_RESULTS = Path(__file__).with_name("RESULTS.md")
+_CODE = ("core/falcon_core/signals", "benchmarks/signals/*.py")
+
+
+def _costs(quick: bool) -> str:
+    return "\n".join(
+        (
+            cost.change_point_table(cost.QUICK_LENGTHS if quick else cost.LENGTHS),
+            cost.together_table(500),
+            cost.poll_table(100 if quick else 600),
+            cost.memory_table(100 if quick else 4000),
+        )
+    )
+
+
+def _tcpd(data: Path) -> str:
+    return tcpd_table(data / "tcpd") if (data / "tcpd").is_dir() else f"{data / 'tcpd'} is not there: left out.\n"
+
+
+def _tables(quick: bool, data: Path) -> dict[str, Callable[[], str]]:
+    lengths = HEALTHY_LENGTHS[:1] if quick else HEALTHY_LENGTHS
+    return {
+        "healthy": lambda: healthy_table(2 if quick else 20, 2 if quick else 5, lengths),
+        "sick": lambda: sick_table(3 if quick else 100, 3 if quick else 20),
+        "threshold": lambda: small_table(3 if quick else 100, 50 if quick else 2000),
+        "starts": lambda: start_table(3 if quick else 20),
+        "period": lambda: period_table(2 if quick else 20),
+        "tcpd": lambda: _tcpd(data),
+        "cost": lambda: _costs(quick),
+    }
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _measured() -> str:
+    """When, and of which code."""
+    changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *_CODE) else ""
+    load = os.getloadavg()[0]
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}.*\n"
+
+
+def _put(text: str, name: str, body: str) -> str:
+    """The text with the table of that name replaced.
+
+    Raises:
+        ValueError: there is no place for it.
+    """
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    placed, count = re.subn(
+        re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{body}\n{end}", text, count=1, flags=re.DOTALL
+    )
+    if not count:
+        raise ValueError(f"{_RESULTS} has no place for the table {name!r}")
+    return placed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.signals", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few seeds and short series: a minute")
+    parser.add_argument("--quick", action="store_true", help="few seeds and short series: a minute; printed only")
     parser.add_argument("--data", type=Path, default=_ROOT / "../shared/data", help="folder with tcpd/")
+    parser.add_argument("--only", default="", help="names of tables, separated by commas")
     options = parser.parse_args()
     quick: bool = options.quick
-    print("## Healthy\n")
-    lengths = HEALTHY_LENGTHS[:1] if quick else HEALTHY_LENGTHS
-    print(healthy_table(2 if quick else 20, 2 if quick else 5, lengths), flush=True)
-    print("## Sick\n")
-    print(sick_table(3 if quick else 100, 3 if quick else 20), flush=True)
-    print("## Slow from the start\n")
-    print(start_table(3 if quick else 20), flush=True)
-    print("## Period\n")
-    print(period_table(2 if quick else 20), flush=True)
-    print("## Public series\n")
-    tcpd = options.data / "tcpd"
-    print(tcpd_table(tcpd) if tcpd.is_dir() else f"{tcpd} is not there: left out.\n", flush=True)
-    print("## Cost\n")
-    print(change_point_table(QUICK_LENGTHS if quick else LENGTHS), flush=True)
-    print(poll_table(100 if quick else 600), flush=True)
-    print(memory_table(100 if quick else 4000), flush=True)
+    tables = _tables(quick, options.data)
+    for name in options.only.split(",") if options.only else tables:
+        measured = _measured()
+        begin = time.monotonic()
+        body = f"{measured}\n{tables[name]()}"
+        print(f"## {name}: {time.monotonic() - begin:.0f} s\n\n{body}", flush=True)
+        if not quick:
+            _RESULTS.write_text(_put(_RESULTS.read_text(), name, body))
 
 
 if __name__ == "__main__":

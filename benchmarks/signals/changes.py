@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.signals.detectors import PUBLISHED, Detector, Report, shipped
+from benchmarks.signals.detectors import PERCENT, PUBLISHED, Detector, Report, shipped
 from benchmarks.signals.markdown import table
-from benchmarks.signals.series import HEALTHY, HEALTHY_LENGTHS, SICK, Sick
+from benchmarks.signals.series import HEALTHY, HEALTHY_LENGTHS, ONSET, SICK, Sick, step
 
+_SMALL = (0.05, 0.08, 0.09, 0.12)
+_NOISES = (0.02, 0.05)
 _EARLY = 3  # iterations by which a report may precede the slowdown
 
 
@@ -100,6 +102,37 @@ def sick_table(seeds: int, seeds_of_published: int) -> str:
         rows.append([name, _cell(score(shipped, name, seeds)), *others])
     head = ["Found %, onset error, report after, relief %, false reports a series", f"shipped, {seeds} seeds"]
     return table([*head, *(f"{name}, {seeds_of_published}" for name in PUBLISHED)], rows)
+
+
+def small_table(seeds: int, seeds_of_data: int) -> str:
+    """Around the threshold: what the data show of it, and what is reported."""
+    rows = []
+    for extra in _SMALL:
+        for share in _NOISES:
+            for place, first in (("for 300", ONSET), ("in the last 20", -20)):
+                name = f"+{100 * extra:.0f} %, noise {100 * share:.0f} % {place}"
+                series = step(extra, first, noise_share=share)
+                reported = sum(bool(shipped(series(rng_of(name, seed)).times)) for seed in range(seeds))
+                shown = np.array([_shown(series(rng_of(name, seed))) for seed in range(seeds_of_data)])
+                by_mean, by_median = 100 * (shown >= np.log1p(PERCENT / 100)).mean(axis=0)
+                rows.append([name, f"{by_mean:.1f}", f"{by_median:.1f}", f"{100 * reported / seeds:.0f}"])
+    return table(
+        [
+            "Around the threshold of 10 %",
+            f"all slow samples 10 % above all others by the mean of logarithms, % of {seeds_of_data}",
+            "by the median, %",
+            f"reported, % of {seeds}",
+        ],
+        rows,
+    )
+
+
+def _shown(sick: Sick) -> tuple[float, float]:
+    """By how much the slow samples lie above the others, by someone who knows where they begin: log ratios."""
+    logs = np.log(sick.times)
+    first = sick.episodes[0].first
+    by_mean = logs[first:].mean() - logs[:first].mean()
+    return float(by_mean), float(np.median(logs[first:]) - np.median(logs[:first]))
 
 
 def _cell(one: Score) -> str:

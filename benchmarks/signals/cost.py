@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 import tracemalloc
@@ -13,6 +14,7 @@ from benchmarks.signals.changes import rng_of
 from benchmarks.signals.markdown import table
 from benchmarks.signals.series import noise
 from falcon_core.signals.bocd import RunLengthPosterior
+from falcon_core.signals.calls import Floats
 from falcon_core.signals.changepoint import HAZARD, PRIOR, ChangeDetector
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
@@ -84,6 +86,90 @@ def change_point_table(lengths: tuple[int, ...]) -> str:
     return table(head, rows)
 
 
+class _Together:
+    """The posterior of several ranks in one array, [4, ranks, run lengths], to see what that would save.
+
+    It drops the oldest run lengths, of all ranks alike, which is cheaper than to choose the least probable of each: a
+    lower bound of the cost, not a detector.
+    """
+
+    _MOST = 64
+
+    def __init__(self, ranks: int) -> None:
+        prior = PRIOR
+        lengths = np.arange(self._MOST + 1)
+        weights = prior.weight + lengths
+        shapes = prior.shape + 0.5 * lengths
+        norms = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in shapes.tolist()])
+        self._table = np.stack(
+            (
+                norms + 0.5 * np.log(weights / (weights + 1)),
+                shapes + 0.5,
+                1 / (weights + 1),
+                weights / (2 * weights + 2),
+            )
+        )
+        self._state = np.zeros((4, ranks, self._MOST + 1))
+        self._fresh = np.array((HAZARD, prior.mean, prior.rate, prior.shape * math.log(prior.rate)))[:, None]
+        self._state[:, :, 0] = self._fresh
+        self._lengths = np.zeros(self._MOST + 1, dtype=np.int64)
+        self._count = 1
+
+    def update(self, samples: Floats) -> None:
+        """One sample of each rank, [ranks]."""
+        count = self._count
+        lengths = self._lengths[:count]
+        norm, exponent, gain, growth = self._table.take(lengths, axis=1)
+        masses, means, rates, powers = self._state[:, :, :count]
+        density = powers + norm
+        deviations = samples[:, None] - means
+        means += gain * deviations
+        deviations *= deviations
+        deviations *= growth
+        rates += deviations
+        np.log(rates, out=powers)
+        powers *= exponent
+        density -= powers
+        density -= density.max(axis=1, keepdims=True)
+        likelihood = np.exp(density)
+        likelihood *= masses
+        np.multiply(likelihood, (1 - HAZARD) / likelihood.sum(axis=1, keepdims=True), out=masses)
+        lengths += 1
+        self._state[:, :, count] = self._fresh
+        self._lengths[count] = 0
+        self._count = count + 1
+        if self._count > self._MOST:
+            kept = 3 * self._MOST // 4
+            self._state[:, :, :kept] = self._state[:, :, self._count - kept : self._count]
+            self._lengths[:kept] = self._lengths[self._count - kept : self._count]
+            self._count = kept
+
+
+def together_table(length: int) -> str:
+    """Whether it would pay to update all ranks' posteriors in one array."""
+    rows = []
+    for ranks in (1, _RANKS, 64):
+        samples = rng_of("together", ranks).standard_normal((length + _TAIL * _BLOCKS, ranks))
+        alone = [RunLengthPosterior(PRIOR, hazard=HAZARD) for _ in range(ranks)]
+        together = _Together(ranks)
+
+        def one_by_one(block: list[int], samples: Floats = samples, alone: list[RunLengthPosterior] = alone) -> None:
+            for at in block:
+                for posterior, sample in zip(alone, samples[at].tolist(), strict=True):
+                    posterior.update(sample)
+
+        def at_once(block: list[int], samples: Floats = samples, together: _Together = together) -> None:
+            for at in block:
+                together.update(samples[at])
+
+        row: list[object] = [ranks]
+        for run in (one_by_one, at_once):
+            run(list(range(length)))
+            row.append(f"{_microseconds(run, list(range(length, len(samples)))) / ranks:.1f}")
+        rows.append(row)
+    return table(["µs of CPU a sample and rank: posteriors of n ranks", "one by one", "in one array, at least"], rows)
+
+
 def _feed(detector: ChangeDetector, block: list[int]) -> None:
     for at, nanoseconds in enumerate(block):
         detector.feed(100_000 + at, at, nanoseconds)
@@ -133,6 +219,7 @@ def poll_table(iterations: int) -> str:
         ["median", f"{statistics.median(polls):.2f}"],
         ["99th percentile", f"{float(np.quantile(polls, 0.99)):.2f}"],
         ["longest", f"{max(polls):.2f}"],
+        ["an iteration of a rank, mean", f"{sum(polls) / sum(chain.signals(0, 0).iterations for chain in chains):.3f}"],
     ]
     return table([f"{len(polls)} polls of {_RANKS} ranks ({found} periods found), whole chain", "ms of CPU"], rows)
 

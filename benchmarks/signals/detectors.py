@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.signals.series import Times
-from falcon_core.signals.bocd import Prior, RunLengthPosterior
+from falcon_core.signals.bocd import LONGEST_RUN, Prior, RunLengthPosterior
 from falcon_core.signals.changepoint import ChangeDetector
 from falcon_core.wire.messages import Detection
 
@@ -47,8 +47,8 @@ def shipped(times: Times) -> list[Report]:
             continue
         if detector.slowdown is not None:
             reports.append(Report(detector.slowdown.first_iteration, at, None))
-        else:
-            reports[-1] = reports[-1]._replace(relieved=at)
+        else:  # of all that is open: one that grew was reported again
+            reports = [one if one.relieved is not None else one._replace(relieved=at) for one in reports]
     return reports
 
 
@@ -67,7 +67,7 @@ def _changes_of(raw: bytes) -> tuple[tuple[int, int], ...]:
     for at, sample in enumerate(scaled.tolist()):
         posterior.update(sample)
         run = posterior.most_probable
-        if run < before:
+        if run < min(before, LONGEST_RUN):  # a longer one is cut to it by and by
             found.append((at + 1 - max(run, 1), at))
         before = run
     return tuple(found)

@@ -30,23 +30,23 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 1.0
 
 
-LONGEST_RUN = 4096  # longer runs count as this one, and forget what is older
-_MASS, _MEAN, _RATE, _LOG_RATE = range(4)  # rows of the state, one column a run length
-_NORM, _SHAPE, _EXPONENT, _GAIN, _GROWTH = range(5)  # rows of the table, one column a run length
+LONGEST_RUN = 2048  # runs of twice this length count as this one, and forget what is older
+_MASS, _MEAN, _RATE, _POWER = range(4)  # rows of the state, one column a run length
+_NORM, _EXPONENT, _GAIN, _GROWTH = range(4)  # rows of the table, one column a run length
 
 
 @functools.lru_cache(maxsize=8)
 def _table(prior: Prior, lengths: int) -> Floats:
-    """What depends on the run length alone: [5, ``lengths``]; shared by all that have the same prior.
+    """What depends on the run length alone: [4, ``lengths``]; shared by all that have the same prior.
 
-    ``norm`` is the logarithm of the Student-t's factor without its rate, ``gain`` the share of a deviation by which the
-    mean follows, ``growth`` the share of a deviation's square that the rate takes up.
+    ``norm`` is the logarithm of the Student-t's factor without its rate, ``exponent`` that of the rate, ``gain`` the
+    share of a deviation by which the mean follows, ``growth`` the share of a deviation's square that the rate takes up.
     """
     weights = prior.weight + np.arange(lengths)
     shapes = prior.shape + 0.5 * np.arange(lengths)
     norms = np.array([math.lgamma(a + 0.5) - math.lgamma(a) for a in shapes.tolist()])
     norms += 0.5 * np.log(weights / (weights + 1.0))
-    table: Floats = np.stack((norms, shapes, shapes + 0.5, 1.0 / (weights + 1.0), 0.5 * weights / (weights + 1.0)))
+    table: Floats = np.stack((norms, shapes + 0.5, 1.0 / (weights + 1.0), 0.5 * weights / (weights + 1.0)))
     return table
 
 
@@ -57,6 +57,9 @@ class RunLengthPosterior:
     least mass are dropped; 0 keeps all (the exact recursion, whose cost grows with the history).
     """
 
+    # The oldest run stands first and a new one is appended: a sample updates all of them in place, and nothing moves.
+    # ``power`` is shape · log(rate): the exponent of one sample is the shape of the next, so one logarithm does.
+
     def __init__(self, prior: Prior, *, hazard: float, most: int = 64) -> None:
         self._prior = prior
         self._hazard = hazard
@@ -65,19 +68,19 @@ class RunLengthPosterior:
         capacity = most + 1 if most > 0 else 64
         self._state: Floats = np.zeros((4, capacity))
         self._lengths: Ints = np.zeros(capacity, dtype=np.int64)
-        self._fresh = (hazard, prior.mean, prior.rate, math.log(prior.rate))
+        self._fresh = np.array((hazard, prior.mean, prior.rate, prior.shape * math.log(prior.rate)))
         self._state[:, 0] = (1.0, *self._fresh[1:])
-        self._table = _table(prior, LONGEST_RUN + 1)
+        self._table = _table(prior, 2 * LONGEST_RUN + 1)
 
     @property
     def lengths(self) -> Ints:
         """Run lengths held, ascending: [n]. Valid until the next update."""
-        return self._lengths[: self._count]
+        return self._lengths[: self._count][::-1]
 
     @property
     def masses(self) -> Floats:
         """Their probabilities: [n]. Valid until the next update."""
-        return self._state[_MASS, : self._count]
+        return self._state[_MASS, : self._count][::-1]
 
     @property
     def most_probable(self) -> int:
@@ -86,76 +89,77 @@ class RunLengthPosterior:
 
     def short(self, width: int) -> float:
         """P(r ≤ ``width``)."""
-        count = min(width + 1, self._count)  # ascending and distinct: no more can be as short
+        newest = slice(max(0, self._count - width - 1), self._count)  # distinct: no more can be as short
         total = 0.0
-        for length, mass in zip(self._lengths[:count].tolist(), self._state[_MASS, :count].tolist(), strict=True):
+        for length, mass in zip(self._lengths[newest].tolist(), self._state[_MASS, newest].tolist(), strict=True):
             total += mass if length <= width else 0.0
         return total
 
     def update(self, sample: float) -> Floats:
-        """Take one sample; returns its log predictive densities for the run lengths held before: [n].
+        """Take one sample; returns its log predictive densities for the run lengths held before: [n], as ``lengths``.
 
         They lack a common constant; the largest is 0, so that far outliers do not underflow all at once.
         """
         count = self._count
-        self._make_room(count)
-        norm, shape, exponent, gain, growth = self._table.take(self._lengths[:count], axis=1)
-        masses, means, rates, logs = self._state[:, :count]
+        if count == self._lengths.shape[0]:
+            self._make_room()
+        lengths = self._lengths[:count]
+        norm, exponent, gain, growth = self._table.take(lengths, axis=1)
+        masses, means, rates, powers = self._state[:, :count]
+        density: Floats = powers + norm
         deviations = sample - means
-        new_means = deviations * gain
-        new_means += means
+        gain *= deviations
+        means += gain
         deviations *= deviations
         deviations *= growth
-        deviations += rates
-        new_logs = np.log(deviations)
-        density: Floats = shape * logs
-        density += norm
-        density -= exponent * new_logs
+        rates += deviations
+        np.log(rates, out=powers)
+        powers *= exponent
+        density -= powers
         density -= density[density.argmax()]
         likelihood = np.exp(density)
-        state = self._state
-        state[_MASS, 1 : count + 1] = likelihood * masses * ((1.0 - self._hazard) / float(likelihood.dot(masses)))
-        state[_MEAN, 1 : count + 1] = new_means
-        state[_RATE, 1 : count + 1] = deviations
-        state[_LOG_RATE, 1 : count + 1] = new_logs
-        state[:, 0] = self._fresh
-        self._lengths[1 : count + 1] = self._lengths[:count] + 1
+        likelihood *= (1.0 - self._hazard) / float(likelihood.dot(masses))
+        masses *= likelihood
+        lengths += 1
+        self._state[:, count] = self._fresh
+        self._lengths[count] = 0
         self._count = count + 1
         if self._most > 0:
-            self._bound(count)
-        return density
+            if self._lengths[0] == 2 * LONGEST_RUN:
+                self._fold()
+            if self._count > self._most:
+                self._prune()
+        return density[::-1]
 
-    def _make_room(self, count: int) -> None:
-        """One more column; without a bound on the run lengths, a longer table, too."""
-        if count < self._lengths.shape[0]:
-            return
+    def _make_room(self) -> None:
+        """Without a bound on the run lengths: more columns, and a longer table."""
         self._state = np.concatenate((self._state, np.zeros_like(self._state)), axis=1)
         self._lengths = np.concatenate((self._lengths, np.zeros_like(self._lengths)))
         if self._lengths.shape[0] > self._table.shape[1]:
             self._table = _table(self._prior, self._lengths.shape[0])
 
-    def _bound(self, last: int) -> None:
-        """Keep the longest run within the table, and no more run lengths than wanted."""
-        if self._lengths[last] > LONGEST_RUN:
-            shape = self._table[_SHAPE, LONGEST_RUN]
-            self._lengths[last] = LONGEST_RUN
-            self._state[_RATE, last] *= shape / (shape + 0.5)
-            self._state[_LOG_RATE, last] = math.log(self._state[_RATE, last])
-            if self._lengths[last - 1] == LONGEST_RUN:  # two of them are one hypothesis now
-                heavier = last if self._state[_MASS, last] >= self._state[_MASS, last - 1] else last - 1
-                both = float(self._state[_MASS, last - 1 : last + 1].sum())
-                self._state[:, last - 1] = self._state[:, heavier]
-                self._state[_MASS, last - 1] = both
-                self._count -= 1
-        if self._count > self._most:
-            self._prune()
+    def _fold(self) -> None:
+        """The longest runs become one of LONGEST_RUN, with the parameters of the heaviest and its variance."""
+        state, count = self._state, self._count
+        long = int(np.count_nonzero(self._lengths[:count] >= LONGEST_RUN))
+        heaviest = int(state[_MASS, :long].argmax())
+        mass = float(state[_MASS, :long].sum())
+        shape = self._prior.shape + 0.5 * LONGEST_RUN
+        rate = float(state[_RATE, heaviest]) * shape / (self._prior.shape + 0.5 * float(self._lengths[heaviest]))
+        state[:, 0] = mass, state[_MEAN, heaviest], rate, shape * math.log(rate)
+        self._lengths[0] = LONGEST_RUN
+        self._keep(np.concatenate((np.zeros(1, dtype=np.int64), np.arange(long, count))))
 
     def _prune(self) -> None:
         """Keep three quarters of ``most``, so that the choice is not made anew at each sample."""
         wanted = 3 * self._most // 4
-        kept = np.sort(np.argpartition(self.masses, -wanted)[-wanted:])
-        kept[0] = 0  # the hypothesis of a change stands whatever its mass
-        self._state[:, :wanted] = self._state[:, kept]
-        self._lengths[:wanted] = self._lengths[kept]
+        masses = self._state[_MASS, : self._count]
+        kept = np.sort(np.argpartition(masses, -wanted)[-wanted:])
+        kept[-1] = self._count - 1  # the hypothesis of a change stands whatever its mass
+        self._keep(kept)
         self._state[_MASS, :wanted] /= self._state[_MASS, :wanted].sum()
-        self._count = wanted
+
+    def _keep(self, columns: Ints) -> None:
+        self._count = columns.shape[0]
+        self._state[:, : self._count] = self._state[:, columns]
+        self._lengths[: self._count] = self._lengths[columns]

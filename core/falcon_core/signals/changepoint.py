@@ -9,6 +9,10 @@ Everything is judged on logarithms, in which a slowdown is an addition and noise
   ``verify`` above the reference, and so far that noise cannot explain it. Outliers do not move a median: spikes, pauses
   for garbage collection and checkpoint stalls pass.
 - *Stairs and ramps* have no step that is large enough: a longer window is held against the reference itself.
+- *Doubt*: a median errs, too. The samples since an onset count as ``verify`` above if they lack no more than one
+  standard error of their median (a quarter of it at most), and are not few. A window without an onset must reach it:
+  it is looked at again and again, until noise lifts it.
+- *Growth*: during a slowdown a window is held against the slow level before it: another cause, with its own onset.
 - *Relief*: the newest samples are back within ``verify`` of the reference, and well below the slow level.
 """
 
@@ -34,7 +38,10 @@ _CAPACITY = 256  # samples until the remembered ones are moved
 _BASELINE_SAMPLES = 8  # until the first reference
 _REMEMBERED = 128  # samples within which an onset is sought
 _CANDIDATE_SAMPLES = 32  # a step that is not verified within them was none
-_LONG_WINDOWS = (12, 20, 40)  # for stairs, ramps, and steps close to the noise
+_LONG_WINDOWS = (12, 16, 20, 40)  # for stairs, ramps, and steps close to the noise
+_GROWTH_WINDOWS = (12, 20)  # longer ones would see a ramp's growth from one to the next
+_DOUBTED_SAMPLES = 12
+_MOST_DOUBT = 0.25  # share of ``verify``
 _FEW_SAMPLES = 20  # of fewer, the lowest must have risen, too: three spikes in five are no step
 _DROP_WINDOW = 8
 _DELAY = (8, 40)  # samples before one may teach the reference: half of those it has seen, within these bounds
@@ -43,12 +50,12 @@ _LOW_RISE = 1 / 3  # of the median's rise
 
 
 class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified slowdown."""
+    """A verified slowdown; where it grew, since the newest onset."""
 
     first_iteration: int
     start_ns: int  # of the first slow iteration
     reported_iteration: int  # at whose end it was certain
-    before_ns: int
+    before_ns: int  # the healthy level
     after_ns: int
 
 
@@ -56,7 +63,8 @@ class _History:
     """The newest samples, at most _REMEMBERED: numbers, starts and levels (logarithms of times in ns)."""
 
     def __init__(self) -> None:
-        self._ints = np.empty((2, _CAPACITY), dtype=np.int64)
+        self._numbers = np.empty(_CAPACITY, dtype=np.int64)
+        self._starts = np.empty(_CAPACITY, dtype=np.int64)
         self._levels: Floats = np.empty(_CAPACITY)
         self._end = 0
         self._first = 0
@@ -68,13 +76,15 @@ class _History:
         if self._end == self._levels.shape[0]:
             held = slice(self._first, self._end)
             count = self._end - self._first
-            self._ints[:, :count] = self._ints[:, held].copy()
-            self._levels[:count] = self._levels[held].copy()
+            for column in (self._numbers, self._starts, self._levels):
+                column[:count] = column[held].copy()
             self._first, self._end = 0, count
-        self._ints[:, self._end] = number, start_ns
+        self._numbers[self._end] = number
+        self._starts[self._end] = start_ns
         self._levels[self._end] = level
         self._end += 1
-        self._first = max(self._first, self._end - _REMEMBERED)
+        if self._end - self._first > _REMEMBERED:
+            self._first = self._end - _REMEMBERED
 
     def clear(self) -> None:
         self._first = self._end = 0
@@ -85,12 +95,12 @@ class _History:
 
     def since(self, number: int) -> int:
         """How many samples are of iteration ``number`` or later ones."""
-        return len(self) - int(self._ints[0, self._first : self._end].searchsorted(number))
+        return len(self) - int(self._numbers[self._first : self._end].searchsorted(number))
 
     def place(self, back: int) -> tuple[int, int]:
         """Number and start of the ``back``-th newest sample, 1 being the newest."""
-        number, start_ns = self._ints[:, max(self._first, self._end - back)].tolist()
-        return number, start_ns
+        at = max(self._first, self._end - back)
+        return int(self._numbers[at]), int(self._starts[at])
 
 
 def _median(levels: Floats) -> float:
@@ -128,7 +138,7 @@ class ChangeDetector:
         return None if self.reference is None else round(math.exp(self.reference.level))
 
     def feed(self, number: int, start_ns: int, duration_ns: int) -> bool:
-        """Take an uninterrupted iteration; True if ``slowdown`` appeared or vanished."""
+        """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or vanished."""
         level = math.log(max(1, duration_ns))
         self._newest.append(number, start_ns, level)
         reference = self.reference
@@ -137,25 +147,32 @@ class ChangeDetector:
                 self.reference = Reference.of(self._newest.levels(_BASELINE_SAMPLES))
             return False
         if self.slowdown is not None:
-            return self._relieved(reference, self.slowdown)
+            return self._relieved(reference, self.slowdown) or self._grew(reference, self.slowdown, level)
         self._posterior.update((level - reference.level) / max(reference.noise, NOISE_FLOOR))
         if self._dropped(reference, level):
             return False
         rise = self._step(reference, level) or self._drifted(reference, level)
         if rise is not None:
-            self._begin(reference, rise)
+            self._begin(reference, rise, self._slow_samples(reference, rise), reference)
             return True
         self._learn(reference, level)
         return False
 
+    def _doubt(self, reference: Reference, count: int) -> float:
+        """How far a median of ``count`` samples may fail to reach ``verify``: not at all if a few more settle it."""
+        if count < _DOUBTED_SAMPLES:
+            return 0.0
+        return min(reference.error(count), _MOST_DOUBT * self._verify)
+
     def _rise(self, reference: Reference, count: int) -> float | None:
         """How far the newest ``count`` samples lie above the reference; None where that is noise or too little."""
         newest = self._newest.levels(count)
-        if np.count_nonzero(newest >= reference.level + self._verify) < newest.shape[0] // 2:
+        least = self._verify - self._doubt(reference, count)
+        if np.count_nonzero(newest >= reference.level + least) < newest.shape[0] // 2:
             return None  # the usual case; the median cannot lie higher
         levels = np.sort(newest)
         rise = _quantile(levels, 0.5) - reference.level
-        if rise < self._verify or not reference.exceeds_noise(rise, count):
+        if rise < least or not reference.exceeds_noise(rise, count):
             return None
         low = _quantile(levels, _LOW_QUANTILE) - reference.level
         if count < _FEW_SAMPLES and low < _LOW_RISE * rise:
@@ -187,30 +204,65 @@ class ChangeDetector:
         return _median(self._newest.levels(since)) - reference.level < self._verify / 2
 
     def _drifted(self, reference: Reference, level: float) -> float | None:
-        """The rise of a long window above the slow-moving reference."""
-        if level - reference.level < self._verify:
+        """The rise of a long window above the slow-moving reference, or of what began within it."""
+        if level - reference.level < self._verify / 2:
             return None
+        newest = self._newest.levels(_LONG_WINDOWS[-1])
+        high = newest >= reference.level + (1 - _MOST_DOUBT) * self._verify
         for count in _LONG_WINDOWS:
-            if count <= len(self._newest) and (rise := self._rise(reference, count)) is not None:
+            if count > len(newest):
+                break
+            if np.count_nonzero(high[-count:]) < count // 2:
+                continue  # the usual case, cheaper than the same in _rise
+            rise = self._rise(reference, count)
+            if rise is None:
+                continue
+            if rise >= self._verify:
+                return rise
+            rise = self._rise(reference, max(self._slow_samples(reference, rise), self._consecutive))
+            if rise is not None:
                 return rise
         return None
 
-    def _begin(self, reference: Reference, rise: float) -> None:
-        """The slow samples begin where the sum of what exceeds half the rise is smallest."""
-        levels = self._newest.levels(_REMEMBERED)
+    def _slow_samples(self, reference: Reference, rise: float, most: int = _REMEMBERED) -> int:
+        """How many of the newest are slow: they begin where the sum of what exceeds half the rise is smallest."""
+        levels = self._newest.levels(most)
         excess = np.cumsum(levels - (reference.level + rise / 2))
-        before = int(excess.argmin()) + 1 if excess.min() < 0 else 0  # samples that are not slow yet
-        first, start_ns = self._newest.place(max(len(levels) - before, 1))
+        before = int(excess.argmin()) + 1 if excess.min() < 0 else 0
+        return max(len(levels) - before, 1)
+
+    def _begin(self, reference: Reference, rise: float, slow: int, healthy: Reference) -> None:
+        """The newest ``slow`` samples lie ``rise`` above the reference."""
+        first, start_ns = self._newest.place(slow)
         reported, _ = self._newest.place(1)
         self.slowdown = Slowdown(
             first_iteration=first,
             start_ns=start_ns,
             reported_iteration=reported,
-            before_ns=round(math.exp(reference.level)),
+            before_ns=round(math.exp(healthy.level)),
             after_ns=round(math.exp(reference.level + rise)),
         )
         self._unlearned.clear()
         self._candidate = None
+
+    def _grew(self, reference: Reference, slowdown: Slowdown, level: float) -> bool:
+        """Whether the newest samples lie above the slow ones before as a slowdown lies above the reference.
+
+        Above those right before, too: a ramp that goes on is no other onset.
+        """
+        if level - math.log(slowdown.after_ns) < self._verify / 2:
+            return False
+        known = self._newest.since(slowdown.first_iteration)
+        for count in _GROWTH_WINDOWS:
+            if known - count < _BASELINE_SAMPLES:
+                break
+            before = self._newest.levels(known)[:-count]
+            slow = reference.moved(max(_median(before), _median(before[-count:])), min(known - count, count))
+            rise = self._rise(slow, count)
+            if rise is not None and rise >= self._verify:
+                self._begin(slow, rise, self._slow_samples(slow, rise, known), reference)
+                return True
+        return False
 
     def _relieved(self, reference: Reference, slowdown: Slowdown) -> bool:
         """Update the slow level; True when the newest samples are healthy again."""

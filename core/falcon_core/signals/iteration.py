@@ -5,11 +5,18 @@ compares every further call with the cycle. Calls that do not fit (an evaluation
 iteration, which says so, and the cycle is taken up again where it goes on. If it does not go on, the search begins
 again.
 
+Extra calls that come after every so many cycles, always as many, can be read in two ways: iterations and a logged loss,
+or the micro-batches of an iteration and its optimizer. The calls are the same. The shorter cycle is followed, since a
+micro-batch taken for an iteration delays nothing and ten iterations taken for one delay every report; how many calls
+make an iteration is said to be undetermined.
+
 Cycles are counted from the first call that repeats, which depends on the order of the calls alone: ranks that make the
 same calls give the same number to the same iteration, and so does an agent that reads the ring again.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 import msgspec
 import numpy as np
@@ -27,6 +34,8 @@ _NOISY_GROWTH = 0.25
 _SEARCH_LEAST = 4  # calls between two searches
 _SEARCH_GROWTH = 0.02  # the log grows by this share between two searches
 _STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
+_MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
+_DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles after which a period is reviewed; then at each doubling, and after interruptions
 
 
@@ -73,11 +82,25 @@ class CycleFollower:
         self._cycles_to_review = 0
         self._cycles = 0  # since the lock
         self._interruptions = 0
+        self._interrupted_at = 0  # cycle
+        self._distances: deque[int] = deque(maxlen=_DISTANCES)
+
+    @property
+    def cycle_calls(self) -> int | None:
+        """Calls in the cycle that is followed; None while there is none."""
+        return None if self._period is None or self._lost else self._period.calls
 
     @property
     def period_calls(self) -> int | None:
         """Calls in an iteration; None while undetermined."""
-        return None if self._period is None or self._lost else self._period.calls
+        return None if self._may_be_micro_batches else self.cycle_calls
+
+    @property
+    def _may_be_micro_batches(self) -> bool:
+        """Whether extra calls come after every so many cycles, and these are few."""
+        distances = self._distances
+        regular = len(distances) >= REPETITIONS and len(set(distances)) == 1
+        return regular and distances[0] <= _MOST_MICRO_BATCHES
 
     @property
     def position(self) -> Anchor | None:
@@ -93,7 +116,7 @@ class CycleFollower:
         at = 0
         while at < len(calls):
             # a search sees what came by then and no more: the answer must not depend on how the calls are split
-            ahead = self._next_search - self._log.end if self.period_calls is None else _STRETCH
+            ahead = self._next_search - self._log.end if self.cycle_calls is None else _STRETCH
             fresh = calls.cut(at, at + max(1, min(ahead, _STRETCH)))
             at += len(fresh)
             self._log.append(fresh)
@@ -153,7 +176,8 @@ class CycleFollower:
         self._start = self._cursor = begins
         self._broken = None
         self._strays.clear()
-        self._cycles = self._interruptions = 0
+        self._cycles = self._interruptions = self._interrupted_at = 0
+        self._distances.clear()
         self._cycles_to_review = _FIRST_REVIEW
         self.locks += 1
         done.clear()
@@ -227,8 +251,10 @@ class CycleFollower:
 
     def _reviewed(self, done: list[Iteration]) -> bool:
         """Search again with more calls: the first may have shown only a part of the true cycle."""
-        if self._cycles < self._cycles_to_review:
-            return False
+        late = self._cycles - self._cycles_to_review
+        settled = self._interruptions == 0 or self._cycles - self._interrupted_at >= REPETITIONS
+        if late < 0 or (not settled and late < 2 * REPETITIONS):
+            return False  # right after extra calls, what recurs up to the newest one is the cycle with them
         self._cycles_to_review = 2 * self._cycles
         return self._review(done)
 
@@ -258,6 +284,9 @@ class CycleFollower:
         self._complete(done, next_start, interrupted=True)
         self._cursor = next_start
         self._broken = None
+        if self._interruptions:
+            self._distances.append(self._cycles - self._interrupted_at)
+        self._interrupted_at = self._cycles
         self._interruptions += 1
         if self._interruptions & (self._interruptions - 1) == 0 and self._interruptions > 1:
             self._cycles_to_review = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // len(self._cycle) + 1)

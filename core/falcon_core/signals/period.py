@@ -11,8 +11,8 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
 - *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
   probably be broken too, and the true period is longer. Except where the other calls are few between plausible
   iterations: those are an evaluation, a logged loss or a checkpoint's barrier, and are extra. (Micro-batches that
-  communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: they are
-  taken for iterations. The other mistake, ten iterations taken for one, would delay every report tenfold.)
+  communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: their cycle
+  is followed, and ``iteration`` says of it that an iteration's is undetermined.)
 - *One token only.* Equal tokens tell nothing; the gaps between them may: several equal gradient buckets come in
   a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
   long gaps make up a good part of the time; otherwise each call is an iteration.

@@ -116,7 +116,7 @@ class RankChain:
         self._unlearned: deque[Measured] = deque()
 
     def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
-        """Take the next records of the ring; True if a slowdown began or ended.
+        """Take the next records of the ring; True if a slowdown began, grew by another onset, or ended.
 
         ``lost``: there were others before them that nobody will see.
         """
@@ -132,7 +132,7 @@ class RankChain:
             return False
         self.last_end_ns = max(self.last_end_ns or 0, int(calls.ends_ns.max()))
         iterations = self._follower.feed(calls)
-        if self._follower.period_calls is not None:
+        if self._follower.cycle_calls is not None:
             self._hang.feed(calls)
         had = self._detector.slowdown
         if self._follower.locks != self._locks:
@@ -143,7 +143,7 @@ class RankChain:
             measured = self._measure(iteration)
             if self._observe is not None:
                 self._observe(measured, self._detector.slowdown)
-        return (had is None) != (self._detector.slowdown is None)
+        return _first(had) != _first(self._detector.slowdown)
 
     def _measure(self, iteration: Iteration) -> Measured:
         measured = self._attributed(iteration)
@@ -205,8 +205,8 @@ class RankChain:
 
     @property
     def period_calls(self) -> int | None:
-        """Calls in an iteration; None while undetermined."""
-        return self._follower.period_calls
+        """Calls in the cycle that is followed; None while there is none."""
+        return self._follower.cycle_calls
 
     def memory(self) -> RankMemory:
         """What the next agent shall know."""
@@ -274,12 +274,11 @@ class RankChain:
         attributed = list(self._sampled) or recent
         times = [measured.iteration.duration_ns for measured in recent]
         slowdown = self._detector.slowdown
-        period = self._follower.period_calls
         return RankSignals(
             rank=rank,
-            tracking="Undetermined" if period is None else "Tracking",
+            tracking="Undetermined" if self._follower.cycle_calls is None else "Tracking",
             iterations=self._follower.iterations,
-            period_calls=period,
+            period_calls=self._follower.period_calls,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
             iteration_ns=times,
             compute_ns=_newest_known([measured.compute_ns for measured in attributed]),
@@ -292,6 +291,10 @@ class RankChain:
                 self._hang.deadline_ns(statistics.fmean(times), self._detection.hang_factor) if times else None
             ),
         )
+
+
+def _first(slowdown: Slowdown | None) -> int | None:
+    return None if slowdown is None else slowdown.first_iteration
 
 
 def _level_ns(reference: Reference | None) -> int | None:

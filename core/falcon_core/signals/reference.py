@@ -9,6 +9,7 @@ All levels are logarithms. Noise has several faces, and a change must exceed eac
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -94,17 +95,25 @@ class Reference:
             self._long = [0] * len(_LONG)
 
     def exceeds_noise(self, rise: float, samples: int) -> bool:
-        """Whether a median of ``samples`` that differs by ``rise`` is more than noise.
+        """Whether a median of ``samples`` that differs by ``rise`` is more than noise."""
+        return not self.wanders(rise) and rise >= DEVIATIONS * self.error(samples)
+
+    def error(self, samples: int) -> float:
+        """The standard error of the distance between a median of ``samples`` and the reference.
 
         The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
         more slowly.
         """
-        if self.wanders(rise):
-            return False
         correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
         lasting = (1 + correlation) / (1 - correlation)
         variance = lasting * (1 / samples + 1 / self.samples)
-        return rise >= DEVIATIONS * _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(variance)
+        return _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(variance)
+
+    def moved(self, level: float, samples: int) -> Reference:
+        """The same noise around another level, known from ``samples``."""
+        other = copy.copy(self)  # what is learned replaces numbers and lists, and changes no list but the counts
+        other.level, other.samples, other._long = level, samples, list(self._long)
+        return other
 
     def wanders(self, rise: float) -> bool:
         """Whether the level goes as far by itself."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from falcon_core.signals.bocd import Prior, RunLengthPosterior
+from falcon_core.signals.bocd import LONGEST_RUN, Prior, RunLengthPosterior
 
 Runs = list[tuple[float, float, float, float]]  # per run length: mean, weight, shape, rate
 
@@ -120,6 +120,23 @@ def test_a_step_moves_the_mass_to_short_run_lengths_and_back() -> None:
     for sample in rng.normal(12, 1, 30):
         posterior.update(float(sample))
     assert posterior.short(3) < 0.5
+
+
+def test_the_longest_run_is_bounded_and_a_change_after_it_is_seen() -> None:
+    rng = np.random.default_rng(5)
+    posterior = RunLengthPosterior(Prior(weight=0.05), hazard=1 / 200)
+    longest = []
+    for sample in rng.normal(0, 1, 2 * LONGEST_RUN + 200).tolist():
+        posterior.update(sample)
+        longest.append(int(posterior.lengths[-1]))
+    assert max(longest) < 2 * LONGEST_RUN
+    assert longest[-1] == LONGEST_RUN + 200
+    assert (np.diff(posterior.lengths) > 0).all()
+    assert posterior.masses.sum() == pytest.approx(1.0)
+    assert posterior.most_probable >= LONGEST_RUN
+    for sample in rng.normal(12, 1, 3).tolist():
+        posterior.update(sample)
+    assert posterior.short(3) > 0.9
 
 
 def test_memory_is_bounded() -> None:

@@ -120,15 +120,41 @@ def test_a_stall_that_comes_back_makes_its_cycles_no_iteration(every: int) -> No
     assert found.calls == 2
 
 
-def test_a_logged_loss_every_ten_iterations_makes_them_no_micro_batches() -> None:
-    """What comes regularly between plausible iterations is extra, too: ten taken for one would be reported late."""
+def _with_extra_calls(cycle: list[Call], every: list[int]) -> Calls:
+    """One more call after as many cycles as ``every`` says, in turn."""
     script = Script(seed=5, jitter=0.05)
-    for _ in range(12):
-        script.cycle(CYCLES["ddp 6"], times=10)
+    for times in every:
+        script.cycle(cycle, times=times)
         script.cycle([Call(Op.ALL_REDUCE, 4, 5 * MS)])
-    said = _shown(script.calls)
-    assert said[-1] == 6
-    assert set(said) <= {None, 6}
+    return script.calls
+
+
+_MICRO_BATCH = [
+    *([Call(Op.ALL_GATHER, 1 << 20, 40 * MS)] * 4),
+    *([Call(Op.ALL_GATHER, 1 << 20, 40 * MS), Call(Op.REDUCE_SCATTER, 1 << 20, 40 * MS)] * 4),
+]
+
+
+@pytest.mark.parametrize(("cycle", "times"), [(_MICRO_BATCH, 16), (CYCLES["ddp 6"], 10)], ids=["optimizer", "loss"])
+def test_micro_batches_and_a_logged_loss_look_alike_so_the_shorter_cycle_is_followed(
+    cycle: list[Call], times: int
+) -> None:
+    """Ten iterations taken for one would be reported late; how many calls make an iteration nobody can tell."""
+    calls = _with_extra_calls(cycle, [times] * 12)
+    said = _shown(calls)
+    assert said[-1] is None
+    assert len(cycle) * times + 1 not in said
+    follower = CycleFollower()
+    for at in range(0, len(calls), 23):
+        follower.feed(calls.cut(at, at + 23))
+    assert follower.cycle_calls == len(cycle)
+    assert 12 * times - 2 <= follower.iterations <= 12 * times
+
+
+@pytest.mark.parametrize("every", [[10, 10, 10, 7, 10, 10], [50, 50, 50, 50]], ids=["irregular", "rare"])
+def test_extra_calls_that_no_optimizer_makes_leave_the_period_determined(every: list[int]) -> None:
+    calls = _with_extra_calls(CYCLES["ddp 6"], every)
+    assert _shown(calls)[-1] == 6
 
 
 @pytest.mark.parametrize(("name", "share"), [("40", 0.01), ("40", 0.05), ("4", 0.05), ("fsdp 36", 0.01)])

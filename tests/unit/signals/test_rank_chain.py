@@ -83,3 +83,16 @@ def test_the_answer_does_not_depend_on_how_the_records_are_split() -> None:
     script.cycle([*ddp(4), MEAN_LOSS], times=20, slowdown=2.0)
     one, other = (_fed(script.records, batch).signals(0, 0) for batch in (1, 1000))
     assert one == other
+
+
+def test_a_rank_whose_cycles_may_be_micro_batches_is_tracked_and_its_period_undetermined() -> None:
+    script = _started()
+    for _ in range(6):
+        script.cycle(ddp(3), times=8)
+        script.call(MEAN_LOSS)
+    chain = _fed(script.records)
+    signals = chain.signals(0, 0)
+    assert (signals.tracking, signals.period_calls) == ("Tracking", None)
+    assert chain.period_calls == 3
+    assert signals.iterations >= 46
+    assert signals.healthy_iteration_ns is not None
