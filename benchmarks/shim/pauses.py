@@ -19,16 +19,16 @@ from tests.unit.shim.pause_model import Model, pause_once, run_to_end
 
 # Kind, ranks, iterations for about ten pauses.
 JOBS = (
-    ("groups", 2, 60),
-    ("groups", 3, 60),
-    ("groups", 4, 50),
-    ("groups", 5, 40),
-    ("groups", 6, 30),
-    ("pipeline", 2, 40),
-    ("pipeline", 3, 30),
-    ("pipeline", 4, 25),
-    ("pipeline", 6, 15),
-    ("ddp", 2, 60),
+    ("groups", 2, 20),
+    ("groups", 3, 7),
+    ("groups", 4, 7),
+    ("groups", 5, 7),
+    ("groups", 6, 7),
+    ("pipeline", 2, 6),
+    ("pipeline", 3, 3),
+    ("pipeline", 4, 3),
+    ("pipeline", 6, 3),
+    ("ddp", 2, 12),
 )
 DEADLINE_SECONDS = 20.0
 
