@@ -1,6 +1,7 @@
-// hook_bench CALLS: what one interposed collective costs. Prints nanoseconds as JSON: the median and the tenth and
-// ninetieth percentile over blocks of calls, once without and once with the ring's parts measured alone. Whether the
-// shim is there is the caller's LD_PRELOAD.
+// hook_bench CALLS FOLDER: what one interposed collective costs. Prints nanoseconds as JSON: the median and the tenth
+// and ninetieth percentile over blocks of calls, of the whole call, of the ring's parts alone, and of what NCCL's
+// profiler interface (v5) is told in one untimed collective. Whether the shim is there is the caller's LD_PRELOAD.
+#include <dlfcn.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -9,10 +10,37 @@
 #include <cstdlib>
 #include <vector>
 
+#include "nccl_profiler_api.h"
 #include "ring.h"
 #include "standin_gloo.h"
 
 namespace {
+
+using falcon::nccl::CollApi;
+using falcon::nccl::CollV4;
+using falcon::nccl::Descriptor;
+using falcon::nccl::GroupApi;
+using falcon::nccl::InitV5;
+using falcon::nccl::Profiler;
+
+// What NCCL tells of one collective: its own group around it, the call, and that it goes to the device.
+struct Plugin {
+  const Profiler<InitV5>* table;
+  void* context;
+  Descriptor<GroupApi> group;
+  Descriptor<CollApi> api;
+  Descriptor<CollV4> task;
+
+  void tell() {
+    void* handle = nullptr;
+    void* of_task = nullptr;
+    table->start(context, &handle, &group);
+    table->start(context, &handle, &api);
+    table->start(context, &of_task, &task);
+    table->stop(of_task);
+    table->stop(handle);
+  }
+};
 
 constexpr int kBlock = 500;
 
@@ -55,6 +83,16 @@ int main(int argc, char** argv) {
     sink += falcon::check_of(record);
   });
   measure("append", calls, ", ", [&] { ring->append(record); });
+  Plugin plugin{};
+  plugin.table = static_cast<const Profiler<InitV5>*>(dlsym(RTLD_DEFAULT, "ncclProfiler_v5"));
+  if (plugin.table != nullptr) {
+    int mask = 0;
+    plugin.table->init(&plugin.context, 1, &mask, nullptr, 1, 8, 0, nullptr);
+    plugin.group = {{falcon::nccl::kGroupApiEvent, nullptr, 0}, {false, 1}};
+    plugin.api = {{falcon::nccl::kCollApiEvent, nullptr, 0}, {"AllReduce", 1000, "ncclFloat32", 0, &mask, false}};
+    plugin.task = {{falcon::nccl::kCollEvent, nullptr, 0}, {}};
+    measure("plugin", calls, ", ", [&] { plugin.tell(); });
+  }
   printf("\"sink\": %u}\n", sink);
   unlink(path);
   return 0;

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checking.h"
@@ -119,6 +120,53 @@ void threads_lose_nothing(const View& ring) {
   CHECK(rings(folder).size() == 2);
 }
 
+struct Launcher {
+  std::vector<std::pair<const char*, const char*>> variables;
+  int rank, size, local_rank;
+};
+
+// A child with these variables alone is this rank.
+[[maybe_unused]] void any_launchers_variables_name_the_rank(const std::string& folder) {
+  const std::vector<Launcher> launchers = {
+      {{}, -1, -1, -1},
+      {{{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"SLURM_PROCID", "0"}}, 3, 8, 1},
+      {{{"OMPI_COMM_WORLD_RANK", "4"},
+        {"OMPI_COMM_WORLD_SIZE", "8"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+        {"PMIX_RANK", "4"},
+        {"SLURM_PROCID", "0"},
+        {"SLURM_NTASKS", "2"}},
+       4,
+       8,
+       2},
+      {{{"PMI_RANK", "5"}, {"PMI_SIZE", "6"}, {"MPI_LOCALRANKID", "0"}, {"SLURM_PROCID", "1"}}, 5, 6, 0},
+      {{{"PMIX_RANK", "6"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}, 6, -1, -1},
+      {{{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "9"}, {"SLURM_LOCALID", "3"}}, 7, 9, 3},
+      {{{"RANK", ""}, {"PMI_RANK", "no number"}, {"SLURM_PROCID", "1"}}, 1, -1, -1},
+  };
+  for (const Launcher& launcher : launchers) {
+    for (const std::string& old : rings(folder)) unlink(old.c_str());
+    const pid_t child = fork();
+    if (child == 0) {
+      for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
+        unsetenv(name);
+      }
+      for (const auto& [name, value] : launcher.variables) setenv(name, value, 1);
+      const gloo::AllreduceOptions options{&kWorld, {}, 1, 4};
+      gloo::allreduce(options);
+      _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    const std::vector<std::string> made = rings(folder);
+    CHECK(made.size() == 1);
+    if (made.size() != 1) return;
+    const falcon::RingHeader& header = *view(made[0]).header;
+    CHECK(header.rank == launcher.rank && header.world_size == launcher.size &&
+          header.local_rank == launcher.local_rank);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -137,6 +185,7 @@ int main() {
   threads_lose_nothing(ring);
 #ifndef FALCON_EMULATED
   a_forked_child_writes_nothing_of_its_parents(folder, ring);
+  any_launchers_variables_name_the_rank(folder);
 #endif
   for (const std::string& path : rings(folder)) unlink(path.c_str());
   rmdir(folder);

@@ -312,6 +312,22 @@ void track_mode_times_one_cycle_in_n() {
   control().sample_every = 0;
 }
 
+void switched_off_calls_are_counted_and_not_recorded() {
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  const uint32_t number = last().comm_seq;
+  const uint64_t before = head();
+  const int events = standin_events_recorded;
+  control().sample_every = 1;
+  control().mode = static_cast<uint32_t>(falcon::Mode::kOff);
+  for (int i = 0; i < 3; ++i) CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(cudaGraphLaunch(pointer(0xE000), kStream) == 0);
+  CHECK(head() == before && standin_events_recorded == events);
+  control().sample_every = 0;
+  control().mode = static_cast<uint32_t>(falcon::Mode::kTrack);
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(head() == before + 1 && last().comm_seq == number + 4);
+}
+
 void what_the_library_lacks_is_refused() {
   void* child = nullptr;
   CHECK(ncclGather(kSend, kRecv, 5, 1, 3, kComm, kStream) == kInvalidUsage);
@@ -386,6 +402,7 @@ int main(int argc, char** argv) {
   a_group_gets_one_pair_per_stream();
   a_capturing_stream_gets_no_event();
   track_mode_times_one_cycle_in_n();
+  switched_off_calls_are_counted_and_not_recorded();
   several_threads_at_once();
   for (const std::string& ring : rings(folder)) unlink(ring.c_str());
   return failures == 0 ? 0 : 1;

@@ -55,6 +55,9 @@ int ncclGroupStart();
 int ncclGroupEnd();
 int ncclGroupSimulateEnd(void*);
 const char* ncclGetLastError(void*);
+// As NCCL calls a profiler plugin (v5), from its own code.
+int standin_init_profiler(int (*init)(void**, uint64_t, int*, const char*, int, int, int, void*), void** context,
+                          int* mask, int size, int rank);
 
 // CUDA
 extern void* standin_capturing;      // the stream that captures; null: none

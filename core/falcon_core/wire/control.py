@@ -49,7 +49,7 @@ _ENTRY = struct.Struct("<QQIIQ")
 class Mode(enum.IntEnum):
     """What the shim does in a call."""
 
-    OFF = 0  # forward, record nothing
+    OFF = 0  # count calls, record none: their numbers stay right, and the gate works
     TRACK = 1  # record every call
     PROFILE = 2  # and have the device time each
 

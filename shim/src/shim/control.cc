@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace falcon {
@@ -13,13 +12,11 @@ void Control::map(const char* path) {
   if (path == nullptr) return;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return;
-  struct stat about{};
   void* mapped = MAP_FAILED;
-  size_t size = 0;
-  if (fstat(file, &about) == 0 && about.st_size >= static_cast<off_t>(kSmallest)) {
-    size = static_cast<size_t>(about.st_size);
-    mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-  }
+  // fstat is __fxstat before GLIBC_2.33, which another C library need not have: its loader would end the program.
+  const off_t end = lseek(file, 0, SEEK_END);
+  const auto size = static_cast<size_t>(end);
+  if (end >= static_cast<off_t>(kSmallest)) mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
   close(file);
   if (mapped == MAP_FAILED) return;
   const auto* header = static_cast<const ControlHeader*>(mapped);

@@ -7,6 +7,7 @@
 
 namespace falcon {
 
+// kOff: calls are counted, as the gate needs it, and not recorded.
 enum class Mode : uint8_t { kOff = 0, kTrack = 1, kProfile = 2 };
 
 struct ControlHeader {
@@ -52,7 +53,7 @@ class Control {
   // Whether this call of the rank, counted from 0, gets device events: each in profile mode, else one cycle in N. The
   // shim knows no cycles: any window of as many calls as a cycle has holds each of its calls once.
   bool sampled(uint32_t call) const {
-    if (header_ == nullptr) return false;
+    if (header_ == nullptr || mode() == Mode::kOff) return false;
     if (mode() == Mode::kProfile) return true;
     const uint32_t every = header_->sample_every.load(std::memory_order_relaxed);
     const uint32_t calls = header_->cycle_calls.load(std::memory_order_relaxed);

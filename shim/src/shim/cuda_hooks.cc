@@ -23,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) int cudaGraphLaunch(void* grap
   const auto real = reinterpret_cast<int (*)(void*, void*)>(found);
   // A process becomes a rank by a communicator, not by a graph.
   falcon::Rank* rank = falcon::Rank::existing();
-  if (rank == nullptr || rank->control().mode() == falcon::Mode::kOff) return real(graph, stream);
+  if (rank == nullptr) return real(graph, stream);
   rank->pass_gate();
   const falcon::Membership member = rank->launch(graph);
   falcon::Record record{};
@@ -38,7 +38,7 @@ extern "C" __attribute__((visibility("default"))) int cudaGraphLaunch(void* grap
   const int result = real(graph, stream);
   const int after = errno;
   if (result != 0) record.flags = falcon::kFailed;
-  rank->ring().append(record);
+  if (rank->recording()) rank->ring().append(record);
   const falcon::Timed timed{record, member.counter, member.nth};
   if (sample != nullptr) falcon::end_sample(sample, stream, &timed, result == 0 ? 1 : 0);
   errno = after;

@@ -105,24 +105,11 @@ Pool* pool() {
   return known;
 }
 
-// A completion names its call by communicator and number; the start is when the helper saw the end, less the device's
-// duration, and so up to a poll's interval late.
 void complete(Sample* sample, const Driver& cuda) {
   float milliseconds = 0;
   if (cuda.event_elapsed(&milliseconds, sample->first, sample->second) != 0) return;
-  const uint64_t end = monotonic_ns();
   const auto duration = static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6);
-  for (uint32_t i = 0; i < sample->count; ++i) {
-    const Timed& timed = sample->calls[i];
-    Record record = timed.record;
-    record.kind = Kind::kCompleted;
-    record.t_start_ns = end - duration;
-    record.duration_ns = duration;
-    sample->rank->ring().append(record);
-    uint64_t seen = timed.counter->finished.load(std::memory_order_relaxed);
-    while (seen < timed.nth && !timed.counter->finished.compare_exchange_weak(seen, timed.nth)) {
-    }
-  }
+  for (uint32_t i = 0; i < sample->count; ++i) record_completion(sample->rank, sample->calls[i], duration);
 }
 
 void make_pairs(Pool* mine, const Driver& cuda, Context context) {
@@ -179,6 +166,19 @@ bool start_helper(Pool* mine) {
 }
 
 }  // namespace
+
+// A completion names its call by communicator and number; the start is when the end was seen, less the device's
+// duration, and so up to a poll's interval late.
+void record_completion(Rank* rank, const Timed& call, uint64_t duration_ns) {
+  Record record = call.record;
+  record.kind = Kind::kCompleted;
+  record.t_start_ns = monotonic_ns() - duration_ns;
+  record.duration_ns = duration_ns;
+  rank->ring().append(record);
+  uint64_t seen = call.counter->finished.load(std::memory_order_relaxed);
+  while (seen < call.nth && !call.counter->finished.compare_exchange_weak(seen, call.nth)) {
+  }
+}
 
 bool capturing(const void* stream) {
   const Driver* cuda = driver();

@@ -15,6 +15,9 @@ struct Timed {
   uint64_t nth;
 };
 
+// Tells that the device is done with a call, and counts it; `duration_ns` is the device's. Any thread.
+void record_completion(Rank* rank, const Timed& call, uint64_t duration_ns);
+
 class Sample;
 
 // Whether work on the stream goes into a graph instead of to the device. False where CUDA is not loaded.

@@ -21,10 +21,10 @@ __attribute__((tls_model("initial-exec"))) thread_local Flight* t_flight = nullp
 void land(uint16_t flags) {
   Flight* flight = t_flight;
   t_flight = flight->outer;
-  flight->record.duration_ns = monotonic_ns() - flight->record.t_start_ns;
+  if (flight->ring != nullptr) flight->record.duration_ns = monotonic_ns() - flight->record.t_start_ns;
   flight->record.flags = flags;
   flight->counter->finished.fetch_add(1, std::memory_order_release);
-  flight->ring->append(flight->record);
+  if (flight->ring != nullptr) flight->ring->append(flight->record);
 }
 
 }  // namespace
@@ -45,10 +45,15 @@ __attribute__((noinline)) void fly(Collective call, void* options, const Record&
   // 0x1b: a 4-byte offset from the place itself (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
   asm volatile(".cfi_personality 0x1b, falcon_passing_through");
   t_flight = &flight;
-  flight.record.t_start_ns = monotonic_ns();
+  if (ring != nullptr) flight.record.t_start_ns = monotonic_ns();
   call(options);
   asm volatile("" ::: "memory");  // not a tail call: the frame must be there while the call lasts
   land(0);
+}
+
+void name_peer(int32_t peer, Counter* counter) {
+  t_flight->record.peer_or_root = peer;
+  t_flight->counter = counter;
 }
 
 bool in_flight() { return t_flight != nullptr; }

@@ -92,18 +92,24 @@ Communicator* group_of(Rank* rank, const void* transport) {
   return known;
 }
 
+// A receive from any of several ranks has no peer until it is done; it takes their list, a std::vector<int> that its
+// caller owns, by address.
 using Begin = void (*)(void*, int, uint64_t, size_t, size_t);
+using BeginAny = void (*)(void*, void*, uint64_t, size_t, size_t);
 using Wait = bool (*)(void*, int*, long);
+constexpr int kAnyone = -1;
 
-void begin(Begin original, Op op, void* buffer, int peer, uint64_t slot, size_t offset, size_t bytes) {
+void note(Op op, void* buffer, int peer, size_t offset, size_t bytes) {
   const int error = errno;
   Rank* rank = in_flight() ? nullptr : Rank::current();
   if (rank != nullptr) {
     rank->pass_gate();
     const void* transport = *reinterpret_cast<void* const*>(static_cast<const char*>(buffer) + kBufferContext);
     const auto whole = *reinterpret_cast<const size_t*>(static_cast<const char*>(buffer) + kBufferSize);
-    const Membership member =
-        rank->join(group_of(rank, transport), op == Op::kSend ? Traffic::kSend : Traffic::kRecv, peer);
+    Communicator* group = group_of(rank, transport);
+    const Membership member = peer == kAnyone
+                                  ? rank->join_unknown(group)
+                                  : rank->join(group, op == Op::kSend ? Traffic::kSend : Traffic::kRecv, peer);
     Record record{};
     record.comm = member.id;
     record.comm_seq = member.call;
@@ -114,7 +120,16 @@ void begin(Begin original, Op op, void* buffer, int peer, uint64_t slot, size_t 
     remember(buffer, record, member.counter);
   }
   errno = error;
+}
+
+void begin(Begin original, Op op, void* buffer, int peer, uint64_t slot, size_t offset, size_t bytes) {
+  note(op, buffer, peer, offset, bytes);
   original(buffer, peer, slot, offset, bytes);
+}
+
+void begin_any(BeginAny original, void* buffer, void* peers, uint64_t slot, size_t offset, size_t bytes) {
+  note(Op::kRecv, buffer, kAnyone, offset, bytes);
+  original(buffer, peers, slot, offset, bytes);
 }
 
 struct Waiting {
@@ -123,6 +138,8 @@ struct Waiting {
   int* peer;
   long timeout;
   bool done;
+  Rank* rank;
+  uint64_t comm;  // where the sender is not known yet
 };
 
 void wait_on(void* argument) {
@@ -130,13 +147,22 @@ void wait_on(void* argument) {
   waiting->done = waiting->original(waiting->buffer, waiting->peer, waiting->timeout);
 }
 
+void wait_on_anyone(void* argument) {
+  auto* waiting = static_cast<Waiting*>(argument);
+  int own = kAnyone;
+  int* source = waiting->peer == nullptr ? &own : waiting->peer;
+  waiting->done = waiting->original(waiting->buffer, source, waiting->timeout);
+  if (waiting->done) name_peer(*source, waiting->rank->arrived(waiting->comm, *source));
+}
+
 bool wait(Wait original, void* buffer, int* peer, long timeout) {
   Record record;
   Counter* counter = nullptr;
   Rank* rank = in_flight() ? nullptr : Rank::existing();
   if (rank == nullptr || !take(buffer, &record, &counter)) return original(buffer, peer, timeout);
-  Waiting waiting{original, buffer, peer, timeout, false};
-  fly(wait_on, &waiting, record, &rank->ring(), counter);
+  Waiting waiting{original, buffer, peer, timeout, false, rank, record.comm};
+  fly(record.peer_or_root == kAnyone ? wait_on_anyone : wait_on, &waiting, record,
+      rank->recording() ? &rank->ring() : nullptr, counter);
   return waiting.done;
 }
 
@@ -164,6 +190,12 @@ Function find(std::atomic<void*>& cache, const char* symbol, Function ours) {
     static std::atomic<void*> cache{nullptr};                                                                       \
     falcon::begin(falcon::find(cache, #symbol, &symbol), falcon::Op::op, self, peer, slot, offset, bytes);          \
   }
+#define FALCON_BEGIN_ANY(symbol)                                                                                       \
+  extern "C" __attribute__((visibility("default"))) void symbol(void* self, void* peers, uint64_t slot, size_t offset, \
+                                                                size_t bytes) {                                        \
+    static std::atomic<void*> cache{nullptr};                                                                          \
+    falcon::begin_any(falcon::find(cache, #symbol, &symbol), self, peers, slot, offset, bytes);                        \
+  }
 #define FALCON_WAIT(symbol)                                                                            \
   extern "C" __attribute__((visibility("default"))) bool symbol(void* self, int* peer, long timeout) { \
     static std::atomic<void*> cache{nullptr};                                                          \
@@ -172,6 +204,7 @@ Function find(std::atomic<void*>& cache, const char* symbol, Function ours) {
 
 FALCON_BEGIN(_ZN4gloo9transport3tcp13UnboundBuffer4sendEimmm, kSend)
 FALCON_BEGIN(_ZN4gloo9transport3tcp13UnboundBuffer4recvEimmm, kRecv)
+FALCON_BEGIN_ANY(_ZN4gloo9transport3tcp13UnboundBuffer4recvESt6vectorIiSaIiEEmmm)
 FALCON_WAIT(_ZN4gloo9transport3tcp13UnboundBuffer8waitSendEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE)
 FALCON_WAIT(_ZN4gloo9transport3tcp13UnboundBuffer8waitRecvEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE)
 // NOLINTEND(bugprone-*,readability-identifier-naming)

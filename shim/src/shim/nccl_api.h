@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace falcon::nccl {
 
@@ -43,6 +44,22 @@ constexpr Element kElements[] = {
     {11, 1},  // float8 e4m3
     {12, 1},  // float8 e5m2
 };
+
+// The same by name, as the profiler interface has them since v2; any other it calls "Unknown".
+constexpr const char* kElementNames[] = {
+    "ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",   "ncclInt64",      "ncclUint64",
+    "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2",
+};
+static_assert(sizeof(kElementNames) / sizeof(kElementNames[0]) == sizeof(kElements) / sizeof(kElements[0]));
+
+inline Element element(const char* name) {
+  int type = 0;
+  for (const char* known : kElementNames) {
+    if (name != nullptr && strcmp(known, name) == 0) return kElements[type];
+    ++type;
+  }
+  return {0, 0};
+}
 
 constexpr Element element(int type) {
   constexpr int kKnown = sizeof(kElements) / sizeof(kElements[0]);

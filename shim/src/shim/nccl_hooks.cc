@@ -5,6 +5,9 @@
 // A symbol that the loaded library lacks cannot be hidden from dlsym(RTLD_DEFAULT), which finds ours; calling it
 // answers ncclInvalidUsage and does nothing. A dlsym on the library's own handle never finds ours.
 
+#include "nccl_hooks.h"
+
+#include <dlfcn.h>
 #include <errno.h>
 
 #include "device.h"
@@ -45,12 +48,25 @@ struct Thread {
 // The library is loaded at the program's start, so that the fast model of thread-local storage holds.
 __attribute__((tls_model("initial-exec"))) thread_local Thread t_thread{};
 
+constexpr uint32_t kReached = 8;
+std::atomic<const void*> g_reached[kReached];  // loaded objects that hooks forward to, by their address
+
+void reach(const void* function) {
+  Dl_info where{};
+  if (function == nullptr || dladdr(function, &where) == 0) return;
+  for (std::atomic<const void*>& place : g_reached) {
+    const void* there = nullptr;
+    if (place.compare_exchange_strong(there, where.dli_fbase) || there == where.dli_fbase) return;
+  }
+}
+
 template <typename Function>
 Function real(std::atomic<void*>& cache, const char* symbol, Function ours) {
   void* found = cache.load(std::memory_order_acquire);
   if (found == nullptr) {
     const int error = errno;
     found = resolve_nccl(symbol, reinterpret_cast<const void*>(ours));
+    reach(found);
     errno = error;
     cache.store(found, std::memory_order_release);
   }
@@ -67,6 +83,16 @@ Result inside(Call call) {
 }
 
 }  // namespace
+
+bool hooks_reach(const void* address) {
+  Dl_info where{};
+  if (address == nullptr || dladdr(address, &where) == 0) return false;
+  for (const std::atomic<const void*>& place : g_reached) {
+    if (place.load(std::memory_order_acquire) == where.dli_fbase) return true;
+  }
+  return false;
+}
+
 }  // namespace falcon::nccl
 
 using falcon::Communicator;
@@ -203,7 +229,7 @@ Result enqueue(const About& about, Call call) {
   const Result result = inside(call);
   const int after = errno;
   if (!accepted(result)) timed.record.flags |= kFailed;
-  rank->ring().append(timed.record);
+  if (rank->recording()) rank->ring().append(timed.record);
   if (sample != nullptr) end_sample(sample, about.stream, &timed, accepted(result) ? 1 : 0);
   if (thread.depth > 0 && accepted(result)) {
     thread.sample = thread.sample || wanted;
@@ -395,7 +421,8 @@ FALCON_HOOK ncclCommGetAsyncError(Comm comm, Result* error) {
   Rank* rank = Rank::current();
   Communicator* communicator = rank == nullptr ? nullptr : rank->find(comm);
   const auto code = static_cast<uint32_t>(*error);
-  if (communicator == nullptr || communicator->error.exchange(code) == code) return result;  // polled many times
+  if (communicator == nullptr || !rank->recording()) return result;
+  if (communicator->error.exchange(code) == code) return result;  // polled many times
   falcon::Record record{};
   record.t_start_ns = falcon::monotonic_ns();
   record.comm = rank->id_of(communicator);

@@ -46,11 +46,40 @@ uint32_t settled(const std::atomic<uint32_t>& state) {
 }
 
 int32_t number(const char* name, int32_t fallback) {
-  const char* text = getenv(name);
+  const char* text = name == nullptr ? nullptr : getenv(name);
   if (text == nullptr || *text == '\0') return fallback;
   char* end = nullptr;
   const long value = strtol(text, &end, 10);
   return *end == '\0' && value >= 0 && value <= INT32_MAX ? static_cast<int32_t>(value) : fallback;
+}
+
+struct Launched {
+  int32_t rank;
+  int32_t size;
+  int32_t local_rank;
+};
+
+// What a launcher calls its processes. Taken whole from the first that names a rank: a process of mpirun in a batch
+// script has the script's SLURM_PROCID, too, so that Slurm's come last. Null: this launcher does not tell.
+struct Names {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+};
+constexpr Names kLaunchers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK"},                                            // torchrun, falcon-launch
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},  // Open MPI
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                     // MPICH, Intel MPI
+    {"PMIX_RANK", nullptr, nullptr},                                                 // PRRTE, srun --mpi=pmix
+    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},                               // srun
+};
+
+Launched launched_as() {
+  for (const Names& names : kLaunchers) {
+    const int32_t rank = number(names.rank, -1);
+    if (rank >= 0) return {rank, number(names.size, -1), number(names.local_rank, -1)};
+  }
+  return {-1, -1, -1};
 }
 
 // A handle that no library gives out: the entry stays, so that ids are never used twice.
@@ -92,7 +121,7 @@ Rank* Rank::current() {
   } else if (state == kTrying) {
     state = settled(mine->state);
   }
-  return state == kActive && mine->rank.control_.mode() != Mode::kOff ? &mine->rank : nullptr;
+  return state == kActive ? &mine->rank : nullptr;
 }
 
 Rank* Rank::existing() {
@@ -103,12 +132,13 @@ Rank* Rank::existing() {
 bool Rank::activate() {
   const char* folder = getenv("FALCON_RING_DIR");
   if (folder == nullptr || *folder == '\0') return false;
+  const Launched launched = launched_as();
   const RingIdentity identity{
       static_cast<uint32_t>(getpid()),
       static_cast<uint32_t>(number("FALCON_GENERATION", 0)),
-      number("RANK", -1),
-      number("WORLD_SIZE", -1),
-      number("LOCAL_RANK", -1),
+      launched.rank,
+      launched.size,
+      launched.local_rank,
   };
   char path[4096];
   const int length =
@@ -231,19 +261,39 @@ Membership Rank::join(Communicator* communicator, Traffic traffic, int32_t peer)
     return {kPointToPoint, static_cast<uint32_t>(elsewhere_.finished.fetch_add(1, std::memory_order_relaxed)),
             &elsewhere_, 0};
   }
-  if (communicator->told.exchange(1, std::memory_order_relaxed) == 0) {
-    const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
-    Record record{};
-    record.t_start_ns = monotonic_ns();
-    record.comm = id | kPointToPoint;
-    record.bytes = id;
-    record.group = static_cast<uint32_t>(shape >> 32U);
-    record.peer_or_root = shape == 0 ? -1 : static_cast<int32_t>(shape & UINT32_MAX);
-    record.kind = Kind::kDescriptor;
-    ring_->append(record);
-  }
+  describe_singles(communicator);
   const uint64_t nth = counter->entered.fetch_add(1, std::memory_order_acq_rel) + 1;
   return {id | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed), counter, nth};
+}
+
+// Elsewhere: `entered` numbers collectives, `finished` the other calls.
+Membership Rank::join_unknown(Communicator* communicator) {
+  if (communicator == nullptr) return join(communicator, Traffic::kRecv, -1);
+  describe_singles(communicator);
+  return {id_of(communicator) | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed),
+          &elsewhere_, 0};
+}
+
+Counter* Rank::arrived(uint64_t comm, int32_t source) {
+  const uint64_t id = comm & ~kPointToPoint;
+  Counter* counter = id == 0 ? nullptr : ring_->counter(key_of(id, Traffic::kRecv, source));
+  if (counter == nullptr) return &elsewhere_;
+  counter->entered.fetch_add(1, std::memory_order_acq_rel);
+  return counter;
+}
+
+void Rank::describe_singles(Communicator* communicator) {
+  if (communicator->told.exchange(1, std::memory_order_relaxed) != 0) return;
+  const uint64_t id = id_of(communicator);
+  const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
+  Record record{};
+  record.t_start_ns = monotonic_ns();
+  record.comm = id | kPointToPoint;
+  record.bytes = id;
+  record.group = static_cast<uint32_t>(shape >> 32U);
+  record.peer_or_root = shape == 0 ? -1 : static_cast<int32_t>(shape & UINT32_MAX);
+  record.kind = Kind::kDescriptor;
+  ring_->append(record);
 }
 
 Membership Rank::launch(const void* graph) {

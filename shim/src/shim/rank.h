@@ -35,10 +35,10 @@ struct Membership {
 class Rank {
  public:
   // The rank that this process is, or null while it is none: before its first collective, in a forked child, where
-  // Falcon is switched off or anything of ours failed. A process becomes a rank here, by its first collective.
+  // anything of ours failed. A process becomes a rank here, by its first collective.
   static Rank* current();
 
-  // The rank that this process already is, recording or not; makes none.
+  // The rank that this process already is; makes none.
   static Rank* existing();
 
   // The communicator with this handle; null if it was never met or the table is full.
@@ -70,9 +70,20 @@ class Rank {
   // Counts a send to, or a receive from, a peer.
   Membership join(Communicator* communicator, Traffic traffic, int32_t peer);
 
+  // Numbers a receive whose sender is not known yet; `arrived` counts it.
+  Membership join_unknown(Communicator* communicator);
+
+  // Counts a receive of this communicator (as in Record::comm) that `join_unknown` numbered; what to tell when it is
+  // done. Never null.
+  Counter* arrived(uint64_t comm, int32_t source);
+
   uint64_t id_of(const Communicator* communicator) const {
     return communicator == nullptr ? 0 : static_cast<uint64_t>(communicator - communicators_) + 1;
   }
+
+  // Whether calls leave records. They are counted in any case: ranks that are switched on one after the other agree on
+  // the numbers of their calls, and can be paused all the while.
+  bool recording() const { return control_.mode() != Mode::kOff; }
 
   // Blocks while the gate is closed for this rank. For the outermost level of a call only, before it is counted.
   void pass_gate() {
@@ -99,6 +110,7 @@ class Rank {
   static constexpr uint32_t kStreams = 256;
 
   bool activate();
+  void describe_singles(Communicator* communicator);
   void wait_at_gate();
   bool targets_met(uint64_t* table_epoch);
   std::atomic<uint32_t>& hint(const void* handle);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,21 @@ BUILT = Path(os.environ.get("SHIM_TEST_OUT", ""))
 RELEASES = Path(os.environ.get("NCCL_RELEASES", ""))
 TORCH = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "lib" / "python3.11" / "site-packages"
 OF_TORCH = "nvidia-nccl of PyTorch"
+# The newest version of the profiler interface by release; each takes all older ones, too.
+PROFILERS = {(2, 18): 0, (2, 19): 0, (2, 21): 0, (2, 26): 3, (2, 30): 6, (2, 32): 7}
 WHEELS = (Path(__file__).parents[3] / "shim" / "tests" / "nccl-releases.txt").read_text().split()
 INVALID_USAGE = 5
 
 
-def _probe(wheel: str, way: str, folder: Path, shim: bool, absent: bool = False) -> dict[str, Any]:
-    library = (TORCH if wheel == OF_TORCH else RELEASES / wheel) / "nvidia" / "nccl" / "lib"
-    if not (library / "libnccl.so.2").exists():
+def _library(wheel: str) -> Path:
+    path = (TORCH if wheel == OF_TORCH else RELEASES / wheel) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    if not path.exists():
         pytest.skip(f"{wheel} is not there: make nccl-releases")
+    return path
+
+
+def _probe(wheel: str, way: str, folder: Path, shim: bool, absent: bool = False) -> dict[str, Any]:
+    library = _library(wheel).parent
     environment = {**os.environ, "LD_LIBRARY_PATH": f"{library}:{BUILT}", "FALCON_RING_DIR": str(folder)}
     if shim:
         environment["LD_PRELOAD"] = str(SHIM / "libfalcon_shim.so")
@@ -70,3 +78,24 @@ def test_a_symbol_that_the_release_lacks(wheel: str, tmp_path: Path) -> None:
     assert not answers["has"]["ncclAllToAll"], "RCCL's spelling"
     assert answers["rccl_spelling"] == INVALID_USAGE
     assert answers["has"]["ncclAlltoAll"] == (wheel == WHEELS[-1])
+
+
+@pytest.mark.parametrize("wheel", [OF_TORCH, *WHEELS])
+def test_the_profiler_versions_that_a_release_looks_for(wheel: str, tmp_path: Path) -> None:
+    """What it calls them stands in the library; whether it takes them is seen only with a GPU."""
+    version = _probe(wheel, "linked", tmp_path, shim=False)["version"][1]
+    library = _library(wheel).read_bytes()
+    sought = {int(found) for found in re.findall(rb"ncclProfiler_v(\d+)\0", library)}
+    newest = PROFILERS.get((version // 10000, version // 100 % 100))
+    assert newest is not None, f"release {version} is not in the table"
+    assert sought == set(range(1, newest + 1))
+    assert (b"NCCL_PROFILER_PLUGIN\0" in library) == bool(sought)
+    if not sought:
+        return
+    exported = subprocess.run(
+        ["nm", "-D", "--defined-only", str(SHIM / "libfalcon_shim.so")], check=True, capture_output=True, text=True
+    ).stdout
+    offered = {int(number) for number in re.findall(r" ncclProfiler_v(\d+)$", exported, re.MULTILINE)}
+    assert offered == {1, 2, 3, 4, 5}
+    for name in (b"AllReduce", b"ReduceScatter", b"Send", b"ncclFloat32", b"ncclFloat8e5m2"):
+        assert name + b"\0" in library, "what the plugin knows operations and types by"

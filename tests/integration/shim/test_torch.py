@@ -11,7 +11,7 @@ import pytest
 
 from falcon_core.wire import ring
 from falcon_core.wire.control import Mode, pack_control
-from falcon_core.wire.ring import Flag, Kind, Op
+from falcon_core.wire.ring import Flag, Kind, Op, Traffic
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 
@@ -112,13 +112,40 @@ def test_a_dead_peers_exception_passes_through_and_is_recorded(start: Start) -> 
         assert calls["flags"].tolist() == [0, Flag.FAILED]
 
 
+def test_a_receive_from_anyone_is_counted_with_whom_it_came_from(start: Start) -> None:
+    launcher = _train(start, "anyone.py", procs=3)
+    ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
+    assert [rank.exit_code for rank in ended.ranks] == [0, 0, 0], launcher.finish()
+    records = _rings(launcher)[0]
+    received = records[records["op"] == Op.RECV]
+    assert received["bytes"].tolist() == [40, 40, 40, 40]
+    assert sorted(received["peer_or_root"].tolist()) == [1, 1, 2, 2]
+    assert received["comm_seq"].tolist() == [0, 1, 2, 3]
+    assert (received["comm"] == (1 | ring.POINT_TO_POINT)).all()
+    assert (received["duration_ns"] > 0).all()
+    path = next((launcher.run_dir / "launch" / "rings").glob("*-r0-*.ring"))
+    raw = path.read_bytes()
+    status = ring.parse_status(raw)
+    counters = np.frombuffer(raw, ring.COUNTER_DTYPE, status.counters, status.counters_offset)
+    for peer in (1, 2):
+        pair = counters[counters["key"] == ring.counter_key(1, Traffic.RECV, peer)]
+        assert pair["entered"].tolist() == pair["finished"].tolist() == [2]
+
+
 def test_switched_off_by_the_control_file_nothing_is_recorded(start: Start) -> None:
     launcher = start(str(PYTHON), str(PROGRAMS / "collectives.py"))
     (launcher.run_dir / "agent" / "control").write_bytes(pack_control(Mode.OFF, 1))
     launcher.run(procs=2, port=_free_port())
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
     assert [rank.exit_code for rank in ended.ranks] == [0, 0]
-    assert [len(records) for records in _rings(launcher).values()] == [0, 0]
+    for records in _rings(launcher).values():
+        assert set(records["kind"].tolist()) <= {Kind.DESCRIPTOR}
+    for path in (launcher.run_dir / "launch" / "rings").glob("*.ring"):
+        raw = path.read_bytes()
+        status = ring.parse_status(raw)
+        counters = np.frombuffer(raw, ring.COUNTER_DTYPE, status.counters, status.counters_offset)
+        world = counters[counters["key"] == ring.counter_key(1, Traffic.COLLECTIVE)]
+        assert world["entered"].tolist() == world["finished"].tolist() == [8], "counted all the same"
 
 
 def test_without_a_place_for_rings_training_goes_on(start: Start) -> None:

@@ -1,0 +1,28 @@
+// Calls whose end NCCL tells channel by channel: a call is done on the device once each of its channels has stopped.
+#pragma once
+
+#include <cstdint>
+
+#include "device.h"
+
+namespace falcon {
+
+// Names one call; stale once the call is done, or so many others were begun since that its place was taken: whatever
+// is told of a stale one is ignored. 0: none.
+using ChannelCall = uint64_t;
+constexpr uint32_t kChannelCallBits = 44;
+
+// Begins to wait for the channels of a call. 0 where another thread is busy in the place that was next.
+ChannelCall watch_channels(Rank* rank, const Timed& call);
+
+// How many channels the call has. Nothing completes before this is told.
+void expect_channels(ChannelCall call, uint32_t channels);
+
+// A channel began, or stopped, at this time of the device's clock.
+void channel_began(ChannelCall call, uint64_t device_ns);
+void channel_stopped(ChannelCall call, uint64_t device_ns);
+
+// A channel has ended; with the last one the call's kCompleted record is written.
+void channel_ended(ChannelCall call);
+
+}  // namespace falcon
