@@ -8,13 +8,13 @@ and others' rings, which hold the newest iterations, when something is up: first
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.signals.rank import RankChain, RankMemory
+from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection, Onset, RankSignals
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block, JobModel
@@ -27,10 +27,23 @@ Nanoseconds = npt.NDArray[np.int64]
 
 
 class _Reader:
-    def __init__(self, writer: RingWriter, detection: Detection, memory: RankMemory | None = None) -> None:
+    def __init__(self, writer: RingWriter, detection: Detection) -> None:
         self.writer = writer
-        self.chain = RankChain(detection, memory)
+        self.chain = RankChain(detection)
         self.iterations_before = 0  # counted by an earlier chain of this generation
+        self.told_cycle = False  # the rank knows how many calls an iteration has now
+
+    @property
+    def settled(self) -> bool:
+        """Whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
+        return not self.told_cycle or self.chain.period_calls == self.writer.calls_in_iteration
+
+
+class _Health(NamedTuple):
+    """A rank's levels when its micro-batches were last even, ns."""
+
+    iteration_ns: int | None
+    compute_ns: int | None
 
 
 class Agents:
@@ -50,6 +63,7 @@ class Agents:
         self.sentinels = sorted({int(one) for one in np.linspace(0, world - 1, count).round()})
         self._readers: dict[int, _Reader] = {}
         self._history: deque[tuple[Block, Nanoseconds, int, int]] = deque()
+        self._health: dict[int, _Health] = {}  # of ranks whose chains have begun anew
         self._onsets: dict[int, Onset] = {}  # of ranks whose slowdown a plan of S2 hides from them
         self.held_iterations = 0  # that unread rings still hold
         self.records = 0  # that were written and read
@@ -63,6 +77,7 @@ class Agents:
     def start(self) -> None:
         """A new generation: new rings."""
         self._onsets.clear()
+        self._health.clear()
         self._history.clear()
         self.held_iterations = 0
         self._readers = {rank: self._reader(rank) for rank in self.sentinels}
@@ -79,8 +94,8 @@ class Agents:
             changed = self._read(reader, block, begins_ns, first, last) or changed
         return changed
 
-    def _reader(self, rank: int, memory: RankMemory | None = None) -> _Reader:
-        return _Reader(RingWriter(self._model, rank, self._sample_every), self._detection, memory)
+    def _reader(self, rank: int) -> _Reader:
+        return _Reader(RingWriter(self._model, rank, self._sample_every), self._detection)
 
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
         records = reader.writer.records(block, begins_ns - self.skipped_ns, first, last)
@@ -121,30 +136,26 @@ class Agents:
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
 
     def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Micro-batches are shared otherwise, and every agent was told: what was healthy is scaled, not forgotten.
+        """Micro-batches are shared otherwise, and every agent was told: what was healthy still is.
 
         A good plan brings the iteration time back while the culprit is as slow as before, so an onset is upheld until
         the shares are even again, or until the operator has closed the incident.
         """
-        even = (self._model.job.microbatches,) * len(after)
+        even = self._model.even
         if after == even:
             self._onsets.clear()
         self._history.clear()
         self.held_iterations = 0
         for rank, reader in list(self._readers.items()):
-            replica = self._replica(rank)
-            memory = reader.chain.memory()
-            healthy = memory.healthy_compute_ns
-            if healthy is not None:
-                healthy = round(healthy * after[replica] / before[replica])
             signals = self._signals(rank)
+            if before == even and reader.settled:
+                self._health[rank] = _Health(signals.healthy_iteration_ns, signals.healthy_compute_ns)
             onset = self._onset(rank, signals)
             if onset is not None and after != even:
                 self._onsets[rank] = onset
-            memory = replace(memory, anchor=None, healthy_compute_ns=healthy, slowdown=None)
-            fresh = self._reader(rank, memory)
+            fresh = self._readers[rank] = self._reader(rank)
+            fresh.told_cycle = True
             fresh.iterations_before = reader.iterations_before + signals.iterations
-            self._readers[rank] = fresh
 
     def closed(self) -> None:
         """The operator found the incident over."""
@@ -176,17 +187,22 @@ class Agents:
         reader = self._readers.get(rank)
         if reader is None:
             return {}
+        if not reader.settled:
+            return {"iterations": reader.iterations_before}
         signals = self._signals(rank)
         even = self._model.job.microbatches / counts[self._replica(rank)]
-        healthy = signals.healthy_compute_ns
+        health = self._health.get(rank)
+        if health is None or (even == 1 and signals.healthy_compute_ns is not None):
+            own = signals.healthy_compute_ns
+            health = _Health(signals.healthy_iteration_ns, None if own is None else int(own * even))
         return {
             "tracked": signals.tracking == "Tracking",
             "iterations": signals.iterations + reader.iterations_before,
             "iteration_ns": signals.iteration_ns,
             "compute_ns": signals.compute_ns if even == 1 else [int(one * even) for one in signals.compute_ns],
             "wait_ns": signals.wait_ns,
-            "healthy_iteration_ns": signals.healthy_iteration_ns,
-            "healthy_compute_ns": healthy if even == 1 or healthy is None else int(healthy * even),
+            "healthy_iteration_ns": health.iteration_ns,
+            "healthy_compute_ns": health.compute_ns,
             "onset": self._onset(rank, signals),
             "fresh": True,
         }

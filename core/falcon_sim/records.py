@@ -61,6 +61,11 @@ class RingWriter:
         self.offset_ns = _CLOCK_SKEW_NS * (1 + rank // model.job.procs_per_node)
         self._last = stages - 1
 
+    @property
+    def calls_in_iteration(self) -> int:
+        """As of the block at hand."""
+        return sum(self._calls_in_comm.values())
+
     def records(self, block: Block, begins_ns: npt.NDArray[np.int64], first: int, last: int) -> RecordArray:
         """Iterations ``first`` … ``last`` − 1 of the block: [records], dtype RECORD_DTYPE.
 
