@@ -130,10 +130,11 @@ def table(name: str, cases: list[tuple[float, float | None]], seeds: range) -> l
         healthy, slow, mitigated = np.median(np.array(rows), axis=0).tolist()
         removed = [removed_slowdown(*row) for row in rows]
         by_time = np.median([removed_slowdown(*(1 / one for one in row)) for row in rows])
+        spread = f" ({min(removed):.1%}–{max(removed):.1%})" if len(removed) > 1 else ""
         bound = removed_slowdown(healthy, slow, hindsight(scenario))
         lines.append(
             f"| × {stretch:g}, {own_pause or pause:g} s | {healthy:.1f} | {slow:.1f} | {mitigated:.1f}"
-            f" | {mitigated / slow:.2f} × | {np.median(removed):.1%} ({min(removed):.1%}–{max(removed):.1%})"
+            f" | {mitigated / slow:.2f} × | {np.median(removed):.1%}{spread}"
             f" | {by_time:.1%} | {bound:.1%} |"
         )
     return lines
