@@ -2,7 +2,7 @@
 
     make venv && python -m benchmarks.planning [--plot FILE.svg]
 
-Prints Markdown tables. With ``--plot`` the growth is drawn too (needs matplotlib, which is not among our dependencies).
+Prints Markdown tables. With ``--plot`` the growth is drawn too (needs matplotlib, a development dependency).
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
-"""``python -m benchmarks.simulator [fidelity strategies clusters falcon64 falcon256 llama3 speed]``: Markdown tables.
+"""``python -m benchmarks.simulator [--plots FOLDER] [TABLE …]``: Markdown tables, and pictures of two of them.
 
-Without arguments all of them, in this order; the last four play out whole jobs and take minutes.
+Without names all of them, in this order; those from ``falcon64`` on play out whole jobs and take minutes.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from benchmarks.simulator import clusters, fidelity, strategies
-from falcon_core.planning.goodput import removed_slowdown
+from benchmarks.simulator import calls, clusters, falcon, fidelity, growth, sensitivity, strategies
 from falcon_sim.engine import Engine
 from falcon_sim.report import Report, report
-from falcon_sim.scenario import Faults, Scenario, load
+from falcon_sim.scenario import Scenario, load
 
 HERE = Path(__file__).parent
 
@@ -29,56 +30,82 @@ def _run(scenario: Scenario, falcon: str) -> Report:
     return report(engine)
 
 
-def fail_slow(name: str) -> list[str]:
-    """Healthy, with the faults, and with the faults and Falcon: iterations a minute."""
-    scenario = load(HERE / f"{name}.yaml")
-    healthy = _run(msgspec.structs.replace(scenario, faults=Faults()), "FailStop").iterations_per_minute
-    slow = _run(scenario, "FailStop").iterations_per_minute
-    mitigated = _run(scenario, "All").iterations_per_minute
-    by_time = removed_slowdown(1 / healthy, 1 / slow, 1 / mitigated)
-    return [
-        f"| {name} | healthy | slow | with Falcon | ÷ slow | removed, by throughput | removed, by time |",
-        "|---|---|---|---|---|---|---|",
-        f"| iterations a minute | {healthy:.1f} | {slow:.1f} | {mitigated:.1f} | {mitigated / slow:.2f} ×"
-        f" | {removed_slowdown(healthy, slow, mitigated):.1%} | {by_time:.1%} |",
-    ]
+def sensitivity_table(plots: Path | None) -> list[str]:
+    """Goodput against delay and pool, and the picture where one was asked for."""
+    found = sensitivity.measured()
+    _plot(plots, "sensitivity.svg", lambda figure: sensitivity.draw(figure, found))
+    return [*sensitivity.table(found), "", *sensitivity.modes()]
+
+
+def growth_table(plots: Path | None) -> list[str]:
+    """Cost of the simulator itself, and the picture."""
+    found = growth.measured()
+    _plot(plots, "growth.svg", lambda figure: growth.draw(figure, found))
+    return growth.table(found)
+
+
+def _plot(folder: Path | None, name: str, draw: Callable[[Any], None]) -> None:
+    """Draw ``name`` into the folder, if there is one. Raises ImportError without matplotlib."""
+    if folder is None:
+        return
+    import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
+    from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    draw(figure)
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "falcon"}):  # text as text, the same file each time
+        figure.savefig(folder / name, metadata={"Date": None})
 
 
 def llama3() -> list[str]:
     """Effective training time ratio of the published run's failures."""
     scenario = load(HERE / "llama3.yaml")
     lines = ["| Llama 3, 16,384 GPUs, 54 days | ETTR | redone iterations | nodes replaced |", "|---|---|---|---|"]
-    for falcon in ("None", "FailStop"):
-        told = _run(scenario, falcon)
+    for mode in ("None", "FailStop"):
+        told = _run(scenario, mode)
         lost = told.goodput.lost_iterations
-        lines.append(f"| Falcon: {falcon} | {told.goodput.ettr:.1%} | {lost:,.0f} | {told.replaced_nodes} |")
+        lines.append(f"| Falcon: {mode} | {told.goodput.ettr:.1%} | {lost:,.0f} | {told.replaced_nodes} |")
     return lines
 
 
 def speed() -> list[str]:
     """1 024 ranks × 10 000 iterations."""
-    scenario = load(HERE / "speed1024.yaml")
-    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_utime, time.perf_counter()
+    scenario, load_before = load(HERE / "speed1024.yaml"), os.getloadavg()[0]
+    before, begun = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     told = _run(scenario, "All")
-    wall = time.perf_counter() - begun
-    cpu = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+    wall, load_after = time.perf_counter() - begun, os.getloadavg()[0]
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return [
-        "| 1 024 ranks × 10 000 iterations | wall | CPU | ring records read |",
-        "|---|---|---|---|",
-        f"| {told.read_ranks} rings all the time | {wall:.0f} s | {cpu:.0f} s | {told.records:,} |",
+        "| 1 024 ranks × 10 000 iterations | wall | CPU | load | ring records read |",
+        "|---|---|---|---|---|",
+        f"| {told.read_ranks} rings all the time | {wall:.0f} s | {cpu:.0f} s | {load_before:.1f}, {load_after:.1f}"
+        f" | {told.records:,} |",
     ]
 
 
-TABLES: dict[str, Callable[[], list[str]]] = {
-    "fidelity": fidelity.table,
-    "strategies": strategies.tables,
-    "clusters": lambda: [*clusters.cases(), "", *clusters.traces(), "", *clusters.spot_table()],
-    "falcon64": lambda: fail_slow("falcon64"),
-    "falcon256": lambda: fail_slow("falcon256"),
-    "llama3": llama3,
-    "speed": speed,
+TABLES: dict[str, Callable[[Path | None], list[str]]] = {
+    "fidelity": lambda _: fidelity.table(),
+    "strategies": lambda _: strategies.tables(),
+    "clusters": lambda _: [*clusters.cases(), "", *clusters.traces(), "", *clusters.spot_table()],
+    "falcon64": lambda _: falcon.table("falcon64", [(1, None), (2, None), (4, None), (1, 15.0)], range(1, 2)),
+    "falcon256": lambda _: falcon.table("falcon256", [(1, None)], range(1, 2)),
+    "calls": lambda _: calls.table(),
+    "sensitivity": sensitivity_table,
+    "llama3": lambda _: llama3(),
+    "speed": lambda _: speed(),
+    "growth": growth_table,
 }
 
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tables of benchmarks/simulator/RESULTS.md.")
+    parser.add_argument("names", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw pictures here (needs matplotlib)")
+    given = parser.parse_args()
+    for name in given.names or TABLES:
+        print("\n".join(TABLES[name](given.plots)), end="\n\n", flush=True)
+
+
 if __name__ == "__main__":
-    for asked in sys.argv[1:] or TABLES:
-        print("\n".join(TABLES[asked]()), end="\n\n", flush=True)
+    main()

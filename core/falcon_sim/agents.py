@@ -8,29 +8,42 @@ and others' rings, which hold the newest iterations, when something is up: first
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.signals.rank import RankChain, RankMemory
-from falcon_core.wire.messages import Detection
+from falcon_core.signals.rank import RankChain
+from falcon_core.wire.messages import Detection, Onset, RankSignals
 from falcon_core.wire.ring import RecordArray
 from falcon_sim.model import Block, JobModel
 from falcon_sim.records import TENSOR, RingWriter
 from falcon_sim.scenario import Watch
 
-HISTORY_ITERATIONS = 24  # that an unread ring still holds; enough for a period and the newest times
+HISTORY_ITERATIONS = 24  # iterations that an unread ring still holds; enough for a period and the newest times
 replace = msgspec.structs.replace
 Nanoseconds = npt.NDArray[np.int64]
 
 
 class _Reader:
-    def __init__(self, model: JobModel, rank: int, detection: Detection, memory: RankMemory | None = None) -> None:
-        self.writer = RingWriter(model, rank)
-        self.chain = RankChain(detection, memory)
+    def __init__(self, writer: RingWriter, detection: Detection) -> None:
+        self.writer = writer
+        self.chain = RankChain(detection)
         self.iterations_before = 0  # counted by an earlier chain of this generation
+        self.told_cycle = False  # the rank knows how many calls an iteration has now
+
+    @property
+    def settled(self) -> bool:
+        """Whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
+        return not self.told_cycle or self.chain.period_calls == self.writer.calls_in_iteration
+
+
+class _Health(NamedTuple):
+    """A rank's levels when its micro-batches were last even, ns."""
+
+    iteration_ns: int | None
+    compute_ns: int | None
 
 
 class Agents:
@@ -41,37 +54,48 @@ class Agents:
         self._detection = Detection(
             verify_percent=watch.verify_percent, consecutive_iterations=watch.consecutive_iterations
         )
+        self._sample_every = watch.sample_every
+        self._history_iterations = HISTORY_ITERATIONS  # so many samples, where only samples tell anything
+        if model.job.calls == "Enqueued":
+            self._history_iterations *= watch.sample_every
         world = model.job.parallelism.world
         count = watch.sentinels or world
         self.sentinels = sorted({int(one) for one in np.linspace(0, world - 1, count).round()})
         self._readers: dict[int, _Reader] = {}
         self._history: deque[tuple[Block, Nanoseconds, int, int]] = deque()
-        self._held = 0
+        self._health: dict[int, _Health] = {}  # of ranks whose chains have begun anew
+        self._onsets: dict[int, Onset] = {}  # of ranks whose slowdown a plan of S2 hides from them
+        self.held_iterations = 0  # that unread rings still hold
         self.records = 0  # that were written and read
         self.skipped_ns = 0  # time that passed unrecorded
 
     @property
     def any_onset(self) -> bool:
         """Whether a rank reports a slowdown."""
-        return any(reader.chain.slowdown is not None for reader in self._readers.values())
+        return bool(self._onsets) or any(reader.chain.slowdown is not None for reader in self._readers.values())
 
     def start(self) -> None:
         """A new generation: new rings."""
+        self._onsets.clear()
+        self._health.clear()
         self._history.clear()
-        self._held = 0
-        self._readers = {rank: _Reader(self._model, rank, self._detection) for rank in self.sentinels}
+        self.held_iterations = 0
+        self._readers = {rank: self._reader(rank) for rank in self.sentinels}
 
     def feed(self, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
         """Iterations of a block have been made; True if a slowdown began or ended."""
         self._history.append((block, begins_ns, first, last))
-        self._held += last - first
-        while self._held - (self._history[0][3] - self._history[0][2]) >= HISTORY_ITERATIONS:
+        self.held_iterations += last - first
+        while self.held_iterations - (self._history[0][3] - self._history[0][2]) >= self._history_iterations:
             _, _, begin, end = self._history.popleft()
-            self._held -= end - begin
+            self.held_iterations -= end - begin
         changed = False
         for reader in self._readers.values():
             changed = self._read(reader, block, begins_ns, first, last) or changed
         return changed
+
+    def _reader(self, rank: int) -> _Reader:
+        return _Reader(RingWriter(self._model, rank, self._sample_every), self._detection)
 
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
         records = reader.writer.records(block, begins_ns - self.skipped_ns, first, last)
@@ -102,7 +126,7 @@ class Agents:
     def _read_those(self, ranks: range) -> None:
         for rank in ranks:
             if rank not in self._readers:
-                reader = self._readers[rank] = _Reader(self._model, rank, self._detection)
+                reader = self._readers[rank] = self._reader(rank)
                 for piece in self._history:
                     self._read(reader, *piece)
 
@@ -112,25 +136,47 @@ class Agents:
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
 
     def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Micro-batches are shared otherwise, and every agent was told: what was healthy is scaled, not forgotten."""
-        self._history.clear()
-        self._held = 0
-        for rank, reader in list(self._readers.items()):
-            replica = self._replica(rank)
-            memory = reader.chain.memory()
-            healthy = memory.healthy_compute_ns
-            if healthy is not None:
-                healthy = round(healthy * after[replica] / before[replica])
-            slowdown = memory.slowdown
-            if slowdown is not None:  # the new chain counts from 1
-                slowdown = replace(slowdown, first_iteration=1, reported_iteration=1)
-            memory = replace(memory, anchor=None, healthy_compute_ns=healthy, slowdown=slowdown)
-            fresh = _Reader(self._model, rank, self._detection, memory)
-            fresh.iterations_before = self._iterations(reader)
-            self._readers[rank] = fresh
+        """Micro-batches are shared otherwise, and every agent was told: what was healthy still is.
 
-    def _iterations(self, reader: _Reader) -> int:
-        return reader.iterations_before + reader.chain.signals(reader.writer.rank, 0).iterations
+        A good plan brings the iteration time back while the culprit is as slow as before, so an onset is upheld until
+        the shares are even again, or until the operator has closed the incident.
+        """
+        even = self._model.even
+        if after == even:
+            self._onsets.clear()
+        self._history.clear()
+        self.held_iterations = 0
+        for rank, reader in list(self._readers.items()):
+            signals = self._signals(rank)
+            if before == even and reader.settled:
+                self._health[rank] = _Health(signals.healthy_iteration_ns, signals.healthy_compute_ns)
+            onset = self._onset(rank, signals)
+            if onset is not None and after != even:
+                self._onsets[rank] = onset
+            fresh = self._readers[rank] = self._reader(rank)
+            fresh.told_cycle = True
+            fresh.iterations_before = reader.iterations_before + signals.iterations
+
+    def closed(self) -> None:
+        """The operator found the incident over."""
+        self._onsets.clear()
+
+    def _signals(self, rank: int) -> RankSignals:
+        reader = self._readers[rank]
+        return reader.chain.signals(rank, self.skipped_ns - reader.writer.offset_ns)
+
+    def _onset(self, rank: int, signals: RankSignals) -> Onset | None:
+        """As the rank reports it, its iterations counted from the generation's first."""
+        if rank in self._onsets:
+            return self._onsets[rank]
+        reader, onset = self._readers[rank], signals.onset
+        if onset is None or not reader.iterations_before:
+            return onset
+        return replace(
+            onset,
+            iteration=onset.iteration + reader.iterations_before,
+            reported_iteration=onset.reported_iteration + reader.iterations_before,
+        )
 
     def _replica(self, rank: int) -> int:
         _, replicas, tensor = self._model.shape
@@ -141,25 +187,23 @@ class Agents:
         reader = self._readers.get(rank)
         if reader is None:
             return {}
-        signals = reader.chain.signals(rank, self.skipped_ns - reader.writer.offset_ns)
+        if not reader.settled:
+            return {"iterations": reader.iterations_before}
+        signals = self._signals(rank)
         even = self._model.job.microbatches / counts[self._replica(rank)]
-        onset = signals.onset
-        if onset is not None and reader.iterations_before:
-            onset = replace(
-                onset,
-                iteration=onset.iteration + reader.iterations_before,
-                reported_iteration=onset.reported_iteration + reader.iterations_before,
-            )
-        healthy = signals.healthy_compute_ns
+        health = self._health.get(rank)
+        if health is None or (even == 1 and signals.healthy_compute_ns is not None):
+            own = signals.healthy_compute_ns
+            health = _Health(signals.healthy_iteration_ns, None if own is None else int(own * even))
         return {
             "tracked": signals.tracking == "Tracking",
             "iterations": signals.iterations + reader.iterations_before,
             "iteration_ns": signals.iteration_ns,
             "compute_ns": signals.compute_ns if even == 1 else [int(one * even) for one in signals.compute_ns],
             "wait_ns": signals.wait_ns,
-            "healthy_iteration_ns": signals.healthy_iteration_ns,
-            "healthy_compute_ns": healthy if even == 1 or healthy is None else int(healthy * even),
-            "onset": onset,
+            "healthy_iteration_ns": health.iteration_ns,
+            "healthy_compute_ns": health.compute_ns,
+            "onset": self._onset(rank, signals),
             "fresh": True,
         }
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from falcon_core.planning import ski_rental
 from falcon_core.planning.goodput import Activity
 from falcon_core.recovery import machine
 from falcon_core.recovery.observation import (
@@ -30,10 +29,10 @@ from falcon_core.recovery.observation import (
     StopClosed,
     Switch,
 )
-from falcon_core.recovery.state import RecoveryState
-from falcon_sim import rungs
+from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.cluster import Cluster
+from falcon_sim.ladder import Ladder
 from falcon_sim.machines import Machines, draw_faults, probe
 from falcon_sim.model import Block, JobModel
 from falcon_sim.pipeline import Floats
@@ -42,8 +41,6 @@ from falcon_sim.timeline import Timeline
 
 _BLOCK_ITERATIONS = 32
 _WARM_ITERATIONS = 64  # played out before the next fault, after a jump
-_PROFILED_ITERATIONS = 8
-_REPLAN_UNREAD = 32  # iterations between two looks at the speeds under a plan of S2, with sentinels
 _LEARN_HEALTHY = 64  # iterations of the undisturbed model that the healthy time is averaged over
 replace = msgspec.structs.replace
 
@@ -69,8 +66,7 @@ class Engine:
         self.now = 0.0
         self.counts = self.model.even
         self.timeline = Timeline(scenario.job.parallelism.world)
-        self._rungs = rungs.candidates(scenario.mitigation.strategies) if self.agents else []
-        self._applied: set[str] = set()  # rungs, of the open incident
+        self._ladder = Ladder(scenario, self.model, self.agents, self._probed) if self.agents else None
         self._made = 0  # iterations of this generation
         self._kept = 0  # of them, in the newest checkpoint
         self._generation = 0
@@ -78,7 +74,7 @@ class Engine:
         self._conditions_until = math.inf
         self._begins = np.zeros(0, dtype=np.int64)
         self._at = 0  # next iteration of the block
-        self._replan_at = 0
+        self._heard_at: float | None = None  # when the operator hears of what is open
         self._struck = False  # by a failure that nobody can have seen yet
         self._noticed_at = math.inf  # without Falcon: when somebody sees the dead job
         self.jumped_iterations = 0
@@ -112,7 +108,7 @@ class Engine:
             changed = self._train() if self._training else self._wait()
             if self.falcon == "None":
                 self._without_falcon()
-            elif (changed or not self._quiet) and not self._struck:
+            elif self._hears(changed=changed) and not self._struck:
                 self._look()
             elif self.agents is not None and self._quiet:
                 self.agents.read_sentinels()
@@ -133,6 +129,16 @@ class Engine:
         """Nothing is open and nobody reports anything: the machine would do nothing."""
         watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
         return watched and self.state.slow is None and self.state.stop is None and self._training
+
+    def _hears(self, *, changed: bool) -> bool:
+        """Whether there is anything to look at, and the operator has heard of it by now."""
+        if not changed and self._quiet:
+            self._heard_at = None
+            return False
+        if self._heard_at is None:
+            self._heard_at = self.now + self.scenario.detection.delay_seconds
+            self.cluster.wake(self._heard_at)
+        return self.now >= self._heard_at
 
     # -- time passes -------------------------------------------------------------------------------------------------
 
@@ -307,7 +313,10 @@ class Engine:
         )
         before = self.state.slow
         self.state, actions = machine.step(self.state, obs, self.policy)
-        self._tell(before is None, actions)
+        self._tell(before, actions)
+        if self.agents is not None and self._ladder is not None and any(isinstance(one, SlowClosed) for one in actions):
+            self.agents.closed()
+            self._ladder.look_again()
         self.state = cluster.carry_out(actions, self.state, self.now)
         cluster.advance(self.now)
         if any(isinstance(one, Switch | Replace) for one in actions):
@@ -319,87 +328,42 @@ class Engine:
         elif started and self.agents is not None and self._training and not actions:
             slow = self.state.slow
             if slow is None or slow.phase in ("Detected", "Located"):  # not while a replacement is under way
-                self._climb(obs)
+                self._climb()
 
-    def _climb(self, obs: Observation) -> None:
-        """S2 and S3, where they are due; and S2's plan anew when the measured speeds have changed."""
-        slow = self.state.slow
-        if slow is None:
-            self._applied = set()
-        strategy = rungs.due(self._rungs, self._applied, slow)
-        if strategy is not None and strategy.name == rungs.S3:
-            self._applied.add(rungs.S3)
-            self._swap(obs, strategy)
-        elif strategy is not None and slow is not None and slow.culprit is not None:
-            if self._share(strategy.overhead_seconds):
-                self._applied.add(rungs.S2)
-        elif (self.counts != self.model.even or rungs.S2 in self._applied) and self._made >= self._replan_at:
-            # a second cause joins an open incident, and a fault that is over leaves a plan behind
-            overhead = next((one.overhead_seconds for one in self._rungs if one.name == rungs.S2), 0.0)
-            self._share(overhead)
-        elif strategy is not None and len(self._rungs) > 1 and slow is not None and slow.phase == "Detected":
-            # nobody computes slowly, so S2 has nothing to share: the next rung
-            rest = [one for one in self._rungs if one.name != rungs.S2]
-            other = rungs.due(rest, self._applied, slow)
-            if other is not None:
-                self._applied.add(other.name)
-                self._swap(obs, other)
-
-    def _share(self, overhead_seconds: float) -> bool:
-        """S2; False where not enough is measured yet, so that it has to be tried again."""
-        agents = self.agents
+    def _climb(self) -> None:
+        """S2 and S3, where they are due."""
+        ladder, agents = self._ladder, self.agents
+        assert ladder is not None
         assert agents is not None
-        agents.read_suspects()
-        obs = self.cluster.observe(self.now, agents, self.counts, self._made)
-        width = self.scenario.detection.consecutive_iterations
-        plan = rungs.shares(self.model, rungs.compute_times(obs, width), self.counts)
-        # reading all rings for it is dear where only the sentinels' are open
-        self._replan_at = self._made + (_REPLAN_UNREAD if self.scenario.detection.sentinels else 2 * width)
-        if plan is None:
-            return False
-        if plan.kept or plan.counts == self.counts:
-            return True
-        self._pause(overhead_seconds, f"micro-batches shared anew: {_counts(plan.counts)}")
-        agents.share_anew(self.counts, plan.counts)
-        self.counts = plan.counts
-        return True
 
-    def _swap(self, obs: Observation, strategy: ski_rental.Candidate) -> None:
-        agents, model = self.agents, self.model
-        assert agents is not None
-        assert self.state.slow is not None
-        told, _ = agents.profile(_PROFILED_ITERATIONS)
-        slow_comms = rungs.slow_communicators(model, told)
-        times = rungs.compute_times(obs, self.scenario.detection.consecutive_iterations)
-        slowdowns = rungs.node_slowdowns(model, times) if times else np.ones(self.scenario.nodes)
-        pairs = self._probed({rank // self.scenario.job.procs_per_node for comm in slow_comms for rank in comm})
-        served = self.state.slow.loss.counted_iterations - self.state.slow.onset_iteration
-        # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now
-        served *= 2
-        plan = rungs.placed(self.scenario.job, model, self.counts, slowdowns, pairs, served, strategy.overhead_seconds)
-        if plan is None:
-            self.timeline.note(self.now, "action", "exchange of nodes considered: nothing to gain")
+        def observe() -> Observation:
+            return self.cluster.observe(self.now, agents, self.counts, self._made)
+
+        step = ladder.climb(self.state.slow, observe, self.counts, self._made)
+        if step is None:
             return
-        self._pause(strategy.overhead_seconds, f"nodes exchanged: roles {', '.join(map(str, plan.moved_roles))}")
-        self.cluster.swap_roles(list(plan.nodes))
-        slow = self.state.slow
-        if slow.culprit is not None:  # it sits on another rank now: located anew, its loss kept
-            self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"))
+        self._pause(step.overhead_seconds, step.text)
+        if step.counts is not None:
+            agents.share_anew(self.counts, step.counts)
+            self.counts = step.counts
+        if step.nodes is not None:
+            self.cluster.swap_roles(list(step.nodes))
+            slow = self.state.slow
+            if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
+                self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"))
 
-    def _probed(self, suspects: set[int]) -> dict[tuple[int, int], float]:
-        """Peer-to-peer tests among the suspects' nodes, as factors of a healthy link's time."""
+    def _probed(self, role: int, other: int) -> float:
         links: Floats = self.machines.conditions(self.now, self.counts).links
-        ordered = sorted(suspects)
-        return {
-            (one, other): probe(links, one, other, self._rng)
-            for place, one in enumerate(ordered)
-            for other in ordered[place + 1 :]
-        }
+        return probe(links, role, other, self._rng)
 
-    def _tell(self, was_quiet: bool, actions: list[Action]) -> None:
+    def _tell(self, before: SlowIncident | None, actions: list[Action]) -> None:
         slow, note = self.state.slow, self.timeline.note
-        if was_quiet and slow is not None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
-            note(self.now, "detected", f"iterations {slow.slow_ns / slow.healthy_ns:.2f} x slower")
+        if slow is not None:
+            if before is None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
+                note(self.now, "detected", f"iterations {slow.slow_ns / slow.healthy_ns:.2f} x slower")
+            named = slow.culprit
+            if named is not None and (before is None or before.culprit is None or before.culprit.rank != named.rank):
+                note(self.now, "located", f"rank {named.rank} is the culprit")
         for action in actions:
             match action:
                 case SlowClosed(outcome=outcome, incident=incident):
@@ -412,7 +376,3 @@ class Engine:
                     note(self.now, "action", f"replica {replica} replaced: {reason}")
                 case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
                     note(self.now, "action", type(action).__name__)
-
-
-def _counts(counts: tuple[int, ...]) -> str:
-    return ",".join(map(str, counts)) if len(counts) <= 16 else f"{min(counts)} to {max(counts)} each"

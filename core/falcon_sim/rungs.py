@@ -54,14 +54,18 @@ def compute_times(obs: Observation, width: int) -> dict[int, float]:
     }
 
 
+def shareable(model: JobModel) -> bool:
+    """Whether replicas of the job may have different numbers of micro-batches."""
+    job = model.job
+    if job.parallelism.expert > 1 or job.parallelism.data < 2:
+        return False  # experts meet in every pass: all replicas need as many passes
+    return job.schedule == "1F1B" or job.chunks == 1  # interleaved rounds allow multiples of the stages alone
+
+
 def shares(model: JobModel, times: dict[int, float], counts: tuple[int, ...]) -> microbatch.MicrobatchPlan | None:
-    """S2's plan from measured times; None where it does not apply, or a stage of a replica was not measured."""
+    """S2's plan from measured times; None where a stage of a replica was not measured. The job is ``shareable``."""
     job = model.job
     stages, replicas, tensor = model.shape
-    if job.parallelism.expert > 1 or replicas < 2:
-        return None  # experts meet in every pass: all replicas need as many passes
-    if job.schedule == "Interleaved" and job.chunks > 1:
-        return None  # its rounds allow multiples of the stages alone
     known = np.array([times.get(rank, -np.inf) for rank in range(job.parallelism.world)])
     pass_seconds = known.reshape(stages, replicas, tensor).max(axis=2) / job.microbatches  # [stages, replicas]
     if not np.isfinite(pass_seconds).all():

@@ -70,6 +70,7 @@ class Job(_Part, frozen=True, kw_only=True):
     transfer_seconds: float = 0.0  # from stage to stage, one micro-batch
     reduce_seconds: float = 0.05  # gradients of a stage over the replicas
     optimizer_seconds: float = 0.02  # and all that follows
+    calls: Literal["Blocking", "Enqueued"] = "Blocking"  # return when done (Gloo), or when enqueued (NCCL)
     noise: float = 0.01  # relative, of a rank's computation from iteration to iteration
     transfer_noise: float = 0.05
     spikes: float = 0.0  # share of iterations in which some rank takes spike_factor times as long
@@ -154,6 +155,8 @@ class Watch(_Part, frozen=True, kw_only=True):
     median_percent: int = 150
     consecutive_iterations: int = 5
     look_iterations: int = 1  # between two looks, at least (and at least a second): more is faster, and later
+    delay_seconds: float = 0.0  # until the operator first hears of something, besides what the signals themselves take
+    sample_every: int = 20  # job.calls: Enqueued: iterations of which one is timed on the device
     sentinels: int = 0  # ranks whose rings are read all the time; the others' when something is up. 0: all
 
 
@@ -244,6 +247,8 @@ def checked(scenario: Scenario) -> Scenario:
         or watch.median_percent <= 100
     ):
         raise ScenarioError("detection: the thresholds must be positive, and median_percent above 100")
+    if watch.sample_every < 1 or not 0 <= watch.delay_seconds < math.inf:
+        raise ScenarioError("detection: sample_every must be at least 1, delay_seconds not negative")
     if not 0 <= watch.sentinels <= scenario.job.parallelism.world:
         raise ScenarioError(f"detection.sentinels is {watch.sentinels} of {scenario.job.parallelism.world} ranks")
     for name in scenario.cluster.__struct_fields__:

@@ -125,3 +125,43 @@ def test_without_falcon_a_node_that_dies_during_the_restart_is_replaced_too() ->
     )
     assert sorted(engine.machines.roles) == [0, 3, 4, 5]
     assert engine.timeline.useful == 160
+
+
+def test_micro_batches_are_shared_before_the_culprit_has_a_name() -> None:
+    mild = {**STRAGGLER, "factor": 1.35}  # under the median rule: named after many agreeing iterations only
+    strategies = [{"type": "Ignore"}, {"type": "AdjustMicrobatches", "overhead_seconds": 1}]
+    notes = _run(faults={"slow": [mild]}, mitigation={"strategies": strategies}).timeline.notes
+    shared = next(note.at_seconds for note in notes if note.text.startswith("micro-batches shared anew"))
+    located = next(note for note in notes if note.kind == "located")
+    assert shared < located.at_seconds
+    assert located.text == "rank 2 is the culprit"
+
+
+def test_a_good_plan_is_not_taken_for_relief() -> None:
+    """The iteration time is back, the culprit is not: one incident until the fault is over; then shares are even."""
+    strategies = [{"type": "Ignore"}, {"type": "AdjustMicrobatches", "overhead_seconds": 1}]
+    job = {**JOB, "parallelism": {"data": 8, "pipeline": 1}, "microbatches": 16}
+    fault = {**STRAGGLER, "factor": 1.6, "duration_seconds": 300}
+    engine = _run(300, job=job, faults={"slow": [fault]}, mitigation={"strategies": strategies})
+    notes = engine.timeline.notes
+    assert sum(note.kind == "detected" for note in notes) == 1
+    assert all(note.at_seconds > 120 + 300 for note in notes if note.kind == "closed")
+    assert engine.counts == engine.model.even
+    assert engine.state.slow is None
+
+
+@pytest.mark.parametrize(
+    ("faults", "kind"),
+    [
+        ({"slow": [STRAGGLER]}, "detected"),
+        ({"stop": [{"at_seconds": 120, "severity": "SEV2", "node": 2}]}, "action"),
+    ],
+    ids=["fail-slow", "fail-stop"],
+)
+def test_a_late_operator_acts_later_by_its_delay(faults: dict[str, Any], kind: str) -> None:
+    first = []
+    for delay in (0, 100):
+        notes = _run(200, faults=faults, detection={"delay_seconds": delay}).timeline.notes
+        first.append(next(note.at_seconds for note in notes if note.kind == kind))
+    iteration = 2.0
+    assert 100 - iteration <= first[1] - first[0] <= 100 + 4 * iteration

@@ -43,6 +43,8 @@ def test_the_examples_are_valid(path: Path) -> None:
             " schedule: Interleaved, chunks: 2}",
             r"job\.microbatches: 6 micro-batches are no multiple of 4 stages",
         ),
+        ("name: x\njob: {procs_per_node: 1}\ndetection: {sample_every: 0}", "sample_every must be at least 1"),
+        ("name: x\njob: {procs_per_node: 1}\ndetection: {delay_seconds: -1}", "delay_seconds not negative"),
         ("name: x\n  y: [", "not YAML"),
     ],
 )

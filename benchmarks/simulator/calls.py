@@ -1,0 +1,49 @@
+"""The same straggler seen through blocking calls and through enqueued ones of which one cycle in N is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from falcon_sim.engine import Engine
+from falcon_sim.scenario import Scenario, load
+
+HERE = Path(__file__).parent
+replace = msgspec.structs.replace
+
+
+def _told(engine: Engine, kind: str, text: str) -> float | None:
+    return next((one.at_seconds for one in engine.timeline.notes if one.kind == kind and text in one.text), None)
+
+
+def _after(scenario: Scenario, at: float | None) -> str:
+    if at is None:
+        return "never"
+    return f"{at - scenario.faults.slow[0].at_seconds:.0f} s"
+
+
+def table() -> list[str]:
+    """Markdown rows: how long after the onset each step came."""
+    plain = load(HERE / "calls.yaml")
+    lines = [
+        "| calls | onset certain | S2 | culprit named | node replaced | right rank | records read |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    culprit = plain.faults.slow[0].node * plain.job.procs_per_node + (plain.faults.slow[0].proc or 0)
+    for every in (None, 1, 4, 20):
+        job = replace(plain.job, calls="Blocking" if every is None else "Enqueued")
+        scenario = replace(plain, job=job, detection=replace(plain.detection, sample_every=every or 1))
+        engine = Engine(scenario)
+        engine.run()
+        named = _told(engine, "located", "")
+        right = any(f"rank {culprit} " in one.text for one in engine.timeline.notes if one.kind == "located")
+        name = "blocking" if every is None else f"enqueued, 1 cycle in {every}"
+        assert engine.agents is not None
+        lines.append(
+            f"| {name} | {_after(scenario, _told(engine, 'detected', ''))}"
+            f" | {_after(scenario, _told(engine, 'action', 'shared anew'))} | {_after(scenario, named)}"
+            f" | {_after(scenario, _told(engine, 'generation', ''))} | {'yes' if right else 'no'}"
+            f" | {engine.agents.records:,} |"
+        )
+    return lines

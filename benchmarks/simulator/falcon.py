@@ -1,0 +1,140 @@
+"""FALCON's runs at scale, and what bounds any answer to them: the length of the events, the price of the exchange.
+
+The papers give neither depths nor times of their events, so one figure of ours beside one of theirs says little. Here
+each run is repeated with all times (of the run, of onsets and durations) stretched by the same factor: the depths, the
+share of slow time and so the unmitigated speed stay as they are, and only what is paid once an event weighs less. The
+column *in hindsight* is what somebody could reach who knows all faults ahead, at the same prices: S2 exact at each
+change at once, S3 at the onset, perfect, and only where it pays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from falcon_core.planning.goodput import removed_slowdown
+from falcon_sim import rungs
+from falcon_sim.engine import Engine
+from falcon_sim.machines import Machines
+from falcon_sim.model import JobModel
+from falcon_sim.scenario import Faults, Scenario, SlowFault, load
+
+HERE = Path(__file__).parent
+replace = msgspec.structs.replace
+_AVERAGED = 16  # iterations
+
+
+def stretched(scenario: Scenario, times: float) -> Scenario:
+    """The same faults on a slower clock: the run, the onsets and the durations are ``times`` as long."""
+    assert scenario.run.seconds is not None
+    slow = [
+        replace(one, at_seconds=one.at_seconds * times, duration_seconds=one.duration_seconds * times)
+        for one in scenario.faults.slow
+    ]
+    return replace(scenario, run=replace(scenario.run, seconds=scenario.run.seconds * times), faults=Faults(slow=slow))
+
+
+def priced(scenario: Scenario, exchange_seconds: float) -> Scenario:
+    """S3 pauses so long."""
+    ladder = tuple(
+        replace(one, overhead_seconds=exchange_seconds) if one.type == rungs.S3 else one
+        for one in scenario.mitigation.strategies
+    )
+    return replace(scenario, mitigation=replace(scenario.mitigation, strategies=ladder))
+
+
+def per_minute(scenario: Scenario, falcon: str) -> float:
+    """Iterations a minute of a whole run."""
+    mitigation = replace(scenario.mitigation, falcon=falcon)
+    engine = Engine(replace(scenario, mitigation=mitigation))
+    engine.run()
+    return 60.0 * engine.timeline.useful / engine.now
+
+
+class _Hindsight:
+    """Iteration times under any set of the run's faults, shared evenly and at S2's best."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        quiet = replace(scenario.job, noise=0.0, transfer_noise=0.0, spikes=0.0)
+        self._model = JobModel(quiet, np.random.default_rng(0))
+        self._known: dict[tuple[SlowFault, ...], float] = {}
+
+    def seconds(self, faults: tuple[SlowFault, ...]) -> float:
+        if faults not in self._known:
+            self._known[faults] = self._best(faults)
+        return self._known[faults]
+
+    def _best(self, faults: tuple[SlowFault, ...]) -> float:
+        model, even = self._model, self._model.even
+        lasting = [replace(one, at_seconds=0.0, duration_seconds=1.0) for one in faults]
+        conditions = Machines(self._scenario, lasting).conditions(0.0, even)
+        block = model.block(1, conditions)
+        one_pass = (model.forward + model.backward) * model.job.microbatches
+        times = (block.compute[0] * one_pass[:, None, None]).reshape(-1)
+        plan = rungs.shares(model, dict(enumerate(times.tolist())), even)
+        shared = plan is not None and model.block(1, replace(conditions, counts=plan.counts)).seconds[0]
+        return min(float(block.seconds[0]), float(shared or np.inf))
+
+    def per_minute(self, exchange_seconds: float, share_seconds: float) -> float:
+        """The best over all choices of exchanges; a link that was exchanged away costs nothing from then on."""
+        faults = self._scenario.faults.slow
+        links = [one for one in faults if one.kind == "Communication"]
+        chosen = itertools.product((False, True), repeat=len(links))
+        return max(
+            self._made(
+                [one for one in faults if one not in links or not away[links.index(one)]],
+                sum(away) * exchange_seconds + share_seconds * (len(faults) - len(links)),
+            )
+            for away in chosen
+        )
+
+    def _made(self, faults: list[SlowFault], paused: float) -> float:
+        until = self._scenario.run.seconds
+        assert until is not None
+        cuts = {0.0, until}
+        for one in faults:
+            cuts |= {min(one.at_seconds, until), min(one.at_seconds + one.duration_seconds, until)}
+        made = 0.0
+        for start, end in itertools.pairwise(sorted(cuts)):
+            there = tuple(one for one in faults if one.at_seconds <= start < one.at_seconds + one.duration_seconds)
+            made += (end - start) / self.seconds(there)
+        return 60.0 * (made - paused / self.seconds(())) / until
+
+
+def hindsight(scenario: Scenario) -> float:
+    """Iterations a minute of who knows all faults ahead, at the scenario's prices."""
+    prices = {one.type: one.overhead_seconds or 0.0 for one in scenario.mitigation.strategies}
+    return _Hindsight(scenario).per_minute(prices[rungs.S3], prices[rungs.S2])
+
+
+def table(name: str, cases: list[tuple[float, float | None]], seeds: range) -> list[str]:
+    """Markdown rows: medians over seeds, and their range; ``cases``: stretch, and S3's pause where it is another."""
+    lines = [
+        f"| {name}: times ×, S3 pauses | healthy | slow | with Falcon | ÷ slow | removed, by throughput | by time"
+        " | in hindsight, by throughput |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    plain = load(HERE / f"{name}.yaml")
+    pause = next(one.overhead_seconds for one in plain.mitigation.strategies if one.type == rungs.S3)
+    for stretch, own_pause in cases:
+        scenario = stretched(plain, stretch) if own_pause is None else priced(stretched(plain, stretch), own_pause)
+        rows = []
+        for seed in seeds:
+            drawn = replace(scenario, seed=seed)
+            healthy = per_minute(replace(drawn, faults=Faults()), "FailStop")
+            rows.append((healthy, per_minute(drawn, "FailStop"), per_minute(drawn, "All")))
+        healthy, slow, mitigated = np.median(np.array(rows), axis=0).tolist()
+        removed = [removed_slowdown(*row) for row in rows]
+        by_time = np.median([removed_slowdown(*(1 / one for one in row)) for row in rows])
+        spread = f" ({min(removed):.1%}–{max(removed):.1%})" if len(removed) > 1 else ""
+        bound = removed_slowdown(healthy, slow, hindsight(scenario))
+        lines.append(
+            f"| × {stretch:g}, {own_pause or pause:g} s | {healthy:.1f} | {slow:.1f} | {mitigated:.1f}"
+            f" | {mitigated / slow:.2f} × | {np.median(removed):.1%}{spread}"
+            f" | {by_time:.1%} | {bound:.1%} |"
+        )
+    return lines

@@ -1,0 +1,85 @@
+"""Goodput against the detection delay and the size of the warm pool: medians over seeds, and their range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from falcon_sim.engine import Engine
+from falcon_sim.scenario import Scenario, load
+
+HERE = Path(__file__).parent
+DELAYS_SECONDS = (0.0, 60.0, 600.0, 1800.0)
+POOLS = (0, 4, 8, 16)
+SEEDS = range(1, 4)
+replace = msgspec.structs.replace
+Grid = npt.NDArray[np.float64]  # [delays, pools, seeds]
+
+
+def _ettr(scenario: Scenario) -> float:
+    engine = Engine(scenario)
+    return engine.run().goodput(scenario.job, engine.healthy_seconds).ettr
+
+
+def measured() -> Grid:
+    """Effective training time ratios. A seed draws other faults for a cluster with other spares."""
+    plain = load(HERE / "sensitivity.yaml")
+    found = np.empty((len(DELAYS_SECONDS), len(POOLS), len(SEEDS)))
+    for (delay, pool, seed), _ in np.ndenumerate(found):
+        found[delay, pool, seed] = _ettr(
+            replace(
+                plain,
+                seed=SEEDS[seed],
+                cluster=replace(plain.cluster, spares=POOLS[pool]),
+                detection=replace(plain.detection, delay_seconds=DELAYS_SECONDS[delay]),
+            )
+        )
+    return found
+
+
+def modes() -> list[str]:
+    """Markdown rows: the same week with no Falcon, with its answer to failures alone, and with all of it."""
+    plain = load(HERE / "sensitivity.yaml")
+    lines = [f"| Falcon, {plain.cluster.spares} spares | ETTR, median (range) |", "|---|---|"]
+    for mode in ("None", "FailStop", "All"):
+        policy = replace(plain.mitigation, falcon=mode)
+        told = [_ettr(replace(plain, seed=seed, mitigation=policy)) for seed in SEEDS]
+        lines.append(f"| {mode} | {np.median(told):.1%} ({min(told):.1%}–{max(told):.1%}) |")
+    return lines
+
+
+def table(found: Grid) -> list[str]:
+    """Markdown rows by delay, columns by pool."""
+    lines = [
+        "| detection delay | " + " | ".join(f"{pool} spares" for pool in POOLS) + " |",
+        "|---" * (len(POOLS) + 1) + "|",
+    ]
+    for delay, row in zip(DELAYS_SECONDS, found, strict=True):
+        cells = [f"{np.median(cell):.1%} ({cell.min():.1%}–{cell.max():.1%})" for cell in row]
+        lines.append(f"| {delay:g} s | " + " | ".join(cells) + " |")
+    return lines
+
+
+def draw(figure: Any, found: Grid) -> None:
+    """Medians with bars from the least to the most, one line a pool, on a matplotlib figure."""
+    axes = figure.add_subplot()
+    for place, pool in enumerate(POOLS):
+        cells = found[:, place]
+        middle = np.median(cells, axis=1)
+        bars = np.abs(np.stack((cells.min(axis=1), cells.max(axis=1))) - middle)
+        at = np.array(DELAYS_SECONDS) * (1 + 0.03 * place) + place  # so that bars do not cover each other
+        axes.errorbar(at, middle, yerr=bars, marker="o", capsize=2, label=f"{pool} spares")
+    axes.set_xscale("symlog", linthresh=30)
+    axes.set_xticks(DELAYS_SECONDS, [f"{delay:g}" for delay in DELAYS_SECONDS])
+    axes.set(
+        xlabel="detection delay [s]",
+        ylabel=f"goodput (ETTR): median and range of {len(SEEDS)} seeds",
+        ylim=(0, 1),
+        title="64 nodes for a week, a failure each four to five hours",
+    )
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()

@@ -1,0 +1,125 @@
+"""S2 and S3 within an open incident: when they are due, and what they come to, from what is measured.
+
+Core's ski-rental rule decides by the incident's own loss, core's planners say what to do; here stands only which of the
+two is asked when. S2 does not wait until the culprit has a name: its plan needs the groups' measured times alone, is
+cheap, is taken back, and stays as it is while nobody is measurably slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from falcon_core.recovery.observation import Observation
+from falcon_core.recovery.state import SlowIncident
+from falcon_sim import rungs
+from falcon_sim.agents import Agents
+from falcon_sim.model import JobModel
+from falcon_sim.scenario import Scenario
+
+_PROFILED_ITERATIONS = 8
+_REPLAN_UNREAD = 32  # iterations between two looks at the speeds with nothing open, where only sentinels are read
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do now: micro-batches of each replica, or the node (as a role's number) that each role gets."""
+
+    overhead_seconds: float
+    text: str
+    counts: tuple[int, ...] | None = None
+    nodes: tuple[int, ...] | None = None
+
+
+class Ladder:
+    """The rungs between enduring and replacing, for one run."""
+
+    def __init__(self, scenario: Scenario, model: JobModel, agents: Agents, probe: Callable[[int, int], float]) -> None:
+        """``probe(role, other)``: a peer-to-peer test, as a factor of a healthy link's time."""
+        self._scenario = scenario
+        self._model = model
+        self._agents = agents
+        self._probe = probe
+        allowed = rungs.candidates(scenario.mitigation.strategies)
+        self._rungs = [one for one in allowed if one.name != rungs.S2 or rungs.shareable(model)]
+        self._applied: set[str] = set()  # of the open incident
+        self._replan_at = 0  # iterations made
+
+    def look_again(self) -> None:
+        """Something has changed: S2's plan is due for another look at once."""
+        self._replan_at = 0
+
+    def climb(
+        self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
+    ) -> Step | None:
+        """The next step, if there is one; ``observe`` reads what the agents say now, ``made``: iterations."""
+        if slow is None:
+            self._applied = set()
+        strategy = rungs.due(self._rungs, self._applied, slow)
+        sharing = counts != self._model.even or rungs.S2 in self._applied
+        if made >= self._replan_at and (sharing or (strategy is not None and strategy.name == rungs.S2)):
+            # a second cause joins an open incident, and a fault that is over leaves a plan behind
+            step = self._share(slow, observe, counts, made)
+            if step is not None:
+                self._applied.add(rungs.S2)
+                return step
+        if strategy is None or slow is None:
+            return None
+        if strategy.name == rungs.S2:
+            if slow.culprit is not None or len(self._rungs) == 1:
+                return None
+            # nobody computes slowly, so S2 has nothing to share: the next rung
+            rest = [one for one in self._rungs if one.name != rungs.S2]
+            strategy = rungs.due(rest, self._applied, slow)
+            if strategy is None or slow.phase != "Detected":
+                return None
+        return self._swap(slow, observe(), counts, strategy.overhead_seconds)
+
+    def _share(
+        self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
+    ) -> Step | None:
+        """S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
+        self._agents.read_suspects()
+        width = self._scenario.detection.consecutive_iterations
+        # reading all rings for it is dear where only the sentinels' are open
+        unread = slow is None and self._scenario.detection.sentinels > 0
+        self._replan_at = made + (_REPLAN_UNREAD if unread else width)
+        plan = rungs.shares(self._model, rungs.compute_times(observe(), width), counts)
+        if plan is None:
+            return None
+        if slow is not None and slow.culprit is not None:
+            self._applied.add(rungs.S2)  # measured, whatever came of it: the next rung may come
+        if plan.kept or plan.counts == counts:
+            return None
+        overhead = next(one.overhead_seconds for one in self._rungs if one.name == rungs.S2)
+        text = f"micro-batches shared anew: {_counts(plan.counts)}"
+        return Step(overhead_seconds=overhead, text=text, counts=plan.counts)
+
+    def _swap(
+        self, slow: SlowIncident, obs: Observation, counts: tuple[int, ...], overhead_seconds: float
+    ) -> Step | None:
+        """S3; None where it has to be tried again, because the ranks were not measured yet."""
+        scenario, model = self._scenario, self._model
+        times = rungs.compute_times(obs, scenario.detection.consecutive_iterations)
+        if not times or self._agents.held_iterations < _PROFILED_ITERATIONS:
+            return None
+        self._applied.add(rungs.S3)
+        slow_comms = rungs.slow_communicators(model, self._agents.profile(_PROFILED_ITERATIONS)[0])
+        slowdowns = rungs.node_slowdowns(model, times)
+        suspects = sorted({rank // scenario.job.procs_per_node for comm in slow_comms for rank in comm})
+        pairs = {
+            (one, other): self._probe(one, other)
+            for place, one in enumerate(suspects)
+            for other in suspects[place + 1 :]
+        }
+        served = slow.loss.counted_iterations - slow.onset_iteration
+        # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now
+        plan = rungs.placed(scenario.job, model, counts, slowdowns, pairs, 2 * served, overhead_seconds)
+        if plan is None:
+            return Step(overhead_seconds=0.0, text="exchange of nodes considered: nothing to gain")
+        text = f"nodes exchanged: roles {', '.join(map(str, plan.moved_roles))}"
+        return Step(overhead_seconds=overhead_seconds, text=text, nodes=tuple(plan.nodes))
+
+
+def _counts(counts: tuple[int, ...]) -> str:
+    return ",".join(map(str, counts)) if len(counts) <= 16 else f"{min(counts)} to {max(counts)} each"
