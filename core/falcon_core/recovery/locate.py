@@ -10,6 +10,7 @@ from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import RankView, judge
 from falcon_core.signals.outliers import Outlier, Series, outliers
+from falcon_core.wire.messages import RECENT_ITERATIONS
 
 EXCESS_SHARE = 0.5  # of the loss: who explains less of it is not moved for it
 EXCESS_WINDOWS = 3  # × consecutive iterations that have to agree: without the median rule's factor, noise is nearer
@@ -52,12 +53,13 @@ def _by_own_excess(
     """The rank that every window of C iterations, of the newest three, finds to be slow by itself."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     ranks = [rank for group in groups for rank in group]
-    windows = min((len(rank.compute_ns) // policy.consecutive for rank in ranks), default=0)
-    if loss_ns <= 0 or len(ranks) < 2 or windows < 1:
+    windows = max(1, min(EXCESS_WINDOWS, RECENT_ITERATIONS // policy.consecutive))  # as many as a report can hold
+    known = min((len(rank.compute_ns) for rank in ranks), default=0)
+    if loss_ns <= 0 or len(ranks) < 2 or known < windows * policy.consecutive:
         return []
     work = {rank.rank: str(index) for index, group in enumerate(groups) for rank in group}
     named: set[int] | None = None
-    for window in range(min(windows, EXCESS_WINDOWS)):
+    for window in range(windows):
         verdicts = judge([_view(rank, work[rank.rank], policy, window) for rank in ranks], loss_ns=loss_ns)
         alone = {
             one.ranks[0]
