@@ -69,6 +69,7 @@ test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
 	@pytest tests/unit
 
 test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
+	@$(PY) -m dev.cluster.packages
 	@pytest tests/integration
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair

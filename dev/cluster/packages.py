@@ -1,8 +1,12 @@
-"""The Debian packages that building and running the cluster take; installed where they are missing."""
+"""The Debian packages that building and running the cluster take; installed where they are missing.
+
+``python -m dev.cluster.packages`` installs those of the integration tests.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +29,9 @@ FOR_RUN: Mapping[str, str] = {
     "nsenter": "util-linux",
     "sysctl": "procps",
     "/usr/lib/cni/ptp": "containernetworking-plugins",
+}
+FOR_TEST: Mapping[str, str] = {
+    f"/lib/ld-musl-{platform.machine()}.so.1": "musl",  # another C library, in which the shim must not be noticed
 }
 
 
@@ -59,3 +66,10 @@ def _exists(thing: str) -> bool:
 def _apt(*arguments: str) -> None:
     words: Iterable[str] = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *arguments)
     run(*words, timeout_seconds=900)
+
+
+if __name__ == "__main__":
+    try:
+        ensure(FOR_TEST)
+    except ClusterError as error:
+        raise SystemExit(str(error)) from None

@@ -369,7 +369,13 @@ def test_a_straggler_below_the_median_rules_factor_is_named_by_its_own_excess() 
         {"compute_ns": [215 * MS] * 16},
         {"compute_ns": [250 * MS] * 16, "healthy_compute_ns": None},
     ],
-    ids=["no longer", "not yet in three windows", "fewer than three windows known", "explains a third of the loss", "no healthy level"],
+    ids=[
+        "no longer",
+        "not yet in three windows",
+        "fewer than three windows known",
+        "explains a third of the loss",
+        "no healthy level",
+    ],
 )
 def test_an_own_excess_that_proves_nothing_names_nobody(last: dict[str, Any]) -> None:
     state, _ = step(seen(ranks=mild(last)))
