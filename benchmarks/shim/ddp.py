@@ -30,7 +30,7 @@ PROGRAM = Path(__file__).parent / "ddp_program.py"
 RANKS = 2
 WARM_UP = 50
 ITERATIONS = 1500
-SWITCHED_ITERATIONS = 5000
+SWITCHED_ITERATIONS = 20000
 BLOCK_SECONDS = 0.25
 
 Times = npt.NDArray[np.int64]
