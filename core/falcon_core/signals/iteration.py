@@ -164,11 +164,13 @@ class CycleFollower:
         """Count cycles from ``period.first``, an index into the present log; earlier results are void."""
         log, lag = self._log, period.calls
         begins = log.base + period.first
-        if self._anchor is not None:
-            begins = self._align(self._anchor, begins, lag)
+        anchor = self._anchor
+        if anchor is not None:
+            begins = self._align(anchor, begins, lag)
+            ahead = anchor.record > int(log.view(log.end - 1, log.end).numbers[0]) and anchor.period_calls == lag
+            self._anchor = anchor if ahead else None
         elif log.base == 0 and 2 * period.first <= log.end:
             self.iterations = 0
-        self._anchor = None
         self._period = period
         cycle = log.view(begins, begins + lag).tokens.copy() if period.cycle is None else period.cycle
         shift = begins - (log.base + period.first)
@@ -183,7 +185,11 @@ class CycleFollower:
         done.clear()
 
     def _align(self, anchor: Anchor, begins: int, lag: int) -> int:
-        """First cycle's index and number such that the earlier reader's count goes on."""
+        """First cycle's index and number such that the earlier reader's count goes on.
+
+        An anchor that is still to come (the ring holds more than the earlier reader had left unread) is counted back
+        from by records: at most as many iterations as there were, which :meth:`_reached` sets right when it comes.
+        """
         log = self._log
         numbers = log.view(log.base, log.end).numbers
         place = int(np.searchsorted(numbers, anchor.record))
@@ -192,7 +198,7 @@ class CycleFollower:
             begins += (log.base + place - begins) % lag
             passed = (begins - (log.base + place)) // lag
         else:
-            passed = max(0, int(numbers[begins - log.base]) - anchor.record) // lag
+            passed = (int(numbers[begins - log.base]) - anchor.record) // lag
         self.iterations = max(0, anchor.iteration - 1 + passed)
         return begins
 
@@ -207,6 +213,8 @@ class CycleFollower:
         place, waits = self._first_break(differs, fresh.shape[0])
         self._cursor += place
         while self._start + lag < self._cursor:
+            if self._anchor is not None and self._reached(self._anchor):
+                continue
             self._complete(done, self._start + lag, interrupted=False)
             if self._reviewed(done) or self._rephased():
                 return True
@@ -214,6 +222,19 @@ class CycleFollower:
             self._broken = self._resume_from = self._usual_from = self._cursor
             return True
         return False
+
+    def _reached(self, anchor: Anchor) -> bool:
+        """Whether the anchor's call has come: where the earlier reader's cycles begin, ours do from then on."""
+        numbers = self._log.view(self._start, self._start + len(self._cycle)).numbers
+        (places,) = np.nonzero(numbers == anchor.record)
+        if not places.shape[0] and int(numbers.min()) <= anchor.record:
+            return False  # still to come
+        self._anchor = None
+        self.iterations = max(self.iterations, anchor.iteration - 1)
+        place = int(places[0]) if places.shape[0] else 0
+        self._start += place
+        self._cycle = np.roll(self._cycle, -place)
+        return True
 
     def _first_break(self, differs: Ints, count: int) -> tuple[int, bool]:
         """The first of ``count`` calls with which the cycle stops; ``count`` if it goes on. True: too early to say.

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from falcon_agent.ring_reader import RingReader
+from falcon_agent.run_dir import RunDir
+from falcon_agent.tracker import Memory
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase
@@ -126,6 +128,16 @@ class Pod:
             return summary if summary is not None and holds(summary) else None
 
         return await eventually(probe, what)
+
+    async def remembered(self, ranks: int) -> Memory:
+        """What the agent has written down for the next one, once it has a place in each rank's ring to go on from."""
+
+        async def probe() -> Memory | None:
+            raw = RunDir(self.launcher.run_dir).load_memory()
+            memory = msgspec.json.decode(raw, type=Memory) if raw else Memory()
+            return memory if sum(one.anchor is not None for one in memory.ranks.values()) == ranks else None
+
+        return await eventually(probe, "the agent's memory of every rank")
 
     async def trained(self, iterations: int) -> None:
         """Every rank has done that many iterations of its generation."""

@@ -56,6 +56,8 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert alive is not None
     assert (await client.time_to_live(alive.lease)).granted_seconds == LIVENESS_TTL_SECONDS
 
+    await pod.remembered(3)  # else the next one would begin anew
+
     # It dies in the midst of training; the ranks train on, and its evidence outlives it.
     pids = pod.pids()
     pod.allow(FOR_EVER)

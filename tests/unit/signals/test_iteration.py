@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,28 @@ def test_another_job_phase_is_searched_anew() -> None:
         follower.feed(script.calls.cut(at, at + 50))
     assert follower.period_calls == 17
     assert follower.locks == 2
+
+
+@pytest.mark.parametrize("oldest", [0, 3, 150, 437, 640, 700])
+@pytest.mark.parametrize("left_at", [130, 403, 640])
+def test_the_next_reader_of_a_ring_counts_as_the_one_before(left_at: int, oldest: int) -> None:
+    """The ring holds what the earlier reader has read as well, from ``oldest`` on, or only what came later."""
+    script = _disturbed()
+    script.cycle(CYCLE, times=120)
+    calls = script.calls
+    first = CycleFollower()
+    counted = {one.start_ns: one.number for one in first.feed(calls.cut(0, left_at))}
+    anchor = first.position
+    assert anchor is not None
+    counted |= {one.start_ns: one.number for one in first.feed(calls.cut(left_at, len(calls)))}
+    next_one = CycleFollower(anchor)
+    again = {one.start_ns: one.number for one in next_one.feed(calls.cut(oldest, len(calls)))}
+    if calls.numbers[oldest] <= anchor.record:
+        after = {start: number for start, number in again.items() if number >= anchor.iteration}
+        assert len(after) > 20
+        assert after == {start: counted[start] for start in after}
+        assert next_one.iterations == first.iterations
+    assert list(again.values()) == sorted(again.values())
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
