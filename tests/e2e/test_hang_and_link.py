@@ -10,6 +10,7 @@ from dev.kubectl import Json
 from tests.e2e.jobs import SCRIPT, Job, condition, training_job
 
 MANY = 100_000
+HEALTHY_ITERATIONS = 100
 ATTEMPTS = 4  # each pause that the job comes out of makes it wait twice as long for the next
 
 
@@ -53,6 +54,8 @@ def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable
     """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
     job = start(training_job("link", steps=MANY))
     job.wait_training()
+    # transfers are judged against the job's own healthy ones
+    job.wait("a healthy level", lambda s: s.get("iterations", {}).get("count", 0) >= HEALTHY_ITERATIONS, 120)
     victim = job.member(2)
     faults.link(victim["node"], "50mbit")
     named = job.wait(
