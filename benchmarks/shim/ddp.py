@@ -9,8 +9,6 @@ against the script's own clock.
 from __future__ import annotations
 
 import itertools
-import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,13 +19,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.shim.jobs import RANKS, start, wait
 from falcon_core.wire.control import Mode, pack_control
 from falcon_core.wire.ring import HEADER_BYTES, RECORD_DTYPE, Kind, Op, parse_header
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
-SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
 PROGRAM = Path(__file__).parent / "ddp_program.py"
-RANKS = 2
 WARM_UP = 50
 ITERATIONS = 1500
 SWITCHED_ITERATIONS = 20000
@@ -37,32 +33,12 @@ Times = npt.NDArray[np.int64]
 
 
 def _start(folder: Path, iterations: int, shim: bool) -> list[subprocess.Popen[bytes]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
-    for rank in range(RANKS):
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-            "FALCON_RING_DIR": str(folder),
-            "FALCON_CONTROL": str(folder / "control"),
-        }
-        if shim:
-            environment["LD_PRELOAD"] = str(SHIM)
-        command = [str(PYTHON), str(PROGRAM), str(iterations), str(folder / "starts")]
-        ranks.append(subprocess.Popen(command, env=environment))
-    return ranks
+    arguments = [str(iterations), str(folder / "starts")]
+    return start(PROGRAM, arguments, folder, shim=shim, more={"FALCON_CONTROL": str(folder / "control")})
 
 
 def _finish(folder: Path, ranks: list[subprocess.Popen[bytes]]) -> list[Times]:
-    if any(rank.wait(timeout=600) != 0 for rank in ranks):
-        raise SystemExit("a rank failed")
+    wait(ranks, "ddp")
     return [np.fromfile(f"{folder}/starts.{rank}", dtype=np.int64) for rank in range(RANKS)]
 
 

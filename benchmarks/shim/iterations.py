@@ -6,23 +6,18 @@ iterations that both clocks saw, the mean durations are compared; the aim is 0.2
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.shim.jobs import RANKS, start, wait
 from falcon_agent.ring_reader import RingReader
 from falcon_core.signals.iteration import Iteration
 from falcon_core.signals.rank import Measured, RankChain
 from falcon_core.wire.messages import Detection
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
-SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
 PROGRAM = Path(__file__).parent / "iterations_program.py"
-RANKS = 2
 ITERATIONS = {"ddp": 1500, "fsdp": 600, "pipeline": 600, "all-reduce": 1500}  # their calls fit into a ring
 ENDS = 2  # iterations left out at both ends
 
@@ -33,28 +28,7 @@ def run(kind: str, folder: Path) -> None:
     Raises:
         SystemExit: a rank failed.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
-    for rank in range(RANKS):
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "FALCON_RING_DIR": str(folder),
-            "LD_PRELOAD": str(SHIM),
-        }
-        command = [str(PYTHON), str(PROGRAM), kind, str(ITERATIONS[kind]), str(folder / "starts")]
-        ranks.append(subprocess.Popen(command, env=environment))
-    codes = [rank.wait(timeout=600) for rank in ranks]
-    if any(codes):
-        raise SystemExit(f"{kind}: a rank failed")
+    wait(start(PROGRAM, [kind, str(ITERATIONS[kind]), str(folder / "starts")], folder), kind)
 
 
 def told(folder: Path, rank: int) -> tuple[int | None, list[Iteration]]:

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "checking.h"
-#include "control.h"
+#include "control_file.h"
 #include "standin_nccl.h"
 
 using falcon::Kind;
@@ -363,19 +363,6 @@ void several_threads_at_once() {
   control().mode = static_cast<uint32_t>(falcon::Mode::kTrack);
 }
 
-void make_control(const char* path) {
-  falcon::ControlHeader fresh{};
-  fresh.magic = falcon::Control::kMagic;
-  fresh.version = falcon::Control::kVersion;
-  fresh.mode = static_cast<uint32_t>(falcon::Mode::kTrack);
-  std::vector<char> content(65536, 0);
-  memcpy(content.data(), static_cast<const void*>(&fresh), sizeof(fresh));
-  std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
-  const int file = open(path, O_RDWR | O_CLOEXEC);
-  g_control = static_cast<char*>(mmap(nullptr, content.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-  close(file);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -385,7 +372,7 @@ int main(int argc, char** argv) {
   puts(ncclGetLastError(nullptr));
   mkdir(folder, 0755);
   for (const std::string& old : rings(folder)) unlink(old.c_str());
-  make_control(path);
+  g_control = make_control(path);
   a_communicator_makes_a_rank(folder);
   if (argc > 1 && strcmp(argv[1], "old") == 0) {
     what_the_library_lacks_is_refused();

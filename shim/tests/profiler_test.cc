@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "checking.h"
-#include "control.h"
+#include "control_file.h"
 #include "standin_nccl.h"
 
 using falcon::Kind;
@@ -442,19 +442,6 @@ void an_nccl_that_the_hooks_see_is_left_to_them() {
   CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-void make_control(const char* path) {
-  falcon::ControlHeader fresh{};
-  fresh.magic = falcon::Control::kMagic;
-  fresh.version = falcon::Control::kVersion;
-  fresh.mode = static_cast<uint32_t>(falcon::Mode::kTrack);
-  std::vector<char> content(65536, 0);
-  memcpy(content.data(), static_cast<const void*>(&fresh), sizeof(fresh));
-  std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
-  const int file = open(path, O_RDWR | O_CLOEXEC);
-  g_control = static_cast<char*>(mmap(nullptr, content.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-  close(file);
-}
-
 }  // namespace
 
 int main() {
@@ -471,7 +458,7 @@ int main() {
   }
   mkdir(folder, 0755);
   for (const std::string& old : rings(folder)) unlink(old.c_str());
-  make_control(path);
+  g_control = make_control(path);
   a_communicator_makes_a_rank(folder);
   for (int version = 1; version <= 4; ++version) each_call_before_v5(version);
   each_call_of_v5();

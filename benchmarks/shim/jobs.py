@@ -1,0 +1,51 @@
+"""Two ranks of a small PyTorch job on Gloo, with or without the shim preloaded: what the shim's benchmarks run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
+RANKS = 2
+
+
+def start(
+    program: Path, arguments: list[str], folder: Path, *, shim: bool = True, more: Mapping[str, str] | None = None
+) -> list[subprocess.Popen[bytes]]:
+    """Start the ranks; rings go to ``folder``, ``more`` into their environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in range(RANKS):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(RANKS),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "FALCON_RING_DIR": str(folder),
+            **(more or {}),
+        }
+        if shim:
+            environment["LD_PRELOAD"] = str(SHIM)
+        ranks.append(subprocess.Popen([str(PYTHON), str(program), *arguments], env=environment))
+    return ranks
+
+
+def wait(ranks: list[subprocess.Popen[bytes]], what: str) -> None:
+    """Until all have ended.
+
+    Raises:
+        SystemExit: a rank failed.
+    """
+    codes = [rank.wait(timeout=600) for rank in ranks]
+    if any(codes):
+        raise SystemExit(f"{what}: a rank failed")
