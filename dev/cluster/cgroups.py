@@ -126,12 +126,12 @@ def pods_folder(node: Node) -> Path:
 
 def _containers(node: Node) -> Iterator[Path]:
     """The leaf cgroups of the node's containers: children of pod cgroups."""
-    for pod in pods_folder(node).glob("**/pod*"):
-        yield from (path for path in pod.iterdir() if path.is_dir())
+    return (path for path in _below(pods_folder(node)) if path.parent.name.startswith("pod"))
 
 
 def _below(top: Path) -> list[Path]:
-    return [top, *(path for path in top.glob("**/*") if path.is_dir())] if top.exists() else []
+    """A subtree's folders, itself first; one that goes away while we look is passed over, which ``glob`` does not."""
+    return [Path(folder) for folder, _, _ in os.walk(top)]
 
 
 def _depth(path: Path) -> int:
@@ -206,9 +206,9 @@ def processes(node: Node) -> set[int]:
 
 def _pids(top: Path) -> set[int]:
     found: set[int] = set()
-    for file in top.glob("**/cgroup.procs"):
+    for folder in _below(top):
         with contextlib.suppress(OSError):  # a cgroup may go away while we look
-            found.update(int(line) for line in file.read_text().split())
+            found.update(int(line) for line in (folder / "cgroup.procs").read_text().split())
     return found
 
 
@@ -219,9 +219,8 @@ def remove(node: Node) -> None:
         top = hierarchy / node.cgroup.lstrip("/")
         if not top.exists():
             continue
-        for path in sorted((p for p in top.glob("**/*") if p.is_dir()), key=lambda p: -len(p.parts)):
+        for path in sorted(_below(top), key=_depth, reverse=True):
             _remove_folder(path)
-        _remove_folder(top)
         parent = top.parent
         if not any(child.is_dir() for child in parent.iterdir()):
             _remove_folder(parent)
