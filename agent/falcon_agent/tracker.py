@@ -71,8 +71,12 @@ class Tracker:
         """The launcher's newest reading."""
         if counters is not None:
             chains = [tracked.chain for tracked in self._tracked.values()]
-            healthy = bool(chains) and all(chain.slowdown is None for chain in chains)
-            self._pressure.feed(counters, healthy=healthy)
+            onsets = [chain.slowdown.start_ns for chain in chains if chain.slowdown is not None]
+            self._pressure.feed(
+                counters,
+                training=bool(chains) and all(chain.period_calls is not None for chain in chains),
+                onset_unix_ns=min(onsets) + time.time_ns() - self._monotonic_ns() if onsets else None,
+            )
 
     def signals(self, generation: int) -> list[RankSignals]:
         """One entry a ring of the generation, by rank; an older one's rings stand until the next one's start."""

@@ -73,7 +73,11 @@ def test_a_competing_pod_is_named_and_not_called_throttling(nodes: None, start: 
     named = job.wait("the slow rank is named", _named(victim["node"]), 90)
     note = named["diagnoses"][0]
     assert note["rank"] == 1
-    assert note["cause"] == "CpuContention"
+    assert note["cause"] != "CpuThrottling", note
+    # On a busy machine the peers wait for cores too: the counters may need some more seconds to tell them apart.
+    known = job.wait("its cause is told", lambda s: s["diagnoses"][0]["cause"] != "Unknown", 30)
+    note = known["diagnoses"][0]
+    assert note["cause"] == "CpuContention", note
     assert "would" in note["next"], "Observe writes down what it would have done"
     faults.heal(victim["node"])
     job.wait("relieved by itself", lambda s: s["diagnoses"][0].get("state") == "Resolved", 90)

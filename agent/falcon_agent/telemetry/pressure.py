@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -10,7 +12,8 @@ from falcon_core.wire.launch import LaunchCounters
 from falcon_core.wire.messages import ThrottleSignals
 
 WINDOW_SECONDS = 5.0
-_HEALTHY_WEIGHT = 0.05  # of a new second in the healthy rate
+HEALTHY_SECONDS = 60.0  # of readings whose median is the healthy rate
+SETTLING_SECONDS = 10.0  # a reading is healthy only when as much has passed without a slowdown that includes it
 
 
 class RankRates(msgspec.Struct, frozen=True):
@@ -22,73 +25,98 @@ class RankRates(msgspec.Struct, frozen=True):
 
 
 class Pressure:
-    """Totals in, rates out. A counter that cannot be read stays unknown; one that falls (a restart) begins anew."""
+    """Totals in, rates out. A counter that cannot be read stays unknown; one that falls (a restart) begins anew.
+
+    While there is a slowdown, the window begins no earlier than its onset, so that the time before does not dilute it;
+    and the healthy rates are those before it, whatever was read between the onset and its discovery.
+    """
 
     def __init__(self) -> None:
         self._samples: deque[LaunchCounters] = deque()
-        self._healthy_throttled: float | None = None
-        self._healthy_delay: dict[int, float] = {}
+        self._healthy: deque[tuple[LaunchCounters, LaunchCounters]] = deque()  # neighbouring readings
+        self._onset_ns: int | None = None
 
-    def feed(self, counters: LaunchCounters, *, healthy: bool) -> None:
-        """Take a reading; ``healthy``: training is at its usual speed, so the rates may become the healthy ones."""
+    def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None = None) -> None:
+        """Take a reading.
+
+        Args:
+            training: iterations are being counted; before that, loading a program is not its healthy state.
+            onset_unix_ns: since when training is slower than it was; None while it is not.
+        """
         if self._samples and counters.unix_ns <= self._samples[-1].unix_ns:
             return
+        self._onset_ns = onset_unix_ns
+        if onset_unix_ns is not None:
+            while self._healthy and self._healthy[-1][1].unix_ns > onset_unix_ns:
+                self._healthy.pop()
+        elif training and self._samples:
+            self._healthy.append((self._samples[-1], counters))
+            while counters.unix_ns - self._healthy[0][0].unix_ns > (HEALTHY_SECONDS + SETTLING_SECONDS) * 1e9:
+                self._healthy.popleft()
         self._samples.append(counters)
         while self._span_seconds() > WINDOW_SECONDS and len(self._samples) > 2:
             self._samples.popleft()
-        if not healthy:
-            return
-        throttled = self._throttled()
-        if throttled is not None:
-            self._healthy_throttled = _blend(self._healthy_throttled, throttled)
-        for rank in counters.ranks:
-            delay = self._rate(rank.local_rank, "run_delay_ns")
-            if delay is not None:
-                self._healthy_delay[rank.local_rank] = _blend(self._healthy_delay.get(rank.local_rank), delay)
 
     def throttle(self) -> ThrottleSignals | None:
         """None before two readings."""
         if len(self._samples) < 2:
             return None
+        first = self._first()
         return ThrottleSignals(
-            window_seconds=round(self._span_seconds(), 1),
-            throttled_fraction=self._throttled(),
-            healthy_throttled_fraction=self._healthy_throttled,
+            window_seconds=round((self._samples[-1].unix_ns - first.unix_ns) / 1e9, 1),
+            throttled_fraction=_throttled(first, self._samples[-1]),
+            healthy_throttled_fraction=self._while_healthy(_throttled),
         )
 
     def rank(self, local_rank: int) -> RankRates:
         """The rates of one rank's processes."""
+        if len(self._samples) < 2:
+            return RankRates()
+        first, last = self._first(), self._samples[-1]
         return RankRates(
-            self._rate(local_rank, "cpu_ns"),
-            self._rate(local_rank, "run_delay_ns"),
-            self._healthy_delay.get(local_rank),
+            _rate(first, last, local_rank, "cpu_ns"),
+            _rate(first, last, local_rank, "run_delay_ns"),
+            self._while_healthy(lambda before, after: _rate(before, after, local_rank, "run_delay_ns")),
         )
 
     def _span_seconds(self) -> float:
         return (self._samples[-1].unix_ns - self._samples[0].unix_ns) / 1e9
 
-    def _throttled(self) -> float | None:
-        first, last = self._samples[0].cgroup, self._samples[-1].cgroup
-        if None in (first.nr_periods, first.nr_throttled, last.nr_periods, last.nr_throttled):
-            return None
-        periods = (last.nr_periods or 0) - (first.nr_periods or 0)
-        throttled = (last.nr_throttled or 0) - (first.nr_throttled or 0)
-        # No quota, no periods: nothing was throttled.
-        return min(1.0, max(0.0, throttled / periods)) if periods > 0 else 0.0
+    def _first(self) -> LaunchCounters:
+        """Where the window begins: the last reading before the onset, if the window holds one."""
+        samples = list(self._samples)[:-1]
+        before = [one for one in samples if self._onset_ns is not None and one.unix_ns <= self._onset_ns]
+        return before[-1] if before else samples[0]
 
-    def _rate(self, local_rank: int, field: str) -> float | None:
-        if len(self._samples) < 2:
-            return None
+    def _while_healthy(self, rate: Callable[[LaunchCounters, LaunchCounters], float | None]) -> float | None:
+        """The median over the healthy readings; None while none has settled."""
+        settled = self._samples[-1].unix_ns - SETTLING_SECONDS * 1e9
         values = [
-            (sample.unix_ns, value)
-            for sample in (self._samples[0], self._samples[-1])
-            for rank in sample.ranks
-            if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None
+            value
+            for before, after in self._healthy
+            if (self._onset_ns is not None or after.unix_ns <= settled) and (value := rate(before, after)) is not None
         ]
-        if len(values) < 2 or values[1][1] < values[0][1]:
-            return None
-        return float(values[1][1] - values[0][1]) / (values[1][0] - values[0][0])
+        return statistics.median(values) if values else None
 
 
-def _blend(old: float | None, new: float) -> float:
-    return new if old is None else old + _HEALTHY_WEIGHT * (new - old)
+def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
+    """Throttled periods ÷ periods between two readings."""
+    if None in (first.cgroup.nr_periods, first.cgroup.nr_throttled, last.cgroup.nr_periods, last.cgroup.nr_throttled):
+        return None
+    periods = (last.cgroup.nr_periods or 0) - (first.cgroup.nr_periods or 0)
+    throttled = (last.cgroup.nr_throttled or 0) - (first.cgroup.nr_throttled or 0)
+    # No quota, no periods: nothing was throttled.
+    return min(1.0, max(0.0, throttled / periods)) if periods > 0 else 0.0
+
+
+def _rate(first: LaunchCounters, last: LaunchCounters, local_rank: int, field: str) -> float | None:
+    """Seconds a second between two readings of one rank's counter."""
+    values = [
+        (sample.unix_ns, value)
+        for sample in (first, last)
+        for rank in sample.ranks
+        if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None
+    ]
+    if len(values) < 2 or values[1][1] < values[0][1]:
+        return None
+    return float(values[1][1] - values[0][1]) / (values[1][0] - values[0][0])

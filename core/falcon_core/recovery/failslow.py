@@ -14,6 +14,7 @@ import statistics
 
 import msgspec
 
+from falcon_core.model import Cause
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.links import slow_link
@@ -185,9 +186,10 @@ def _ladder(
 ) -> tuple[RecoveryState, list[Action]]:
     """Located: apply whatever the loss has paid for."""
     current = locate(obs, policy, slow)
-    if current is not None and current.rank == _named(slow).rank and obs.now - slow.refreshed_at >= REFRESH_SECONDS:
-        healthy = current.healthy_compute_ns or _named(slow).healthy_compute_ns
-        slow = replace(slow, culprit=replace(current, healthy_compute_ns=healthy), refreshed_at=obs.now)
+    if current is not None and current.rank == _named(slow).rank:
+        explained = _named(slow).cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
+        if explained or obs.now - slow.refreshed_at >= REFRESH_SECONDS:
+            slow = replace(slow, culprit=_refreshed(_named(slow), current), refreshed_at=obs.now)
     actions: list[Action] = []
     while (strategy := _next(state, slow, policy)) is not None and ski_rental.due(strategy, slow.loss):
         applied = Applied(
@@ -210,6 +212,20 @@ def _ladder(
             slow = replace(slow, phase="Mitigating", blocked="")
         slow = replace(slow, applied=[*slow.applied, applied])
     return replace(state, slow=slow), actions
+
+
+def _refreshed(named: Culprit, current: Culprit) -> Culprit:
+    """The newest figures; a cause that was shown once stands until another one is."""
+    culprit = replace(current, healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns)
+    if current.cause is not Cause.UNKNOWN:
+        return culprit
+    return replace(
+        culprit,
+        cause=named.cause,
+        cause_culprit=named.cause_culprit,
+        cause_peers=named.cause_peers,
+        cause_healthy=named.cause_healthy,
+    )
 
 
 def _named(slow: SlowIncident) -> Culprit:

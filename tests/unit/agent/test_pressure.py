@@ -1,4 +1,4 @@
-"""Counters become rates, and an unknown counter never becomes zero."""
+"""Counters become rates, an unknown counter never becomes zero, and a slowdown's own time is never called healthy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,35 @@ import pytest
 
 from falcon_agent.telemetry.pressure import Pressure
 from falcon_core.wire.launch import CgroupCounters, LaunchCounters, RankCounters
+
+
+class _Node:
+    """Counters that are read once a second."""
+
+    def __init__(self) -> None:
+        self.pressure = Pressure()
+        self._second = self._periods = self._throttled = self._delay_ns = 0
+
+    def run(
+        self,
+        seconds: int,
+        delay: float,
+        *,
+        throttled: float = 0.0,
+        training: bool = True,
+        onset: int | None = None,
+    ) -> None:
+        """``delay``: s a second; ``throttled``: share of periods; ``onset``: the second from which it is slow."""
+        for _ in range(seconds):
+            self._second += 1
+            self._periods += 100
+            self._throttled += round(100 * throttled)
+            self._delay_ns += round(delay * 1e9)
+            self.pressure.feed(
+                _at(self._second, periods=self._periods, throttled=self._throttled, delay_ns=self._delay_ns),
+                training=training,
+                onset_unix_ns=None if onset is None else onset * 10**9,
+            )
 
 
 def _at(second: int, *, periods: int | None, throttled: int | None, delay_ns: int | None = 0) -> LaunchCounters:
@@ -17,25 +46,62 @@ def _at(second: int, *, periods: int | None, throttled: int | None, delay_ns: in
 
 
 def test_rates_over_the_window_and_while_healthy() -> None:
-    pressure = Pressure()
-    for second in range(5):
-        pressure.feed(_at(second, periods=100 * second, throttled=0, delay_ns=second * 10_000_000), healthy=True)
-    for second in range(5, 12):
-        slow = _at(second, periods=100 * second, throttled=70 * (second - 5), delay_ns=second * 400_000_000)
-        pressure.feed(slow, healthy=False)
-    throttle = pressure.throttle()
+    node = _Node()
+    node.run(30, 0.01)
+    node.run(12, 0.4, throttled=0.7, onset=30)
+    throttle = node.pressure.throttle()
     assert throttle is not None
+    assert throttle.window_seconds == 5.0
     assert throttle.throttled_fraction == pytest.approx(0.7)
     assert throttle.healthy_throttled_fraction == 0.0
-    rank = pressure.rank(0)
+    rank = node.pressure.rank(0)
     assert (rank.cpu, rank.run_delay) == (pytest.approx(0.5), pytest.approx(0.4))
     assert rank.healthy_run_delay == pytest.approx(0.01)
+
+
+def test_the_time_before_the_onset_does_not_dilute_the_window() -> None:
+    node = _Node()
+    node.run(30, 0.1)
+    node.run(2, 0.9)
+    assert node.pressure.rank(0).run_delay == pytest.approx((3 * 0.1 + 2 * 0.9) / 5)
+    node.run(1, 0.9, throttled=0.5, onset=30)
+    assert node.pressure.rank(0).run_delay == pytest.approx(0.9)
+    throttle = node.pressure.throttle()
+    assert throttle is not None
+    assert throttle.throttled_fraction == pytest.approx(0.5 / 3), "over the three seconds since the onset"
+
+
+def test_what_was_read_before_the_slowdown_was_found_is_not_healthy() -> None:
+    node = _Node()
+    node.run(20, 0.1)
+    node.run(9, 0.9)
+    assert node.pressure.rank(0).healthy_run_delay == pytest.approx(0.1)
+    node.run(60, 0.9, onset=20)
+    assert node.pressure.rank(0).healthy_run_delay == pytest.approx(0.1)
+    node.run(40, 0.2)
+    assert node.pressure.rank(0).healthy_run_delay == pytest.approx(0.2), "what is older than a minute is forgotten"
+
+
+def test_a_moments_delay_does_not_move_the_healthy_rate() -> None:
+    node = _Node()
+    for _ in range(4):
+        node.run(8, 0.1)
+        node.run(2, 1.5)
+    assert node.pressure.rank(0).healthy_run_delay == pytest.approx(0.1)
+
+
+def test_loading_the_program_is_not_its_healthy_state() -> None:
+    node = _Node()
+    node.run(30, 2.0, training=False)
+    assert node.pressure.rank(0).healthy_run_delay is None
+    node.run(20, 0.1)
+    assert node.pressure.rank(0).healthy_run_delay == pytest.approx(0.1)
 
 
 def test_what_cannot_be_read_stays_unknown() -> None:
     pressure = Pressure()
     for second in range(3):
-        pressure.feed(_at(second, periods=None, throttled=None, delay_ns=None), healthy=True)
+        pressure.feed(_at(second, periods=None, throttled=None, delay_ns=None), training=True)
     throttle = pressure.throttle()
     assert throttle is not None
     assert throttle.throttled_fraction is None
@@ -46,7 +112,7 @@ def test_what_cannot_be_read_stays_unknown() -> None:
 def test_without_a_quota_nothing_was_throttled() -> None:
     pressure = Pressure()
     for second in range(3):
-        pressure.feed(_at(second, periods=0, throttled=0), healthy=True)
+        pressure.feed(_at(second, periods=0, throttled=0), training=True)
     throttle = pressure.throttle()
     assert throttle is not None
     assert throttle.throttled_fraction == 0.0

@@ -71,6 +71,11 @@ def incident(state: RecoveryState) -> SlowIncident:
     return state.slow
 
 
+def named(slow: SlowIncident) -> Culprit:
+    assert slow.culprit is not None
+    return slow.culprit
+
+
 def test_a_healthy_job_is_left_alone_and_its_health_is_remembered() -> None:
     state, actions = failslow.step(RecoveryState(), seen(), POLICY)
     assert (state.slow, actions, state.healthy_ns) == (None, [], 250 * MS)
@@ -348,6 +353,27 @@ def mild(last: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """A job that lost 50 of 250 ms; what is told of rank 2."""
     waits = {"iteration_ns": [300 * MS] * 16, "wait_ns": [55 * MS] * 16, "onset": MILD}
     return {0: waits, 1: waits, 2: {**waits, **last}}
+
+
+def test_a_cause_is_told_as_soon_as_it_shows_and_stands_until_another_one_does() -> None:
+    waits = CpuEvidence(throttled=0.0, run_delay=0.6, healthy_run_delay=0.1)
+    stopped = CpuEvidence(throttled=0.7, healthy_throttled=0.0)
+    unclear = CpuEvidence(throttled=0.0, run_delay=0.1, healthy_run_delay=0.1)
+
+    def look(slow: SlowIncident, cpu: CpuEvidence, seconds: float) -> SlowIncident:
+        obs = seen(ranks={**STRAGGLER, 2: {**SLOW, "cpu": cpu}}, now=NOW + seconds)
+        return incident(step(obs, slow, replace(POLICY, strategies=[("Ignore", None)]))[0])
+
+    slow = look(located(), unclear, 0.5)
+    assert named(slow).cause is Cause.UNKNOWN
+    slow = look(slow, waits, 1.0)
+    assert named(slow).cause is Cause.CPU_CONTENTION
+    slow = look(slow, unclear, 5.0)
+    assert (named(slow).cause, named(slow).cause_culprit) == (Cause.CPU_CONTENTION, 0.6)
+    slow = look(slow, stopped, 5.5)
+    assert named(slow).cause is Cause.CPU_CONTENTION, "figures are not taken anew at every look"
+    slow = look(slow, stopped, 9.0)
+    assert named(slow).cause is Cause.CPU_THROTTLING
 
 
 def test_a_straggler_below_the_median_rules_factor_is_named_by_its_own_excess() -> None:
