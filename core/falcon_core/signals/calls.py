@@ -15,7 +15,7 @@ from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, RecordA
 
 REORDER_CALLS = 64  # held back at most, per communicator
 LOG_CALLS = 65_536  # calls remembered: the longest period that can be seen is a third of it
-_LOG_SLACK = 16_384  # appended before the log is moved back to LOG_CALLS
+_LOG_SLACK = 16_384  # appended before the log is moved back to LOG_CALLS: always at the same calls
 _COMM_SEQ_MODULO = 1 << 32
 
 Ints = npt.NDArray[np.int64]
@@ -178,16 +178,18 @@ class CallLog:
         return self.base + self._length
 
     def append(self, calls: Calls) -> None:
-        for at in range(0, len(calls), _LOG_SLACK):
-            self._append(calls.cut(at, at + _LOG_SLACK))
+        at = 0
+        while at < len(calls):
+            if self._length == LOG_CALLS + _LOG_SLACK:
+                for column in self._columns.columns:
+                    column[:LOG_CALLS] = column[_LOG_SLACK : self._length]
+                self.base += _LOG_SLACK
+                self._length = LOG_CALLS
+            fresh = calls.cut(at, at + LOG_CALLS + _LOG_SLACK - self._length)
+            at += len(fresh)
+            self._append(fresh)
 
     def _append(self, calls: Calls) -> None:
-        if self._length + len(calls) > LOG_CALLS + _LOG_SLACK:
-            excess = self._length + len(calls) - LOG_CALLS
-            for column in self._columns.columns:
-                column[: self._length - excess] = column[excess : self._length]
-            self.base += excess
-            self._length -= excess
         capacity = len(self._columns)
         if self._length + len(calls) > capacity:
             while capacity < self._length + len(calls):
