@@ -26,7 +26,7 @@ import numpy as np
 
 from falcon_core.signals.alignment import exact_alignment, usual_alignment
 from falcon_core.signals.calls import CallLog, Calls, Ints
-from falcon_core.signals.period import EVIDENCE_CALLS, REPETITIONS, Period, find_period
+from falcon_core.signals.period import EVIDENCE_CALLS, MOST_MICRO_BATCHES, REPETITIONS, Period, find_period
 
 _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
 _FITTING_CALLS = 8  # after a call that differs, if it is to stop nothing
@@ -38,7 +38,6 @@ _NOISY_GROWTH = 0.25
 _SEARCH_LEAST = 4  # calls between two searches
 _SEARCH_GROWTH = 0.02  # the log grows by this share between two searches
 _STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
-_MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
 _DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles after which a period is reviewed; then at each doubling, and after interruptions
 
@@ -106,7 +105,7 @@ class CycleFollower:
         """Whether extra calls come after every so many cycles, and these are few."""
         distances = self._distances
         regular = len(distances) >= REPETITIONS and len(set(distances)) == 1
-        return regular and distances[0] <= _MOST_MICRO_BATCHES
+        return regular and distances[0] <= MOST_MICRO_BATCHES
 
     @property
     def position(self) -> Anchor | None:

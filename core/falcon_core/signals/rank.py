@@ -87,11 +87,21 @@ class RankChain:
         self._completed = False  # completions came, and no call since
         self._hang = HangDeadline(memory.pauses if memory else ())
         self._locks = 0
-        self._reset()
+        self._reset(memory)
 
-    def _reset(self) -> None:
-        """What was learned of another period means nothing now; what an earlier agent learned is used once."""
-        memory, self._memory = self._memory, None
+    def _locked(self) -> None:
+        """Another period was found: what was learned of the one before, or by an earlier agent, means nothing now,
+        except where the earlier agent followed the present one."""
+        memory = self._memory
+        same = memory is not None and (memory.anchor is None or memory.anchor.period_calls == self.period_calls)
+        if self._locks or (memory is not None and not same):
+            self._reset(memory if same else None)
+        if same:
+            self._memory = None
+        self._locks = self._follower.locks
+
+    def _reset(self, memory: RankMemory | None) -> None:
+        """Begin to learn, from what an earlier agent knew."""
         known = None
         if memory is not None and memory.healthy_ns is not None:
             known = Reference(math.log(memory.healthy_ns), memory.noise, samples=_REMEMBERED_SAMPLES)
@@ -149,9 +159,7 @@ class RankChain:
         iterations = self._follower.feed(calls)
         had = self._detector.slowdown
         if self._follower.locks != self._locks:
-            if self._locks:
-                self._reset()
-            self._locks = self._follower.locks
+            self._locked()
         for iteration in iterations:
             measured = self._measure(iteration)
             if self._observe is not None:
