@@ -105,7 +105,10 @@ def _noisy(calls: Calls) -> Period | None:
     run = calls.cut(first, len(calls))
     if len(run) < REPETITIONS * lag or not _is_evident(run, lag):
         return None
-    return Period(lag, first, cycle=usual_cycle(run.tokens, lag))
+    cycle = usual_cycle(run.tokens, lag)
+    if any(lag % part == 0 and np.array_equal(cycle, np.resize(cycle[:part], lag)) for part in range(1, lag)):
+        return None  # several of the true cycle
+    return Period(lag, first, cycle=cycle)
 
 
 def _candidates(tokens: Ints) -> list[int]:

@@ -193,6 +193,17 @@ def test_single_calls_that_differ_do_not_hide_the_period(name: str, share: float
         assert len(CYCLES[name]) in said
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_single_call_that_recurs_is_no_longer_cycle_for_what_comes_in_between(seed: int) -> None:
+    script = Script(seed=seed, jitter=0.05)
+    for _ in range(600):
+        odd = script.rng.random() < 0.03
+        script.call(Call(Op.ALL_REDUCE, int(script.rng.integers(1, 6)) if odd else 0, 40 * MS))
+        if script.rng.random() < 0.03:
+            script.cycle([Call(Op.ALL_GATHER, 8, 30 * MS)], times=int(script.rng.integers(1, 30)))
+    assert set(_shown(script.calls)) <= {None, 1}
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.integers(100, 800))
 def test_calls_without_order_have_no_period(seed: int, count: int) -> None:
