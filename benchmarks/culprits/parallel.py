@@ -251,6 +251,8 @@ class Simulation:
             ends_ns=ends[seen],
             synchronising=synchronising,
             measured=np.ones(count, dtype=np.bool_),
+            reducing=synchronising,
+            gradients=synchronising,
         )
         return Iteration(cycle + 1, int(starts[first]), end, False, calls)
 

@@ -63,6 +63,13 @@ def micro_batches(number: int, layers: int, compute_ms: float) -> list[Kind]:
     return [*([*[gather] * layers, *[gather, scatter] * layers] * number), Kind(Op.ALL_REDUCE, 4, 30.0)]
 
 
+def tensor_parallel(number: int, layers: int, compute_ms: float) -> list[Kind]:
+    """Micro-batches whose layers sum activations up; the sum of the gradients ends the iteration."""
+    layer = Kind(Op.ALL_REDUCE, 1 << 20, compute_ms)
+    micro_batch = [Kind(Op.RECV, 1 << 16, 2.0), *[layer] * (4 * layers), Kind(Op.SEND, 1 << 16, 2.0)]
+    return [*micro_batch * number, Kind(Op.ALL_REDUCE, 1 << 24, 30.0)]
+
+
 def equal_buckets(buckets: int) -> list[Kind]:
     """One token only: a burst after one long computation."""
     return [Kind(Op.ALL_REDUCE, 1 << 20, 200.0 if index == 0 else 3.0) for index in range(buckets)]
@@ -86,6 +93,7 @@ JOBS: dict[str, Job] = {
     "17 calls, evaluation every 10 cycles": Job(distinct(17), evaluate_every=10),
     "4 micro-batches of 0.1 s + optimizer (145)": Job(micro_batches(4, 12, 3.0)),
     "16 micro-batches of 0.5 s + optimizer (193), see the notes": Job(micro_batches(16, 4, 40.0)),
+    "8 tensor-parallel micro-batches of 0.2 s + gradients (145)": Job(tensor_parallel(8, 4, 12.0)),
     "120 calls after an irregular start of 200": Job(fsdp(40), start=200),
     "17 calls after an irregular start of 200": Job(distinct(17), start=200),
     "40 AG + 40 × (AG, RS), random cut": Job(fsdp(40), cut=True),
@@ -115,6 +123,7 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
     tokens[flips] = rng.integers(0, tokens.max() + 2, int(flips.sum()))
     gaps = np.array([kind.before_ms for kind in kinds]) * MS * np.exp(_NOISE * rng.standard_normal(count))
     starts: Ints = np.cumsum(np.maximum(gaps, 1000)).astype(np.int64)
+    reducing: Flags = np.isin(ops, [int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)])
     synchronising: Flags = np.isin(ops, [int(op) for op in SYNCHRONISING_OPS])
     return Calls(
         tokens=tokens,
@@ -123,6 +132,8 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
         ends_ns=starts.copy(),
         synchronising=synchronising,
         measured=np.zeros(count, dtype=np.bool_),
+        reducing=reducing,
+        gradients=reducing & (np.array([kind.size for kind in kinds]) >= 4096),
     )
 
 

@@ -2,22 +2,29 @@
 
 Every process lives and every rank has been silent for longer than its learned deadline. Who never arrived is read off
 the counts of calls begun and done. The first checkpoint or evaluation of a healthy job looks alike, so a stall becomes
-an incident only when it lasts: soon where the awaited ranks use no CPU, late where they are at work or nobody can be
-named. Nothing is done about it here: the program's own timeout ends a process in time, and the ladder for fail-stop
-takes over.
+an incident only when it lasts: soon where the awaited ranks do not run at all; later where they run now and then or
+wait for a device, as one that writes a file does; late where they are at work, where nobody can be named, and where
+nobody waits inside a call. Nothing is done about it here: the program's own timeout ends a process in time, and the
+ladder for fail-stop takes over.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.progress import communicators, progress
+from falcon_core.recovery.progress import communicators, progress, tells
 from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, Place, RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
 
+Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working"]
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
-IDLE_SECONDS = 20.0  # of silence, until ranks that use no CPU are said to hang
+# Of silence, until ranks that did not run for an instant are said to hang: stopped, or blocked for good. The launcher
+# tells uninterruptible sleep after 30 s, so that by now it is known who waits for a device.
+IDLE_SECONDS = 40.0
+LULL_SECONDS = 120.0  # with ranks that run now and then, or wait for a device: a checkpoint is written so
 PATIENCE_SECONDS = 600.0  # with ranks at work, or where nothing tells whom all wait for
 MAX_FINDINGS = 3
 replace = msgspec.structs.replace
@@ -92,8 +99,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         if findings and _key(findings) != _key(hang.findings):
             state = replace(state, hang=replace(hang, findings=findings))
         return state, []
-    patience = PATIENCE_SECONDS if _may_be_at_work(findings) else IDLE_SECONDS
-    if state.stop is not None or obs.now - since < patience:
+    if state.stop is not None or obs.now - since < _patience(findings):
         return state, []
     found = HangIncident(
         id=f"{policy.job}-{state.incidents + 1}",
@@ -105,10 +111,33 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     return replace(state, incidents=state.incidents + 1, hang=found), []
 
 
-def _may_be_at_work(findings: list[HangFinding]) -> bool:
-    """Whether it could be a first checkpoint or evaluation rather than a hang."""
-    awaited = [rank for one in findings if one.kind == "NeverArrived" for rank in one.ranks]
-    return not findings or any(rank.cpu is not None and rank.cpu >= AT_WORK for rank in awaited)
+def nobody_waits(obs: Observation) -> bool:
+    """Whether each rank says that it is inside no call: they save, evaluate or wait for data, each by itself."""
+    return bool(obs.ranks) and all(
+        tells(rank)
+        and all(one.entered in (None, one.finished) for one in rank.comms)
+        and all(pair.sending or pair.entered == pair.finished for pair in rank.pairs)
+        for rank in obs.ranks
+    )
+
+
+def doing(rank: Awaited) -> Doing:
+    """What the process of a rank does that others wait for."""
+    if rank.blocked_seconds is not None:
+        return "Blocked"
+    if rank.cpu is None:
+        return "Unknown"
+    if rank.cpu >= AT_WORK:
+        return "Working"
+    return "Lull" if rank.cpu > 0 else "Idle"
+
+
+def _patience(findings: list[HangFinding]) -> float:
+    """Seconds of silence until it is a hang rather than a first checkpoint or evaluation."""
+    awaited = {doing(rank) for one in findings if one.kind == "NeverArrived" for rank in one.ranks}
+    if not findings or "Working" in awaited:
+        return PATIENCE_SECONDS
+    return LULL_SECONDS if awaited & {"Lull", "Blocked"} else IDLE_SECONDS
 
 
 def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:

@@ -1,8 +1,9 @@
 """Which link is slow, where nobody computes slowly: transfers that gained at every member of a communicator.
 
-A false report costs more than a late one, so all of this has to hold: every rank reported and is slow; in every one of
-the newest windows of C iterations the transfer's gain makes up half of the loss; nobody's computation grew beyond
-``verify``; and no container's counters show a want of CPU, which slows Gloo's transfers as well as everything else.
+A false report costs more than a late one, so all of this has to hold: every rank reported, counts the same iterations
+and is slow; in every one of the newest windows of C iterations the transfer's gain makes up half of the loss; nobody's
+computation grew beyond ``verify``; and no container's counters show a want of CPU, which slows Gloo's transfers as
+well as everything else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import statistics
 
 from falcon_core.model import Cause
 from falcon_core.recovery.hanging import place
+from falcon_core.recovery.locate import comparable
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.progress import Names, communicators
 from falcon_core.recovery.state import NAMED_RANKS, SlowIncident, SlowLink
@@ -25,6 +27,8 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
     """The slowest one; None unless it is beyond doubt."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     if loss_ns <= slow.healthy_ns * policy.verify or len(obs.ranks) < max(2, policy.world_size):
+        return None
+    if len(comparable(obs.ranks)) < len(obs.ranks):
         return None
     growth = [_compute_growth(rank, policy) for rank in obs.ranks]
     worst = max((one for one in growth if one is not None), default=None)

@@ -12,6 +12,7 @@ from falcon_core.signals.culprits import RankView, judge
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
+UNIT_FACTOR = 1.5  # between iteration times of ranks that count the same; a layer or a micro-batch is 2 or more off
 EXCESS_SHARE = 0.5  # of the loss: who explains less of it is not moved for it
 EXCESS_WINDOWS = 3  # × consecutive iterations that have to agree: without the median rule's factor, noise is nearer
 
@@ -25,6 +26,23 @@ def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
     return list(groups.values())
 
 
+def comparable(ranks: list[RankSeen]) -> list[RankSeen]:
+    """Those that take the same stretch of calls for an iteration as most do; nobody where there is no majority.
+
+    Ranks of a synchronous job have equal iteration times, whoever is slow. Each agent finds the period by itself,
+    though, and for a while one may count layers or micro-batches where another counts iterations: their computation
+    does not compare. (The numbers of calls would not tell: pipeline stages differ in them.)
+    """
+    times = {rank.rank: statistics.median(rank.iteration_ns) for rank in ranks if rank.iteration_ns}
+    if not times:
+        return ranks
+    level = statistics.median_low(list(times.values()))
+    same = {one for one, time in times.items() if level < UNIT_FACTOR * time and time < UNIT_FACTOR * level}
+    if 2 * len(same) <= len(times):
+        return []
+    return [rank for rank in ranks if rank.rank in same or rank.rank not in times]
+
+
 def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -> Culprit | None:
     """The worst straggler, from fresh reports alone; None where nobody stands out.
 
@@ -32,7 +50,7 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     whose own excess explains the loss is named too: a rank that computes 1.2 × slower costs every step a fifth, and
     the median rule's factor would never see it.
     """
-    groups = peer_groups([rank for rank in obs.ranks if rank.fresh and rank.process == "Running"], policy)
+    groups = peer_groups(comparable([one for one in obs.ranks if one.fresh and one.process == "Running"]), policy)
     found: list[tuple[Outlier, list[RankSeen]]] = []
     for group in groups:
         series = [Series(rank=one.rank, iterations=one.iterations, values_ns=one.compute_ns) for one in group]

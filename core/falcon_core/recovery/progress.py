@@ -28,7 +28,7 @@ def progress(obs: Observation, names: Names) -> tuple[list[Progress], dict[str, 
     A communicator with a member that may have said less than it knows (no fresh report, or more communicators than a
     report holds) is left out, since what is not told there does not mean "none".
     """
-    silent = {rank.rank for rank in obs.ranks if not _tells(rank)}
+    silent = {rank.rank for rank in obs.ranks if not tells(rank)}
     told: list[Progress] = []
     members: dict[str, tuple[int, ...]] = {}
     groups = {one.name: one.members for one in names.values()}
@@ -49,7 +49,8 @@ def progress(obs: Observation, names: Names) -> tuple[list[Progress], dict[str, 
     return told + pairs, members | pair_members, elsewhere | waiting
 
 
-def _tells(rank: RankSeen) -> bool:
+def tells(rank: RankSeen) -> bool:
+    """Whether a rank has said how far it has come wherever it is a member."""
     counted = any(one.entered is not None for one in rank.comms)  # no agent of today counts nothing
     return counted and rank.fresh and rank.process == "Running" and not rank.comms_left_out
 

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, RecordArray
+from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
 
 REORDER_CALLS = 64  # held back at most, per communicator
 LOG_CALLS = 65_536  # calls remembered: the longest period that can be seen is a third of it
-_LOG_SLACK = 16_384  # appended before the log is moved back to LOG_CALLS
+_LOG_SLACK = 16_384  # appended before the log is moved back to LOG_CALLS: always at the same calls
+_GRADIENT_BYTES = 4096  # losses, norms and other measures that are summed up are smaller, gradients larger
 _COMM_SEQ_MODULO = 1 << 32
 
 Ints = npt.NDArray[np.int64]
@@ -24,6 +25,8 @@ Floats = npt.NDArray[np.float64]
 
 _SYNCHRONISING = np.zeros(256, dtype=np.bool_)
 _SYNCHRONISING[[int(op) for op in SYNCHRONISING_OPS]] = True
+_REDUCING = np.zeros(256, dtype=np.bool_)
+_REDUCING[[int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)]] = True
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -35,10 +38,21 @@ class Calls(msgspec.Struct, frozen=True):
     ends_ns: Ints  # equal to the start where the call returned when it was enqueued
     synchronising: Flags  # all members wait here for the last to arrive
     measured: Flags  # the end is real
+    reducing: Flags  # all members' values are summed up, as their gradients are in each iteration
+    gradients: Flags  # so many are, that it can be nothing else (but in a layer's own communicator)
 
     @property
     def columns(self) -> tuple[Ints | Flags, ...]:
-        return (self.tokens, self.numbers, self.starts_ns, self.ends_ns, self.synchronising, self.measured)
+        return (
+            self.tokens,
+            self.numbers,
+            self.starts_ns,
+            self.ends_ns,
+            self.synchronising,
+            self.measured,
+            self.reducing,
+            self.gradients,
+        )
 
     def cut(self, first: int, last: int) -> Calls:
         return Calls(
@@ -48,6 +62,8 @@ class Calls(msgspec.Struct, frozen=True):
             self.ends_ns[first:last],
             self.synchronising[first:last],
             self.measured[first:last],
+            self.reducing[first:last],
+            self.gradients[first:last],
         )
 
     def copy(self) -> Calls:
@@ -58,6 +74,8 @@ class Calls(msgspec.Struct, frozen=True):
             self.ends_ns.copy(),
             self.synchronising.copy(),
             self.measured.copy(),
+            self.reducing.copy(),
+            self.gradients.copy(),
         )
 
     def __len__(self) -> int:
@@ -155,6 +173,8 @@ class Tokenizer:
             ends_ns=starts + records["duration_ns"].astype(np.int64),
             synchronising=_SYNCHRONISING[records["op"]],
             measured=records["kind"] == Kind.BLOCKING,
+            reducing=_REDUCING[records["op"]],
+            gradients=_REDUCING[records["op"]] & (records["bytes"] >= _GRADIENT_BYTES),
         )
 
 
@@ -169,8 +189,8 @@ class CallLog:
     @staticmethod
     def _empty(capacity: int) -> Calls:
         ints = np.empty((4, capacity), dtype=np.int64)
-        flags = np.empty((2, capacity), dtype=np.bool_)
-        return Calls(ints[0], ints[1], ints[2], ints[3], flags[0], flags[1])
+        flags = np.empty((4, capacity), dtype=np.bool_)
+        return Calls(ints[0], ints[1], ints[2], ints[3], flags[0], flags[1], flags[2], flags[3])
 
     @property
     def end(self) -> int:
@@ -178,16 +198,18 @@ class CallLog:
         return self.base + self._length
 
     def append(self, calls: Calls) -> None:
-        for at in range(0, len(calls), _LOG_SLACK):
-            self._append(calls.cut(at, at + _LOG_SLACK))
+        at = 0
+        while at < len(calls):
+            if self._length == LOG_CALLS + _LOG_SLACK:
+                for column in self._columns.columns:
+                    column[:LOG_CALLS] = column[_LOG_SLACK : self._length]
+                self.base += _LOG_SLACK
+                self._length = LOG_CALLS
+            fresh = calls.cut(at, at + LOG_CALLS + _LOG_SLACK - self._length)
+            at += len(fresh)
+            self._append(fresh)
 
     def _append(self, calls: Calls) -> None:
-        if self._length + len(calls) > LOG_CALLS + _LOG_SLACK:
-            excess = self._length + len(calls) - LOG_CALLS
-            for column in self._columns.columns:
-                column[: self._length - excess] = column[excess : self._length]
-            self.base += excess
-            self._length -= excess
         capacity = len(self._columns)
         if self._length + len(calls) > capacity:
             while capacity < self._length + len(calls):

@@ -109,7 +109,7 @@ class Completions:
             starts[mine] = in_turn(starts[mine], durations[mine])
         begin = int(starts[known].min())
         starts[~known] = begin
-        timed = Calls(calls.tokens, calls.numbers, starts, starts + durations, calls.synchronising, measured=known)
+        timed = msgspec.structs.replace(calls, starts_ns=starts, ends_ns=starts + durations, measured=known)
         return msgspec.structs.replace(iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, calls=timed)
 
     def _device_times(self, calls: Calls) -> tuple[Ints, Ints, Ints, Flags]:

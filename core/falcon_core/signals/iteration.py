@@ -12,6 +12,9 @@ make an iteration is said to be undetermined.
 
 Cycles are counted from the first call that repeats, which depends on the order of the calls alone: ranks that make the
 same calls give the same number to the same iteration, and so does an agent that reads the ring again.
+
+Every decision has a call at which it falls (``ahead``), found from the calls before it, and sees the calls up to that
+one and no more. What is known after a call is therefore the same in whatever reads the calls came.
 """
 
 from __future__ import annotations
@@ -23,18 +26,18 @@ import numpy as np
 
 from falcon_core.signals.alignment import exact_alignment, usual_alignment
 from falcon_core.signals.calls import CallLog, Calls, Ints
-from falcon_core.signals.period import EVIDENCE_CALLS, REPETITIONS, Period, find_period
+from falcon_core.signals.period import EVIDENCE_CALLS, MOST_MICRO_BATCHES, REPETITIONS, Period, find_period
 
 _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
 _FITTING_CALLS = 8  # after a call that differs, if it is to stop nothing
 _LOST_CALLS = 64  # after as many calls, and four cycles, without a fit another period may be found
-_STRETCH = 1024  # calls looked at in one go
+_RESUME_PARTS = 8  # the resumption is sought anew when a further part of its width has come
+_RESUME_LATEST = 16  # calls, at most
 _NOISY_FROM = 96  # calls; before, few differences would pass for noise
 _NOISY_GROWTH = 0.25
 _SEARCH_LEAST = 4  # calls between two searches
 _SEARCH_GROWTH = 0.02  # the log grows by this share between two searches
 _STRAY_CYCLES = 3  # so many cycles in a row with the longest gap at the same other position move the phase there
-_MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
 _DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles after which a period is reviewed; then at each doubling, and after interruptions
 
@@ -78,6 +81,8 @@ class CycleFollower:
         self._broken: int | None = None  # index of the first call that did not fit
         self._resume_from = 0  # smallest index from which the cycle may go on
         self._usual_from = 0  # smallest index from which it may go on with single calls that differ
+        self._resume_at = 0  # index from which on that is sought
+        self._waits = False  # the call at the cursor differs, and what follows it will tell whether the cycle goes on
         self._strays: list[int] = []  # positions of the longest gap in the newest cycles
         self._cycles_to_review = 0
         self._cycles = 0  # since the lock
@@ -100,7 +105,7 @@ class CycleFollower:
         """Whether extra calls come after every so many cycles, and these are few."""
         distances = self._distances
         regular = len(distances) >= REPETITIONS and len(set(distances)) == 1
-        return regular and distances[0] <= _MOST_MICRO_BATCHES
+        return regular and distances[0] <= MOST_MICRO_BATCHES
 
     @property
     def position(self) -> Anchor | None:
@@ -110,17 +115,30 @@ class CycleFollower:
         record = int(self._log.view(self._start, self._start + 1).numbers[0])
         return Anchor(record, self.iterations + 1, self._period.calls)
 
+    @property
+    def ahead(self) -> int:
+        """How many calls are to come until the next decision, that one included; at least 1."""
+        return max(1, self._decides_at - self._log.end)
+
+    @property
+    def _decides_at(self) -> int:
+        """As many calls as the next decision needs, from the first ever. Before, no call changes anything."""
+        if self._period is None:
+            return self._next_search
+        if self._broken is not None:
+            return min(self._resume_at, self._next_search if self._lost else self._lost_from)
+        return self._cursor + _FITTING_CALLS + 1 if self._waits else self._start + len(self._cycle) + 1
+
     def feed(self, calls: Calls) -> list[Iteration]:
         """Append calls; returns the iterations complete by now, which begin anew whenever ``locks`` has grown."""
         done: list[Iteration] = []
         at = 0
         while at < len(calls):
-            # a search sees what came by then and no more: the answer must not depend on how the calls are split
-            ahead = self._next_search - self._log.end if self.cycle_calls is None else _STRETCH
-            fresh = calls.cut(at, at + max(1, min(ahead, _STRETCH)))
+            fresh = calls.cut(at, at + self.ahead)
             at += len(fresh)
+            decides = len(fresh) == self.ahead
             self._log.append(fresh)
-            while self._step(done):
+            while decides and self._step(done):
                 pass
         return done
 
@@ -138,7 +156,12 @@ class CycleFollower:
     def _lost(self) -> bool:
         if self._broken is None:
             return False
-        return self._log.end - self._broken > max(_LOST_CALLS, 4 * len(self._cycle))
+        return self._log.end >= self._lost_from
+
+    @property
+    def _lost_from(self) -> int:
+        """As many calls make a cycle that did not go on a lost one."""
+        return (self._broken or 0) + max(_LOST_CALLS, 4 * len(self._cycle)) + 1
 
     def _search(self, done: list[Iteration]) -> bool:
         """Look for a period, unless too little came since the last look."""
@@ -177,6 +200,7 @@ class CycleFollower:
         self._cycle = np.roll(cycle, -(shift % lag)) if period.cycle is not None else cycle
         self._start = self._cursor = begins
         self._broken = None
+        self._waits = False
         self._strays.clear()
         self._cycles = self._interruptions = self._interrupted_at = 0
         self._distances.clear()
@@ -210,7 +234,7 @@ class CycleFollower:
         fresh = log.view(self._cursor, log.end).tokens
         expected = self._cycle[(self._cursor - self._start + np.arange(fresh.shape[0])) % lag]
         differs = np.flatnonzero(fresh != expected)
-        place, waits = self._first_break(differs, fresh.shape[0])
+        place, self._waits = self._first_break(differs, fresh.shape[0])
         self._cursor += place
         while self._start + lag < self._cursor:
             if self._anchor is not None and self._reached(self._anchor):
@@ -218,8 +242,9 @@ class CycleFollower:
             self._complete(done, self._start + lag, interrupted=False)
             if self._reviewed(done) or self._rephased():
                 return True
-        if place < fresh.shape[0] and not waits:
+        if place < fresh.shape[0] and not self._waits:
             self._broken = self._resume_from = self._usual_from = self._cursor
+            self._resume_at = self._broken + max(lag, _RESUME_CALLS)
             return True
         return False
 
@@ -283,6 +308,8 @@ class CycleFollower:
         """Find where the interrupted cycle goes on, at any of its positions."""
         log, lag = self._log, len(self._cycle)
         width = max(lag, _RESUME_CALLS)
+        if log.end < self._resume_at:
+            return False
         begin = max(self._resume_from, log.base)
         found = exact_alignment(log.view(begin, log.end).tokens, self._cycle, width)
         if found is None and self._tolerates_noise:
@@ -292,6 +319,7 @@ class CycleFollower:
                 self._usual_from = begin + width
         if found is None:
             self._resume_from = max(begin, log.end - width + 1)
+            self._resume_at = log.end + min(_RESUME_LATEST, width // _RESUME_PARTS)
             return False
         next_start = begin + found.place + (lag - found.position) % lag
         if next_start <= self._start:  # no new cycle: the first call of this one differs, and it goes on

@@ -5,14 +5,17 @@ call: a share of equal tokens, or a centred autocorrelation, is satisfied by a l
 recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leave open is settled by these rules:
 
 - *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
-  (faster than PLAUSIBLE_ITERATION_NS, or without any synchronising collective) must show more of them: it is rather a
-  layer or a micro-batch of an iteration whose rare calls have not been seen yet.
+  (faster than PLAUSIBLE_ITERATION_NS, or without any collective that sums up, as gradients must be) must show more of
+  them: it is rather a layer or a micro-batch of an iteration whose rare calls have not been seen yet.
+- *Passes.* A run that comes right after calls of its kinds of which none sums up is rather the backward pass of an
+  iteration whose forward pass those were. Until it is PASSES_FACTOR times as long, it must show as much.
 - *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
 - *Fragments.* If an earlier run of the same cycle, about as long as this one, was broken by other calls, this one will
   probably be broken too, and the true period is longer. Except where the other calls are few between plausible
   iterations: those are an evaluation, a logged loss or a checkpoint's barrier, and are extra. (Micro-batches that
   communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: their cycle
-  is followed, and ``iteration`` says of it that an iteration's is undetermined.)
+  is followed, and ``iteration`` says of it that an iteration's is undetermined. Where gradients are summed up after at
+  most MOST_MICRO_BATCHES of them they do not: that is a part of the iteration.)
 - *One token only.* Equal tokens tell nothing; the gaps between them may: several equal gradient buckets come in
   a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
   long gaps make up a good part of the time; otherwise each call is an iteration.
@@ -33,6 +36,8 @@ REPETITIONS = 3
 EVIDENCE_CALLS = 24
 EVIDENCE_CALLS_ONE_TOKEN = 8
 EVIDENCE_CALLS_IMPLAUSIBLE = 256
+PASSES_FACTOR = 4  # twice what sharded parameters make of it: forward n all-gathers, backward 2n calls
+MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
 EVIDENCE_NS = 1_000_000_000
 EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
 _NEWEST_CYCLES = 32  # whose calls tell whether a cycle is plausible
@@ -84,7 +89,7 @@ def _exact(calls: Calls) -> Period | None:
             found = _one_token(calls, first)
             if found is not None:
                 return found
-        elif _is_evident(calls.cut(first, count), lag) and not _is_fragment(calls, lag, run):
+        elif _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) and not _is_fragment(calls, lag, run):
             iterations_and_extras = any(_are_iterations(calls.cut(first, count), lag, one) for one, _ in primitive)
             return None if iterations_and_extras else Period(lag, first)
         primitive.append((lag, run))
@@ -100,7 +105,10 @@ def _noisy(calls: Calls) -> Period | None:
     run = calls.cut(first, len(calls))
     if len(run) < REPETITIONS * lag or not _is_evident(run, lag):
         return None
-    return Period(lag, first, cycle=usual_cycle(run.tokens, lag))
+    cycle = usual_cycle(run.tokens, lag)
+    if any(lag % part == 0 and np.array_equal(cycle, np.resize(cycle[:part], lag)) for part in range(1, lag)):
+        return None  # several of the true cycle
+    return Period(lag, first, cycle=cycle)
 
 
 def _candidates(tokens: Ints) -> list[int]:
@@ -128,18 +136,25 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 
 def _plausible(run: Calls, lag: int) -> bool:
     """Whether the cycle that this run repeats could be a training iteration."""
-    synchronises = bool(run.synchronising[-lag:].any())
+    reduces = bool(run.reducing[-lag:].any())
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
-    return synchronises and float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
+    return reduces and float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
 
 
-def _is_evident(run: Calls, lag: int, *, least_calls: int = EVIDENCE_CALLS) -> bool:
-    """Whether this run is long enough, in calls and in time."""
-    plausible = _plausible(run, lag)
+def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
+    """Whether this run is long enough, in calls and in time; ``before``: the calls that led up to it."""
+    plausible = _plausible(run, lag) and not (before is not None and _may_be_a_pass(run.tokens, lag, before))
     span_ns = int(run.starts_ns[-1] - run.starts_ns[0])
     if not plausible:
         return len(run) >= EVIDENCE_CALLS_IMPLAUSIBLE and span_ns >= EVIDENCE_NS_IMPLAUSIBLE
     return len(run) >= least_calls and span_ns >= EVIDENCE_NS
+
+
+def _may_be_a_pass(run: Ints, lag: int, before: Calls) -> bool:
+    """Whether a run is short against calls of its kinds that led up to it without a sum among them."""
+    lead = before.cut(max(0, len(before) - run.shape[0] // PASSES_FACTOR - 1), len(before))
+    enough = len(lead) * PASSES_FACTOR > run.shape[0]
+    return enough and not lead.reducing.any() and bool(np.isin(lead.tokens, run[-lag:]).all())
 
 
 def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
@@ -156,6 +171,9 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     ]
     if not earlier:
         return False
+    most = max(end - begin + lag for begin, end in earlier)
+    if most <= MOST_MICRO_BATCHES * lag and _sums_gradients(calls.cut(earlier[0][1], first), tokens[-lag:]):
+        return True
     within = sum(end - begin + lag for begin, end in earlier) + run + lag
     extra = tokens.shape[0] - (earlier[0][0] - lag) - within
     return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
@@ -174,7 +192,15 @@ def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
     ]
     if sum(end - begin + shorter for begin, end in alike) < (1 - _EXTRA_SHARE) * len(calls):
         return False
+    most = int((ends - begins).max()) + shorter
+    if most <= MOST_MICRO_BATCHES * shorter and _sums_gradients(calls, cycle):
+        return False
     return _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter)
+
+
+def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
+    """Whether a call that is not in the cycle sums gradients up: then the cycle is a part of an iteration."""
+    return bool((calls.gradients & ~np.isin(calls.tokens, cycle)).any())
 
 
 def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:

@@ -22,7 +22,7 @@ from falcon_core.signals.completions import Completions
 from falcon_core.signals.hang import HangDeadline, Pause
 from falcon_core.signals.iteration import Anchor, CycleFollower, Iteration
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
-from falcon_core.wire.ring import RecordArray
+from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
 _FIRST_HEALTHY = 8  # compute times whose median is the first healthy one
@@ -84,13 +84,24 @@ class RankChain:
         self._memory = memory
         self._follower = CycleFollower(memory.anchor if memory else None)
         self._completions = Completions()
+        self._completed = False  # completions came, and no call since
         self._hang = HangDeadline(memory.pauses if memory else ())
         self._locks = 0
-        self._reset()
+        self._reset(memory)
 
-    def _reset(self) -> None:
-        """What was learned of another period means nothing now; what an earlier agent learned is used once."""
-        memory, self._memory = self._memory, None
+    def _locked(self) -> None:
+        """Another period was found: what was learned of the one before, or by an earlier agent, means nothing now,
+        except where the earlier agent followed the present one."""
+        memory = self._memory
+        same = memory is not None and (memory.anchor is None or memory.anchor.period_calls == self.period_calls)
+        if self._locks or (memory is not None and not same):
+            self._reset(memory if same else None)
+        if same:
+            self._memory = None
+        self._locks = self._follower.locks
+
+    def _reset(self, memory: RankMemory | None) -> None:
+        """Begin to learn, from what an earlier agent knew."""
         known = None
         if memory is not None and memory.healthy_ns is not None:
             known = Reference(math.log(memory.healthy_ns), memory.noise, samples=_REMEMBERED_SAMPLES)
@@ -122,23 +133,33 @@ class RankChain:
         """
         changed = lost and self._take(self._tokenizer.calls(self._order.release()))
         for piece in self._completions.cut(records):
-            changed = self._take(self._tokenizer.calls(self._order.arrange(piece))) or changed
-            if self._completions.feed(piece):
+            if self._completed and len(piece) and piece["kind"][0] != Kind.COMPLETED:
+                self._completed = False  # all that were written in one go have come, in however many reads
                 self._take_samples()
+            changed = self._take(self._tokenizer.calls(self._order.arrange(piece))) or changed
+            self._completed = self._completions.feed(piece) or self._completed
         return changed
 
     def _take(self, calls: Calls) -> bool:
         if not len(calls):
             return False
         self.last_end_ns = max(self.last_end_ns or 0, int(calls.ends_ns.max()))
-        iterations = self._follower.feed(calls)
+        changed = False
+        at = 0
+        while at < len(calls):
+            part = calls.cut(at, at + self._follower.ahead)
+            at += len(part)
+            changed = self._take_part(part) or changed
+        return changed
+
+    def _take_part(self, calls: Calls) -> bool:
+        """Calls of which at most the last one decides anything."""
         if self._follower.cycle_calls is not None:
             self._hang.feed(calls)
+        iterations = self._follower.feed(calls)
         had = self._detector.slowdown
         if self._follower.locks != self._locks:
-            if self._locks:
-                self._reset()
-            self._locks = self._follower.locks
+            self._locked()
         for iteration in iterations:
             measured = self._measure(iteration)
             if self._observe is not None:

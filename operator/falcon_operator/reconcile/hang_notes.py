@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery.hanging import AT_WORK
+from falcon_core.recovery.hanging import doing
 from falcon_core.recovery.observation import HangClosed
 from falcon_core.recovery.state import Awaited, HangFinding, HangIncident
 from falcon_core.wire.ring import Op
@@ -25,6 +25,7 @@ _OPS = {
     Op.SEND: "send",
     Op.RECV: "receive",
 }
+NOBODY_WAITS = "no rank is inside a call: a long checkpoint or evaluation, or late data"
 _UNKNOWN = "the ranks' counts of calls do not tell whom they wait for"
 
 
@@ -124,16 +125,34 @@ def _state_of(finding: HangFinding | None) -> str:
 
 def _doing(rank: Awaited) -> str:
     number = rank.place.rank
-    if rank.blocked_seconds is not None:
-        return (
-            f"rank {number} has been in uninterruptible sleep for {rank.blocked_seconds:.0f} s: a device or a file"
-            " system does not answer"
-        )
-    if rank.cpu is None:
+    match doing(rank):
+        case "Unknown":
+            return ""
+        case "Blocked":
+            return (
+                f"rank {number} has been in uninterruptible sleep for {rank.blocked_seconds:.0f} s: a device or a file"
+                " system does not answer, or a long checkpoint is written"
+            )
+        case "Idle":
+            return f"rank {number}'s process uses no CPU: it is stopped, or blocked outside any collective"
+        case "Lull":
+            return f"rank {number}'s process hardly uses its CPU: a long checkpoint, or blocked outside any collective"
+        case "Working":
+            return f"rank {number}'s process uses {rank.cpu:.1f} CPUs: it works, or spins, outside any collective"
+
+
+def meanwhile(finding: HangFinding) -> str:
+    """The same of a stall that may be none of a hang, as stable words: "" where nothing is known."""
+    if finding.kind != "NeverArrived" or finding.total == finding.members:
         return ""
-    if rank.cpu < AT_WORK:
-        return f"rank {number}'s process uses no CPU: it is stopped, or blocked outside any collective"
-    return f"rank {number}'s process uses {rank.cpu:.1f} CPUs: it works, or spins, outside any collective"
+    words = {
+        "Idle": "uses no CPU: it is stopped, or a long checkpoint",
+        "Lull": "hardly uses its CPU: a long checkpoint, or a hang",
+        "Blocked": "waits for a device or a file system: a long checkpoint, or a hang",
+        "Working": "is at work: a long checkpoint or evaluation, or a hang",
+    }
+    told = words.get(doing(finding.ranks[0]), "")
+    return f"; rank {finding.ranks[0].place.rank}'s process {told}" if told else ""
 
 
 def _evidence(finding: HangFinding) -> str:

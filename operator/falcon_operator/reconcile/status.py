@@ -100,7 +100,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """Whom a job that does not move waits for, as far as the counts of calls tell; "" if they do not."""
         hang = self.intent.state.hang
         findings = hang.findings if hang else hanging.explain(self.obs, observe.policy(self.snap.job))
-        return "; ".join(hang_notes.told(one) for one in findings[:1])
+        if not findings and hanging.nobody_waits(self.obs):
+            return hang_notes.NOBODY_WAITS
+        return "; ".join(hang_notes.told(one) + ("" if hang else hang_notes.meanwhile(one)) for one in findings[:1])
 
     @property
     def blind_since(self) -> float | None:
@@ -254,7 +256,8 @@ def _conditions(view: View, before: TrainingJobStatus, state: State, summary: st
         )
     elif view.stalled_since is not None:
         since, awaited = clock_time(view.stalled_since), f"; {view.awaited}" if view.awaited else ""
-        put("Ready", False, "Stalled", f"every process lives, but no rank has moved since {since}: a hang{awaited}")
+        hang = ": a hang" if view.intent.state.hang else ""
+        put("Ready", False, "Stalled", f"every process lives, but no rank has moved since {since}{hang}{awaited}")
     elif state in ("Running", "Degraded"):
         watched = f"; they are not watched: {view.untracked}" if view.untracked else ""
         number = view.intent.generation.number

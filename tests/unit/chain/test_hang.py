@@ -16,7 +16,7 @@ from tests.unit.signals.streams import MS
 
 COMM = 7
 CYCLES, CALLS = 60, 4 * 60
-SILENT = 30.0
+SILENT = 50.0
 LATER_FIELDS = ("comms", "pairs", "comms_left_out")
 replace = msgspec.structs.replace
 
@@ -59,9 +59,22 @@ def test_training_that_moves_again_closes_it(stuck: list[Tracked]) -> None:
 
 def test_a_short_stall_is_told_by_the_condition_alone(stuck: list[Tracked]) -> None:
     operator = Operator(3)
-    operator.look([one.signals(IDLE_SECONDS - 5) for one in stuck])
+    operator.look([replace(one.signals(IDLE_SECONDS - 5), cpu_fraction=0.004) for one in stuck])
     assert (operator.status.diagnoses, operator.events) == ([], [])
-    assert "rank 1 never arrived" in operator.message("Ready")
+    message = operator.message("Ready")
+    assert "rank 1 never arrived" in message
+    assert message.endswith("; rank 1's process hardly uses its CPU: a long checkpoint, or a hang")
+
+
+def test_a_stall_outside_any_call_is_told_as_such(tmp_path: Path) -> None:
+    job = Job(3)
+    data_parallel(job, CYCLES)
+    operator = Operator(3)
+    operator.look([one.signals(SILENT) for one in agents(tmp_path, job, {COMM: [range(3)]})])
+    assert operator.status.diagnoses == []
+    assert operator.message("Ready").endswith(
+        "; no rank is inside a call: a long checkpoint or evaluation, or late data"
+    )
 
 
 def test_a_rank_at_work_is_given_time_before_it_is_called_a_hang(stuck: list[Tracked]) -> None:

@@ -51,7 +51,8 @@ def test_the_call_and_its_communicator() -> None:
     ("fields", "words"),
     [
         ({"blocked_seconds": 45.2, "cpu": 0.0}, "uninterruptible sleep for 45 s: a device or a file system"),
-        ({"cpu": 0.01}, "uses no CPU: it is stopped, or blocked"),
+        ({"cpu": 0.0}, "uses no CPU: it is stopped, or blocked"),
+        ({"cpu": 0.01}, "hardly uses its CPU: a long checkpoint, or blocked"),
         ({"cpu": 1.04}, "uses 1.0 CPUs: it works, or spins"),
     ],
 )

@@ -152,4 +152,4 @@ def test_any_stream_is_cut_into_iterations_in_order(
     assert [one.number for one in done] == list(range(done[0].number, done[0].number + len(done))) if done else True
     assert all(one.start_ns < one.end_ns for one in done)
     assert all(one.end_ns <= other.start_ns for one, other in itertools.pairwise(done))
-    assert all(len(one.calls) == len(done[0].calls) for one in done if not one.interrupted)
+    assert len({len(one.calls) for one in done if not one.interrupted}) <= 1

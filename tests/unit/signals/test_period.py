@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,6 +36,7 @@ CYCLES = {
     "all-reduces 98": _mostly(96),
     "fsdp 120": fsdp(40),
     "fsdp 36": fsdp(12),
+    "fsdp 72, slow layers": [call._replace(before_ns=80 * MS) for call in fsdp(24)],
     "ddp 6": ddp(6),
     "equal buckets 5": ddp(5, equal=True),
     "one": ddp(1),
@@ -65,7 +67,7 @@ def _flipped(calls: Calls, share: float, seed: int) -> Calls:
     tokens = calls.tokens.copy()
     flips = rng.random(len(calls)) < share
     tokens[flips] = rng.integers(0, tokens.max() + 2, int(flips.sum()))
-    return Calls(tokens, calls.numbers, calls.starts_ns, calls.ends_ns, calls.synchronising, calls.measured)
+    return msgspec.structs.replace(calls, tokens=tokens)
 
 
 @pytest.mark.parametrize("name", CYCLES)
@@ -120,12 +122,15 @@ def test_a_stall_that_comes_back_makes_its_cycles_no_iteration(every: int) -> No
     assert found.calls == 2
 
 
-def _with_extra_calls(cycle: list[Call], every: list[int]) -> Calls:
+_LOSS = Call(Op.ALL_REDUCE, 4, 5 * MS)
+
+
+def _with_extra_calls(cycle: list[Call], every: list[int], extra: Call = _LOSS) -> Calls:
     """One more call after as many cycles as ``every`` says, in turn."""
     script = Script(seed=5, jitter=0.05)
     for times in every:
         script.cycle(cycle, times=times)
-        script.cycle([Call(Op.ALL_REDUCE, 4, 5 * MS)])
+        script.cycle([extra])
     return script.calls
 
 
@@ -151,6 +156,29 @@ def test_micro_batches_and_a_logged_loss_look_alike_so_the_shorter_cycle_is_foll
     assert 12 * times - 2 <= follower.iterations <= 12 * times
 
 
+@pytest.mark.parametrize("batch", [1, 23, 5000])
+def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(batch: int) -> None:
+    """Tensor-parallel layers sum activations up in their own communicator, in each micro-batch."""
+    layers = [Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)] * 8
+    micro_batch = [Call(Op.RECV, 1 << 16, 2 * MS), *layers, Call(Op.SEND, 1 << 16, 2 * MS)]
+    gradients = Call(Op.ALL_REDUCE, 1 << 20, 5 * MS, comm=8)
+    said = _shown(_with_extra_calls(micro_batch, [6] * 12, gradients), batch)
+    assert said[-1] == 6 * len(micro_batch) + 1
+
+
+def test_an_evaluation_that_sums_much_up_makes_no_iteration_of_those_between_two() -> None:
+    much = Call(Op.ALL_REDUCE, 1 << 20, 5 * MS, comm=8)
+    assert _shown(_with_extra_calls(CYCLES["ddp 6"], [50] * 8, much))[-1] == 6
+
+
+def test_gathering_alone_is_no_iteration() -> None:
+    """The forward passes of sharded layers, however slow each; a loop that sums nothing up is told in time."""
+    gather = Call(Op.ALL_GATHER, 1 << 20, 80 * MS)
+    said = _shown(_stream([gather], 400))
+    assert set(said[:10]) == {None}
+    assert said[-1] == 1
+
+
 @pytest.mark.parametrize("every", [[10, 10, 10, 7, 10, 10], [50, 50, 50, 50]], ids=["irregular", "rare"])
 def test_extra_calls_that_no_optimizer_makes_leave_the_period_determined(every: list[int]) -> None:
     calls = _with_extra_calls(CYCLES["ddp 6"], every)
@@ -163,6 +191,17 @@ def test_single_calls_that_differ_do_not_hide_the_period(name: str, share: float
         said = _shown(_flipped(_stream(CYCLES[name], 1800, seed=seed), share, seed), batch=101)
         assert set(said) <= {None, len(CYCLES[name])}
         assert len(CYCLES[name]) in said
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_single_call_that_recurs_is_no_longer_cycle_for_what_comes_in_between(seed: int) -> None:
+    script = Script(seed=seed, jitter=0.05)
+    for _ in range(600):
+        odd = script.rng.random() < 0.03
+        script.call(Call(Op.ALL_REDUCE, int(script.rng.integers(1, 6)) if odd else 0, 40 * MS))
+        if script.rng.random() < 0.03:
+            script.cycle([Call(Op.ALL_GATHER, 8, 30 * MS)], times=int(script.rng.integers(1, 30)))
+    assert set(_shown(script.calls)) <= {None, 1}
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

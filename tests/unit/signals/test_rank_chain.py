@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.signals.rank import RankChain
+from falcon_core.signals.iteration import Anchor
+from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Op, RecordArray
 from tests.unit.signals.streams import MS, Call, Script, ddp
@@ -96,3 +97,43 @@ def test_a_rank_whose_cycles_may_be_micro_batches_is_tracked_and_its_period_unde
     assert chain.period_calls == 3
     assert signals.iterations >= 46
     assert signals.healthy_iteration_ns is not None
+
+
+@pytest.mark.parametrize("period_calls", [4, 17])
+def test_an_earlier_agents_level_is_used_for_the_period_it_was_learned_of(period_calls: int) -> None:
+    """This agent may at first find another one, of which that level says nothing."""
+    known = RankMemory(anchor=Anchor(record=2, iteration=1, period_calls=period_calls), healthy_ns=70 * MS)
+    script = _started()
+    script.cycle([*ddp(3), MEAN_LOSS], times=12)
+    chain = RankChain(Detection(), known)
+    chain.feed(script.records[:10])
+    assert chain.healthy_ns == 70 * MS, "until a period is found"
+    chain.feed(script.records[10:])
+    assert chain.period_calls == 4
+    healthy = chain.signals(0, 0).healthy_iteration_ns
+    if period_calls == 4:
+        assert healthy is not None
+        assert healthy < 80 * MS
+    else:
+        assert healthy is None or healthy > 200 * MS
+
+
+def test_another_period_begins_with_nothing_that_was_learned_of_the_one_before() -> None:
+    """The job goes on with other work, in cycles of other calls."""
+    script = _started()
+    script.cycle([*ddp(3), MEAN_LOSS], times=40)
+    chain = _fed(script.records)
+    before = chain.signals(0, 0)
+    assert before.healthy_iteration_ns is not None
+    fed = len(script.records)
+    script.cycle([*ddp(9, 900 * MS), MEAN_LOSS], times=20)
+    records = script.records
+    seen = set()
+    for at in range(fed, len(records)):
+        chain.feed(records[at : at + 1])
+        told = chain.signals(0, 0)
+        seen.add(told.period_calls)
+        assert told.onset is None, "longer cycles of other calls are no slowdown"
+        if told.period_calls == 10 and told.healthy_iteration_ns is not None:
+            assert told.healthy_iteration_ns > 900 * MS
+    assert seen >= {4, 10}

@@ -1,0 +1,59 @@
+"""Ranks are compared where they count the same iterations, and not otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.locate import comparable, locate
+from falcon_core.recovery.state import SlowIncident
+from tests.unit.recovery.seen import MS, POLICY, rank, seen
+
+LAYERS = {"iteration_ns": [25 * MS] * 16, "compute_ns": [20 * MS] * 16, "healthy_compute_ns": 20 * MS}
+SLOW = {"compute_ns": [240 * MS] * 16}
+
+
+def test_a_rank_that_counts_layers_makes_no_straggler_of_the_others() -> None:
+    """By the ratio of their computations both others would be ten times slower."""
+    assert locate(seen(ranks={0: LAYERS}), POLICY) is None
+    assert [one.rank for one in comparable(seen(ranks={0: LAYERS}).ranks)] == [1, 2]
+
+
+def test_the_straggler_among_those_that_count_alike_is_named_all_the_same() -> None:
+    slow = {"compute_ns": [400 * MS] * 16, "iteration_ns": [450 * MS] * 16}
+    peers = {"iteration_ns": [450 * MS] * 16, "wait_ns": [200 * MS] * 16}
+    found = locate(seen(ranks={0: LAYERS, 1: slow, 2: peers}), POLICY)
+    assert found is not None
+    assert found.rank == 1
+    assert found.peers_compute_ns == 200 * MS
+
+
+def test_without_a_majority_nobody_is_compared() -> None:
+    ranks = [rank(0), rank(1, **LAYERS), rank(2, iteration_ns=[500 * MS] * 16)]
+    assert comparable(ranks) == []
+    assert comparable(ranks[:2]) == []
+
+
+@pytest.mark.parametrize("share", [0.8, 1.0, 1.3])
+def test_noise_and_reports_of_different_moments_exclude_nobody(share: float) -> None:
+    ranks = [rank(0), rank(1, iteration_ns=[int(share * 250 * MS)] * 16), rank(2, iteration_ns=[])]
+    assert comparable(ranks) == ranks
+
+
+def test_no_rank_is_named_by_its_own_excess_while_another_counts_layers() -> None:
+    """The median rule is silent about 1.2 × ; who explains the loss is named from ranks that count alike alone."""
+    slow = SlowIncident(
+        id="gpt2-1",
+        phase="Detected",
+        onset_at=0.0,
+        onset_generation=1,
+        onset_iteration=50,
+        reported_iteration=60,
+        healthy_ns=250 * MS,
+        slow_ns=290 * MS,
+        loss=Loss(),
+    )
+    told = locate(seen(ranks={1: SLOW}), POLICY, slow)
+    assert told is not None
+    assert told.rank == 1
+    assert locate(seen(ranks={1: SLOW, 0: LAYERS, 2: LAYERS}), POLICY, slow) is None

@@ -1,0 +1,177 @@
+"""What is known after a call depends on the calls up to it alone, not on the reads in which they came.
+
+Each stream is fed record by record; then in reads of random lengths, and after each of these everything that the chain
+knows has to be what it was after the same record before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from falcon_core.signals.calls import LOG_CALLS, CallLog
+from falcon_core.signals.rank import RankChain
+from falcon_core.wire.messages import Detection
+from falcon_core.wire.ring import Kind, Op, RecordArray
+from tests.unit.signals.members import Job
+from tests.unit.signals.streams import MS, Call, Script, ddp, ddp_start, fsdp, pipeline
+
+MEAN_LOSS = Call(Op.ALL_REDUCE, 4, 5 * MS)
+EVALUATION = Call(Op.ALL_GATHER, 8, 30 * MS)
+
+
+def _interrupted() -> RecordArray:
+    """A checkpoint's barrier, evaluations, a slowdown, and calls of other sizes."""
+    script = Script(seed=1, jitter=0.05)
+    script.cycle(ddp_start())
+    for episode in range(6):
+        script.cycle([*ddp(4), MEAN_LOSS], times=13 + episode, slowdown=2.0 if episode == 3 else 1.0)
+        script.cycle([EVALUATION], times=3 + 11 * episode)
+        script.now_ns += 700 * MS
+    return script.records
+
+
+def _other_phase() -> RecordArray:
+    script = Script(seed=2, jitter=0.05)
+    script.cycle([*ddp(4), MEAN_LOSS], times=30)
+    script.cycle(pipeline(8), times=20)
+    script.cycle(ddp(3), times=20)
+    return script.records
+
+
+def _micro_batches() -> RecordArray:
+    """Each long enough to be taken for an iteration until the optimizer's call, which comes now and then later."""
+    script = Script(seed=3, jitter=0.05)
+    for number in (40, 6, 6, 6, 7, 6, 6, 6):
+        script.cycle([Call(Op.ALL_GATHER, 64, 40 * MS), Call(Op.REDUCE_SCATTER, 64, 40 * MS)], times=number)
+        script.call(MEAN_LOSS)
+    return script.records
+
+
+def _slow_layers() -> RecordArray:
+    script = Script(seed=4, jitter=0.05)
+    layers = [call._replace(before_ns=80 * MS) for call in fsdp(24)]
+    script.cycle(layers, times=6)
+    return script.records
+
+
+def _buckets_alike() -> RecordArray:
+    """The phase is in the gaps, and extra calls shift it."""
+    script = Script(seed=5, jitter=0.05)
+    script.cycle(ddp(5, equal=True), times=25)
+    script.call(ddp(5, equal=True)[1])
+    script.cycle(ddp(5, equal=True), times=25)
+    return script.records
+
+
+def _flipped() -> RecordArray:
+    script = Script(seed=6, jitter=0.05)
+    cycle = [*ddp(6), MEAN_LOSS]
+    for at in range(600):
+        size = int(script.rng.integers(90, 95)) if script.rng.random() < 0.05 else cycle[at % len(cycle)].size
+        script.call(cycle[at % len(cycle)]._replace(size=size))
+    return script.records
+
+
+def _out_of_order() -> RecordArray:
+    """Long calls are published after short ones that began later."""
+    records = _interrupted()
+    rng = np.random.default_rng(7)
+    published = np.argsort(np.arange(len(records)) + 2.5 * (rng.random(len(records)) < 0.2), kind="stable")
+    records = records[published]
+    records["seq"] = np.arange(1, len(records) + 1)
+    return records
+
+
+def _sampled() -> RecordArray:
+    """Calls as NCCL's, one window in four timed by the device, whose completions are noticed in any order."""
+    job = Job(4, sampled=4)
+    job.meet(Op.BARRIER, 0, [range(4)], comm=7)
+    for cycle in range(80):
+        job.compute(60 * MS, {2: 1.6} if cycle > 60 else None)
+        job.meet(Op.ALL_REDUCE, 1 << 20, [range(4)], comm=7)
+        for op in (Op.SEND, Op.RECV):  # whose times are told where they are known, and not waited for
+            job.meet(op, 1 << 10, [[rank] for rank in range(4)], comm=8 + op)
+        job.meet(Op.ALL_REDUCE, 4, [range(4)], comm=7)
+        job.end_cycle()
+    records = job.records(0)
+    completed = records["kind"] == Kind.COMPLETED
+    rng = np.random.default_rng(8)
+    run = np.cumsum(~completed)
+    records = records[np.lexsort((rng.random(len(records)), completed, run))]
+    records["seq"] = np.arange(1, len(records) + 1)
+    return records
+
+
+STREAMS: dict[str, Callable[[], RecordArray]] = {
+    make.__name__.strip("_"): make
+    for make in (
+        _interrupted,
+        _other_phase,
+        _micro_batches,
+        _slow_layers,
+        _buckets_alike,
+        _flipped,
+        _out_of_order,
+        _sampled,
+    )
+}
+
+
+def _known(chain: RankChain) -> tuple[object, ...]:
+    return chain.signals(0, 0), chain.memory(), chain.period_calls, chain.track()
+
+
+@functools.cache
+def _one_by_one(name: str) -> tuple[RecordArray, list[tuple[object, ...]]]:
+    """The stream, and what is known after each record."""
+    records = STREAMS[name]()
+    chain = RankChain(Detection())
+    known = []
+    for at in range(len(records)):
+        chain.feed(records[at : at + 1])
+        known.append(_known(chain))
+    return records, known
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1 << 20), longest=st.sampled_from((3, 12, 50, 300, 2000)))
+def test_what_is_known_does_not_depend_on_the_reads(name: str, seed: int, longest: int) -> None:
+    records, known = _one_by_one(name)
+    rng = np.random.default_rng(seed)
+    chain = RankChain(Detection())
+    at = 0
+    while at < len(records):
+        end = min(len(records), at + int(rng.integers(1, longest + 1)))
+        chain.feed(records[at:end])
+        assert _known(chain) == known[end - 1], f"{end} records, in reads of up to {longest}"
+        at = end
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_streams_show_what_they_are_for(name: str) -> None:
+    """Each gets as far as counting iterations; otherwise nothing would have been compared."""
+    records, known = _one_by_one(name)
+    assert len({str(one[0]) for one in known}) > len(records) // 20
+    assert known[-1][2] is not None
+
+
+def test_what_the_log_remembers_does_not_depend_on_the_reads() -> None:
+    script = Script()
+    script.cycle(ddp(100), times=10)
+    calls = script.calls
+    one, other = CallLog(), CallLog()
+    total = 0
+    while total < LOG_CALLS + 40_000:
+        one.append(calls)
+        for at in range(0, len(calls), 130):
+            other.append(calls.cut(at, at + 130))
+        total += len(calls)
+        assert (one.base, one.end) == (other.base, other.end)
+    assert one.base > 0
