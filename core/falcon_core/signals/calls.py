@@ -19,6 +19,7 @@ REORDER_CALLS = 64  # held back at most, per communicator
 LOG_CALLS = 65_536  # calls remembered: the longest period that can be seen is a third of it
 _LOG_SLACK = 16_384  # appended before the log is moved back to LOG_CALLS
 _COMM_SEQ_MODULO = 1 << 32
+_AT_ONCE = 80  # calls from which looking them up at once is faster
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NO_KEYS = np.empty(0, dtype=np.uint64)
 _Key = tuple[int, int, int, int]
@@ -160,12 +161,16 @@ class Tokenizer:
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
-        """[n]: those that are known all at once, the others one by one."""
-        columns = [np.ascontiguousarray(records[name]) for name in ("op", "comm", "dtype", "bytes")]
+        """[n]: those that are known all at once, the others, and few, one by one."""
+        columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
+        names = self._names
+        if records.shape[0] < _AT_ONCE:
+            keys = zip(*(one.tolist() for one in columns), strict=True)
+            return np.fromiter((names.setdefault(key, len(names)) for key in keys), np.int64, records.shape[0])
+        columns = [column.copy() for column in columns]
         tokens = self._known.tokens(columns)
         missing = np.flatnonzero(tokens < 0)
         if missing.shape[0]:
-            names = self._names
             keys = zip(*(one[missing].tolist() for one in columns), strict=True)
             tokens[missing] = [names.setdefault(key, len(names)) for key in keys]
             self._one_by_one += missing.shape[0]
