@@ -106,10 +106,12 @@ class Agents:
         """Read every ring, from the oldest iteration that it holds."""
         self._read_those(range(self._model.job.parallelism.world))
 
-    def read_suspects(self) -> None:
+    def read_suspects(self, named: int | None = None) -> None:
         """One ring of each tensor-parallel group, and all of the two groups that wait longest for one of their own.
 
-        In a tensor-parallel group the slow rank makes the others wait in every pass; its excess tells which group.
+        In a tensor-parallel group the slow rank makes the others wait in every pass; its excess tells which group. One
+        that is suspected no longer is let go, unless a rank of it computes slowly or is ``named`` as the culprit, whose
+        relief has to be seen.
         """
         tensor = self._model.shape[2]
         self._read_those(range(0, self._model.job.parallelism.world, tensor))
@@ -120,8 +122,24 @@ class Agents:
             track = reader.chain.track() if rank % tensor == 0 else None
             if track is not None:
                 waits.append((sum(track.excess_ns.get(TENSOR, ())), rank))
-        for _, first in sorted(waits, reverse=True)[:2]:
+        suspected = {first for _, first in sorted(waits, reverse=True)[:2]}
+        if named is not None:
+            suspected.add(named - named % tensor)
+        for first in sorted(suspected):
             self._read_those(range(first, first + tensor))
+        read = {rank - rank % tensor for rank in self._readers if rank % tensor and rank not in self.sentinels}
+        for first in read - suspected:
+            if self._alike(range(first, first + tensor)):
+                for rank in range(first + 1, first + tensor):
+                    if rank not in self.sentinels:
+                        self._readers.pop(rank, None)
+
+    def _alike(self, group: range) -> bool:
+        """Whether all that were read of a tensor-parallel group, who do the same work, are known to compute alike."""
+        tracks = [reader.chain.track() for rank in group if (reader := self._readers.get(rank)) is not None]
+        times = [track.compute_ns for track in tracks if track is not None and track.compute_ns is not None]
+        least = 1 + self._detection.verify_percent / 200  # half of what counts as slow
+        return len(times) == len(tracks) and max(times) <= least * min(times)
 
     def _read_those(self, ranks: range) -> None:
         for rank in ranks:

@@ -306,7 +306,7 @@ class Engine:
                 if self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
                     self.agents.read_all()
             elif slow is not None:
-                self.agents.read_suspects()
+                self.agents.read_suspects(slow.culprit.rank if slow.culprit is not None else None)
         started = self._generation == cluster.generation
         obs = cluster.observe(
             self.now, self.agents if started else None, self.counts, self._made if started or not cluster.running else 0

@@ -79,7 +79,7 @@ class Ladder:
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
         """S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
-        self._agents.read_suspects()
+        self._agents.read_suspects(slow.culprit.rank if slow is not None and slow.culprit is not None else None)
         width = self._scenario.detection.consecutive_iterations
         # reading all rings for it is dear where only the sentinels' are open
         unread = slow is None and self._scenario.detection.sentinels > 0

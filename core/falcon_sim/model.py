@@ -10,6 +10,8 @@ pair of nodes; a collective is as fast as the slowest link of its ring, and a li
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 
@@ -32,7 +34,7 @@ class Group(msgspec.Struct, frozen=True):
 
     schedule: Schedule
     replicas: list[int]
-    played: Played  # arrays [iterations, replicas of the group]
+    played: Played  # arrays [steps, iterations, replicas of the group]
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class JobModel:
         self.node = (np.arange(degrees.world) // job.procs_per_node).reshape(self.shape)
         self._rng = rng
         self._schedules: dict[int, Schedule] = {}
+        self.layouts: dict[tuple[int, int], Any] = {}  # of the records, by micro-batches and stage
 
     @property
     def even(self) -> tuple[int, ...]:

@@ -138,11 +138,11 @@ def _linked(stages: int, chunks: int, microbatches: int, orders: list[list[Pass]
 
 
 class Played(msgspec.Struct, frozen=True):
-    """A schedule with times, seconds since the iteration began; arrays of one shape, by step."""
+    """A schedule with times, seconds since the iteration began: [steps, ..., replicas]."""
 
-    ready: list[Floats]  # the stage was free
-    starts: list[Floats]  # and the input had come
-    ends: list[Floats]
+    ready: Floats  # the stage was free
+    starts: Floats  # and the input had come
+    ends: Floats
 
 
 def play(
@@ -156,13 +156,12 @@ def play(
 
     ``lockstep``: so many neighbouring replicas meet in every pass (experts spread over them) and end it together.
     """
-    ready: list[Floats] = []
-    starts: list[Floats] = []
-    ends: list[Floats] = []
-    for step in schedule.steps:
+    ready, starts, ends = np.zeros((3, len(schedule.steps), *duration(schedule.steps[0].work).shape))
+    for place, step in enumerate(schedule.steps):
         spent = duration(step.work)
-        free = ends[step.before] if step.before >= 0 else np.zeros_like(spent)
-        start = free
+        if step.before >= 0:
+            ready[place] = ends[step.before]
+        start = free = ready[place]
         if step.source >= 0:
             arrival = ends[step.source]
             if step.received:
@@ -172,7 +171,6 @@ def play(
         if lockstep > 1:
             grouped = end.reshape(*end.shape[:-1], -1, lockstep)
             end = np.broadcast_to(grouped.max(axis=-1, keepdims=True), grouped.shape).reshape(end.shape)
-        ready.append(free)
-        starts.append(start)
-        ends.append(end)
+        starts[place] = start
+        ends[place] = end
     return Played(ready, starts, ends)

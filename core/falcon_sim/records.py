@@ -12,6 +12,7 @@ Each node's clock has an offset of its own: nothing may compare two of them.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ import numpy.typing as npt
 
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 from falcon_sim.model import NORM_SECONDS, Block, Group, JobModel
-from falcon_sim.pipeline import Floats
+from falcon_sim.pipeline import Floats, Schedule
+
+Ints = npt.NDArray[np.int64]
 
 TENSOR, EXPERT, PIPELINE, DATA, WORLD = 1, 2, 3, 4, 5  # communicator ids, as each process numbers them
 _LAUNCH_SECONDS = 5e-6  # between two calls that the host enqueues
@@ -29,13 +32,22 @@ _CLOCK_SKEW_NS = 3_600_000_000_000
 _BYTES = {Op.ALL_REDUCE: 1 << 24, Op.ALL_TO_ALL: 1 << 22, Op.SEND: 1 << 21, Op.RECV: 1 << 21}
 
 
-class _Call(NamedTuple):
-    op: Op
-    comm: int
-    size: int
-    peer: int
-    starts: Floats  # [iterations], seconds since the iteration's begin
-    ends: Floats
+_Bounds = IntEnum("_Bounds", ["READY", "START", "COMPUTED", "REDUCED", "END", "SENT"], start=0)
+"""Where a call of a pass may begin or end: its row in the array of the passes' times."""
+
+
+class Layout(NamedTuple):
+    """The calls that a stage's ranks make in an iteration, in order: arrays by call; those outside passes come last."""
+
+    op: Ints
+    comm: Ints
+    size: Ints
+    peer: Ints
+    steps: Ints  # [passes]: the stage's, as indices into the schedule's steps
+    seconds: Floats  # [passes]: their computation by a healthy rank
+    place: Ints  # [calls in passes]: the pass, as an index into ``steps``
+    begins: Ints  # [calls in passes]: _Bounds
+    ends: Ints
 
 
 class RingWriter:
@@ -84,17 +96,15 @@ class RingWriter:
         for comm, number in self._calls_in_comm.items():
             self._numbers[comm] = self._numbers.get(comm, 0) + done * number
         self._block, self._first = block, first
-        calls = self._calls(block, slice(first, len(block)))
-        count, width = len(block) - first, len(calls)
+        group = next(one for one in block.groups if self._replica in one.replicas)
+        layout = self._layout(group.schedule)
+        starts, ends = self._times(block, group, layout, slice(first, len(block)))
+        count, width = starts.shape
         out = np.zeros((count, width), dtype=RECORD_DTYPE)
         begins = begins_ns[first:].astype(np.float64)[:, None] + self.offset_ns
-        starts = np.stack([call.starts for call in calls], axis=1)
-        ends = np.stack([call.ends for call in calls], axis=1)
-        out["op"] = [call.op for call in calls]
-        out["bytes"] = [call.size for call in calls]
-        out["peer_or_root"] = [call.peer for call in calls]
+        out["op"], out["bytes"], out["peer_or_root"] = layout.op, layout.size, layout.peer
         out["dtype"] = DType.BFLOAT16
-        comms = np.array([call.comm for call in calls])
+        comms = layout.comm
         out["comm"] = comms
         self._calls_in_comm = {}
         for comm in np.unique(comms).tolist():
@@ -129,42 +139,67 @@ class RingWriter:
         written = np.repeat(np.column_stack((np.ones(count, dtype=np.bool_), sampled)), width, axis=1)
         return both[written], np.concatenate(([0], written.sum(axis=1).cumsum()))
 
-    def _calls(self, block: Block, rows: slice) -> list[_Call]:
-        group = next(one for one in block.groups if self._replica in one.replicas)
-        calls = self._passes(block, group, rows)
-        finished = block.finished[rows, self._stage, self._replica]
-        reduced = block.reduced[rows, self._stage, self._tensor]
-        if self._model.shape[1] > 1:
-            calls.append(_Call(Op.ALL_REDUCE, DATA, 1 << 28, -1, finished, reduced))
-        if self._model.job.parallelism.world > 1:
-            done = block.reduced[rows].max(axis=(1, 2)) + NORM_SECONDS
-            calls.append(_Call(Op.ALL_REDUCE, WORLD, 4, -1, reduced, done))
-        return calls
-
-    def _passes(self, block: Block, group: Group, rows: slice) -> list[_Call]:
-        model, schedule = self._model, group.schedule
-        job, place = model.job, group.replicas.index(self._replica)
+    def _times(self, block: Block, group: Group, layout: Layout, rows: slice) -> tuple[Floats, Floats]:
+        """When each call began and ended, seconds since its iteration's begin: [iterations, calls] each."""
+        model, played, place = self._model, group.played, group.replicas.index(self._replica)
+        tensor = model.job.tensor_seconds / group.schedule.chunks
         own = block.compute[rows, self._stage, self._replica, self._tensor]
         met = block.compute[rows, self._stage, self._replica].max(axis=1)
-        calls: list[_Call] = []
-        for index in schedule.of_stage(self._stage):
+        bounds = np.empty((len(_Bounds), len(layout.steps), len(own)))
+        for row, told in ((_Bounds.READY, played.ready), (_Bounds.START, played.starts), (_Bounds.END, played.ends)):
+            bounds[row] = told[:, rows, place][layout.steps]
+        start, base = bounds[_Bounds.START], layout.seconds[:, None]
+        bounds[_Bounds.COMPUTED] = start + base * own
+        bounds[_Bounds.REDUCED] = start + base * met + tensor
+        bounds[_Bounds.SENT] = bounds[_Bounds.END] + SEND_NS / 1e9
+        starts = [bounds[layout.begins, layout.place]]
+        ends = [bounds[layout.ends, layout.place]]
+        reduced = block.reduced[rows, self._stage, self._tensor]
+        if model.shape[1] > 1:
+            starts.append(block.finished[None, rows, self._stage, self._replica])
+            ends.append(reduced[None])
+        if model.job.parallelism.world > 1:
+            starts.append(reduced[None])
+            ends.append(block.reduced[None, rows].max(axis=(2, 3)) + NORM_SECONDS)
+        return np.concatenate(starts).T, np.concatenate(ends).T
+
+    def _layout(self, schedule: Schedule) -> Layout:
+        """The same for all ranks of a stage, so it is made once."""
+        known = self._model.layouts
+        if (schedule.microbatches, self._stage) not in known:
+            known[schedule.microbatches, self._stage] = self._laid_out(schedule)
+        layout: Layout = known[schedule.microbatches, self._stage]
+        return layout
+
+    def _laid_out(self, schedule: Schedule) -> Layout:
+        model = self._model
+        degrees, steps = model.job.parallelism, schedule.of_stage(self._stage)
+        calls: list[tuple[int, ...]] = []  # op, comm, size, peer, pass, begin, end
+        for number, index in enumerate(steps):
             work, _, _, received = schedule.steps[index]
-            start, end = (times[index][rows, place] for times in (group.played.starts, group.played.ends))
-            base = (model.forward if work.forward else model.backward)[self._stage] / schedule.chunks
+            reached = _Bounds.COMPUTED
+
+            def add(op: Op, comm: int, peer: int, begin: int, end: int, number: int = number) -> None:
+                calls.append((op, comm, _BYTES[op], peer, number, begin, end))
+
             if received:
-                ready = group.played.ready[index][rows, place]
-                calls.append(_Call(Op.RECV, PIPELINE, _BYTES[Op.RECV], int(work.forward), ready, start))
-            reached = start + base * own
+                add(Op.RECV, PIPELINE, int(work.forward), _Bounds.READY, _Bounds.START)
             if model.shape[2] > 1:
-                after = start + base * met + job.tensor_seconds / schedule.chunks
-                calls.append(_Call(Op.ALL_REDUCE, TENSOR, _BYTES[Op.ALL_REDUCE], -1, reached, after))
-                reached = after
-            if job.parallelism.expert > 1:
-                calls.append(_Call(Op.ALL_TO_ALL, EXPERT, _BYTES[Op.ALL_TO_ALL], -1, reached, end))
+                add(Op.ALL_REDUCE, TENSOR, -1, reached, _Bounds.REDUCED)
+                reached = _Bounds.REDUCED
+            if degrees.expert > 1:
+                add(Op.ALL_TO_ALL, EXPERT, -1, reached, _Bounds.END)
             if self._sends(work.chunk, schedule.chunks, forward=work.forward):
-                size = _BYTES[Op.SEND]
-                calls.append(_Call(Op.SEND, PIPELINE, size, int(not work.forward), end, end + SEND_NS / 1e9))
-        return calls
+                add(Op.SEND, PIPELINE, int(not work.forward), _Bounds.END, _Bounds.SENT)
+        _, _, _, _, place, begins, ends = np.array(calls, dtype=np.int64).reshape(-1, 7).T
+        if model.shape[1] > 1:
+            calls.append((Op.ALL_REDUCE, DATA, 1 << 28, -1, 0, 0, 0))
+        if degrees.world > 1:
+            calls.append((Op.ALL_REDUCE, WORLD, 4, -1, 0, 0, 0))
+        op, comm, size, peer, *_ = np.array(calls, dtype=np.int64).reshape(-1, 7).T
+        forward = np.array([schedule.steps[index].work.forward for index in steps])
+        seconds = np.where(forward, model.forward[self._stage], model.backward[self._stage]) / schedule.chunks
+        return Layout(op, comm, size, peer, np.array(steps), seconds, place, begins, ends)
 
     def _sends(self, chunk: int, chunks: int, *, forward: bool) -> bool:
         if self._last == 0:

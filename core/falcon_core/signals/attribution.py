@@ -26,12 +26,12 @@ _STEP = 0.02  # by this share the baseline then follows each healthy cycle
 def compute_ns(iteration: Iteration) -> int | None:
     """Nanoseconds outside communication; None where a synchronising call's end is not known."""
     calls = iteration.calls
-    inside = calls.measured
-    if not inside[calls.synchronising].all():
-        return None
-    starts = calls.starts_ns[inside]
-    ends = np.minimum(calls.ends_ns[inside], iteration.end_ns)
-    return iteration.duration_ns - _union_ns(starts, ends)
+    starts, ends, inside = calls.starts_ns, calls.ends_ns, calls.measured
+    if not inside.all():
+        if not inside[calls.synchronising].all():
+            return None
+        starts, ends = starts[inside], ends[inside]
+    return iteration.duration_ns - _union_ns(starts, np.minimum(ends, iteration.end_ns))
 
 
 def work_of(records: RecordArray) -> str:
@@ -46,10 +46,12 @@ def work_of(records: RecordArray) -> str:
 
 def _union_ns(starts: Ints, ends: Ints) -> int:
     """Length of the union of intervals, in any order."""
-    order = np.argsort(starts, kind="stable")
+    order = starts.argsort(kind="stable")
     starts, ends = starts[order], ends[order]
-    reached = np.concatenate((starts[:1], np.maximum.accumulate(ends)[:-1]))
-    return int(np.maximum(ends - np.maximum(starts, reached), 0).sum())
+    begins = starts.copy()
+    np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1], out=begins[1:])
+    ends -= begins
+    return int(np.maximum(ends, 0, out=ends).sum())
 
 
 class Excess(msgspec.Struct, frozen=True):
@@ -142,13 +144,20 @@ def inside_outside(iteration: Iteration) -> Floats | None:
     None where a synchronising call's end is not known, and where no call's is.
     """
     calls = iteration.calls
-    inside = calls.measured
-    if not inside.any() or not inside[calls.synchronising].all():
+    starts, ends, inside = calls.starts_ns, calls.ends_ns, calls.measured
+    if not inside.all():
+        if not inside.any() or not inside[calls.synchronising].all():
+            return None
+        starts, ends = starts[inside], ends[inside]
+    elif not len(calls):
         return None
-    starts, ends = calls.starts_ns[inside], calls.ends_ns[inside]
-    reached = np.maximum.accumulate(ends)
-    following = np.append(starts[1:], iteration.end_ns)
+    times = np.empty((2, starts.shape[0]), dtype=np.int64)
+    durations, outside = times
+    np.subtract(ends, starts, out=durations)
     # The calls of one group are timed as one: its first call stands for it.
-    durations = ends - starts
     durations[1:][(starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1])] = 0
-    return np.stack((durations, np.maximum(following - reached, 0))).astype(np.float64)
+    outside[:-1] = starts[1:]
+    outside[-1] = iteration.end_ns
+    outside -= np.maximum.accumulate(ends)
+    np.maximum(outside, 0, out=outside)
+    return times.astype(np.float64)

@@ -7,6 +7,8 @@ within REORDER_CALLS is passed on as it came.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,10 @@ LOG_CALLS = 65_536  # calls remembered: the longest period that can be seen is a
 _LOG_SLACK = 16_384  # appended before the log is moved back to LOG_CALLS: always at the same calls
 _GRADIENT_BYTES = 4096  # losses, norms and other measures that are summed up are smaller, gradients larger
 _COMM_SEQ_MODULO = 1 << 32
+_AT_ONCE = 80  # calls from which looking them up at once is faster
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_NO_KEYS = np.empty(0, dtype=np.uint64)
+_Key = tuple[int, int, int, int]
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -27,6 +33,8 @@ _SYNCHRONISING = np.zeros(256, dtype=np.bool_)
 _SYNCHRONISING[[int(op) for op in SYNCHRONISING_OPS]] = True
 _REDUCING = np.zeros(256, dtype=np.bool_)
 _REDUCING[[int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)]] = True
+_CALL = np.zeros(256, dtype=np.bool_)
+_CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -92,8 +100,8 @@ class CallOrder:
 
     def arrange(self, records: RecordArray) -> RecordArray:
         """Calls that can be passed on now: [n], dtype RECORD_DTYPE → [m]."""
-        kinds = records["kind"]
-        calls: RecordArray = records[(kinds == Kind.BLOCKING) | (kinds == Kind.ENQUEUED) | (kinds == Kind.GRAPH_LAUNCH)]
+        told = _CALL[records["kind"]]
+        calls: RecordArray = records if told.all() else records[told]
         if not self._held and self._in_order(calls):
             return calls
         return _joined([one for at in range(calls.shape[0]) for one in self._pass(calls[at : at + 1])])
@@ -108,10 +116,11 @@ class CallOrder:
     def _in_order(self, calls: RecordArray) -> bool:
         """The usual case without a loop over calls: every communicator counts on without a gap."""
         following: dict[int, int] = {}
-        for comm in np.unique(calls["comm"]).tolist():
+        comms, all_numbers = calls["comm"].copy(), calls["comm_seq"].astype(np.int64)
+        for comm in np.unique(comms).tolist():
             if comm in self._unordered:
                 continue
-            numbers = calls["comm_seq"][calls["comm"] == comm].astype(np.int64)
+            numbers = all_numbers[comms == comm]
             first = self._next.get(comm, int(numbers[0]))
             if not np.array_equal(numbers, (first + np.arange(numbers.shape[0])) % _COMM_SEQ_MODULO):
                 return False
@@ -145,10 +154,12 @@ def _joined(records: list[RecordArray]) -> RecordArray:
 
 
 class Tokenizer:
-    """Names each distinct (op, comm, dtype, bytes) by a small number."""
+    """Names each distinct (op, comm, dtype, bytes) by a small number, in the order in which they first appear."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[int, int, int, int], int] = {}
+        self._names: dict[_Key, int] = {}
+        self._known = _Known([])
+        self._one_by_one = 0  # calls since that was made anew
 
     @property
     def comms(self) -> Ints:
@@ -157,17 +168,9 @@ class Tokenizer:
 
     def calls(self, records: RecordArray) -> Calls:
         """Columns of the records: [n] → n calls."""
-        names = self._names
-        keys = zip(
-            records["op"].tolist(),
-            records["comm"].tolist(),
-            records["dtype"].tolist(),
-            records["bytes"].tolist(),
-            strict=True,
-        )
         starts = records["t_start_ns"].astype(np.int64)
         return Calls(
-            tokens=np.fromiter((names.setdefault(key, len(names)) for key in keys), np.int64, records.shape[0]),
+            tokens=self._tokens(records),
             numbers=records["seq"].astype(np.int64) - 1,
             starts_ns=starts,
             ends_ns=starts + records["duration_ns"].astype(np.int64),
@@ -176,6 +179,52 @@ class Tokenizer:
             reducing=_REDUCING[records["op"]],
             gradients=_REDUCING[records["op"]] & (records["bytes"] >= _GRADIENT_BYTES),
         )
+
+    def _tokens(self, records: RecordArray) -> Ints:
+        """[n]: those that are known all at once, the others, and few, one by one."""
+        columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
+        names = self._names
+        if records.shape[0] < _AT_ONCE:
+            keys = zip(*(one.tolist() for one in columns), strict=True)
+            return np.fromiter((names.setdefault(key, len(names)) for key in keys), np.int64, records.shape[0])
+        columns = [column.copy() for column in columns]
+        tokens = self._known.tokens(columns)
+        missing = np.flatnonzero(tokens < 0)
+        if missing.shape[0]:
+            keys = zip(*(one[missing].tolist() for one in columns), strict=True)
+            tokens[missing] = [names.setdefault(key, len(names)) for key in keys]
+            self._one_by_one += missing.shape[0]
+            if self._one_by_one >= len(names):  # which costs no more than they did
+                self._known, self._one_by_one = _Known(list(names)), 0
+        return tokens
+
+
+class _Known:
+    """Tokens of known keys by a hash: a key that shares its hash with an earlier one is not found here."""
+
+    def __init__(self, keys: list[_Key]) -> None:
+        columns = [np.array(column, dtype=np.uint64) for column in zip(*keys, strict=True)] or [_NO_KEYS] * 4
+        hashes, tokens = np.unique(_hashes(columns), return_index=True)
+        self._hashes = hashes
+        self._tokens = tokens.astype(np.int64)
+        self._columns = [column[tokens] for column in columns]
+
+    def tokens(self, columns: list[npt.NDArray[Any]]) -> Ints:
+        """[n] each → [n], −1 where not known."""
+        if not self._hashes.shape[0]:
+            return np.full(columns[0].shape[0], -1, dtype=np.int64)
+        places = self._hashes.searchsorted(_hashes(columns))
+        np.minimum(places, self._hashes.shape[0] - 1, out=places)
+        tokens = self._tokens[places]
+        for column, known in zip(columns, self._columns, strict=True):
+            tokens[column != known[places]] = -1
+        return tokens
+
+
+def _hashes(columns: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
+    """Of (op, comm, dtype, bytes), [n] each."""
+    op, comm, dtype, size = (column.astype(np.uint64) for column in columns)
+    return ((comm * _MIX ^ size) * _MIX) ^ (op << np.uint64(8)) ^ dtype
 
 
 class CallLog:

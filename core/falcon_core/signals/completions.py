@@ -47,7 +47,9 @@ class Completions:
 
     def feed(self, records: RecordArray) -> bool:
         """Take records of any kind, in ring order: [n], dtype RECORD_DTYPE. True if a completion was among them."""
-        kinds = records["kind"]
+        kinds = records["kind"].copy()
+        if (kinds == Kind.BLOCKING).all():
+            return False
         enqueued = records[kinds == Kind.ENQUEUED]
         keys = zip(enqueued["comm"].tolist(), enqueued["comm_seq"].tolist(), strict=True)
         self._numbers.update(zip(keys, (enqueued["seq"].astype(np.int64) - 1).tolist(), strict=True))
