@@ -53,7 +53,7 @@ void each_call_before_v5(int version) {
   recorded(Op::kAllGather, 10, -1, 7, comm, 3);
   collective(version, 3, "ReduceScatter", 5, 0, 4, "ncclInt64");
   recorded(Op::kReduceScatter, 40, -1, 5, comm, 4);
-  collective(version, 99, "NewCollective", 5, 0, 99, "Unknown");  // of a later release
+  collective(version, 99, "NewCollective", 5, 0, 99, "ncclNewType");  // of a later release
   recorded(Op::kUnknown, 0, -1, 0, comm, 5);
   single(version, 6, "Send", 3, 6, 7, "ncclFloat32");
   recorded(Op::kSend, 12, 6, 9, comm | falcon::kPointToPoint, 0);
@@ -108,6 +108,35 @@ void a_group_of_v5_has_one_number() {
   recorded(Op::kSend, 12, 6, 9, 5 | falcon::kPointToPoint, 2);
   CHECK(table(5).state(group, 23, nullptr) == 0 && table(5).stop(group) == 0);
   CHECK(group_api(2) != group);
+}
+
+struct Type {
+  const char* name;  // as NCCL gives it
+  uint8_t dtype;     // as a record has it
+  uint64_t bytes;
+};
+
+// By ncclDataType_t's numbers. tests/integration/shim/test_nccl_releases.py asks real releases for the names.
+constexpr Type kTypes[] = {
+    {"ncclInt8", 1, 1},     {"Unknown", 2, 1},      {"ncclInt32", 3, 4},       {"ncclUint32", 4, 4},
+    {"ncclInt64", 5, 8},    {"ncclUint64", 6, 8},   {"ncclFloat16", 7, 2},     {"ncclFloat32", 9, 4},
+    {"ncclFloat64", 10, 8}, {"ncclBfloat16", 8, 2}, {"ncclFloat8e4m3", 11, 1}, {"ncclFloat8e5m2", 12, 1},
+};
+
+void each_type(int version) {
+  uint8_t number = 0;
+  for (const Type& type : kTypes) {
+    if (version < 5) {
+      collective(version, 4, "AllReduce", 3, 0, number, type.name);
+    } else {
+      collective_api("AllReduce", 3, type.name, 0, nullptr, false, nullptr);
+    }
+    CHECK(last().op == Op::kAllReduce && last().dtype == type.dtype && last().bytes == 3 * type.bytes);
+    void* api = version < 5 ? nullptr : single_api("Send", 5, type.name, nullptr, false, nullptr);
+    single(version, 6, "Send", 5, 1, number, type.name, api);
+    CHECK(last().op == Op::kSend && last().dtype == type.dtype && last().bytes == 5 * type.bytes);
+    ++number;
+  }
 }
 
 void what_cannot_be_does_no_harm() {
@@ -173,6 +202,7 @@ int main() {
   for (int version = 1; version <= 4; ++version) each_call_before_v5(version);
   each_call_of_v5();
   a_group_of_v5_has_one_number();
+  for (int version = 1; version <= 5; ++version) each_type(version);
   what_cannot_be_does_no_harm();
   a_communicator_ends();
   an_nccl_that_the_hooks_see_is_left_to_them();
