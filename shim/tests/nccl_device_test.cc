@@ -1,6 +1,10 @@
 // Device times of NCCL's calls, by the shim around stand-ins for NCCL and CUDA: which calls get events, and what the
 // modes, groups, graphs and several threads do to it. CTest sets LD_PRELOAD, FALCON_RING_DIR and FALCON_CONTROL.
+#include <unistd.h>
+
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -116,6 +120,54 @@ void switched_off_calls_are_counted_and_not_recorded() {
   CHECK(head() == before + 1 && last().comm_seq == number + 4);
 }
 
+// Of all threads but this one.
+uint64_t waits_of_others() {
+  uint64_t waits = 0;
+  const std::string own = std::to_string(getpid());
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == own) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind("voluntary_ctxt_switches:", 0) == 0) waits += std::stoul(line.substr(line.find(':') + 1));
+    }
+  }
+  return waits;
+}
+
+void the_helper_sleeps_until_it_is_needed() {
+  uint64_t waits = UINT64_MAX;
+  for (int i = 0; i < 20 && waits >= 20; ++i) {
+    const uint64_t before = waits_of_others();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    waits = waits_of_others() - before;
+  }
+  CHECK(waits < 20);  // polls: a hundred
+  set_mode(falcon::Mode::kProfile);
+  const uint64_t before = head();
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(soon([&] { return records(Kind::kCompleted, before) == 1; }));
+}
+
+void a_device_that_is_far_behind_leaves_calls_untimed() {
+  constexpr int kPairs = 1024;
+  set_mode(falcon::Mode::kProfile);
+  __atomic_store_n(&standin_device_done, false, __ATOMIC_RELEASE);
+  const int events = standin_events_recorded;
+  const uint64_t before = head();
+  for (int i = 0; i < 100 && standin_events_recorded - events < 2 * kPairs; ++i) {
+    for (int j = 0; j < kPairs / 16; ++j) ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the helper makes more pairs
+  }
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(standin_events_recorded - events == 2 * kPairs && last().kind == Kind::kEnqueued);
+  __atomic_store_n(&standin_device_done, true, __ATOMIC_RELEASE);
+  CHECK(soon([&] { return records(Kind::kCompleted, before) == kPairs; }));
+  const uint64_t after = head();
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(soon([&] { return records(Kind::kCompleted, after) == 1; }));
+  set_mode(falcon::Mode::kTrack);
+}
+
 void several_threads_at_once() {
   constexpr int kThreads = 4;
   constexpr int kCalls = 1000;
@@ -154,6 +206,8 @@ int main() {
   a_capturing_stream_gets_no_event();
   track_mode_times_one_cycle_in_n();
   switched_off_calls_are_counted_and_not_recorded();
+  the_helper_sleeps_until_it_is_needed();
+  a_device_that_is_far_behind_leaves_calls_untimed();
   several_threads_at_once();
   remove_rings(folder);
   return failures == 0 ? 0 : 1;
