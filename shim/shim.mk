@@ -34,8 +34,9 @@ shim-test-aarch64: | $(VENV)/.done ## the shim's C++ tests for aarch64 (Debian's
 	  -DCMAKE_CXX_COMPILER=$(CURDIR)/shim/cmake/zig-c++ -DCMAKE_AR=$(CURDIR)/shim/cmake/zig-ar \
 	  -DCMAKE_RANLIB=$(CURDIR)/shim/cmake/zig-ranlib \
 	  "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu" >/dev/null
-	@FALCON_PYTHON=$(PY) cmake --build $(SHIM_TEST_OUT)-aarch64 --target falcon_shim hook_test nccl_test profiler_test standin_nccl_old >/dev/null
-	@ctest --test-dir $(SHIM_TEST_OUT)-aarch64 -R 'hooks|nccl' --output-on-failure
+	@FALCON_PYTHON=$(PY) cmake --build $(SHIM_TEST_OUT)-aarch64 \
+	  --target falcon_shim hook_test nccl_test nccl_device_test profiler_test profiler_device_test standin_nccl_old >/dev/null
+	@ctest --test-dir $(SHIM_TEST_OUT)-aarch64 -R 'hooks|nccl|profiler' --output-on-failure
 
 # Real releases, for tests of loading and forwarding; a folder each.
 NCCL_RELEASES := $(FALCON_CACHE)/nccl

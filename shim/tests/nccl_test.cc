@@ -1,19 +1,14 @@
-// The shim around a stand-in for NCCL (it is one: the real library needs a GPU). nccl_test [old]: linked against the
-// newest interface, run with a library of that or of an early release. CTest sets LD_PRELOAD, FALCON_RING_DIR and
-// FALCON_CONTROL.
-#include <sys/stat.h>
-#include <unistd.h>
-
+// The shim around a stand-in for NCCL (it is one: the real library needs a GPU): every hook, argument by argument.
+// nccl_test [old]: linked against the newest interface, run with a library of that or of an early release. CTest sets
+// LD_PRELOAD, FALCON_RING_DIR and FALCON_CONTROL.
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "checking.h"
-#include "control_file.h"
+#include "nccl_places.h"
+#include "own_rank.h"
 #include "standin_nccl.h"
 
 using falcon::Kind;
@@ -22,27 +17,9 @@ using falcon::Record;
 
 namespace {
 
-constexpr int kFloat32 = 7;
-constexpr int kBfloat16 = 9;
 constexpr int kInvalidUsage = 5;
 
-char g_places[0x10000];  // handles are addresses in here
-
-void* pointer(uint64_t value) { return &g_places[value]; }
-
-void* const kSend = &g_places[0x5000];
-void* const kRecv = &g_places[0x6000];
-void* const kStream = &g_places[0x7000];
-void* const kOther = &g_places[0x7100];
-void* const kComm = &g_places[0xC000];
-
-View g_ring{};
-char* g_control = nullptr;
-
-falcon::ControlHeader& control() { return *reinterpret_cast<falcon::ControlHeader*>(g_control); }
-
-uint64_t head() { return g_ring.header->head.load(); }
-const Record& last(uint64_t back = 0) { return g_ring.slots[head() - 1 - back]; }
+uint64_t word(const void* value) { return reinterpret_cast<uint64_t>(value); }
 
 // Checks name and arguments of what reached the library, and that it was reached by its twin.
 void reached(const char* name, std::vector<uint64_t> arguments) {
@@ -59,8 +36,6 @@ void recorded(Op op, uint64_t bytes, int32_t peer, uint8_t dtype, uint64_t comm,
   CHECK(record.dtype == dtype && record.comm == comm && record.comm_seq == number);
   CHECK(record.duration_ns == 0 && record.flags == 0 && falcon::check_of(record) == record.check);
 }
-
-uint64_t word(const void* value) { return reinterpret_cast<uint64_t>(value); }
 
 void a_communicator_makes_a_rank(const std::string& folder) {
   CHECK(rings(folder).empty());
@@ -223,111 +198,6 @@ void an_asynchronous_error_is_told_once() {
   standin_async_error = 0;
 }
 
-template <typename Condition>
-bool soon(Condition condition) {
-  for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return condition();
-}
-
-uint64_t completions(uint64_t from) {
-  uint64_t found = 0;
-  for (uint64_t i = from; i < head(); ++i) found += g_ring.slots[i].kind == Kind::kCompleted ? 1 : 0;
-  return found;
-}
-
-const Record* completion(uint64_t from, uint64_t comm, uint32_t number) {
-  for (uint64_t i = from; i < head(); ++i) {
-    const Record& record = g_ring.slots[i];
-    if (record.kind == Kind::kCompleted && record.comm == comm && record.comm_seq == number) return &record;
-  }
-  return nullptr;
-}
-
-void the_device_is_timed_in_profile_mode() {
-  CHECK(standin_events_recorded == 0);  // track mode without sampling touches no stream
-  control().mode = static_cast<uint32_t>(falcon::Mode::kProfile);
-  // The first calls find an empty pool: the helper makes the pairs.
-  CHECK(soon([] {
-    ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream);
-    return standin_events_recorded > 0;
-  }));
-  CHECK(standin_unsafe_calls == 0);
-  const uint64_t before = head();
-  __atomic_store_n(&standin_device_done, false, __ATOMIC_RELEASE);
-  standin_elapsed_ms = 2.5F;
-  CHECK(ncclReduceScatter(kSend, kRecv, 5, 4, 2, kComm, kOther) == 0);
-  CHECK(standin_recorded_on == kOther);
-  const Record enqueued = last();
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  CHECK(completions(before) == 0);  // the device has not run it
-  __atomic_store_n(&standin_device_done, true, __ATOMIC_RELEASE);
-  CHECK(soon([&] { return completion(before, enqueued.comm, enqueued.comm_seq) != nullptr; }));
-  const Record* done = completion(before, enqueued.comm, enqueued.comm_seq);
-  if (done != nullptr) {
-    CHECK(done->duration_ns == 2500000 && done->op == Op::kReduceScatter && done->bytes == enqueued.bytes);
-    CHECK(done->stream == enqueued.stream && falcon::check_of(*done) == done->check);
-  }
-}
-
-void a_group_gets_one_pair_per_stream() {
-  const int events = standin_events_recorded;
-  const uint64_t before = head();
-  CHECK(ncclGroupStart() == 0);
-  CHECK(ncclSend(kSend, 1, kFloat32, 1, kComm, kStream) == 0);
-  CHECK(ncclRecv(kRecv, 1, kFloat32, 3, kComm, kStream) == 0);
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kOther) == 0);
-  CHECK(standin_events_recorded == events);  // nothing inside
-  CHECK(ncclGroupEnd() == 0);
-  CHECK(standin_events_recorded == events + 4);
-  CHECK(soon([&] { return completions(before) == 3; }));
-}
-
-void a_capturing_stream_gets_no_event() {
-  const int events = standin_events_recorded;
-  standin_capturing = kStream;
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  CHECK(last().flags == falcon::kCaptured);
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, nullptr) == 0);  // the default stream must be left alone
-  CHECK(standin_events_recorded == events);
-  standin_capturing = nullptr;
-  const uint64_t before = head();
-  CHECK(cudaGraphLaunch(pointer(0xE000), kStream) == 0);
-  CHECK(last().kind == Kind::kGraphLaunch && last().comm == (1 | falcon::kGraph) && last().comm_seq == 0);
-  CHECK(standin_events_recorded == events + 2);
-  CHECK(soon([&] { return completion(before, 1 | falcon::kGraph, 0) != nullptr; }));
-  CHECK(cudaGraphLaunch(pointer(0xE000), kStream) == 0 && cudaGraphLaunch(pointer(0xE100), kStream) == 0);
-  CHECK(soon([&] { return completions(before) == 3; }));
-}
-
-void track_mode_times_one_cycle_in_n() {
-  control().cycle_calls = 5;
-  control().sample_every = 4;
-  control().mode = static_cast<uint32_t>(falcon::Mode::kTrack);
-  const int events = standin_events_recorded;
-  for (int i = 0; i < 200; ++i) {
-    CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-    if (i % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  CHECK(standin_events_recorded - events == 100);  // 50 of 200 calls, two events each
-  control().sample_every = 0;
-}
-
-void switched_off_calls_are_counted_and_not_recorded() {
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  const uint32_t number = last().comm_seq;
-  const uint64_t before = head();
-  const int events = standin_events_recorded;
-  control().sample_every = 1;
-  control().mode = static_cast<uint32_t>(falcon::Mode::kOff);
-  for (int i = 0; i < 3; ++i) CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  CHECK(cudaGraphLaunch(pointer(0xE000), kStream) == 0);
-  CHECK(head() == before && standin_events_recorded == events);
-  control().sample_every = 0;
-  control().mode = static_cast<uint32_t>(falcon::Mode::kTrack);
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  CHECK(head() == before + 1 && last().comm_seq == number + 4);
-}
-
 void what_the_library_lacks_is_refused() {
   void* child = nullptr;
   CHECK(ncclGather(kSend, kRecv, 5, 1, 3, kComm, kStream) == kInvalidUsage);
@@ -338,41 +208,12 @@ void what_the_library_lacks_is_refused() {
   CHECK(head() == before + 1);
 }
 
-void several_threads_at_once() {
-  constexpr int kThreads = 4;
-  constexpr int kCalls = 1000;
-  control().mode = static_cast<uint32_t>(falcon::Mode::kProfile);
-  const uint64_t before = head();
-  std::vector<std::thread> threads;
-  threads.reserve(kThreads);
-  for (int thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([thread] {
-      void* comm = pointer(0xD000 + static_cast<uint64_t>(thread % 2) * 0x100);
-      for (int i = 0; i < kCalls; ++i) {
-        ncclGroupStart();
-        ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, comm, pointer(0x8000 + static_cast<uint64_t>(thread)));
-        ncclSend(kSend, 1, kFloat32, thread, comm, pointer(0x8000 + static_cast<uint64_t>(thread)));
-        ncclGroupEnd();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  uint64_t enqueued = 0;
-  for (uint64_t i = before; i < head(); ++i) enqueued += g_ring.slots[i].kind == Kind::kEnqueued ? 1 : 0;
-  CHECK(enqueued == 2ULL * kThreads * kCalls);
-  control().mode = static_cast<uint32_t>(falcon::Mode::kTrack);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* folder = getenv("FALCON_RING_DIR");
-  const char* path = getenv("FALCON_CONTROL");
-  if (folder == nullptr || path == nullptr) return 64;
+  const std::string folder = make_places();
+  if (folder.empty()) return 64;
   puts(ncclGetLastError(nullptr));
-  mkdir(folder, 0755);
-  for (const std::string& old : rings(folder)) unlink(old.c_str());
-  g_control = make_control(path);
   a_communicator_makes_a_rank(folder);
   if (argc > 1 && strcmp(argv[1], "old") == 0) {
     what_the_library_lacks_is_refused();
@@ -385,12 +226,6 @@ int main(int argc, char** argv) {
   a_child_names_its_parent();
   an_address_that_comes_back_is_another_communicator();
   an_asynchronous_error_is_told_once();
-  the_device_is_timed_in_profile_mode();
-  a_group_gets_one_pair_per_stream();
-  a_capturing_stream_gets_no_event();
-  track_mode_times_one_cycle_in_n();
-  switched_off_calls_are_counted_and_not_recorded();
-  several_threads_at_once();
-  for (const std::string& ring : rings(folder)) unlink(ring.c_str());
+  remove_rings(folder);
   return failures == 0 ? 0 : 1;
 }

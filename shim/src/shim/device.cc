@@ -5,11 +5,14 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -39,12 +42,12 @@ enum SampleState : uint32_t { kEmpty = 0, kFree = 1, kTaken = 2, kRunning = 3 };
 constexpr uint32_t kSamples = 1024;
 constexpr uint32_t kBatch = 64;  // pairs made at once
 constexpr timespec kPoll{0, 500000};
+constexpr uint32_t kIdlePolls = 20;  // with nothing to wait for, until the helper sleeps
 
 }  // namespace
 
 class Sample {
  public:
-  std::atomic<uint32_t> state;
   uint32_t count;
   Context context;
   Event first;
@@ -61,6 +64,9 @@ struct Pool {
   std::atomic<uint32_t> made;    // samples that have events: the first `made`
   std::atomic<Context> wanted;   // a context that ran out of pairs
   std::atomic<uint32_t> next;
+  std::atomic<uint32_t> taken;            // samples that are not free
+  std::atomic<uint32_t> asleep;           // 1: the helper waits to be woken; a futex
+  std::atomic<uint32_t> state[kSamples];  // side by side, since the helper reads them all at every poll
   Sample samples[kSamples];
 };
 
@@ -105,6 +111,27 @@ Pool* pool() {
   return known;
 }
 
+void free_sample(Pool* mine, uint32_t at) {
+  mine->state[at].store(kFree, std::memory_order_release);
+  mine->taken.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// A full barrier on both sides: either the helper sees what is new before it sleeps, or the call sees it asleep.
+void sleep_until_woken(Pool* mine) {
+  mine->asleep.store(1, std::memory_order_seq_cst);
+  if (mine->taken.load(std::memory_order_seq_cst) == 0 && mine->wanted.load(std::memory_order_seq_cst) == nullptr) {
+    syscall(SYS_futex, &mine->asleep, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+  mine->asleep.store(0, std::memory_order_relaxed);
+}
+
+void wake(Pool* mine) {
+  if (mine->asleep.load(std::memory_order_seq_cst) == 0 || mine->asleep.exchange(0) == 0) return;
+  const int error = errno;
+  syscall(SYS_futex, &mine->asleep, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  errno = error;
+}
+
 void complete(Sample* sample, const Driver& cuda) {
   float milliseconds = 0;
   if (cuda.event_elapsed(&milliseconds, sample->first, sample->second) != 0) return;
@@ -120,7 +147,7 @@ void make_pairs(Pool* mine, const Driver& cuda, Context context) {
     if (cuda.event_create(&sample->first, kEventDefault) != 0 || cuda.event_create(&sample->second, kEventDefault) != 0)
       return;
     sample->context = context;
-    sample->state.store(kFree, std::memory_order_release);
+    mine->state[made].store(kFree, std::memory_order_release);
     mine->made.store(++made, std::memory_order_release);
   }
 }
@@ -130,22 +157,45 @@ void* help(void* argument) {
   const Driver& cuda = *driver();
   int mode = kThreadLocalCapture;
   bool healthy = cuda.exchange_capture_mode(&mode) == 0;
+  uint32_t idle = 0;
   while (healthy) {
     const Context wanted = mine->wanted.exchange(nullptr, std::memory_order_acq_rel);
     if (wanted != nullptr) make_pairs(mine, cuda, wanted);
-    const uint32_t made = mine->made.load(std::memory_order_relaxed);
+    const bool busy = wanted != nullptr || mine->taken.load(std::memory_order_acquire) != 0;
+    idle = busy ? 0 : idle + 1;
+    const uint32_t made = busy ? mine->made.load(std::memory_order_relaxed) : 0;
     for (uint32_t i = 0; i < made && healthy; ++i) {
+      if (mine->state[i].load(std::memory_order_acquire) != kRunning) continue;
       Sample* sample = &mine->samples[i];
-      if (sample->state.load(std::memory_order_acquire) != kRunning) continue;
       const int answer = cuda.event_query(sample->second);
       if (answer == kNotReady) continue;
       if (answer == 0) complete(sample, cuda);
-      sample->state.store(kFree, std::memory_order_release);
+      free_sample(mine, i);
       healthy = answer == 0;  // anything else: the context is lost or CUDA is being taken down
     }
     nanosleep(&kPoll, nullptr);
+    // Not at once: a call that follows soon would pay for waking it.
+    if (idle > kIdlePolls) sleep_until_woken(mine);
   }
   mine->helper.store(2, std::memory_order_release);
+  return nullptr;
+}
+
+uint32_t index_of(const Pool* mine, const Sample* sample) { return static_cast<uint32_t>(sample - mine->samples); }
+
+// A free sample of this context; null: there is none.
+Sample* take(Pool* mine, uint32_t made, Context context) {
+  const uint32_t from = mine->next.fetch_add(1, std::memory_order_relaxed);
+  for (uint32_t i = 0; i < made; ++i) {
+    const uint32_t at = (from + i) % made;
+    uint32_t state = kFree;
+    if (mine->state[at].load(std::memory_order_relaxed) != kFree || mine->samples[at].context != context ||
+        !mine->state[at].compare_exchange_strong(state, kTaken)) {
+      continue;
+    }
+    mine->taken.fetch_add(1, std::memory_order_seq_cst);
+    return &mine->samples[at];
+  }
   return nullptr;
 }
 
@@ -197,28 +247,28 @@ Sample* begin_sample(Rank* rank, const void* stream) {
     return nullptr;
   }
   const uint32_t made = mine->made.load(std::memory_order_acquire);
-  const uint32_t from = mine->next.fetch_add(1, std::memory_order_relaxed);
-  for (uint32_t i = 0; i < made; ++i) {
-    Sample* sample = &mine->samples[(from + i) % made];
-    uint32_t state = kFree;
-    if (sample->context != context || !sample->state.compare_exchange_strong(state, kTaken)) continue;
-    if (cuda->event_record(sample->first, stream) == 0) {
-      sample->rank = rank;
-      return sample;
-    }
-    sample->state.store(kFree, std::memory_order_release);
-    return nullptr;
+  Sample* sample = mine->taken.load(std::memory_order_relaxed) < made ? take(mine, made, context) : nullptr;
+  if (sample == nullptr) {
+    if (made < kSamples) mine->wanted.store(context, std::memory_order_seq_cst);
+  } else if (cuda->event_record(sample->first, stream) == 0) {
+    sample->rank = rank;
+  } else {
+    free_sample(mine, index_of(mine, sample));
+    sample = nullptr;
   }
-  mine->wanted.store(context, std::memory_order_release);
-  return nullptr;
+  wake(mine);
+  return sample;
 }
 
 void end_sample(Sample* sample, const void* stream, const Timed* calls, uint32_t count) {
   const Driver* cuda = driver();
+  Pool* mine = pool();
+  if (mine == nullptr) return;  // cannot be: it gave the sample
   sample->count = count < kTimedCalls ? count : kTimedCalls;
   memcpy(sample->calls, calls, sample->count * sizeof(Timed));
   const bool recorded = count > 0 && cuda != nullptr && cuda->event_record(sample->second, stream) == 0;
-  sample->state.store(recorded ? kRunning : kFree, std::memory_order_release);
+  if (recorded) mine->state[index_of(mine, sample)].store(kRunning, std::memory_order_release);
+  if (!recorded) free_sample(mine, index_of(mine, sample));
 }
 
 }  // namespace falcon

@@ -45,20 +45,23 @@ constexpr Element kElements[] = {
     {12, 1},  // float8 e5m2
 };
 
-// The same by name, as the profiler interface has them since v2; any other it calls "Unknown".
+// The same by name, as the profiler interface has them since v2.
 constexpr const char* kElementNames[] = {
     "ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",   "ncclInt64",      "ncclUint64",
     "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2",
 };
 static_assert(sizeof(kElementNames) / sizeof(kElementNames[0]) == sizeof(kElements) / sizeof(kElements[0]));
+constexpr int kUint8 = 1;
 
+// "Unknown" is what every release from 2.24 to 2.32 calls its uint8, and no other type that it has.
 inline Element element(const char* name) {
+  if (name == nullptr) return {0, 0};
   int type = 0;
   for (const char* known : kElementNames) {
-    if (name != nullptr && strcmp(known, name) == 0) return kElements[type];
+    if (strcmp(known, name) == 0) return kElements[type];
     ++type;
   }
-  return {0, 0};
+  return strcmp(name, "Unknown") == 0 ? kElements[kUint8] : Element{0, 0};
 }
 
 constexpr Element element(int type) {

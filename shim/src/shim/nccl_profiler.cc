@@ -11,7 +11,7 @@
 
 #include "channels.h"
 #include "nccl_api.h"
-#include "nccl_hooks.h"
+#include "nccl_forward.h"
 #include "nccl_profiler_api.h"
 #include "rank.h"
 

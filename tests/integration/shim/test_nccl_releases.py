@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,46 @@ def test_the_profiler_versions_that_a_release_looks_for(wheel: str, tmp_path: Pa
     assert offered == {1, 2, 3, 4, 5}
     for name in (b"AllReduce", b"ReduceScatter", b"Send", b"ncclFloat32", b"ncclFloat8e5m2"):
         assert name + b"\0" in library, "what the plugin knows operations and types by"
+
+
+# ncclDataType_t's numbers, as `kTypes` of shim/tests/profiler_test.cc has them.
+TYPE_NAMES = [
+    "ncclInt8",
+    "Unknown",
+    "ncclInt32",
+    "ncclUint32",
+    "ncclInt64",
+    "ncclUint64",
+    "ncclFloat16",
+    "ncclFloat32",
+    "ncclFloat64",
+    "ncclBfloat16",
+    "ncclFloat8e4m3",
+    "ncclFloat8e5m2",
+]
+# Calls the function by its place behind an exported one. In a process of its own: the library stays out of this one.
+ASK_NAMES = """
+import ctypes, json, sys
+library = ctypes.CDLL(sys.argv[1])
+exported = ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value
+name_of = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_int)(exported + int(sys.argv[2]))
+print(json.dumps([name_of(number).decode() for number in range(int(sys.argv[3]))]))
+"""
+
+
+@pytest.mark.parametrize("wheel", [OF_TORCH, *WHEELS])
+def test_the_names_of_types_that_a_release_gives_to_a_plugin(wheel: str) -> None:
+    """Of the types that its header has, only uint8 is "Unknown"; the plugin counts its bytes by that."""
+    library = _library(wheel)
+    listed = subprocess.run(["nm", str(library)], check=True, capture_output=True, text=True).stdout
+    places = {name: int(place, 16) for place, name in re.findall(r"^([0-9a-f]+) [tTW] (\w+)$", listed, re.MULTILINE)}
+    namer = places.get("_Z20ncclDatatypeToString14ncclDataType_t")
+    if namer is None:
+        assert b"ncclProfiler_v" not in library.read_bytes(), "it has a profiler interface: where are its names?"
+        return
+    header = (library.parents[1] / "include" / "nccl.h").read_text()
+    counts = [int(count) for count in re.findall(r"ncclNumTypes\s*=\s*(\d+)", header)]
+    distance = namer - places["ncclGetVersion"]
+    ask = [sys.executable, "-c", ASK_NAMES, str(library), str(distance), str(max(counts))]
+    names = json.loads(subprocess.run(ask, check=True, capture_output=True, text=True, timeout=60).stdout)
+    assert names == TYPE_NAMES[: max(counts)]

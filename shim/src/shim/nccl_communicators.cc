@@ -1,0 +1,161 @@
+// A communicator's life: made, split, ended, failed on its own.
+#include "nccl_communicators.h"
+
+namespace falcon::nccl {
+namespace {
+
+// Asks the library for rank and size. Refused by a communicator that is not ready: asked again at its next call.
+void complete(Rank* rank, Communicator* communicator, Comm comm) {
+  using Ask = Result (*)(Comm, int*);
+  static std::atomic<void*> cache_rank{nullptr};
+  static std::atomic<void*> cache_size{nullptr};
+  const auto ask_rank = real<Ask>(cache_rank, "ncclCommUserRank", nullptr);
+  const auto ask_size = real<Ask>(cache_size, "ncclCommCount", nullptr);
+  int mine = -1;
+  int size = 0;
+  const bool known = ask_rank != nullptr && ask_size != nullptr && ask_rank(comm, &mine) == kSuccess &&
+                     ask_size(comm, &size) == kSuccess;
+  if (known && mine >= 0 && mine < size) rank->describe(communicator, mine, size);
+}
+
+// A call that makes a communicator.
+template <typename Call>
+Result create(Pending made, Call call) {
+  Thread& thread = t_thread;
+  if (thread.inside) return call();
+  const int error = errno;
+  Rank* rank = Rank::existing();
+  if (rank != nullptr && thread.depth == 0) rank->pass_gate();
+  errno = error;
+  const Result result = inside(call);
+  const int after = errno;
+  if (accepted(result)) {
+    if (thread.depth == 0) {
+      add(made);
+    } else if (thread.pendings < kPending) {
+      thread.pending[thread.pendings++] = made;
+    }
+  }
+  errno = after;
+  return result;
+}
+
+uint32_t id_of(Comm comm) {
+  Rank* rank = Rank::existing();
+  return rank == nullptr ? 0 : static_cast<uint32_t>(rank->id_of(rank->find(comm)));
+}
+
+}  // namespace
+
+Communicator* meet(Rank* rank, Comm comm) {
+  Communicator* communicator = rank->find(comm);
+  if (communicator == nullptr) communicator = rank->introduce(comm, -1, 0, 0);
+  if (communicator != nullptr && communicator->shape.load(std::memory_order_acquire) == 0) {
+    complete(rank, communicator, comm);
+  }
+  return communicator;
+}
+
+void add(const Pending& made) {
+  Rank* rank = Rank::current();
+  if (rank == nullptr || *made.handle == nullptr) return;
+  Communicator* stale = rank->find(*made.handle);
+  if (stale != nullptr) rank->retire(stale);  // destroyed by a call that we did not see
+  Communicator* communicator = rank->introduce(*made.handle, made.rank, made.size, made.parent);
+  if (communicator != nullptr && made.rank < 0) complete(rank, communicator, *made.handle);
+}
+
+}  // namespace falcon::nccl
+
+using falcon::Communicator;
+using falcon::Rank;
+using falcon::nccl::Comm;
+using falcon::nccl::Config;
+using falcon::nccl::create;
+using falcon::nccl::inside;
+using falcon::nccl::Result;
+using falcon::nccl::t_thread;
+using falcon::nccl::UniqueId;
+
+// NOLINTBEGIN(readability-identifier-naming): NCCL's names
+FALCON_HOOK ncclCommInitRank(Comm* comm, int size, UniqueId id, int rank) {
+  FALCON_REAL(ncclCommInitRank);
+  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank); });
+}
+
+FALCON_HOOK ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int rank, Config* config) {
+  FALCON_REAL(ncclCommInitRankConfig);
+  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank, config); });
+}
+
+FALCON_HOOK ncclCommInitRankScalable(Comm* comm, int size, int rank, int ids, UniqueId* id, Config* config) {
+  FALCON_REAL(ncclCommInitRankScalable);
+  return create({comm, rank, size, 0}, [&] { return real(comm, size, rank, ids, id, config); });
+}
+
+// One process, several devices: each is a communicator of its own.
+FALCON_HOOK ncclCommInitAll(Comm* comms, int devices, const int* list) {
+  FALCON_REAL(ncclCommInitAll);
+  const Result result = create({comms, 0, devices, 0}, [&] { return real(comms, devices, list); });
+  for (int device = 1; falcon::nccl::accepted(result) && device < devices && t_thread.depth == 0; ++device) {
+    falcon::nccl::add({&comms[device], device, devices, 0});
+  }
+  return result;
+}
+
+FALCON_HOOK ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
+  FALCON_REAL(ncclCommSplit);
+  return create({made, -1, 0, falcon::nccl::id_of(comm)}, [&] { return real(comm, color, key, made, config); });
+}
+
+FALCON_HOOK ncclCommShrink(Comm comm, int* excluded, int count, Comm* made, Config* config, int flags) {
+  FALCON_REAL(ncclCommShrink);
+  return create({made, -1, 0, falcon::nccl::id_of(comm)},
+                [&] { return real(comm, excluded, count, made, config, flags); });
+}
+
+FALCON_HOOK ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* made, Config* config) {
+  FALCON_REAL(ncclCommGrow);
+  return create({made, -1, 0, falcon::nccl::id_of(comm)}, [&] { return real(comm, size, id, rank, made, config); });
+}
+
+FALCON_HOOK ncclCommFinalize(Comm comm) {
+  FALCON_REAL(ncclCommFinalize);
+  return inside([&] { return real(comm); });
+}
+
+// Both end a communicator; its address may be another's before the call returns.
+FALCON_HOOK ncclCommDestroy(Comm comm) {
+  FALCON_REAL(ncclCommDestroy);
+  Rank* rank = Rank::existing();
+  if (rank != nullptr && !t_thread.inside) rank->retire(rank->find(comm));
+  return inside([&] { return real(comm); });
+}
+
+FALCON_HOOK ncclCommAbort(Comm comm) {
+  FALCON_REAL(ncclCommAbort);
+  Rank* rank = Rank::existing();
+  if (rank != nullptr && !t_thread.inside) rank->retire(rank->find(comm));
+  return inside([&] { return real(comm); });
+}
+
+FALCON_HOOK ncclCommGetAsyncError(Comm comm, Result* error) {
+  FALCON_REAL(ncclCommGetAsyncError);
+  const Result result = real(comm, error);
+  if (result != falcon::nccl::kSuccess || error == nullptr || falcon::nccl::accepted(*error)) return result;
+  Rank* rank = Rank::current();
+  Communicator* communicator = rank == nullptr ? nullptr : rank->find(comm);
+  const auto code = static_cast<uint32_t>(*error);
+  if (communicator == nullptr || !rank->recording()) return result;
+  if (communicator->error.exchange(code) == code) return result;  // polled many times
+  falcon::Record record{};
+  record.t_start_ns = falcon::monotonic_ns();
+  record.comm = rank->id_of(communicator);
+  record.bytes = code;
+  record.peer_or_root = -1;
+  record.flags = falcon::kFailed;
+  record.kind = falcon::Kind::kAsyncError;
+  rank->ring().append(record);
+  return result;
+}
+// NOLINTEND(readability-identifier-naming)

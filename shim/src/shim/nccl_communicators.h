@@ -1,0 +1,16 @@
+// The communicators of NCCL in this process.
+#pragma once
+
+#include "nccl_api.h"
+#include "nccl_forward.h"
+#include "rank.h"
+
+namespace falcon::nccl {
+
+// The communicator of a call; told apart from now on if it came past us. Null: the table is full.
+Communicator* meet(Rank* rank, Comm comm);
+
+// A communicator was made. Its handle may be null: a split without a colour makes none.
+void add(const Pending& made);
+
+}  // namespace falcon::nccl

@@ -1,0 +1,82 @@
+// What the hooks around NCCL share: how they forward to the loaded library, and what a thread remembers between its
+// calls.
+#pragma once
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+#include "device.h"
+#include "nccl_api.h"
+#include "resolve.h"
+
+namespace falcon::nccl {
+
+// A communicator whose handle is written when the group ends.
+struct Pending {
+  Comm* handle;
+  int32_t rank;  // -1: not known
+  int32_t size;
+  uint32_t parent;
+};
+
+struct GroupCall {
+  const void* stream;
+  Timed timed;
+};
+
+constexpr uint32_t kPending = 32;
+
+struct Thread {
+  uint32_t depth;  // of groups
+  uint32_t group;  // number of the outermost one
+  bool inside;     // NCCL itself is calling
+  bool sample;     // a call of this group is to be timed
+  uint32_t pendings;
+  uint32_t calls;
+  Pending pending[kPending];
+  GroupCall call[kTimedCalls];
+};
+
+// The library is loaded at the program's start, so that the fast model of thread-local storage holds.
+__attribute__((tls_model("initial-exec"))) inline thread_local Thread t_thread{};
+
+// Remembers the loaded object that the function lies in. Null: nothing.
+void reach(const void* function);
+
+// Whether the hooks have forwarded to the loaded object that this address lies in: its calls are seen by them.
+bool hooks_reach(const void* address);
+
+// The function of the loaded library that `ours` stands in for; null where it has none.
+template <typename Function>
+Function real(std::atomic<void*>& cache, const char* symbol, Function ours) {
+  void* found = cache.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    const int error = errno;
+    found = resolve_nccl(symbol, reinterpret_cast<const void*>(ours));
+    reach(found);
+    errno = error;
+    cache.store(found, std::memory_order_release);
+  }
+  return reinterpret_cast<Function>(found);
+}
+
+// What NCCL does in here is not the program's doing.
+template <typename Call>
+Result inside(Call call) {
+  t_thread.inside = true;
+  const Result result = call();
+  t_thread.inside = false;
+  return result;
+}
+
+}  // namespace falcon::nccl
+
+#define FALCON_HOOK extern "C" __attribute__((visibility("default"))) Result
+// The function that this one stands in for, as `real`; leaves if there is none.
+// NOLINTBEGIN(bugprone-macro-parentheses): the address of an overloadless function
+#define FALCON_REAL(name)                                    \
+  static std::atomic<void*> cache{nullptr};                  \
+  const auto real = falcon::nccl::real(cache, #name, &name); \
+  if (real == nullptr) return falcon::nccl::kInvalidUsage
+// NOLINTEND(bugprone-macro-parentheses)
