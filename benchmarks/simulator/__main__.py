@@ -34,7 +34,7 @@ def sensitivity_table(plots: Path | None) -> list[str]:
     """Goodput against delay and pool, and the picture where one was asked for."""
     found = sensitivity.measured()
     _plot(plots, "sensitivity.svg", lambda figure: sensitivity.draw(figure, found))
-    return [*sensitivity.table(found), "", *sensitivity.modes()]
+    return [*sensitivity.table(found), "", *sensitivity.modes(found)]
 
 
 def growth_table(plots: Path | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +15,12 @@ from falcon_sim.scenario import Scenario, load
 HERE = Path(__file__).parent
 DELAYS_SECONDS = (0.0, 60.0, 600.0, 1800.0)
 POOLS = (0, 4, 8, 16)
+MORE_POOLS = (0, 4, 6, 8, 12, 16)  # compared without delay
+MODES: tuple[tuple[str, Literal["None", "FailStop", "All"]], ...] = (
+    ("no Falcon", "None"),
+    ("fail-stop alone", "FailStop"),
+    ("all of it", "All"),
+)
 SEEDS = range(1, 4)
 replace = msgspec.structs.replace
 Grid = npt.NDArray[np.float64]  # [delays, pools, seeds]
@@ -41,15 +47,35 @@ def measured() -> Grid:
     return found
 
 
-def modes() -> list[str]:
-    """Markdown rows: the same week with no Falcon, with its answer to failures alone, and with all of it."""
+def modes(found: Grid) -> list[str]:
+    """Markdown rows: the same weeks with no Falcon, with its answer to failures alone, and with all of it, by pool.
+
+    ``found``: as measured, of which the row without delay is used.
+    """
     plain = load(HERE / "sensitivity.yaml")
-    lines = [f"| Falcon, {plain.cluster.spares} spares | ETTR, median (range) |", "|---|---|"]
-    for mode in ("None", "FailStop", "All"):
-        policy = replace(plain.mitigation, falcon=mode)
-        told = [_ettr(replace(plain, seed=seed, mitigation=policy)) for seed in SEEDS]
-        lines.append(f"| {mode} | {np.median(told):.1%} ({min(told):.1%}–{max(told):.1%}) |")
+    lines = [
+        "| spares | " + " | ".join(name for name, _ in MODES) + " | all − fail-stop, by seed, points |",
+        "|---" * (len(MODES) + 2) + "|",
+    ]
+    for pool in MORE_POOLS:
+        told = []
+        for _, mode in MODES:
+            if mode == "All" and pool in POOLS:
+                told.append(found[0, POOLS.index(pool)])
+                continue
+            scenario = replace(
+                plain,
+                cluster=replace(plain.cluster, spares=pool),
+                mitigation=replace(plain.mitigation, falcon=mode),
+            )
+            told.append(np.array([_ettr(replace(scenario, seed=seed)) for seed in SEEDS]))
+        gains = ", ".join(f"{100 * (ours - theirs):+.1f}" for ours, theirs in zip(told[2], told[1], strict=True))
+        lines.append(f"| {pool} | " + " | ".join(_cell(one) for one in told) + f" | {gains} |")
     return lines
+
+
+def _cell(values: npt.NDArray[np.float64]) -> str:
+    return f"{np.median(values):.1%} ({values.min():.1%}–{values.max():.1%})"
 
 
 def table(found: Grid) -> list[str]:
@@ -59,8 +85,7 @@ def table(found: Grid) -> list[str]:
         "|---" * (len(POOLS) + 1) + "|",
     ]
     for delay, row in zip(DELAYS_SECONDS, found, strict=True):
-        cells = [f"{np.median(cell):.1%} ({cell.min():.1%}–{cell.max():.1%})" for cell in row]
-        lines.append(f"| {delay:g} s | " + " | ".join(cells) + " |")
+        lines.append(f"| {delay:g} s | " + " | ".join(_cell(cell) for cell in row) + " |")
     return lines
 
 

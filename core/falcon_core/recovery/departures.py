@@ -4,9 +4,10 @@ Slow nodes grow well again, most within hours (FALCON §3), so leaving one is no
 job tests it (a burn-in): at once, and again while it fails. One that passes may be used by the job again after a
 probation, which doubles each time that the same node is left: what a short test does not see, a job sees again.
 
-Where a node died and no spare is ready, a node that was left for being slow and is not fenced is better than none: the
-job runs at 1/slowdown of its speed, for the price of one more replacement later. Standing still loses everything, but
-costs no such price: ``wait_or_drop`` says when it has been paid.
+Where a node died and no spare is ready, a node that the job had left and that is not fenced is better than none. One
+that is well again is as good as a spare. On a slow one the job runs at 1/slowdown of its speed, for the price of one
+more replacement later. Standing still loses everything, but costs no such price: ``wait_or_drop`` says when it has been
+paid.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
     for action in actions:
         match action:
             case Replace(replica=replica):
-                state = _left(state, obs.members[replica].node, 0.0, obs.now)
+                state = left(state, obs.members[replica].node, 0.0, obs.now)
                 exposure = replace(exposure, lost=exposure.lost + 1)
             case Switch(replica=replica, lost=lost):
                 exposure = replace(exposure, lost=exposure.lost + lost)
@@ -53,7 +54,7 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
                 exposure = replace(exposure, lost=exposure.lost + 1)
             case Prepare(replica=replica):
                 culprit = state.slow.culprit if state.slow is not None else None
-                state = _left(state, obs.members[replica].node, culprit.slowdown if culprit else 0.0, obs.now)
+                state = left(state, obs.members[replica].node, culprit.slowdown if culprit else 0.0, obs.now)
             case Abandon(replica=replica):
                 state = stayed(state, obs.members[replica].node)
             case _:
@@ -61,7 +62,8 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
     return replace(state, exposure=exposure)
 
 
-def _left(state: RecoveryState, node: str, slowdown: float, now: float) -> RecoveryState:
+def left(state: RecoveryState, node: str, slowdown: float, now: float) -> RecoveryState:
+    """The job leaves the node; ``slowdown`` as in ``Departure``."""
     before = find(state, node)
     if not node or (before is not None and before.back_at is None):
         return state
@@ -144,13 +146,17 @@ def spare_seconds(state: RecoveryState, obs: Observation) -> float:
 def last_resort(
     state: RecoveryState, usable: Collection[str], *, stood_still_seconds: float, replacement_seconds: float
 ) -> str:
-    """The node that was left for being slow and is to take a dead one's place now; "" to wait for a spare.
+    """The node that the job had left and that is to take a dead one's place now; "" to wait for a spare.
 
-    ``usable``: nodes that live, are not fenced, and on which the job may run. The least slow of them is taken, once
-    what it would have trained in the time stood still has paid for the replacement that it will need.
+    ``usable``: nodes that live, are not fenced, and on which the job may run. One that is well again is taken at once;
+    else the least slow, once what it would have trained in the time stood still has paid for the replacement that it
+    will need. One that was left for a failure, and has not passed a test since, is never taken.
     """
-    slow = [one for one in state.departures if one.node in usable and one.slowdown > 0 and one.back_at is None]
-    best = min(slow, key=lambda one: one.slowdown, default=None)
+    left = [one for one in state.departures if one.node in usable]
+    well = next((one for one in left if one.back_at is not None), None)
+    if well is not None:
+        return well.node
+    best = min((one for one in left if one.slowdown > 0), key=lambda one: one.slowdown, default=None)
     if best is None:
         return ""
     choice = wait_or_drop(

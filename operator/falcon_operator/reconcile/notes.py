@@ -248,7 +248,7 @@ _DONE = {
     "Restart": "all ranks restarted in their pods",
     "Recreate": "the pod made anew, all ranks restarted",
     "Replace": "node {node} excluded, its pod moved, all ranks restarted",
-    "Recall": "no spare was ready: slow node {node} used again rather than stand still",
+    "Recall": "no spare was ready: node {node}, which the job had left, used again",
 }
 
 

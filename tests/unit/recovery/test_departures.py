@@ -130,7 +130,8 @@ def test_the_least_slow_node_is_the_last_resort_once_standing_still_has_paid_for
     assert resort(state, 1e6, ()) == ""
 
 
-def test_who_was_left_for_a_failure_or_is_back_is_no_last_resort() -> None:
+def test_who_was_left_for_a_failure_is_no_last_resort_and_who_is_well_again_is_one_at_once() -> None:
     assert resort(away(slowdown=0.0), 1e6) == ""
-    assert resort(away(back_at=NOW), 1e6) == ""
+    assert resort(away(slowdown=0.0, back_at=NOW), 0.0) == "node-2"
+    assert resort(away(), 38.0) == ""
     assert resort(away(), 39.0) == "node-2"
