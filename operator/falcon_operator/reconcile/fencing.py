@@ -69,7 +69,7 @@ def _departure(intent: Intent, entry: Excluded) -> Departure:
 def _tested_again(snap: Snapshot, intent: Intent, entry: Excluded) -> Excluded:
     """The entry, with another test where one has failed and enough time has passed."""
     due = snap.pool is not None and snap.now >= departures.retest_at(_departure(intent, entry))
-    if entry.burn_in == "Passed" or not due:
+    if entry.burn_in not in ("Failed", "Unavailable") or not due:
         return entry
     return replace(entry, burn_in="Pending", since=timestamp(snap.now))
 
