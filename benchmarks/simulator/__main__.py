@@ -34,7 +34,7 @@ def sensitivity_table(plots: Path | None) -> list[str]:
     """Goodput against delay and pool, and the picture where one was asked for."""
     found = sensitivity.measured()
     _plot(plots, "sensitivity.svg", lambda figure: sensitivity.draw(figure, found))
-    return [*sensitivity.table(found), "", *sensitivity.modes()]
+    return sensitivity.table(found)
 
 
 def growth_table(plots: Path | None) -> list[str]:
@@ -92,6 +92,7 @@ TABLES: dict[str, Callable[[Path | None], list[str]]] = {
     "falcon256": lambda _: falcon.table("falcon256", [(1, None), (2, None)], range(1, 2)),
     "calls": lambda _: calls.table(),
     "sensitivity": sensitivity_table,
+    "pools": lambda _: sensitivity.modes(),
     "llama3": lambda _: llama3(),
     "speed": lambda _: speed(),
     "growth": growth_table,

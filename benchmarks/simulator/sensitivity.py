@@ -1,9 +1,9 @@
-"""Goodput against the detection delay and the size of the warm pool: medians over seeds, and their range."""
+"""Goodput against detection delay, size of the warm pool, and what Falcon may do: medians over seeds and ranges."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +15,12 @@ from falcon_sim.scenario import Scenario, load
 HERE = Path(__file__).parent
 DELAYS_SECONDS = (0.0, 60.0, 600.0, 1800.0)
 POOLS = (0, 4, 8, 16)
+COMPARED_POOLS = (0, 4, 6, 8, 12, 16)
+MODES: dict[Literal["None", "FailStop", "All"], str] = {
+    "None": "no Falcon",
+    "FailStop": "fail-stop alone",
+    "All": "all of it",
+}
 SEEDS = range(1, 4)
 replace = msgspec.structs.replace
 Grid = npt.NDArray[np.float64]  # [delays, pools, seeds]
@@ -42,14 +48,25 @@ def measured() -> Grid:
 
 
 def modes() -> list[str]:
-    """Markdown rows: the same week with no Falcon, with its answer to failures alone, and with all of it."""
+    """Markdown rows by pool: the same weeks with no Falcon, with its answer to failures alone, and with all of it."""
     plain = load(HERE / "sensitivity.yaml")
-    lines = [f"| Falcon, {plain.cluster.spares} spares | ETTR, median (range) |", "|---|---|"]
-    for mode in ("None", "FailStop", "All"):
-        policy = replace(plain.mitigation, falcon=mode)
-        told = [_ettr(replace(plain, seed=seed, mitigation=policy)) for seed in SEEDS]
-        lines.append(f"| {mode} | {np.median(told):.1%} ({min(told):.1%}–{max(told):.1%}) |")
+    lines = [
+        "| spares | " + " | ".join(MODES.values()) + " | all − fail-stop alone, by seed, points |",
+        "|---" * (len(MODES) + 2) + "|",
+    ]
+    for pool in COMPARED_POOLS:
+        cluster = replace(plain.cluster, spares=pool)
+        told = {}
+        for mode in MODES:
+            scenario = replace(plain, cluster=cluster, mitigation=replace(plain.mitigation, falcon=mode))
+            told[mode] = np.array([_ettr(replace(scenario, seed=seed)) for seed in SEEDS])
+        gains = ", ".join(f"{100 * gain:+.1f}" for gain in told["All"] - told["FailStop"])
+        lines.append(f"| {pool} | " + " | ".join(_cell(one) for one in told.values()) + f" | {gains} |")
     return lines
+
+
+def _cell(values: npt.NDArray[np.float64]) -> str:
+    return f"{np.median(values):.1%} ({values.min():.1%}–{values.max():.1%})"
 
 
 def table(found: Grid) -> list[str]:
@@ -59,8 +76,7 @@ def table(found: Grid) -> list[str]:
         "|---" * (len(POOLS) + 1) + "|",
     ]
     for delay, row in zip(DELAYS_SECONDS, found, strict=True):
-        cells = [f"{np.median(cell):.1%} ({cell.min():.1%}–{cell.max():.1%})" for cell in row]
-        lines.append(f"| {delay:g} s | " + " | ".join(cells) + " |")
+        lines.append(f"| {delay:g} s | " + " | ".join(_cell(cell) for cell in row) + " |")
     return lines
 
 

@@ -7,9 +7,11 @@ what is visible: exits, leases, node conditions, reports.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 
 import msgspec
 
+from falcon_core.recovery import departures
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -30,6 +32,7 @@ from falcon_sim.machines import Machines
 from falcon_sim.scenario import Scenario, StopFault
 
 NOT_READY_SECONDS = 40.0  # Kubernetes' node monitor grace period
+_RECALL_SECONDS = 30.0  # between two looks for a node of last resort
 _SIGKILL = 9
 _BREAK_SECONDS = 0.05  # after which the peers' collectives fail
 replace = msgspec.structs.replace
@@ -42,6 +45,7 @@ class _Member(msgspec.Struct):
     node: int | None  # None: awaits a spare
     present_at: float = 0.0
     died_at: float | None = None  # with its node
+    asked_at: float = 0.0  # for a node
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -66,6 +70,7 @@ class Cluster:
         self._ordered_at = 0.0  # to stop
         self._acknowledged_at = 0.0
         self.trains_at = scenario.cluster.start_seconds  # if nothing happens before
+        self._recall_at = 0.0  # look again for a node of last resort
         self.replaced = 0
         self.alarms: list[float] = []  # when something may look different
 
@@ -175,7 +180,7 @@ class Cluster:
         pods = self._members[replica].pods + 1
         node = self._machines.take_spare()
         self.wake(now + self._times.pod_seconds)
-        return _Member(pods, node, now + self._times.pod_seconds)
+        return _Member(pods, node, now + self._times.pod_seconds, asked_at=now)
 
     def _move(self, state: RecoveryState, replica: int, now: float, *, aside: bool) -> RecoveryState:
         member = self._members[replica]
@@ -217,7 +222,7 @@ class Cluster:
 
     def advance(self, now: float) -> None:
         """Give repaired nodes to who waits for one; begin the generation when its gang is complete."""
-        self._machines.repair(now, {one.node for one in [*self._members, *self._asides.values()]})
+        self._machines.repair(now, self.nodes)
         for replica, member in enumerate(self._members):
             if member.node is None:
                 self._members[replica] = self._placed(member, now)
@@ -241,6 +246,33 @@ class Cluster:
         self.wake(now + self._times.pod_seconds)
         return _Member(member.pods, node, now + self._times.pod_seconds)
 
+    @property
+    def nodes(self) -> set[int]:
+        """Those that its pods are on."""
+        return {one.node for one in [*self._members, *self._asides.values()] if one.node is not None}
+
+    def recall(
+        self, state: RecoveryState, usable: Collection[int], replacement_seconds: float, now: float
+    ) -> RecoveryState:
+        """Where a replica has waited for a spare for long enough: give it a slow node that the job had left."""
+        left = {_node(node): node for node in usable}
+        for replica, member in enumerate(self._members):
+            if member.node is None and left:
+                name = departures.last_resort(
+                    state,
+                    left,
+                    stood_still_seconds=now - member.asked_at,
+                    replacement_seconds=replacement_seconds,
+                )
+                if name:
+                    self._machines.take_back(left.pop(name))
+                    state = departures.back(state, name, now)
+                    self._members[replica] = self._placed(member, now)
+        if left and self.waiting and now >= self._recall_at:
+            self._recall_at = now + _RECALL_SECONDS
+            self.wake(self._recall_at)
+        return state
+
     def swap_roles(self, nodes: list[int]) -> None:
         """Role i goes to the node that role ``nodes[i]`` has now (S3: inside the running pods)."""
         before = [member.node for member in self._members]
@@ -263,7 +295,7 @@ class Cluster:
     def observe(self, now: float, agents: Agents | None, counts: tuple[int, ...], made: int) -> Observation:
         """The job as its operator sees it now. ``made``: iterations of this generation, where no agent counts them."""
         machines = self._machines
-        usable = any(node not in machines.excluded for node in machines.spares)
+        ready = sum(node not in machines.excluded for node in machines.spares)
         return Observation(
             now=now,
             generation=self.generation,
@@ -272,7 +304,12 @@ class Cluster:
             members=[self._member(replica, now) for replica in range(len(self._members))],
             ranks=self._ranks(agents, counts, made),
             asides={_name(replica, one.pods): self._aside(replica, one, now) for replica, one in self._asides.items()},
-            spares=Spares(pool="spares", available=usable, message="" if usable else "the pool has no ready spare"),
+            spares=Spares(
+                pool="spares",
+                available=ready > 0,
+                message="" if ready else "the pool has no ready spare",
+                ready=ready,
+            ),
         )
 
     def _member(self, replica: int, now: float) -> MemberSeen:

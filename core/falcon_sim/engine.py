@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.planning.goodput import Activity
-from falcon_core.recovery import machine
+from falcon_core.recovery import failslow, machine
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -29,8 +29,10 @@ from falcon_core.recovery.observation import (
     StopClosed,
     Switch,
 )
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.state import Exposure, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import replace_node
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
+from falcon_sim.burn_ins import BurnIns
 from falcon_sim.cluster import Cluster
 from falcon_sim.ladder import Ladder
 from falcon_sim.machines import Machines, draw_faults, probe
@@ -62,7 +64,8 @@ class Engine:
         self.falcon = scenario.mitigation.falcon
         self.agents = Agents(self.model, scenario.detection) if self.falcon == "All" else None
         self.policy = self._policy()
-        self.state = RecoveryState()
+        self.state = RecoveryState(exposure=Exposure(since=0.0))
+        self._burn_ins = BurnIns(self.machines)
         self.now = 0.0
         self.counts = self.model.even
         self.timeline = Timeline(scenario.job.parallelism.world)
@@ -300,6 +303,7 @@ class Engine:
 
     def _look(self) -> None:
         cluster = self.cluster
+        self._leave_and_return()
         if self.agents is not None and self._training:
             slow = self.state.slow
             if slow is not None and slow.phase == "Checking":
@@ -323,12 +327,23 @@ class Engine:
             self.counts = self.model.even
         if any(isinstance(one, GiveUp) for one in actions):
             policy = self.scenario.mitigation
-            self.state = RecoveryState(healthy_ns=self.state.healthy_ns, overheads=self.state.overheads)
+            self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, replacements=[], attempts=[])
             cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
         elif started and self.agents is not None and self._training and not actions:
             slow = self.state.slow
             if slow is None or slow.phase in ("Detected", "Located"):  # not while a replacement is under way
                 self._climb()
+
+    def _leave_and_return(self) -> None:
+        """Nodes that the job has left are tested, come back, or serve as the last resort."""
+        cluster, burn_ins = self.cluster, self._burn_ins
+        self.state = burn_ins.look(self.state, cluster.nodes, self.now)
+        if cluster.waiting:
+            price = failslow.overhead_seconds(self.state, self.policy, replace_node.TYPE)
+            self.state = cluster.recall(self.state, burn_ins.usable(self.state, cluster.nodes), price, self.now)
+            again = burn_ins.next_at(self.state)
+            if math.isfinite(again):
+                cluster.wake(max(self.now, again))
 
     def _climb(self) -> None:
         """S2 and S3, where they are due."""

@@ -76,6 +76,19 @@ class Machines:
             and (one.peer is None or one.peer in used)
         ]
 
+    def slowdown(self, node: int, at: float) -> float:
+        """How much slower than a healthy one a node computes at that time, by its slowest process."""
+        return max(
+            (
+                one.factor
+                for one in self._slow
+                if one.node == node
+                and one.kind == "Computation"
+                and one.at_seconds <= at < one.at_seconds + one.duration_seconds
+            ),
+            default=1.0,
+        )
+
     def next_change(self, now: float) -> float:
         """When a slow fault begins or ends next; infinity for never."""
         place = int(np.searchsorted(self._changes, now, side="right"))
@@ -119,7 +132,14 @@ class Machines:
         if node not in self.broken:
             self.excluded.add(node)
 
-    def repair(self, now: float, used: set[int | None]) -> None:
+    def take_back(self, node: int) -> None:
+        """The job may use it again: first of all the spares."""
+        self.excluded.discard(node)
+        if node in self.spares:
+            self.spares.remove(node)
+        self.spares.insert(0, node)
+
+    def repair(self, now: float, used: set[int]) -> None:
         """Broken nodes whose time has come are spares again, and as good as new; ``used``: the job's own."""
         for node, at in list(self.broken.items()):
             if at <= now:

@@ -118,7 +118,7 @@ class Generation(_Api, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Excluded(_Api, frozen=True, kw_only=True):
-    """A node that this job will not use again."""
+    """A node that this job does not use; ``since``: it is excluded, or was last tested."""
 
     node: str
     reason: str

@@ -14,6 +14,9 @@ paid when the loss had reached it. So the whole is L + ρ · L ≤ (1 + ρ) · O
 and at most 3 where each price is twice the one before or more. (Losses are looked at once an iteration: add one's.)
 ``ladder_bound`` gives the figure.
 
+**A price that moves** while the slowdown lasts (a spare's, as spares come and go): against a clairvoyant who pays the
+lowest price that there was, the factor for one action is at most 2 × highest ÷ lowest: 2 where it stands still.
+
 **A known end** changes the rule: an action whose price exceeds all that it can still save is not taken (``due``).
 """
 
@@ -43,6 +46,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     overhead_seconds: float
+    spare_seconds: float = 0.0  # of it, for the spare that it takes (``spare_price``)
 
 
 def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, healthy_ns: float) -> Loss:

@@ -16,6 +16,7 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.planning import ski_rental
+from falcon_core.recovery import departures
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.locate import locate, no_longer_slow
@@ -191,12 +192,13 @@ def _ladder(
         if explained or obs.now - slow.refreshed_at >= REFRESH_SECONDS:
             slow = replace(slow, culprit=_refreshed(_named(slow), current), refreshed_at=obs.now)
     actions: list[Action] = []
-    while (strategy := _next(state, slow, policy)) is not None and ski_rental.due(strategy, slow.loss):
+    while (strategy := _next(state, slow, obs, policy)) is not None and ski_rental.due(strategy, slow.loss):
         applied = Applied(
             strategy=strategy.name,
             at=obs.now,
             loss_seconds=slow.loss.seconds,
             overhead_seconds=strategy.overhead_seconds,
+            spare_seconds=strategy.spare_seconds,
             observed_only=not policy.enforce and strategy.name != ignore.TYPE,
         )
         if strategy.name == replace_node.TYPE and policy.enforce:
@@ -233,20 +235,28 @@ def _named(slow: SlowIncident) -> Culprit:
     return slow.culprit
 
 
-def _next(state: RecoveryState, slow: SlowIncident, policy: Policy) -> ski_rental.Candidate | None:
-    """Learned overheads first, then configured, then our own guess; what this version cannot do does not apply."""
+def _next(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
+    """The cheapest that is left; what this version cannot do does not apply. A replacement also costs its spare."""
     candidates = []
-    for name, configured in policy.strategies:
+    for name, _ in policy.strategies:
         if name in _DEFAULT_OVERHEADS:
-            guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
-            candidates.append(ski_rental.Candidate(name=name, overhead_seconds=state.overheads.get(name, guess)))
+            spare = departures.spare_seconds(state, obs) if name == replace_node.TYPE else 0.0
+            overhead = overhead_seconds(state, policy, name) + spare
+            candidates.append(ski_rental.Candidate(name=name, overhead_seconds=overhead, spare_seconds=spare))
     done = [one.strategy for one in slow.applied if not (one.observed_only and policy.enforce)]
     return ski_rental.next_strategy(candidates, done)
 
 
-def next_step(state: RecoveryState, policy: Policy) -> ski_rental.Candidate | None:
+def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
+    """What the strategy takes by itself [s]: as learned, else as configured, else our own guess."""
+    configured = dict(policy.strategies).get(name)
+    guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
+    return state.overheads.get(name, guess)
+
+
+def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
     """What the ladder would do next about the open slowdown, for display."""
-    return _next(state, state.slow, policy) if state.slow is not None else None
+    return _next(state, state.slow, obs, policy) if state.slow is not None else None
 
 
 def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:

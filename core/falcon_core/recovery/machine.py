@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import failslow, failstop, hanging
+from falcon_core.recovery import departures, failslow, failstop, hanging
 from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, SlowClosed, Switch
 from falcon_core.recovery.state import RecoveryState
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """One look at the job. The caller stores the state before it carries out the actions."""
+    state, actions = _ladders(state, obs, policy)
+    return departures.record(state, actions, obs), actions
+
+
+def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     state, actions = failstop.step(state, obs, policy)
     if any(isinstance(action, GiveUp) for action in actions):
         return state, actions

@@ -84,6 +84,7 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""  # "": any free node, the scheduler decides
     available: bool = True
     message: str = ""  # why not
+    ready: int | None = None  # how many the job may take; None: not known (the scheduler's business)
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,7 @@ class Applied(_State, frozen=True, kw_only=True):
     at: float
     loss_seconds: float
     overhead_seconds: float
+    spare_seconds: float = 0.0  # of it, for the spare that it took
     observed_only: bool = False
 
 
@@ -101,9 +102,9 @@ class Step(_State, frozen=True, kw_only=True):
     """One thing done about a failure."""
 
     at: float
-    what: Literal["Restart", "Recreate", "Replace"]
+    what: Literal["Restart", "Recreate", "Replace", "Recall"]
     generation: int  # that it began
-    node: str = ""  # the node that was left
+    node: str = ""  # the node that was left; Recall: that is used again
 
 
 class Fault(_State, frozen=True, kw_only=True):
@@ -203,6 +204,27 @@ class Gang(_State, frozen=True, kw_only=True):
     retry_at: float = 0.0
 
 
+class Departure(_State, frozen=True, kw_only=True):
+    """A node that the job has left, and what its tests since say (``departures``)."""
+
+    node: str
+    left_at: float
+    slowdown: float = 0.0  # of the rank on it; 0: it was left for a failure
+    times: int = 1  # it has been left
+    failed: int = 0  # tests in a row
+    tested_at: float = 0.0  # end of the newest test; 0: none yet
+    passed: bool = False  # the newest test
+    back_at: float | None = None  # when the job could use it again
+
+
+class Exposure(_State, frozen=True, kw_only=True):
+    """How long the job's nodes were watched, and how many were lost: what the failure rate is learned from."""
+
+    since: float | None = None  # of the present stretch; None while the job holds no nodes
+    node_seconds: float = 0.0  # of the stretches before
+    lost: int = 0
+
+
 class RecoveryState(_State, frozen=True, kw_only=True):
     """The whole."""
 
@@ -219,4 +241,6 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     attempts: list[Attempt] = []
     overheads: dict[str, float] = {}  # learned, seconds by strategy
     gang: Gang = Gang()
+    departures: list[Departure] = []  # oldest first
+    exposure: Exposure = Exposure()
     verdicts: dict[str, str] = {}  # what a witness outside the job says of an excluded node, in one sentence

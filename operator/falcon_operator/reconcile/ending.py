@@ -100,8 +100,8 @@ def suspended(snap: Snapshot) -> Ending:
     intent = intents.stored(snap.job.status)
     if intent is not None:
         # What was measured and counted belongs to the shape and the template that may now change.
-        state = replace(intents.empty(intent).state, healthy_ns=None, level=None, attempts=[])
-        intent = replace(intents.empty(intent), state=state)
+        intent = intents.empty(intent, snap.now)
+        intent = replace(intent, state=replace(intent.state, healthy_ns=None, level=None, attempts=[]))
     left = [pod for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")]
     summary = f"suspended; {len(left)} pods are still ending" if left else "suspended (spec.suspend)"
     status = replace(_quiet(snap, "Suspended", summary, intent), start_time="")

@@ -49,7 +49,8 @@ def _of_note(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Event]:
         found.append(Event("Normal", "Resolved", f"{new.where}: {new.result}"))
     elif old is not None and old.state == "Resolved" and new.result != old.result:
         verdict = new.result.removeprefix(old.result).removeprefix("; ")
-        found.append(Event("Normal" if " not fenced: " in verdict else "Warning", "BurnIn", verdict))
+        kind = "Normal" if " not fenced: " in verdict or " may be used again " in verdict else "Warning"
+        found.append(Event(kind, "NodeReturned" if " used again" in verdict else "BurnIn", verdict))
     return found
 
 

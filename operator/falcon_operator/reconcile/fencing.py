@@ -1,7 +1,9 @@
 """Excluding a node is the job's matter; fencing it for all takes a witness outside the job (DESIGN §2, State, safety).
 
 Witnesses are the node's own NotReady and a burn-in pod that the operator runs there once the job has left. A node that
-was fenced for being NotReady gets its burn-in when it is back, and is released if it passes.
+was fenced for being NotReady gets its burn-in when it is back, and is released if it passes. A test that failed is
+repeated as long as the job lives, since most slow nodes grow well again; a node that passed comes back to the job after
+a probation (``recovery.departures``).
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from falcon_core.recovery import departures
 from falcon_core.recovery.observation import Action, Replace
+from falcon_core.recovery.state import Departure
 from falcon_operator.api import TAINT_FENCED, DiagnosisStatus, Excluded, Member
 from falcon_operator.reconcile.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.snapshot import Score, Snapshot
+from falcon_operator.reconcile.snapshot import Score, Snapshot, clock_time, timestamp, unix_seconds
 
 SLOWER = 1.5  # times slower than the median of the pool's nodes: the median rule's own factor
 replace = msgspec.structs.replace
@@ -45,19 +49,59 @@ def judge(snap: Snapshot, intent: Intent) -> Intent:
             intent = _conclude(intent, replace(entry, fenced=False), snap.refused_fences[entry.node])
             continue
         if entry.burn_in != "Pending":
+            intent = _with(intent, _tested_again(snap, intent, entry))
             continue
         if snap.job.spec.warm_pool_ref is None:
             intent = _conclude(
                 intent, replace(entry, burn_in="Unavailable"), "the job names no WarmPool to compare with"
             )
         elif entry.node in snap.burn_ins:
-            intent = _weigh(intent, entry, snap.burn_ins[entry.node])
+            intent = _weigh(intent, entry, snap.burn_ins[entry.node], snap.now)
     return intent
 
 
-def _weigh(intent: Intent, entry: Excluded, score: Score) -> Intent:
+def _departure(intent: Intent, entry: Excluded) -> Departure:
+    """What is remembered of the exclusion; one of an older version is as long ago as it says itself."""
+    since = unix_seconds(entry.since)
+    return departures.find(intent.state, entry.node) or Departure(node=entry.node, left_at=since, tested_at=since)
+
+
+def _tested_again(snap: Snapshot, intent: Intent, entry: Excluded) -> Excluded:
+    """The entry, with another test where one has failed and enough time has passed."""
+    due = snap.pool is not None and snap.now >= departures.retest_at(_departure(intent, entry))
+    if entry.burn_in not in ("Failed", "Unavailable") or not due:
+        return entry
+    return replace(entry, burn_in="Pending", since=timestamp(snap.now))
+
+
+def readmit(snap: Snapshot, intent: Intent) -> Intent:
+    """Nodes that passed their test, are not fenced, and whose probation is over are the job's to use again."""
+    for entry in intent.excluded:
+        node = snap.nodes.get(entry.node)
+        if entry.burn_in != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
+            continue
+        if snap.now >= departures.returns_at(_departure(intent, entry)):
+            said = f"{entry.node} may be used again since {clock_time(snap.now)}"
+            intent = used_again(intent, entry.node, said, snap.now)
+    return intent
+
+
+def used_again(intent: Intent, node: str, why: str, now: float) -> Intent:
+    """No longer excluded; ``why`` is told with the incident that excluded it."""
+    state = departures.back(intent.state, node, now)
+    return replace(
+        intent,
+        excluded=[one for one in intent.excluded if one.node != node],
+        state=replace(state, verdicts={**state.verdicts, node: why}),
+    )
+
+
+def _weigh(intent: Intent, entry: Excluded, score: Score, now: float) -> Intent:
     if score.state == "Running":
         return intent
+    known = score.state == "Done" and score.gflops and score.peers_gflops
+    well = bool(known) and (score.peers_gflops or 0.0) <= SLOWER * (score.gflops or 0.0)
+    intent = replace(intent, state=departures.tested(intent.state, entry.node, now, passed=well))
     if score.state == "Failed" or not score.gflops:
         return _conclude(intent, replace(entry, burn_in="Unavailable"), score.message or "the burn-in gave no score")
     if not score.peers_gflops:
@@ -65,6 +109,8 @@ def _weigh(intent: Intent, entry: Excluded, score: Score) -> Intent:
     ratio = score.peers_gflops / score.gflops
     if ratio > SLOWER:
         failed = replace(entry, burn_in="Failed", fenced=True)
+        if entry.fenced and f"{entry.node} fenced: burn-in" in intent.state.verdicts.get(entry.node, ""):
+            return _with(intent, failed)  # as before: told once
         return _conclude(intent, failed, f"burn-in on it is {ratio:.1f}x slower than its peers")
     passed = replace(entry, burn_in="Passed", fenced=False)
     return _conclude(intent, passed, f"burn-in on it is as fast as on its peers ({ratio:.1f}x)")
@@ -75,9 +121,13 @@ def _conclude(intent: Intent, entry: Excluded, why: str) -> Intent:
     verdicts = {**intent.state.verdicts, entry.node: f"{entry.node} {word}: {why}"}
     return replace(
         intent,
-        excluded=[entry if one.node == entry.node else one for one in intent.excluded],
+        excluded=_with(intent, entry).excluded,
         state=replace(intent.state, verdicts=verdicts),
     )
+
+
+def _with(intent: Intent, entry: Excluded) -> Intent:
+    return replace(intent, excluded=[entry if one.node == entry.node else one for one in intent.excluded])
 
 
 def effects(snap: Snapshot, intent: Intent, notes: Sequence[DiagnosisStatus]) -> list[Effect]:

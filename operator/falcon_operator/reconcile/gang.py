@@ -134,7 +134,7 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
         return intent
     gang = intent.state.gang
     pause = RELEASE_BACKOFF_SECONDS[min(gang.releases, len(RELEASE_BACKOFF_SECONDS) - 1)]
-    released = empty(intent)
+    released = empty(intent, snap.now)
     return replace(
         released,
         state=replace(released.state, gang=replace(gang, releases=gang.releases + 1, retry_at=snap.now + pause)),

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from falcon_core.recovery import departures
 from falcon_core.recovery.observation import Abandon, Action, Prepare, Recreate, Replace, Restart, Switch
 from falcon_core.recovery.state import RecoveryState, Replacement
 from falcon_operator.api import Counters, Excluded, Generation, Member, TrainingJob, TrainingJobStatus
@@ -120,12 +121,19 @@ def begin(job: TrainingJob, before: Intent | None, now: float) -> Intent:
     )
 
 
-def empty(intent: Intent) -> Intent:
+def empty(intent: Intent, now: float) -> Intent:
     """No members: every pod goes (suspension, or a gang that is released)."""
     return replace(
         intent,
         generation=replace(intent.generation, phase="Stop", members=[], master_addr="", master_port=0),
-        state=replace(intent.state, replacements=[], slow=None, stop=None, hang=None, lost_pods=[]),
+        state=replace(
+            departures.paused(intent.state, len(intent.generation.members), now),
+            replacements=[],
+            slow=None,
+            stop=None,
+            hang=None,
+            lost_pods=[],
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from falcon_core.recovery.observation import Action, GiveUp, HangClosed, SlowClo
 from falcon_core.recovery.witness import judge
 from falcon_operator import validation
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.reconcile import ending, fencing, gang, hang_notes, intents, notes, observe, status
+from falcon_operator.reconcile import ending, fencing, gang, hang_notes, intents, last_resort, notes, observe, status
 from falcon_operator.reconcile.effects import (
     ClaimSpare,
     CreatePod,
@@ -100,7 +100,8 @@ def _live(snap: Snapshot, before: TrainingJobStatus, intent: Intent | None) -> D
         end = ending.failed(snap, intent, "RecoveryExhausted", given_up.message, told)
         return replace(_conclude(snap, before, end), events=turning_points(before, end.status, actions))
     intent = fencing.witnessed(intents.apply(intent, actions, snap), actions, members)
-    intent = fencing.judge(snap, intent)
+    intent = fencing.readmit(snap, fencing.judge(snap, intent))
+    intent = last_resort.recall(snap, intent, rules)
     if observe.finished(snap, intent.generation):
         end = ending.succeeded(snap, intent, fencing.annotate(told, intent))
         return _conclude(snap, before, end)
@@ -110,7 +111,7 @@ def _live(snap: Snapshot, before: TrainingJobStatus, intent: Intent | None) -> D
     for note in (
         notes.stop_note(intent.state.stop) if intent.state.stop else None,
         hang_notes.hang_note(intent.state.hang) if intent.state.hang else None,
-        notes.slow_note(intent.state.slow, intent, rules, next_step(intent.state, rules))
+        notes.slow_note(intent.state.slow, intent, rules, next_step(intent.state, obs, rules))
         if intent.state.slow
         else None,
     ):

@@ -187,8 +187,19 @@ def _slow_done(slow: SlowIncident, intent: Intent) -> str:
 def _endured(slow: SlowIncident, acted: Applied) -> str:
     return (
         f"ignored for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached a"
-        f" replacement's cost ({acted.overhead_seconds:.3g} s)"
+        f" replacement's cost ({_cost(acted.overhead_seconds, acted.spare_seconds)})"
     )
+
+
+def _cost(overhead_seconds: float, spare_seconds: float) -> str:
+    """``13 s``, or ``13 s + 40 s for a spare that a failure may need``.
+
+    The spare's price drifts with what is learned, so two of its digits are shown.
+    """
+    own = f"{overhead_seconds - spare_seconds:.3g} s"
+    if spare_seconds < 1:
+        return own
+    return f"{own} + {float(f'{spare_seconds:.2g}'):.0f} s for a spare that a failure may need"
 
 
 def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
@@ -205,7 +216,8 @@ def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | No
         missing = f" ({', '.join(unavailable)}: not available in this version)" if unavailable else ""
         return f"endured: spec.mitigation.strategies offers nothing further{missing}"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
-    return f"{action} when the loss reaches a replacement's cost ({next_strategy.overhead_seconds:.3g} s)"
+    cost = _cost(next_strategy.overhead_seconds, next_strategy.spare_seconds)
+    return f"{action} when the loss reaches a replacement's cost ({cost})"
 
 
 def slow_closed(note: DiagnosisStatus, closed: SlowClosed, now: float) -> DiagnosisStatus:
@@ -236,6 +248,7 @@ _DONE = {
     "Restart": "all ranks restarted in their pods",
     "Recreate": "the pod made anew, all ranks restarted",
     "Replace": "node {node} excluded, its pod moved, all ranks restarted",
+    "Recall": "no spare was ready: node {node}, which the job had left, used again",
 }
 
 

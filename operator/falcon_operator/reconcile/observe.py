@@ -301,8 +301,8 @@ def spares(snap: Snapshot, intent: Intent) -> Spares:
     excluded = {one.node for one in intent.excluded}
     ready = [one for one in snap.pool.status.spares if one.state == "Ready" and one.node not in excluded]
     if ready:
-        return Spares(pool=name)
-    return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare")
+        return Spares(pool=name, ready=len(ready))
+    return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare", ready=0)
 
 
 def finished(snap: Snapshot, generation: Generation) -> bool:

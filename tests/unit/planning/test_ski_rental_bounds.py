@@ -85,6 +85,21 @@ def test_the_bound_of_equal_prices_is_nearly_reached() -> None:
     assert climb(candidates, rates, lasts) / lasts == pytest.approx(4.0, rel=0.05)
 
 
+@settings(deadline=None, derandomize=True)
+@given(prices=st.lists(st.floats(0.5, 5.0), min_size=1, max_size=8), lasts=st.floats(0.1, 20.0))
+def test_a_price_that_moves_costs_its_spread(prices: list[float], lasts: float) -> None:
+    """One action that mends all; its price changes each second, as a spare's does, in ways that nobody foresees."""
+    loss, paid = 0.0, 0.0
+    for index in range(round(lasts / STEP)):
+        act = Candidate(name="act", overhead_seconds=prices[int(index * STEP) % len(prices)], spare_seconds=0.5)
+        if due(act, Loss(seconds=loss)):
+            paid = act.overhead_seconds
+            break
+        loss += STEP
+    clairvoyant = min(round(lasts / STEP) * STEP, min(prices))
+    assert loss + paid <= 2 * max(prices) / min(prices) * clairvoyant + 2 * STEP
+
+
 # -- a known end -------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,168 @@
+"""The nodes that a job has left: when they are tested again, when they come back, which serves where all else fails.
+
+Slow nodes grow well again, most within hours (FALCON §3), so leaving one is no verdict for life. A witness outside the
+job tests it (a burn-in): at once, and again while it fails. One that passes may be used by the job again after a
+probation, which doubles each time that the same node is left: what a short test does not see, a job sees again.
+
+Where a node died and no spare is ready, a node that the job had left and that is not fenced is better than none. One
+that is well again is as good as a spare. On a slow one the job runs at 1/slowdown of its speed, for the price of one
+more replacement later. Standing still loses everything, but costs no such price: ``wait_or_drop`` says when it has been
+paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from falcon_core.planning import spare_price
+from falcon_core.planning.ski_rental import Choice, wait_or_drop
+from falcon_core.recovery.observation import Abandon, Action, Observation, Prepare, Recreate, Replace, Switch
+from falcon_core.recovery.state import Departure, RecoveryState
+
+RETEST_SECONDS, RETEST_AT_MOST_SECONDS = (
+    600.0,
+    3600.0,
+)  # after a failed test: the first distance, doubled up to the other
+PROBATION_SECONDS, PROBATION_AT_MOST_SECONDS = 600.0, 86_400.0  # likewise, between leaving a node and its return
+REMEMBERED = 32  # departures; the oldest of those that are back go first
+replace = msgspec.structs.replace
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+def find(state: RecoveryState, node: str) -> Departure | None:
+    """The newest departure from ``node``."""
+    return next((one for one in reversed(state.departures) if one.node == node), None)
+
+
+def record(state: RecoveryState, actions: Collection[Action], obs: Observation) -> RecoveryState:
+    """Remember the nodes that these actions leave, and count those that were lost."""
+    exposure = state.exposure
+    if exposure.since is None:
+        exposure = replace(exposure, since=obs.now)
+    for action in actions:
+        match action:
+            case Replace(replica=replica):
+                state = left(state, obs.members[replica].node, 0.0, obs.now)
+                exposure = replace(exposure, lost=exposure.lost + 1)
+            case Switch(replica=replica, lost=lost):
+                exposure = replace(exposure, lost=exposure.lost + lost)
+            case Recreate(stay=False):
+                exposure = replace(exposure, lost=exposure.lost + 1)
+            case Prepare(replica=replica):
+                culprit = state.slow.culprit if state.slow is not None else None
+                state = left(state, obs.members[replica].node, culprit.slowdown if culprit else 0.0, obs.now)
+            case Abandon(replica=replica):
+                state = stayed(state, obs.members[replica].node)
+            case _:
+                pass
+    return replace(state, exposure=exposure)
+
+
+def left(state: RecoveryState, node: str, slowdown: float, now: float) -> RecoveryState:
+    """The job leaves the node; ``slowdown`` as in ``Departure``."""
+    before = find(state, node)
+    if not node or (before is not None and before.back_at is None):
+        return state
+    times = before.times + 1 if before is not None else 1
+    told = [one for one in state.departures if one.node != node]
+    while len(told) >= REMEMBERED:
+        told.remove(next((one for one in told if one.back_at is not None), told[0]))
+    return replace(state, departures=[*told, Departure(node=node, left_at=now, slowdown=slowdown, times=times)])
+
+
+def stayed(state: RecoveryState, node: str) -> RecoveryState:
+    """It was not left after all."""
+    return replace(state, departures=[one for one in state.departures if one.node != node or one.back_at is not None])
+
+
+def tested(state: RecoveryState, node: str, now: float, *, passed: bool) -> RecoveryState:
+    """A test of the node has ended."""
+    told = find(state, node)
+    if told is None:
+        return state
+    after = replace(told, tested_at=now, passed=passed, failed=0 if passed else told.failed + 1)
+    return replace(state, departures=[after if one is told else one for one in state.departures])
+
+
+def back(state: RecoveryState, node: str, now: float) -> RecoveryState:
+    """The job may use the node again."""
+    return replace(
+        state,
+        departures=[
+            replace(one, back_at=now) if one.node == node and one.back_at is None else one for one in state.departures
+        ],
+    )
+
+
+def paused(state: RecoveryState, nodes: int, now: float) -> RecoveryState:
+    """The job gives its ``nodes`` back: time passes that shows nothing of them."""
+    told = state.exposure
+    watched = told.node_seconds + (nodes * max(0.0, now - told.since) if told.since is not None else 0.0)
+    return replace(state, exposure=replace(told, since=None, node_seconds=watched))
+
+
+# -- what follows ------------------------------------------------------------------------------------------------------
+
+
+def retest_at(departure: Departure) -> float:
+    """When a node that failed its newest test is tested again (unix seconds)."""
+    distance = RETEST_SECONDS * 2.0 ** min(16, max(0, departure.failed - 1))
+    return departure.tested_at + min(RETEST_AT_MOST_SECONDS, distance)
+
+
+def returns_at(departure: Departure) -> float:
+    """When a node that has passed its newest test may be used by the job again (unix seconds)."""
+    probation = PROBATION_SECONDS * 2.0 ** min(16, departure.times - 1)
+    return max(departure.tested_at, departure.left_at + min(PROBATION_AT_MOST_SECONDS, probation))
+
+
+def spare_seconds(state: RecoveryState, obs: Observation) -> float:
+    """The price of taking a ready spare for a slow node [s], from this job's losses and returns so far.
+
+    0 where the number of spares is not known, or none is left (then nothing is taken).
+    """
+    if not obs.spares.ready:
+        return 0.0
+    exposure, nodes = state.exposure, len(obs.members)
+    since = exposure.since if exposure.since is not None else obs.now
+    slow = [one for one in state.departures if one.slowdown > 0]
+    ends = [obs.now if one.back_at is None else one.back_at for one in slow]
+    return spare_price.price(
+        obs.spares.ready,
+        losses_per_second=spare_price.loss_rate(
+            lost=exposure.lost, node_seconds=exposure.node_seconds + nodes * max(0.0, obs.now - since), nodes=nodes
+        ),
+        back_seconds=spare_price.back_seconds(
+            returned=sum(one.back_at is not None for one in slow),
+            away_seconds=sum(max(0.0, end - one.left_at) for end, one in zip(ends, slow, strict=True)),
+        ),
+    )
+
+
+def last_resort(
+    state: RecoveryState, usable: Collection[str], *, stood_still_seconds: float, replacement_seconds: float
+) -> str:
+    """The node that the job had left and that is to take a dead one's place now; "" to wait for a spare.
+
+    ``usable``: nodes that live, are not fenced, and on which the job may run. One that is well again is taken at once;
+    else the least slow, once what it would have trained in the time stood still has paid for the replacement that it
+    will need. One that was left for a failure, and has not passed a test since, is never taken.
+    """
+    left = [one for one in state.departures if one.node in usable]
+    well = next((one for one in left if one.back_at is not None), None)
+    if well is not None:
+        return well.node
+    best = min((one for one in left if one.slowdown > 0), key=lambda one: one.slowdown, default=None)
+    if best is None:
+        return ""
+    choice = wait_or_drop(
+        stood_still_seconds,
+        drop_seconds=0.0,
+        rejoin_seconds=replacement_seconds,
+        speed_without=1 / max(1.0, best.slowdown),
+    )
+    return best.node if choice is Choice.DROP else ""

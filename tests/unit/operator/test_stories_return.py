@@ -1,0 +1,115 @@
+"""Nodes that the job has left come back when they are well, and serve as the last resort when nothing else is there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_operator.api import TAINT_FENCED
+from falcon_operator.reconcile.last_resort import PLACE_SECONDS
+from tests.unit.operator.telling import operator, run, state, trained
+from tests.unit.operator.world import Node, World
+
+replace = msgspec.structs.replace
+
+
+def take_spares(world: World) -> None:
+    """Others hold every spare that is left."""
+    spares = [replace(one, state="Testing") if one.state == "Ready" else one for one in world.pool.status.spares]
+    world.pool = replace(world.pool, status=replace(world.pool.status, spares=spares))
+
+
+def pass_time(world: World, seconds: int) -> None:
+    """Training goes on, and the operator has nothing to do."""
+    for _ in range(seconds):
+        world.tick(1.0)
+
+
+async def left_slow(world: World, factor: float) -> Node:
+    """The node that was replaced for being slow."""
+    await trained(world)
+    slow = world.node_of(2)
+    slow.slow = factor
+    await run(
+        world,
+        operator,
+        lambda w: w.status.excluded_nodes and w.status.excluded_nodes[0].burn_in != "Pending",
+        seconds=120,
+    )
+    await run(world, operator, state("Running"))
+    assert world.node_of(2).spare
+    return slow
+
+
+async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() -> None:
+    world = World()
+    slow = await left_slow(world, 3.0)
+    assert TAINT_FENCED in slow.taints
+    pass_time(world, 600)
+    tested_again = 2
+    await run(
+        world,
+        operator,
+        lambda w: len(w.tested) == tested_again and w.status.excluded_nodes[0].burn_in == "Failed",
+        seconds=30,
+    )
+    assert TAINT_FENCED in slow.taints, "still slow"
+    result = world.status.diagnoses[0].result
+    slow.slow = 1.0
+    pass_time(world, 600)
+    await run(world, operator, lambda _: True)
+    assert len(world.tested) == tested_again, "the distance has doubled"
+    pass_time(world, 600)
+    await run(world, operator, lambda w: w.status.excluded_nodes == [], seconds=30)
+    assert slow.taints == {}
+    assert world.status.diagnoses[0].result.startswith(result), "told once that it failed"
+    assert f"{slow.name} may be used again" in world.status.diagnoses[0].result
+    assert ("NodeReturned", True) in [(reason, slow.name in note) for reason, note in world.events]
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
+    assert f"node {slow.name}, which the job had left, used again" in world.status.diagnoses[0].done
+
+
+async def test_a_slow_node_is_better_than_a_dead_one() -> None:
+    world = World()
+    slow = await left_slow(world, 1.4)
+    assert (slow.taints, world.status.excluded_nodes[0].burn_in) == ({}, "Passed")
+    assert "a replacement's cost (13 s + 3 s for a spare that a failure may need)" in world.status.diagnoses[0].done
+    take_spares(world)
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: "no ready spare" in w.status.summary)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
+    assert world.clock.seconds - begun > 1, "not before standing still has paid for it"
+    stop, first = world.status.diagnoses[:2]
+    assert f"node {slow.name}, which the job had left, used again" in stop.done
+    assert f"{slow.name} used again, slow as it is" in first.result
+    assert slow.name not in [one.node for one in world.status.excluded_nodes]
+
+
+async def test_a_fenced_node_is_no_last_resort() -> None:
+    world = World()
+    slow = await left_slow(world, 3.0)
+    take_spares(world)
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: "no ready spare" in w.status.summary)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=61)
+    assert "no ready spare" in world.status.summary
+    assert TAINT_FENCED in slow.taints
+
+
+async def test_a_node_without_room_is_left_again_and_a_spare_taken() -> None:
+    world = World(spares=2)
+    slow = await left_slow(world, 1.4)
+    ready = world.pool
+    take_spares(world)
+    slow.taints["somebody"] = "else's"  # nothing more fits there, which only the scheduler knows
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: len(w.made) == 5)
+    waited = world.clock.seconds
+    await run(
+        world, operator, lambda w: [one.reason for one in w.status.excluded_nodes][-1:] == ["no room for the job's pod"]
+    )
+    assert world.clock.seconds - waited > PLACE_SECONDS - 1
+    world.pool = ready
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).spare)

@@ -1,0 +1,137 @@
+"""Nodes that a job has left: their price before, their tests and their return after, and the last resort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery import departures, failslow, machine
+from falcon_core.recovery.observation import Abandon, Prepare, Replace, Spares
+from falcon_core.recovery.state import Departure, Exposure, RecoveryState
+from tests.unit.recovery.seen import NOW, POLICY, replace, seen
+from tests.unit.recovery.test_failslow import STRAGGLER, located
+
+HOUR = 3600.0
+FAILING = RecoveryState(exposure=Exposure(since=NOW - 240 * HOUR, lost=120))  # three nodes, a loss every two hours
+
+
+def away(node: str = "node-2", **fields: Any) -> RecoveryState:
+    return RecoveryState(departures=[Departure(**{"node": node, "left_at": NOW, "slowdown": 3.0, **fields})])
+
+
+def the(state: RecoveryState) -> Departure:
+    (one,) = state.departures
+    return one
+
+
+def test_the_last_spare_has_a_price_where_nodes_die() -> None:
+    def price(state: RecoveryState, ready: int | None) -> float:
+        return departures.spare_seconds(state, seen(spares=Spares(pool="spares", ready=ready)))
+
+    told = [price(FAILING, ready) for ready in (1, 2, 3, 10)]
+    assert told == sorted(told, reverse=True)
+    assert told[0] > 120 > 1 > told[3]
+    assert price(RecoveryState(), 1) < 5, "no failure seen, three nodes: hardly anything"
+    assert price(FAILING, None) == price(FAILING, 0) == 0, "not known; nothing to take"
+
+
+def test_slow_nodes_that_do_not_come_back_make_it_dearer() -> None:
+    obs = seen(spares=Spares(pool="spares", ready=1))
+    gone = replace(FAILING, departures=[Departure(node="x", left_at=NOW - 20 * HOUR, slowdown=2.0)])
+    quick = replace(
+        FAILING, departures=[Departure(node="x", left_at=NOW - 20 * HOUR, slowdown=2.0, back_at=NOW - 19.9 * HOUR)]
+    )
+    assert departures.spare_seconds(gone, obs) > departures.spare_seconds(FAILING, obs)
+    assert departures.spare_seconds(quick, obs) < departures.spare_seconds(FAILING, obs)
+
+
+def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
+    obs = seen(ranks=STRAGGLER, spares=Spares(pool="spares", ready=1))
+    slow = located(loss=Loss(seconds=20.0, generation=1, counted_iterations=100))
+    calm = replace(RecoveryState(healthy_ns=slow.healthy_ns, slow=slow))
+    state, actions = failslow.step(calm, obs, POLICY)
+    assert [type(action) for action in actions] == [Prepare]
+    assert state.slow is not None
+    acted = state.slow.applied[-1]
+    assert acted.overhead_seconds == pytest.approx(13 + acted.spare_seconds)
+    failing = replace(calm, exposure=FAILING.exposure)
+    assert failslow.step(failing, obs, POLICY)[1] == []
+    plenty = replace(obs, spares=Spares(pool="spares", ready=12))
+    assert failslow.step(failing, plenty, POLICY)[1] != []
+    step = failslow.next_step(failing, obs, POLICY)
+    assert step is not None
+    assert step.spare_seconds > 120
+
+
+def test_the_machine_remembers_whom_it_left_and_what_was_lost() -> None:
+    slow = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
+    begin = RecoveryState(healthy_ns=slow.healthy_ns, slow=slow)
+    state, actions = machine.step(begin, seen(ranks=STRAGGLER), POLICY)
+    assert [type(action) for action in actions] == [Prepare]
+    assert (the(state).node, the(state).slowdown, state.exposure) == ("node-2", 3.0, Exposure(since=NOW, lost=0))
+    assert departures.record(state, [Abandon(2)], seen()).departures == []
+    lost = departures.record(RecoveryState(), [Replace(1, "its lease is lost", True, True)], seen())
+    assert (the(lost).node, the(lost).slowdown, lost.exposure.lost) == ("node-1", 0.0, 1)
+
+
+def test_what_is_remembered_is_bounded_and_keeps_who_is_away() -> None:
+    state = RecoveryState()
+    for number in range(3 * departures.REMEMBERED):
+        members = {1: {"node": f"n{number}"}}
+        state = departures.record(state, [Replace(1, "", True, True)], seen(members=members))
+        if number:
+            state = departures.back(state, f"n{number}", NOW)
+    assert len(state.departures) == departures.REMEMBERED
+    assert state.departures[0].node == "n0"
+
+
+def test_a_pause_is_not_watched() -> None:
+    state = departures.paused(FAILING, 3, NOW)
+    assert state.exposure == Exposure(since=None, node_seconds=720 * HOUR, lost=120)
+    assert departures.paused(state, 3, NOW + HOUR).exposure == state.exposure
+    later = departures.record(state, [], seen(now=NOW + HOUR))
+    assert later.exposure == Exposure(since=NOW + HOUR, node_seconds=720 * HOUR, lost=120)
+
+
+def test_a_failed_test_is_repeated_at_growing_distances() -> None:
+    state, at, distances = away(), NOW + 60, []
+    for _ in range(6):
+        state = departures.tested(state, "node-2", at, passed=False)
+        distances.append(departures.retest_at(the(state)) - at)
+        at += distances[-1]
+    assert distances == [600, 1200, 2400, 3600, 3600, 3600]
+    well = departures.tested(state, "node-2", at, passed=True)
+    assert (the(well).failed, departures.returns_at(the(well))) == (0, at), "its probation is long over"
+    assert departures.tested(state, "node-1", at, passed=True) == state
+
+
+def test_the_probation_doubles_with_each_departure() -> None:
+    state, lengths = RecoveryState(), []
+    for _ in range(10):
+        state = departures.record(state, [Replace(2, "", False, False)], seen())
+        state = departures.tested(state, "node-2", NOW + 20, passed=True)
+        lengths.append(departures.returns_at(the(state)) - NOW)
+        state = departures.back(state, "node-2", NOW)
+    assert lengths[:3] == [600, 1200, 2400]
+    assert lengths[-1] == 86_400
+
+
+def resort(state: RecoveryState, stood_still: float, usable: tuple[str, ...] = ("node-2", "node-3")) -> str:
+    return departures.last_resort(state, usable, stood_still_seconds=stood_still, replacement_seconds=13.0)
+
+
+def test_the_least_slow_node_is_the_last_resort_once_standing_still_has_paid_for_it() -> None:
+    slow = [Departure(node=f"node-{n}", left_at=NOW, slowdown=factor) for n, factor in ((2, 3.0), (3, 2.0), (4, 1.2))]
+    state = RecoveryState(departures=slow)
+    assert resort(state, 25.0) == ""
+    assert resort(state, 26.0) == "node-3", "13 s at half the speed; node-4 is not usable"
+    assert resort(state, 1e6, ()) == ""
+
+
+def test_who_was_left_for_a_failure_is_no_last_resort_and_who_is_well_again_is_one_at_once() -> None:
+    assert resort(away(slowdown=0.0), 1e6) == ""
+    assert resort(away(slowdown=0.0, back_at=NOW), 0.0) == "node-2"
+    assert resort(away(), 38.0) == ""
+    assert resort(away(), 39.0) == "node-2"
