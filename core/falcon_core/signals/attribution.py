@@ -29,7 +29,8 @@ def compute_ns(iteration: Iteration) -> int | None:
     inside = calls.measured
     if not inside[calls.synchronising].all():
         return None
-    starts = calls.starts_ns[inside]
+    # A send that was begun in one iteration may be waited for at any time, even before the call that begins the next.
+    starts = np.maximum(calls.starts_ns[inside], iteration.start_ns)
     ends = np.minimum(calls.ends_ns[inside], iteration.end_ns)
     return iteration.duration_ns - _union_ns(starts, ends)
 
