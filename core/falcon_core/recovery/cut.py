@@ -20,6 +20,9 @@ class Channel(msgspec.Struct, frozen=True, order=True):
     source: int = -1  # rank; -1: collectives
     destination: int = -1
 
+    def __str__(self) -> str:
+        return self.communicator if self.source < 0 else f"{self.communicator}, {self.source} to {self.destination}"
+
 
 class Known(msgspec.Struct, frozen=True):
     """What a rank knows of its iterations. A channel may have calls and no start: their order is not known."""
@@ -40,7 +43,10 @@ class Starts(msgspec.Struct, frozen=True):
             (-(-(furthest.get(channel, 0) - self.counts[channel]) // each) for channel, each in self.calls.items()),
             default=0,
         )
-        return Starts({channel: self.counts[channel] + most * each for channel, each in self.calls.items()}, self.calls)
+        return self.later(most)
+
+    def later(self, iterations: int) -> Starts:
+        return Starts({c: calls + iterations * self.calls[c] for c, calls in self.counts.items()}, self.calls)
 
 
 class DisagreementError(ValueError):

@@ -47,7 +47,7 @@ class RankView(msgspec.Struct, frozen=True):
     in_flight: int  # calls that block and have not returned; 0 where calls return when they are enqueued
     waiting: bool  # a thread waits, having met the targets that stand
     opened: bool  # it gave this pause up on its own
-    receives_any: frozenset[str] = frozenset()  # communicators in which a receive from anyone has not arrived yet
+    receives_any: Mapping[str, int] = {}  # receives from anyone that have not arrived yet, by communicator
 
 
 class Phase(enum.StrEnum):
@@ -91,7 +91,7 @@ def begin(
     """
     pause = Pause(members=members, deadline_ns=deadline_ns, targets=_furthest(members, views))
     try:
-        starts = agreed(members, known or {}).not_passed(pause.targets)
+        starts = _not_passed(agreed(members, known or {}), pause.targets, views)
     except DisagreementError as why:
         return msgspec.structs.replace(pause, fallback=str(why))
     return msgspec.structs.replace(
@@ -196,7 +196,7 @@ def _aimed(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
     """The pause with the targets that these counts ask for."""
     furthest = _furthest(pause.members, views)
     if pause.starts is not None:
-        starts = pause.starts.not_passed(furthest) if _passed(pause.starts, furthest) else pause.starts
+        starts = _not_passed(pause.starts, furthest, views) if _passed(pause.starts, furthest) else pause.starts
         moves = pause.moves + (starts is not pause.starts)
         if now_ns >= pause.prefer_until_ns:
             pause = _equalised(pause, "no iteration began in half of the time to the deadline")
@@ -207,6 +207,19 @@ def _aimed(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
             return msgspec.structs.replace(pause, targets=targets, starts=starts, moves=moves)
     targets = {channel: max(calls, pause.let_on.get(channel, 0)) for channel, calls in furthest.items()}
     return msgspec.structs.replace(pause, targets=targets)
+
+
+def _not_passed(starts: Starts, furthest: Mapping[Channel, int], views: Mapping[int, RankView]) -> Starts:
+    """The first start that no rank has passed, not even by a receive from anyone, which no channel counts yet."""
+    starts = starts.not_passed(furthest)
+    for rank, view in views.items():
+        for communicator, outstanding in view.receives_any.items():
+            to_it = [one for one in starts.counts if one.communicator == communicator and one.destination == rank]
+            begun = outstanding + sum(view.entered.get(channel, 0) for channel in to_it)
+            missing = begun - sum(starts.counts[channel] for channel in to_it)
+            if to_it and missing > 0:
+                starts = starts.later(-(-missing // sum(starts.calls[channel] for channel in to_it)))
+    return starts
 
 
 def _passed(starts: Starts, furthest: Mapping[Channel, int]) -> bool:

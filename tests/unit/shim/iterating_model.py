@@ -191,7 +191,7 @@ class FromAnyone(Model):
             int(rank.inside and not anyone),
             rank.waiting,
             False,
-            frozenset({"world"} if anyone else ()),
+            {"world": 1} if anyone else {},
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from falcon_core.recovery import pause
@@ -83,6 +84,30 @@ def test_a_start_that_a_rank_passed_meanwhile_moves_on_twice_and_no_more() -> No
     state = pause.step(state, {0: _view(21, 117), 1: _view(14, 116)}, 1)
     assert (state.cut, state.targets) == (Cut.EQUALISED, {WORLD: 21, FORWARD: 117})
     assert state.fallback == "calls went beyond the iteration's start"
+
+
+def test_a_start_is_passed_by_whoever_has_begun_to_receive_from_anyone() -> None:
+    views = {0: _view(14, 116), 1: msgspec.structs.replace(_view(14, 116), receives_any={"world": 1})}
+    assert pause.begin(MEMBERS, views, 100, known=KNOWN).targets == {WORLD: 16, FORWARD: 124}
+    views = {0: _view(14, 116), 1: msgspec.structs.replace(_view(13, 115), receives_any={"world": 1})}
+    assert pause.begin(MEMBERS, views, 100, known=KNOWN).targets == {WORLD: 14, FORWARD: 116}
+
+
+def test_whoever_may_be_waited_for_in_a_receive_from_anyone_is_let_on_until_it_has_arrived() -> None:
+    stands = _view(5, 3, waiting=True)
+    receives = msgspec.structs.replace(_view(5, 3), receives_any={"world": 1})
+    state = pause.begin(MEMBERS, {0: stands, 1: receives}, deadline_ns=100)
+    for _ in range(pause.STALLED_LOOKS):
+        state = pause.step(state, {0: stands, 1: receives}, 1)
+        assert state.targets == {WORLD: 5, FORWARD: 3}
+    state = pause.step(state, {0: stands, 1: receives}, 1)
+    assert state.targets == {WORLD: 5, FORWARD: 4}
+    state = pause.step(state, {0: _view(5, 4, waiting=True), 1: receives}, 1)
+    assert state.targets == {WORLD: 5, FORWARD: 4}, "it goes no further than to its send"
+    there = {0: _view(5, 4, waiting=True), 1: _view(5, 4, waiting=True)}
+    for _ in range(pause.STABLE_LOOKS):
+        state = pause.step(state, there, 1)
+    assert (state.phase, state.fallback) == (Phase.CLOSED, "rank 1 waits to receive from anyone")
 
 
 def test_after_half_of_the_time_the_counts_are_equalised_where_they_are() -> None:
