@@ -1,36 +1,48 @@
-"""Ten thousand random consistent pauses: ``python -m benchmarks.shim.pauses [OF_THE_MODEL] [PER_REAL_JOB]``.
+"""Ten thousand random pauses: ``python -m benchmarks.shim.pauses [OF_THE_MODEL] [PER_REAL_JOB] [KIND-RANKS-SECONDS…]``.
 
 First on the model of blocking and enqueuing libraries (tests/unit/shim/pause_model.py) with 2 … 6 ranks, then on real
-Gloo jobs (tests/integration/shim/programs/paused.py), whose losses must come out the same, bit for bit.
+Gloo jobs (tests/integration/shim/programs/paused.py), whose losses must come out the same, bit for bit. Every other
+pause of a job asks for an iteration's start, the others equalise the counts: the times of both are of the same run.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from falcon_core.recovery.pause import Phase
+from falcon_core.recovery.pause import Cut, Phase
 from tests.integration.shim.pausing import Job, pause_at_random
 from tests.unit.shim.pause_model import Model, pause_once, run_to_end
 
-# Kind, ranks, iterations for about ten pauses.
+# Kind, ranks, seconds of computation and iterations for about ten pauses.
 JOBS = (
-    ("groups", 2, 20),
-    ("groups", 3, 7),
-    ("groups", 4, 7),
-    ("groups", 5, 7),
-    ("groups", 6, 7),
-    ("pipeline", 2, 6),
-    ("pipeline", 3, 3),
-    ("pipeline", 4, 3),
-    ("pipeline", 6, 3),
-    ("ddp", 2, 12),
+    ("groups", 2, 0.0, 20),
+    ("groups", 3, 0.0, 7),
+    ("groups", 4, 0.0, 7),
+    ("groups", 5, 0.0, 7),
+    ("groups", 6, 0.0, 7),
+    ("pipeline", 2, 0.0, 6),
+    ("pipeline", 3, 0.0, 3),
+    ("pipeline", 4, 0.0, 3),
+    ("pipeline", 6, 0.0, 3),
+    ("ddp", 2, 0.0, 12),
+    # Iterations long enough for their period to be found in a second: half of the pauses ask for an iteration's start.
+    ("groups", 3, 0.02, 20),
+    ("groups", 4, 0.02, 20),
+    ("pipeline", 3, 0.02, 20),
+    ("pipeline", 4, 0.02, 20),
+    ("ddp", 2, 0.02, 20),
+    ("evaluating", 2, 0.02, 20),
+    ("anyone", 3, 0.02, 20),
 )
 DEADLINE_SECONDS = 20.0
+_NUMBERS = re.compile(r"\d+")
 
 
 def of_the_model(count: int) -> None:
@@ -55,14 +67,17 @@ def of_the_model(count: int) -> None:
         )
 
 
-def of_a_job(kind: str, size: int, iterations: int) -> int:
+def of_a_job(kind: str, size: int, compute_seconds: float, iterations: int, pauses: int) -> int:
     """Pauses that closed."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        job = Job(Path(folder), kind, size, iterations)
+        job = Job(Path(folder), kind, size, iterations, compute_seconds)
         try:
             job.wait_for_first_run()
             began = time.monotonic()
-            outcomes = pause_at_random(job, seed=size, at_most=10**6, deadline_seconds=DEADLINE_SECONDS)
+            gap = 0.004 + 2 * compute_seconds  # anywhere in an iteration
+            outcomes = pause_at_random(
+                job, seed=size, at_most=pauses, deadline_seconds=DEADLINE_SECONDS, gap_seconds=gap
+            )
             seconds = time.monotonic() - began
             same = job.finish()
         finally:
@@ -70,15 +85,27 @@ def of_a_job(kind: str, size: int, iterations: int) -> int:
     # The job's end meets the last pause: a rank that has ended never comes to its gate.
     if outcomes and not outcomes[-1].closed:
         outcomes.pop()
-    times = np.asarray([outcome.seconds_to_cut for outcome in outcomes if outcome.closed]) * 1e3
+    closed = [outcome for outcome in outcomes if outcome.closed]
     print(
-        f"Gloo, {kind}, {size} ranks: {len(outcomes)} pauses in {seconds:.0f} s, {len(times)} closed, "
-        f"{len(outcomes) - len(times)} ended at the deadline, {sum(outcome.moved for outcome in outcomes)} calls begun "
-        f"behind closed gates; to the cut {np.median(times):.1f} ms (p99 {np.percentile(times, 99):.1f}, "
-        f"most {times.max():.1f}); losses {'the same, bit for bit' if same else 'DIFFER'}",
-        flush=True,
+        f"Gloo, {kind}, {size} ranks, {compute_seconds * 1e3:.0f} ms of computation: {len(outcomes)} pauses in "
+        f"{seconds:.0f} s, {len(closed)} closed, {len(outcomes) - len(closed)} ended at the deadline, "
+        f"{sum(outcome.moved for outcome in outcomes)} calls begun behind closed gates; "
+        f"losses {'the same, bit for bit' if same else 'DIFFER'}"
     )
-    return len(times)
+    for preferred in (True, False):
+        asked = [outcome for outcome in closed if outcome.preferred is preferred]
+        if not asked:
+            continue
+        times = np.asarray([outcome.seconds_to_cut for outcome in asked]) * 1e3
+        starts = sum(outcome.cut is Cut.ITERATION_START for outcome in asked)
+        why = Counter(_NUMBERS.sub("n", outcome.fallback) for outcome in asked if preferred and outcome.fallback)
+        print(
+            f"  {'iteration start preferred' if preferred else 'counts equalised'}: {len(asked)}, of them {starts} at "
+            f"an iteration's start; to the cut {np.median(times):.1f} ms (p99 {np.percentile(times, 99):.1f}, most "
+            f"{times.max():.1f}); cut moved on {sum(outcome.moves for outcome in asked)} times; otherwise {dict(why)}",
+            flush=True,
+        )
+    return len(closed)
 
 
 def main() -> None:
@@ -86,7 +113,12 @@ def main() -> None:
     real = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
     if model:
         of_the_model(model)
-    closed = sum(of_a_job(kind, size, iterations * real // 10) for kind, size, iterations in JOBS)
+    kinds = set(sys.argv[3:])
+    closed = sum(
+        of_a_job(kind, size, seconds, iterations * real // 10, 10**6 if seconds == 0 else real)
+        for kind, size, seconds, iterations in JOBS
+        if not kinds or f"{kind}-{size}-{seconds:g}" in kinds
+    )
     print(f"Gloo, all jobs: {closed} pauses closed")
 
 

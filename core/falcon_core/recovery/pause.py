@@ -2,9 +2,19 @@
 
 The logical clock is a count per **channel**: the collectives of a communicator, which all members count alike, and the
 transfers of an ordered pair, where the sender's sends equal the receiver's receives. A rank waits before a call when
-all of its targets are met, and goes on while one is not; a call that takes a channel beyond its target raises it for
-the channel's other members. So every rank goes on only where somebody already waits for it: what is reached is the
-earliest consistent cut after the counts at which the pause began, and a program that cannot deadlock has one.
+all of its targets are met, and goes on while one is not.
+
+- The *preferred cut* is the next start of an iteration that no rank has passed (:mod:`falcon_core.recovery.cut`). Its
+  targets stand. A rank that passed it before it saw them moves the cut on by whole iterations.
+- The *fallback* equalises the counts: a call that takes a channel beyond its target raises it for the channel's other
+  members. So every rank goes on only where somebody already waits for it: what is reached is the earliest consistent
+  cut after the counts at which the pause began, and a program that cannot deadlock has one. From any targets, at any
+  time, this can be fallen back to: where ranks do not agree on a start, or the calls turn out to be irregular, or half
+  of the time to the deadline is gone. :attr:`Pause.cut` says which one it is.
+
+A receive from anyone has no channel until it has arrived. A rank that waits in one, while whoever would send to it
+stands at the cut, never comes to its gate: once nothing moves any more, everybody who could send to it is let on until
+it has received.
 
 Pure: the caller reads the ranks' counts (rings), writes the targets (control file) and keeps the clock.
 """
@@ -16,15 +26,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from falcon_core.recovery.cut import Channel, DisagreementError, Known, Starts, agreed
+
 STABLE_LOOKS = 2  # the cut counts once it was seen so often: a thread may be on its way from the gate to its counter
+STALLED_LOOKS = 10  # in a row in which no call was begun, before a receive from anyone is taken to hold all up
+MOVES = 2  # of the preferred cut: whoever passed it while the targets were written stands at its gate afterwards
 
 
-class Channel(msgspec.Struct, frozen=True, order=True):
-    """What its members count alike; ``communicator`` is a name that all of them share."""
+class Cut(enum.StrEnum):
+    """Where the ranks stop."""
 
-    communicator: str
-    source: int = -1  # rank; -1: collectives
-    destination: int = -1
+    ITERATION_START = "IterationStart"
+    EQUALISED = "Equalised"
 
 
 class RankView(msgspec.Struct, frozen=True):
@@ -34,6 +47,7 @@ class RankView(msgspec.Struct, frozen=True):
     in_flight: int  # calls that block and have not returned; 0 where calls return when they are enqueued
     waiting: bool  # a thread waits, having met the targets that stand
     opened: bool  # it gave this pause up on its own
+    receives_any: Mapping[str, int] = {}  # receives from anyone that have not arrived yet, by communicator
 
 
 class Phase(enum.StrEnum):
@@ -53,33 +67,40 @@ class Pause(msgspec.Struct, frozen=True):
     phase: Phase = Phase.CLOSING
     looks: int = 0  # in a row at which the cut was there
     reason: str = ""  # why it is open
+    cut: Cut = Cut.EQUALISED
+    fallback: str = ""  # why it is not an iteration's start
+    starts: Starts | None = None  # that are aimed at
+    prefer_until_ns: int = 0
+    moves: int = 0
+    let_on: Mapping[Channel, int] = {}  # targets for those who may be waited for in a receive from anyone
+    received: Mapping[int, int] = {}  # by rank that waits: what it had received when the others were let on
+    begun: int = 0  # calls of all ranks at the last look
+    stalled: int = 0  # looks in a row in which there was none more
 
 
 def begin(
     members: Mapping[Channel, tuple[int, ...]],
     views: Mapping[int, RankView],
     deadline_ns: int,
-    at_least: Mapping[Channel, int] | None = None,
+    now_ns: int = 0,
+    known: Mapping[int, Known | None] | None = None,
 ) -> Pause:
-    """A pause at the earliest cut from here, or, with ``at_least``, from there (:func:`next_iteration`)."""
-    targets = {channel: (at_least or {}).get(channel, 0) for channel in members}
-    return Pause(members=members, deadline_ns=deadline_ns, targets=_raised(targets, members, views))
+    """A pause at the next iteration's start if the ranks agree on one, else at the earliest cut from here.
 
-
-def next_iteration(
-    base: Mapping[Channel, int], calls: Mapping[Channel, int], views: Mapping[int, RankView]
-) -> dict[Channel, int]:
-    """Counts at the first start of an iteration that no rank has passed.
-
-    ``base``: counts at the start of some iteration; ``calls``: of one iteration. A channel that an iteration does not
-    use is left out: it has no say.
+    ``known``: what each rank knows of its iterations; without, the counts are equalised.
     """
-    most = 0
-    for channel, each in calls.items():
-        furthest = max((view.entered.get(channel, 0) for view in views.values()), default=0)
-        if each > 0:
-            most = max(most, -(-(furthest - base.get(channel, 0)) // each))
-    return {channel: base.get(channel, 0) + most * each for channel, each in calls.items() if each > 0}
+    pause = Pause(members=members, deadline_ns=deadline_ns, targets=_furthest(members, views))
+    try:
+        starts = _not_passed(agreed(members, known or {}), pause.targets, views)
+    except DisagreementError as why:
+        return msgspec.structs.replace(pause, fallback=str(why))
+    return msgspec.structs.replace(
+        pause,
+        targets={**pause.targets, **starts.counts},
+        cut=Cut.ITERATION_START,
+        starts=starts,
+        prefer_until_ns=now_ns + (deadline_ns - now_ns) // 2,
+    )
 
 
 def step(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
@@ -91,12 +112,24 @@ def step(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
     gave_up = sorted(rank for rank, view in views.items() if view.opened)
     if gave_up:
         return _opened(pause, f"rank {gave_up[0]} opened its gate")
-    targets = _raised(pause.targets, pause.members, views)
-    if targets != pause.targets or not _at_cut(targets, pause.members, views):
-        return msgspec.structs.replace(pause, targets=targets, phase=Phase.CLOSING, looks=0)
+    after = _aimed(_watched(pause, views), views, now_ns)
+    if after.targets != pause.targets or not _at_cut(after.targets, pause.members, views):
+        return msgspec.structs.replace(after, phase=Phase.CLOSING, looks=0)
     looks = pause.looks + 1
     phase = Phase.CLOSED if looks >= STABLE_LOOKS else Phase.CLOSING
-    return msgspec.structs.replace(pause, phase=phase, looks=looks)
+    return msgspec.structs.replace(after, phase=phase, looks=looks)
+
+
+def confirmed(pause: Pause, at_start: Mapping[int, bool]) -> Pause:
+    """The closed pause, its cut judged by the calls that led to it.
+
+    Counts alone do not tell: after a call that is not of the usual iteration they are met one call too early.
+    ``at_start``: whether each rank's calls, read up to the cut, end with an iteration.
+    """
+    elsewhere = sorted(rank for rank, there in at_start.items() if not there)
+    if pause.cut is Cut.EQUALISED or not elsewhere:
+        return pause
+    return _equalised(pause, f"the calls of rank {elsewhere[0]} do not end with an iteration")
 
 
 def release(pause: Pause) -> Pause:
@@ -123,11 +156,80 @@ def _opened(pause: Pause, reason: str) -> Pause:
     return msgspec.structs.replace(pause, phase=Phase.OPEN, reason=reason)
 
 
-def _raised(
-    targets: Mapping[Channel, int], members: Mapping[Channel, tuple[int, ...]], views: Mapping[int, RankView]
-) -> dict[Channel, int]:
+def _equalised(pause: Pause, why: str) -> Pause:
+    return msgspec.structs.replace(pause, cut=Cut.EQUALISED, fallback=why, starts=None)
+
+
+def _watched(pause: Pause, views: Mapping[int, RankView]) -> Pause:
+    """Counts in how many looks nothing moved; lets on who may be waited for, until whoever waits has received."""
+    begun = sum(sum(view.entered.values()) for view in views.values())
+    stalled = pause.stalled + 1 if begun == pause.begun else 0
+    waits = {rank for rank, had in pause.received.items() if rank in views and _received(views[rank], rank) == had}
+    let_on = {
+        channel: calls
+        for channel, calls in pause.let_on.items()
+        if channel.destination in waits and _may_wait_for(views[channel.destination], channel)
+    }
+    received = {rank: pause.received[rank] for rank in waits}
+    if stalled >= STALLED_LOOKS:
+        stalled = 0
+        let_on = {
+            channel: calls + 1
+            for channel, calls in _furthest(pause.members, views).items()
+            if channel.destination in views and _may_wait_for(views[channel.destination], channel)
+        }
+        received = {rank: _received(views[rank], rank) for rank in {channel.destination for channel in let_on}}
+        if let_on:
+            pause = _equalised(pause, f"rank {min(received)} waits to receive from anyone")
+    return msgspec.structs.replace(pause, begun=begun, stalled=stalled, let_on=let_on, received=received)
+
+
+def _received(view: RankView, rank: int) -> int:
+    return sum(calls for channel, calls in view.entered.items() if channel.destination == rank)
+
+
+def _may_wait_for(view: RankView, channel: Channel) -> bool:
+    return channel.source >= 0 and channel.communicator in view.receives_any and not view.waiting
+
+
+def _aimed(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
+    """The pause with the targets that these counts ask for."""
+    furthest = _furthest(pause.members, views)
+    if pause.starts is not None:
+        starts = _not_passed(pause.starts, furthest, views) if _passed(pause.starts, furthest) else pause.starts
+        moves = pause.moves + (starts is not pause.starts)
+        if now_ns >= pause.prefer_until_ns:
+            pause = _equalised(pause, "no iteration began in half of the time to the deadline")
+        elif moves > MOVES:
+            pause = _equalised(pause, "calls went beyond the iteration's start")
+        else:
+            targets = {**furthest, **starts.counts}
+            return msgspec.structs.replace(pause, targets=targets, starts=starts, moves=moves)
+    targets = {channel: max(calls, pause.let_on.get(channel, 0)) for channel, calls in furthest.items()}
+    return msgspec.structs.replace(pause, targets=targets)
+
+
+def _not_passed(starts: Starts, furthest: Mapping[Channel, int], views: Mapping[int, RankView]) -> Starts:
+    """The first start that no rank has passed, not even by a receive from anyone, which no channel counts yet."""
+    starts = starts.not_passed(furthest)
+    for rank, view in views.items():
+        for communicator, outstanding in view.receives_any.items():
+            to_it = [one for one in starts.counts if one.communicator == communicator and one.destination == rank]
+            begun = outstanding + sum(view.entered.get(channel, 0) for channel in to_it)
+            missing = begun - sum(starts.counts[channel] for channel in to_it)
+            if to_it and missing > 0:
+                starts = starts.later(-(-missing // sum(starts.calls[channel] for channel in to_it)))
+    return starts
+
+
+def _passed(starts: Starts, furthest: Mapping[Channel, int]) -> bool:
+    return any(furthest[channel] > calls for channel, calls in starts.counts.items())
+
+
+def _furthest(members: Mapping[Channel, tuple[int, ...]], views: Mapping[int, RankView]) -> dict[Channel, int]:
+    """The most calls that any member has begun, by channel."""
     return {
-        channel: max([targets[channel], *(views[rank].entered.get(channel, 0) for rank in ranks if rank in views)])
+        channel: max((views[rank].entered.get(channel, 0) for rank in ranks if rank in views), default=0)
         for channel, ranks in members.items()
     }
 

@@ -31,7 +31,9 @@ def compute_ns(iteration: Iteration) -> int | None:
         if not inside[calls.synchronising].all():
             return None
         starts, ends = starts[inside], ends[inside]
-    return iteration.duration_ns - _union_ns(starts, np.minimum(ends, iteration.end_ns))
+    # A send that was begun in one iteration may be waited for at any time, even before the call that begins the next.
+    own_starts, own_ends = np.maximum(starts, iteration.start_ns), np.minimum(ends, iteration.end_ns)
+    return iteration.duration_ns - _union_ns(own_starts, own_ends)
 
 
 def work_of(records: RecordArray) -> str:

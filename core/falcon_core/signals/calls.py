@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
+from falcon_core.wire.ring import POINT_TO_POINT, RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
 
 REORDER_CALLS = 64  # held back at most, per communicator
 LOG_CALLS = 65_536  # calls remembered: the longest period that can be seen is a third of it
@@ -94,14 +94,20 @@ class CallOrder:
     """Puts the records of each communicator back into the order of ``comm_seq``."""
 
     def __init__(self) -> None:
+        self._described: set[int] = set()  # point-to-point calls of these communicators are told from number 0 on
         self._next: dict[int, int] = {}  # comm → the number that comes next
         self._held: dict[int, dict[int, RecordArray]] = {}  # comm → number → record that came too early
         self._unordered: set[int] = set()  # their numbers do not tell the order
 
     def arrange(self, records: RecordArray) -> RecordArray:
         """Calls that can be passed on now: [n], dtype RECORD_DTYPE → [m]."""
-        told = _CALL[records["kind"]]
-        calls: RecordArray = records if told.all() else records[told]
+        kinds = records["kind"]
+        told = _CALL[kinds]
+        every = bool(told.all())
+        if not every:
+            described = records["comm"][kinds == Kind.DESCRIPTOR]
+            self._described.update(described[(described & POINT_TO_POINT) != 0].tolist())
+        calls: RecordArray = records if every else records[told]
         if not self._held and self._in_order(calls):
             return calls
         return _joined([one for at in range(calls.shape[0]) for one in self._pass(calls[at : at + 1])])
@@ -111,6 +117,7 @@ class CallOrder:
         held = [self._held[comm][number] for comm in self._held for number in sorted(self._held[comm])]
         self._held.clear()
         self._next.clear()
+        self._described.clear()
         return _joined(held)
 
     def _in_order(self, calls: RecordArray) -> bool:
@@ -121,16 +128,23 @@ class CallOrder:
             if comm in self._unordered:
                 continue
             numbers = all_numbers[comms == comm]
-            first = self._next.get(comm, int(numbers[0]))
+            first = self._expected(comm, int(numbers[0]))
             if not np.array_equal(numbers, (first + np.arange(numbers.shape[0])) % _COMM_SEQ_MODULO):
                 return False
             following[comm] = (int(numbers[-1]) + 1) % _COMM_SEQ_MODULO
         self._next.update(following)
         return True
 
+    def _expected(self, comm: int, number: int) -> int:
+        """The number that comes next, given one that came: a first send may be told after the receives that follow."""
+        known = self._next.get(comm)
+        if known is not None:
+            return known
+        return 0 if comm in self._described and number <= REORDER_CALLS else number
+
     def _pass(self, call: RecordArray) -> list[RecordArray]:
         comm, number = int(call["comm"][0]), int(call["comm_seq"][0])
-        expected = self._next.setdefault(comm, number)
+        expected = self._next[comm] = self._expected(comm, number)
         if comm in self._unordered or (number - expected) % _COMM_SEQ_MODULO > REORDER_CALLS:
             return [call]  # or it is from before we looked
         held = self._held.setdefault(comm, {})

@@ -101,6 +101,16 @@ class CycleFollower:
         return None if self._may_be_micro_batches else self.cycle_calls
 
     @property
+    def regular(self) -> bool:
+        """Whether it is known how many calls make an iteration, and the newest call goes on with one."""
+        return self.period_calls is not None and self._broken is None
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the newest call ended an iteration, and the one that begins the next has not come."""
+        return self.regular and self._cursor == self._log.end == self._start + len(self._cycle)
+
+    @property
     def _may_be_micro_batches(self) -> bool:
         """Whether extra calls come after every so many cycles, and these are few."""
         distances = self._distances

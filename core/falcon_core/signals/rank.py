@@ -216,6 +216,17 @@ class RankChain:
             self._healthy_compute = Reference.of(np.log(self._first_compute))
 
     @property
+    def newest_whole(self) -> Iteration | None:
+        """The newest complete iteration; None unless it was one as usual, and the calls go on so."""
+        newest = self._recent[-1].iteration if self._recent else None
+        return None if newest is None or newest.interrupted or not self._follower.regular else newest
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the rank stands between two iterations."""
+        return self._follower.at_start
+
+    @property
     def slowdown(self) -> Slowdown | None:
         return self._detector.slowdown
 

@@ -109,6 +109,7 @@ class Traffic(enum.IntEnum):
     SEND = 2
     RECV = 3
     GRAPH = 4
+    RECV_ANY = 5  # receives from anyone, of all peers together: begun, and arrived, when RECV counts them too
 
 
 class GateReason(enum.IntEnum):

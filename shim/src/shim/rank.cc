@@ -270,8 +270,10 @@ Membership Rank::join(Communicator* communicator, Traffic traffic, int32_t peer)
 Membership Rank::join_unknown(Communicator* communicator) {
   if (communicator == nullptr) return join(communicator, Traffic::kRecv, -1);
   describe_singles(communicator);
-  return {id_of(communicator) | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed),
-          &elsewhere_, 0};
+  const uint64_t id = id_of(communicator);
+  Counter* outstanding = ring_->counter(key_of(id, Traffic::kRecvAny, 0));
+  if (outstanding != nullptr) outstanding->entered.fetch_add(1, std::memory_order_acq_rel);
+  return {id | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed), &elsewhere_, 0};
 }
 
 Counter* Rank::arrived(uint64_t comm, int32_t source) {
@@ -279,6 +281,8 @@ Counter* Rank::arrived(uint64_t comm, int32_t source) {
   Counter* counter = id == 0 ? nullptr : ring_->counter(key_of(id, Traffic::kRecv, source));
   if (counter == nullptr) return &elsewhere_;
   counter->entered.fetch_add(1, std::memory_order_acq_rel);
+  Counter* outstanding = ring_->counter(key_of(id, Traffic::kRecvAny, 0));
+  if (outstanding != nullptr) outstanding->finished.fetch_add(1, std::memory_order_release);
   return counter;
 }
 

@@ -10,7 +10,7 @@
 namespace falcon {
 
 // What a counter counts; core/falcon_core/wire/ring.py says the same.
-enum class Traffic : uint8_t { kCollective = 1, kSend = 2, kRecv = 3, kGraph = 4 };
+enum class Traffic : uint8_t { kCollective = 1, kSend = 2, kRecv = 3, kGraph = 4, kRecvAny = 5 };
 
 // A communicator in this process. Lives as long as the process; never moves.
 struct Communicator {

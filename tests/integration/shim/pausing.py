@@ -16,16 +16,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from falcon_agent.ring_reader import RingReader
 from falcon_core.recovery import pause
-from falcon_core.recovery.pause import Channel, Phase, RankView
+from falcon_core.recovery.cut import Channel, Known
+from falcon_core.recovery.pause import Cut, Phase, RankView
+from falcon_core.signals.rank import RankChain
+from falcon_core.signals.rhythm import rhythm
 from falcon_core.wire import control, ring
 from falcon_core.wire.control import Mode, Target, pack_control
-from falcon_core.wire.ring import Traffic
+from falcon_core.wire.messages import Detection
+from falcon_core.wire.ring import CounterArray, RecordArray, Traffic
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
 PROGRAM = Path(__file__).parent / "programs" / "paused.py"
 LOOK_SECONDS = 0.0005
+KEPT_RECORDS = 16_384  # of a ring: more than two iterations
 WORLD = "world"
 
 
@@ -46,6 +52,8 @@ class Layout(msgspec.Struct, frozen=True):
         if kind == "pipeline":
             steps = [(i, i + 1) for i in range(size - 1)]
             return Layout(groups, tuple(steps + [(b, a) for a, b in steps]))
+        if kind == "anyone":
+            return Layout(groups, tuple((sender, 0) for sender in range(1, size)))
         return Layout(groups)
 
     def local_ids(self, rank: int) -> dict[str, int]:
@@ -58,18 +66,56 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class _Ring:
-    """One rank's counters."""
+    """One rank's counters, and what its calls tell of its iterations."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
+        self._reader = RingReader(path)
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        header = ring.parse_header(os.pread(self._file, ring.STATUS_BYTES, 0))
-        self.rank, self.pid = header.rank, header.pid
-        ids = layout.local_ids(self.rank)
+        self.rank, self.pid = self._reader.header.rank, self._reader.header.pid
+        self._ids = layout.local_ids(self.rank)
         self.keys = {
-            channel: self._key(ids[channel.communicator], channel)
+            channel: self._key(self._ids[channel.communicator], channel)
             for channel, ranks in layout.members().items()
             if self.rank in ranks
         }
+        self._chain = RankChain(Detection())
+        self._newest: RecordArray = np.empty(0, dtype=ring.RECORD_DTYPE)
+
+    def listen(self) -> None:
+        """Read what was called since the last time."""
+        batch = self._reader.read(time.monotonic())
+        if len(batch.records):
+            self._chain.feed(batch.records, lost=batch.lost > 0)
+            self._newest = np.concatenate([self._newest, batch.records])[-KEPT_RECORDS:]
+
+    @property
+    def at_start(self) -> bool:
+        return self._chain.at_start
+
+    def known(self) -> Known | None:
+        """What the rank knows of its iterations; None where it is in none as usual."""
+        whole = self._chain.newest_whole
+        if whole is None:
+            return None
+        found = rhythm(self._newest[np.isin(self._newest["seq"], whole.calls.numbers + 1)], self._counters())
+        channels = {key: channel for channel, key in self.keys.items()}
+        if found is None or not found.calls.keys() <= channels.keys():
+            return None
+        return Known(
+            {channels[key]: calls for key, calls in found.starts.items()},
+            {channels[key]: calls for key, calls in found.calls.items()},
+        )
+
+    def _counters(self) -> CounterArray:
+        """The counters as they stood at one moment: they only grow, and two looks saw the same."""
+        before = self._reader.counters()
+        while True:
+            after = self._reader.counters()
+            assert before is not None
+            assert after is not None
+            if before.tobytes() == after.tobytes():
+                return after
+            before = after
 
     def _key(self, comm: int, channel: Channel) -> int:
         if channel.source < 0:
@@ -85,15 +131,21 @@ class _Ring:
         counters = np.frombuffer(raw, dtype=ring.COUNTER_DTYPE)
         used = counters[counters["key"] != 0]
         entered = dict(zip(used["key"].tolist(), used["entered"].tolist(), strict=True))
-        collective = (used["key"] >> np.uint64(32) & np.uint64(0xFF)) == Traffic.COLLECTIVE
+        traffic = used["key"] >> np.uint64(32) & np.uint64(0xFF)
+        in_progress = used["entered"] - used["finished"]
+        from_anyone = (traffic == Traffic.RECV_ANY) & (in_progress > 0)
+        numbers = (used["key"][from_anyone] >> np.uint64(40)).tolist()
+        outstanding = dict(zip(numbers, in_progress[from_anyone].tolist(), strict=True))
         return RankView(
             entered={channel: entered.get(key, 0) for channel, key in self.keys.items()},
-            in_flight=int((used["entered"] - used["finished"])[collective].sum()),
+            in_flight=int(in_progress[traffic == Traffic.COLLECTIVE].sum()),
             waiting=status.waiting > 0 and status.gate_waited == gate and status.table_seen == table_epoch,
             opened=status.gate_opened == gate,
+            receives_any={name: outstanding[number] for name, number in self._ids.items() if number in outstanding},
         )
 
     def close(self) -> None:
+        self._reader.close()
         os.close(self._file)
 
 
@@ -104,6 +156,10 @@ class Outcome(msgspec.Struct, frozen=True):
     seconds_to_cut: float  # to the deadline where it was not closed
     moved: int  # calls that were begun while the gates were closed
     reason: str
+    preferred: bool  # an iteration's start was asked for
+    cut: Cut
+    fallback: str  # why it is not an iteration's start
+    moves: int  # of that start
 
 
 class Coordinator:
@@ -118,11 +174,14 @@ class Coordinator:
         self._gate, table = struct.unpack("<QQ", os.pread(self._file, 16, control.GATE_OFFSET))
         self._table = table + table % 2
 
-    def pause(self, deadline_seconds: float, hold_seconds: float = 0.0) -> Outcome:
-        """Close the gates, hold them, open them."""
+    def pause(self, deadline_seconds: float, hold_seconds: float = 0.0, prefer: bool = True) -> Outcome:
+        """Close the gates, hold them, open them; ``prefer``: at an iteration's start, if that can be."""
         began = time.monotonic()
         self._gate += 1
-        state = pause.begin(self._members, self._views(), time.monotonic_ns() + int(deadline_seconds * 1e9))
+        self.listen()
+        known = {one.rank: one.known() for one in self._rings} if prefer else None
+        now = time.monotonic_ns()
+        state = pause.begin(self._members, self._views(), now + int(deadline_seconds * 1e9), now, known)
         self._write(state, arm=True)
         while state.phase is Phase.CLOSING:
             time.sleep(LOOK_SECONDS)
@@ -137,8 +196,16 @@ class Coordinator:
         if closed and hold_seconds:
             time.sleep(hold_seconds)
         moved = self.begun() - before if closed else 0
+        if closed:
+            self.listen()
+            state = pause.confirmed(state, {one.rank: one.at_start for one in self._rings})
         self._open()
-        return Outcome(closed, seconds, moved, state.reason)
+        return Outcome(closed, seconds, moved, state.reason, prefer, state.cut, state.fallback, state.moves)
+
+    def listen(self) -> None:
+        """Read the rings, as an agent does now and then."""
+        for one in self._rings:
+            one.listen()
 
     def arm_forever(self, deadline_seconds: float) -> None:
         """Begin a pause and never come back to it, as an agent does that dies."""
@@ -192,7 +259,7 @@ class Coordinator:
 class Job:
     """Ranks of programs/paused.py on this machine."""
 
-    def __init__(self, folder: Path, kind: str, size: int, iterations: int) -> None:
+    def __init__(self, folder: Path, kind: str, size: int, iterations: int, compute_seconds: float = 0.0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "control").write_bytes(pack_control(Mode.TRACK, 1))
         self.folder, self.size, self.layout = folder, size, Layout.of(kind, size)
@@ -200,7 +267,7 @@ class Job:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.reference: list[str] = []
-        self.ranks = [self._start(rank, port, [kind, str(iterations)]) for rank in range(size)]
+        self.ranks = [self._start(rank, port, [kind, str(iterations), str(compute_seconds)]) for rank in range(size)]
 
     def _start(self, rank: int, port: int, arguments: list[str]) -> subprocess.Popen[str]:
         environment = {
@@ -242,14 +309,19 @@ class Job:
             rank.wait()
 
 
-def pause_at_random(job: Job, seed: int, at_most: int, deadline_seconds: float = 3.0) -> list[Outcome]:
-    """Pauses with random gaps and holds until the job ends, or so many."""
+def pause_at_random(
+    job: Job, seed: int, at_most: int, deadline_seconds: float = 3.0, gap_seconds: float = 0.004
+) -> list[Outcome]:
+    """Pauses with random gaps and holds until the job ends, or so many; every other one just equalises the counts."""
     chance = random.Random(seed)
     coordinator = Coordinator(job.folder, job.layout)
-    outcomes = []
+    coordinator.listen()  # to the undisturbed run
+    outcomes: list[Outcome] = []
     while job.running() and len(outcomes) < at_most:
-        outcomes.append(coordinator.pause(deadline_seconds, hold_seconds=chance.choice([0.0, 0.0, 0.002])))
-        time.sleep(chance.uniform(0.0, 0.004))
+        hold = chance.choice([0.0, 0.0, 0.002])
+        outcomes.append(coordinator.pause(deadline_seconds, hold, prefer=len(outcomes) % 2 == 0))
+        time.sleep(chance.uniform(0.0, gap_seconds))
+        coordinator.listen()
     coordinator.close()
     return outcomes
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from falcon_core.recovery.pause import Cut
 from tests.integration.shim.pausing import PYTHON, Coordinator, Job, pause_at_random
 
 pytestmark = pytest.mark.timeout(400)  # several imports of PyTorch on a shared core
 PAUSES = 30
 
-Begin = Callable[[str, int, int], Job]
+Begin = Callable[[str, int, int, float], Job]
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
     jobs: list[Job] = []
 
-    def start(kind: str, size: int, iterations: int) -> Job:
-        jobs.append(Job(tmp_path / "job", kind, size, iterations))
+    def start(kind: str, size: int, iterations: int, compute_seconds: float) -> Job:
+        jobs.append(Job(tmp_path / "job", kind, size, iterations, compute_seconds))
         jobs[-1].wait_for_first_run()
         return jobs[-1]
 
@@ -33,19 +34,22 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         job.kill()
 
 
-@pytest.mark.parametrize("kind", ["groups", "pipeline"])
+@pytest.mark.parametrize("kind", ["groups", "pipeline", "anyone"])
 def test_paused_at_random_a_job_stands_still_and_ends_the_same(kind: str, begin: Begin) -> None:
-    job = begin(kind, 3, 400)
-    outcomes = pause_at_random(job, seed=1, at_most=PAUSES, deadline_seconds=20)
+    job = begin(kind, 3, 120, 0.02)
+    outcomes = pause_at_random(job, seed=1, at_most=PAUSES, deadline_seconds=20, gap_seconds=0.05)
     assert len(outcomes) == PAUSES, "the job outlasted the pauses"
     assert all(outcome.closed for outcome in outcomes), outcomes
     assert sum(outcome.moved for outcome in outcomes) == 0, "a call was begun while the gates were closed"
+    assert {outcome.cut for outcome in outcomes if not outcome.preferred} == {Cut.EQUALISED}
+    assert Cut.ITERATION_START in {outcome.cut for outcome in outcomes if outcome.preferred}, outcomes
+    assert all(outcome.fallback for outcome in outcomes if outcome.cut is Cut.EQUALISED), "it is said why"
     assert job.finish(), "the losses are the same, bit for bit"
 
 
 def test_every_gate_opens_without_its_agent(begin: Begin) -> None:
     """First the deadline passes, then the heartbeat stops: training goes on both times, and to the same end."""
-    job = begin("groups", 2, 300)
+    job = begin("groups", 2, 300, 0.0)
     for deadline_seconds, longest in ((0.5, 1.9), (60.0, 10.0)):
         coordinator = Coordinator(job.folder, job.layout)
         coordinator.arm_forever(deadline_seconds)

@@ -130,6 +130,8 @@ def test_a_receive_from_anyone_is_counted_with_whom_it_came_from(start: Start) -
     for peer in (1, 2):
         pair = counters[counters["key"] == ring.counter_key(1, Traffic.RECV, peer)]
         assert pair["entered"].tolist() == pair["finished"].tolist() == [2]
+    anyone = counters[counters["key"] == ring.counter_key(1, Traffic.RECV_ANY)]
+    assert anyone["entered"].tolist() == anyone["finished"].tolist() == [4]
 
 
 def test_switched_off_by_the_control_file_nothing_is_recorded(start: Start) -> None:

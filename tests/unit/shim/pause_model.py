@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from falcon_core.recovery import pause
+from falcon_core.recovery.cut import Known
 from falcon_core.recovery.pause import Channel, Pause, Phase, RankView
 
 DEADLINE_TICKS = 20_000
@@ -48,13 +49,11 @@ class Model:
     def __init__(self, seed: int, ranks: int, blocking: bool, length: int = 200) -> None:
         self.chance = random.Random(seed)
         self.members = _channels(self.chance, ranks)
-        programs: list[list[Channel]] = [[] for _ in range(ranks)]
-        for _ in range(length):
-            channel = self.chance.choice(list(self.members))
-            for rank in self.members[channel]:
-                programs[rank].append(channel)
-        self.ranks = [Rank(calls, blocking) for calls in programs]
+        self.ranks = [Rank(calls, blocking) for calls in self._programs(ranks, length)]
         self.table: dict[int, dict[Channel, int]] | None = None
+
+    def _programs(self, ranks: int, length: int) -> list[list[Channel]]:
+        return projected(self.chance.choices(list(self.members), k=length), self.members, ranks)
 
     def tick(self) -> None:
         """One rank, or one device, takes one step."""
@@ -63,18 +62,30 @@ class Model:
         rank = self.ranks[number]
         if rank.inside:
             channel = rank.calls[rank.at - 1]
-            mine = rank.entered[channel]
-            rank.inside = any(self.ranks[peer].entered.get(channel, 0) < mine for peer in self.members[channel])
+            rank.inside = self.blocks(number, channel)
         elif rank.passed:
             channel = rank.calls[rank.at]
             rank.at += 1
             rank.passed, rank.inside = False, rank.blocking
-            rank.entered[channel] = rank.entered.get(channel, 0) + 1
-            if not rank.blocking:
-                rank.queue.append((channel, rank.entered[channel]))
+            self.enter(number, channel)
         elif rank.at < len(rank.calls):
             rank.waiting = self._must_wait(number)
             rank.passed = not rank.waiting
+
+    def enter(self, number: int, channel: Channel) -> None:
+        """A rank begins a call."""
+        rank = self.ranks[number]
+        rank.entered[channel] = rank.entered.get(channel, 0) + 1
+        if not rank.blocking:
+            rank.queue.append((channel, rank.entered[channel]))
+
+    def blocks(self, number: int, channel: Channel) -> bool:
+        """Whether the call that a rank is in goes on: a member has not come to it."""
+        mine = self.ranks[number].entered[channel]
+        return any(self.ranks[peer].entered.get(channel, 0) < mine for peer in self.members[channel])
+
+    def view(self, number: int) -> RankView:
+        return self.ranks[number].view()
 
     def _must_wait(self, number: int) -> bool:
         if self.table is None:
@@ -94,9 +105,9 @@ class Model:
     def views(self) -> dict[int, RankView]:
         """One rank after the other, while the others go on."""
         seen = {}
-        for number, rank in enumerate(self.ranks):
+        for number in range(len(self.ranks)):
             self.tick()
-            seen[number] = rank.view()
+            seen[number] = self.view(number)
         return seen
 
     def write(self, state: Pause) -> None:
@@ -110,16 +121,20 @@ class Model:
 class Paused(msgspec.Struct, frozen=True):
     """How one pause went."""
 
-    phase: Phase
+    pause: Pause
     ticks: int
     moved: int  # calls begun while the gates were closed
     undrained: int  # device work that never ran
 
+    @property
+    def phase(self) -> Phase:
+        return self.pause.phase
 
-def pause_once(model: Model) -> Paused:
+
+def pause_once(model: Model, known: Mapping[int, Known | None] | None = None) -> Paused:
     """Close the gates, watch whether anything moves, let the devices drain, open the gates."""
     ticks = 0
-    state = pause.begin(model.members, model.views(), DEADLINE_TICKS)
+    state = pause.begin(model.members, model.views(), DEADLINE_TICKS, 0, known)
     model.write(state)
     while state.phase is Phase.CLOSING:
         for _ in range(model.chance.randrange(1, 8)):
@@ -138,7 +153,12 @@ def pause_once(model: Model) -> Paused:
             undrained += 1
         moved = sum(rank.at for rank in model.ranks) - begun
     model.table = None
-    return Paused(state.phase, ticks, moved, sum(len(rank.queue) for rank in model.ranks))
+    return Paused(state, ticks, moved, sum(len(rank.queue) for rank in model.ranks))
+
+
+def projected(calls: Sequence[Channel], members: Mapping[Channel, tuple[int, ...]], ranks: int) -> list[list[Channel]]:
+    """The part of each rank in a global sequence of calls."""
+    return [[channel for channel in calls if rank in members[channel]] for rank in range(ranks)]
 
 
 def run_to_end(model: Model, at_most: int = 200_000) -> bool:

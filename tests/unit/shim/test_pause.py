@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from falcon_core.recovery import pause
-from falcon_core.recovery.pause import Channel, Phase, RankView
+from falcon_core.recovery.cut import Known
+from falcon_core.recovery.pause import Channel, Cut, Phase, RankView
 from tests.unit.shim.pause_model import Model, pause_once, run_to_end
 
 WORLD = Channel("world")
@@ -59,14 +61,68 @@ def test_given_up(now_ns: int, opened: bool, reason: str) -> None:
     assert pause.step(state, {}, 200) == state
 
 
-def test_the_next_iterations_start_is_where_no_rank_has_passed() -> None:
-    base, calls = {WORLD: 10, FORWARD: 100}, {WORLD: 2, FORWARD: 8}
-    views = {0: _view(14, 116), 1: _view(13, 115)}
-    assert pause.next_iteration(base, calls, views) == {WORLD: 14, FORWARD: 116}
+def _known(world: int, forward: int) -> Known:
+    return Known({WORLD: world, FORWARD: forward}, {WORLD: 2, FORWARD: 8})
+
+
+KNOWN = {0: _known(10, 100), 1: _known(12, 108)}
+
+
+def test_the_next_iterations_start_is_preferred() -> None:
+    state = pause.begin(MEMBERS, {0: _view(14, 117), 1: _view(14, 116)}, 100, known=KNOWN)
+    assert (state.cut, state.targets) == (Cut.ITERATION_START, {WORLD: 16, FORWARD: 124})
+    state = pause.begin(MEMBERS, {0: _view(14, 117), 1: _view(14, 116)}, 100, known={**KNOWN, 1: None})
+    assert (state.cut, state.targets) == (Cut.EQUALISED, {WORLD: 14, FORWARD: 117})
+    assert state.fallback == "rank 1 is in no regular iteration"
+
+
+def test_a_start_that_a_rank_passed_meanwhile_moves_on_twice_and_no_more() -> None:
+    state = pause.begin(MEMBERS, {0: _view(14, 117), 1: _view(14, 116)}, 100, known=KNOWN)
+    for start in (18, 20):
+        state = pause.step(state, {0: _view(start - 1, 117), 1: _view(14, 116)}, 1)
+        assert (state.cut, state.targets[WORLD], state.targets[FORWARD]) == (Cut.ITERATION_START, start, 4 * start + 60)
+    state = pause.step(state, {0: _view(21, 117), 1: _view(14, 116)}, 1)
+    assert (state.cut, state.targets) == (Cut.EQUALISED, {WORLD: 21, FORWARD: 117})
+    assert state.fallback == "calls went beyond the iteration's start"
+
+
+def test_a_start_is_passed_by_whoever_has_begun_to_receive_from_anyone() -> None:
+    views = {0: _view(14, 116), 1: msgspec.structs.replace(_view(14, 116), receives_any={"world": 1})}
+    assert pause.begin(MEMBERS, views, 100, known=KNOWN).targets == {WORLD: 16, FORWARD: 124}
+    views = {0: _view(14, 116), 1: msgspec.structs.replace(_view(13, 115), receives_any={"world": 1})}
+    assert pause.begin(MEMBERS, views, 100, known=KNOWN).targets == {WORLD: 14, FORWARD: 116}
+
+
+def test_whoever_may_be_waited_for_in_a_receive_from_anyone_is_let_on_until_it_has_arrived() -> None:
+    stands = _view(5, 3, waiting=True)
+    receives = msgspec.structs.replace(_view(5, 3), receives_any={"world": 1})
+    state = pause.begin(MEMBERS, {0: stands, 1: receives}, deadline_ns=100)
+    for _ in range(pause.STALLED_LOOKS):
+        state = pause.step(state, {0: stands, 1: receives}, 1)
+        assert state.targets == {WORLD: 5, FORWARD: 3}
+    state = pause.step(state, {0: stands, 1: receives}, 1)
+    assert state.targets == {WORLD: 5, FORWARD: 4}
+    state = pause.step(state, {0: _view(5, 4, waiting=True), 1: receives}, 1)
+    assert state.targets == {WORLD: 5, FORWARD: 4}, "it goes no further than to its send"
+    there = {0: _view(5, 4, waiting=True), 1: _view(5, 4, waiting=True)}
+    for _ in range(pause.STABLE_LOOKS):
+        state = pause.step(state, there, 1)
+    assert (state.phase, state.fallback) == (Phase.CLOSED, "rank 1 waits to receive from anyone")
+
+
+def test_after_half_of_the_time_the_counts_are_equalised_where_they_are() -> None:
     views = {0: _view(14, 117), 1: _view(14, 116)}
-    cut = pause.next_iteration(base, calls, views)
-    assert cut == {WORLD: 16, FORWARD: 124}
-    assert pause.begin(MEMBERS, views, 100, at_least=cut).targets == cut
+    state = pause.begin(MEMBERS, views, deadline_ns=100, now_ns=60, known=KNOWN)
+    assert pause.step(state, views, 79).targets == {WORLD: 16, FORWARD: 124}
+    state = pause.step(state, views, 80)
+    assert (state.cut, state.targets) == (Cut.EQUALISED, {WORLD: 14, FORWARD: 117})
+
+
+def test_a_cut_is_no_iterations_start_if_a_ranks_calls_say_otherwise() -> None:
+    state = pause.begin(MEMBERS, {0: _view(10, 100), 1: _view(10, 100)}, 100, known=KNOWN)
+    assert pause.confirmed(state, {0: True, 1: True}).cut is Cut.ITERATION_START
+    judged = pause.confirmed(state, {0: True, 1: False})
+    assert (judged.cut, judged.fallback) == (Cut.EQUALISED, "the calls of rank 1 do not end with an iteration")
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "enqueuing"])

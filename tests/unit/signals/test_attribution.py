@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,6 +63,18 @@ def test_time_in_a_receive_is_no_computation() -> None:
         script.call(call)
     script.now_ns += 7 * MS
     assert compute_ns(_iteration(script)) == 27 * MS
+
+
+def test_what_was_waited_for_before_the_iterations_first_call_takes_none_of_its_time() -> None:
+    script = Script()
+    for call in (Call(Op.SEND, 8, 5 * MS, 0), Call(Op.ALL_REDUCE, 8, 20 * MS, 40 * MS)):
+        script.call(call)
+    calls = msgspec.structs.replace(script.calls, starts_ns=script.calls.starts_ns - np.array([0, 30 * MS]))
+    start = int(calls.starts_ns[0])
+    iteration = Iteration(1, start, start + 100 * MS, False, calls)
+    inside = int(calls.ends_ns[1]) - start
+    assert 0 < inside < 100 * MS
+    assert compute_ns(iteration) == 100 * MS - inside
 
 
 def test_calls_without_an_end_give_neither_compute_nor_wait() -> None:

@@ -1,14 +1,18 @@
 """Jobs for the consistent pause: each trains twice from the same start, and every rank prints a digest of its losses
 each time. Whoever pauses the second run must not change it.
 
-argv: KIND ITERATIONS. ``groups``: all-reduces in overlapping groups; ``pipeline``: 1F1B with isend/recv; ``ddp``.
+argv: KIND ITERATIONS [SECONDS]. ``groups``: all-reduces in overlapping groups; ``pipeline``: 1F1B with isend/recv;
+``ddp``; ``evaluating``: all-reduces, now and then some more between two iterations; ``anyone``: rank 0 receives from
+whoever sends. Each iteration begins with so many seconds of computation, which are slept.
 Each group begins with a barrier, in the order of their creation, so that the shim numbers them in that order.
 """
 
 import functools
 import hashlib
+import random
 import struct
 import sys
+import time
 from collections.abc import Callable
 
 import torch
@@ -16,6 +20,12 @@ import torch.distributed as dist
 
 WIDTH = 32
 MICROBATCHES = 4
+SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+
+
+def compute() -> None:
+    if SECONDS:
+        time.sleep(SECONDS)
 
 
 @functools.cache
@@ -36,6 +46,7 @@ def overlapping_groups(iterations: int) -> list[float]:
     value = torch.full((WIDTH,), float(rank + 1))
     losses = []
     for iteration in range(iterations):
+        compute()
         for index, (ranks, group) in enumerate(groups()):
             if rank in ranks and (iteration + index) % 3 != 0:
                 dist.all_reduce(value, group=group)
@@ -91,6 +102,7 @@ def one_forward_one_backward(iterations: int) -> list[float]:
     layer = torch.nn.Linear(WIDTH, WIDTH)
     losses = []
     for iteration in range(iterations):
+        compute()
         stage = Stage(layer, iteration)
         warm_up = min(stage.last - stage.number, MICROBATCHES)
         for micro in range(warm_up):
@@ -122,6 +134,7 @@ def data_parallel(iterations: int) -> list[float]:
     batch = torch.linspace(-1, 1, 8 * WIDTH).reshape(8, WIDTH) * (rank + 1)
     losses = []
     for _ in range(iterations):
+        compute()
         optimizer.zero_grad()
         loss = (model(batch) - 0.5).square().mean()
         loss.backward()
@@ -130,10 +143,54 @@ def data_parallel(iterations: int) -> list[float]:
     return losses
 
 
+def evaluating(iterations: int) -> list[float]:
+    """All ranks evaluate before the same iterations, which do not come at equal distances."""
+    dist.barrier()
+    chance = random.Random(0)
+    losses = []
+    for iteration in range(iterations):
+        for size in (7, 7, 7) if chance.random() < 0.1 else ():
+            value = torch.full((size,), float(iteration))
+            dist.all_reduce(value)
+            losses.append(float(value.sum()))
+        compute()
+        for size in (64, 32, 16, 8):
+            value = torch.full((size,), 1.0 / (iteration + size + dist.get_rank()))
+            dist.all_reduce(value)
+            losses.append(float(value.sum()))
+    return losses
+
+
+def from_anyone(iterations: int) -> list[float]:
+    """Whole numbers, so that the order in which they come does not change their sum."""
+    dist.barrier()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chance = random.Random(rank)
+    losses = []
+    for iteration in range(iterations):
+        if rank != 0:
+            compute()  # while rank 0 waits to receive
+        total = torch.zeros(1)
+        for part in range(2):
+            if rank == 0:
+                for _ in range(size - 1):
+                    value = torch.zeros(1)
+                    dist.recv(value)
+                    total.add_(value)
+            else:
+                time.sleep(chance.uniform(0.0, 0.002))
+                dist.send(torch.tensor([float(iteration + rank + part)]), 0)
+        dist.all_reduce(total)
+        losses.append(float(total))
+    return losses
+
+
 KINDS: dict[str, Callable[[int], list[float]]] = {
     "groups": overlapping_groups,
     "pipeline": one_forward_one_backward,
     "ddp": data_parallel,
+    "evaluating": evaluating,
+    "anyone": from_anyone,
 }
 
 

@@ -1,0 +1,110 @@
+"""Where pauses stop on programs that iterate: an iteration's start, or it is said that it is not one."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from falcon_core.recovery import pause
+from falcon_core.recovery.cut import Known
+from falcon_core.recovery.pause import Cut, Phase
+from tests.unit.shim.iterating_model import WORLD, FromAnyone, Iterating
+from tests.unit.shim.pause_model import Model, Paused, pause_once, run_to_end
+
+ITERATIONS = 40
+FIRST = 12  # iteration after which pauses begin: by then the period is known
+PAUSES = 4
+
+
+def _run(model: Model, ticks: int) -> None:
+    for _ in range(ticks):
+        model.tick()
+
+
+def _run_until(model: Iterating, iteration: int) -> None:
+    while model.ranks[0].at < model.bounds[0][iteration][0]:
+        model.tick()
+
+
+def _almost_done(model: Model) -> bool:
+    return any(rank.at > len(rank.calls) * 0.8 for rank in model.ranks)
+
+
+def _paused(model: Iterating, known: dict[int, Known | None]) -> Paused:
+    """One pause, whose cut is judged by the rings; whatever is said of it is compared with the programs."""
+    paused = pause_once(model, known)
+    assert (paused.phase, paused.moved, paused.undrained) == (Phase.CLOSED, 0, 0), paused
+    judged = pause.confirmed(paused.pause, model.at_start())
+    if judged.cut is Cut.ITERATION_START:
+        done = model.iterations_done()
+        assert len(done) == 1, f"ranks stand between {done}"
+        assert None not in done
+    else:
+        assert judged.fallback
+    return msgspec.structs.replace(paused, pause=judged)
+
+
+MODELS = st.builds(
+    Iterating,
+    seed=st.integers(0, 10**6),
+    ranks=st.integers(2, 5),
+    blocking=st.booleans(),
+    length=st.just(ITERATIONS),
+    extra=st.dictionaries(st.integers(FIRST, ITERATIONS - 1), st.integers(1, 5), max_size=6),
+)
+
+
+@settings(max_examples=30)
+@given(model=MODELS, gaps=st.lists(st.integers(0, 400), min_size=PAUSES, max_size=PAUSES))
+def test_a_cut_that_is_called_an_iterations_start_is_one(model: Iterating, gaps: list[int]) -> None:
+    """With other calls in between at random: they may come in the way of any pause."""
+    _run_until(model, FIRST)
+    for ticks in gaps:
+        _run(model, ticks)
+        if not _almost_done(model):
+            _paused(model, model.known())
+    assert run_to_end(model)
+
+
+def test_programs_of_equal_iterations_are_always_paused_at_a_start() -> None:
+    for seed in range(12):
+        model = Iterating(seed, ranks=2 + seed % 4, blocking=seed % 2 == 0, length=ITERATIONS)
+        _run_until(model, FIRST)
+        for _ in range(PAUSES):
+            _run(model, model.chance.randrange(200))
+            if not _almost_done(model):
+                found = _paused(model, model.known()).pause
+                assert found.cut is Cut.ITERATION_START, (seed, found.fallback)
+        assert run_to_end(model)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), wrong=st.integers(0, 3), by=st.sampled_from([None, -1, 1]))
+def test_where_one_rank_knows_otherwise_the_counts_are_equalised(seed: int, wrong: int, by: int | None) -> None:
+    model = Iterating(seed, ranks=4, blocking=True, length=ITERATIONS)
+    _run_until(model, FIRST)
+    known = model.known()
+    one = known[wrong]
+    assume(None not in known.values())  # a rank of few calls may not have found its period yet
+    assert one is not None
+    # Of a rank that makes one call an iteration, any count is an iteration's start.
+    assume(one.calls != {WORLD: 1})
+    known[wrong] = None if by is None else Known({**one.starts, WORLD: one.starts[WORLD] + by}, one.calls)
+    assert _paused(model, known).pause.cut is Cut.EQUALISED
+    assert run_to_end(model)
+
+
+def test_pauses_close_while_a_rank_receives_from_anyone() -> None:
+    let_on = 0
+    for seed in range(40):
+        model = FromAnyone(seed, ranks=2 + seed % 4, blocking=True)
+        for _ in range(PAUSES):
+            _run(model, model.chance.randrange(200))
+            if _almost_done(model):
+                break
+            paused = pause_once(model)
+            assert (paused.phase, paused.moved) == (Phase.CLOSED, 0), (seed, paused)
+            let_on += "from anyone" in paused.pause.fallback
+        assert run_to_end(model), seed
+    assert let_on > 0, "no pause met a receive that had to be waited for"
