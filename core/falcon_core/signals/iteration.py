@@ -31,8 +31,9 @@ from falcon_core.signals.period import EVIDENCE_CALLS, MOST_MICRO_BATCHES, REPET
 _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
 _FITTING_CALLS = 8  # after a call that differs, if it is to stop nothing
 _LOST_CALLS = 64  # after as many calls, and four cycles, without a fit another period may be found
-_RESUME_PARTS = 8  # the resumption is sought anew when a further part of its width has come
-_RESUME_LATEST = 16  # calls, at most
+_RESUME_PARTS = 8  # the resumption is sought anew when this part of a cycle has come,
+_RESUME_AGAIN = 16  # or this part of what did not fit,
+_RESUME_LATEST = 16  # at the latest after as many calls
 _NOISY_FROM = 96  # calls; before, few differences would pass for noise
 _NOISY_GROWTH = 0.25
 _SEARCH_LEAST = 4  # calls between two searches
@@ -329,7 +330,8 @@ class CycleFollower:
                 self._usual_from = begin + width
         if found is None:
             self._resume_from = max(begin, log.end - width + 1)
-            self._resume_at = log.end + min(_RESUME_LATEST, width // _RESUME_PARTS)
+            further = max(width // _RESUME_PARTS, (log.end - (self._broken or 0)) // _RESUME_AGAIN)
+            self._resume_at = log.end + min(_RESUME_LATEST, further)
             return False
         next_start = begin + found.place + (lag - found.position) % lag
         if next_start <= self._start:  # no new cycle: the first call of this one differs, and it goes on
