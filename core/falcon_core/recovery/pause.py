@@ -30,6 +30,7 @@ from falcon_core.recovery.cut import Channel, DisagreementError, Known, Starts, 
 
 STABLE_LOOKS = 2  # the cut counts once it was seen so often: a thread may be on its way from the gate to its counter
 STALLED_LOOKS = 10  # in a row in which no call was begun, before a receive from anyone is taken to hold all up
+BUSY_LOOKS = 1000  # the same where another rank computes, or waits in a call: its counts do not tell which
 MOVES = 2  # of the preferred cut: whoever passed it while the targets were written stands at its gate afterwards
 
 
@@ -171,7 +172,8 @@ def _watched(pause: Pause, views: Mapping[int, RankView]) -> Pause:
         if channel.destination in waits and _may_wait_for(views[channel.destination], channel)
     }
     received = {rank: pause.received[rank] for rank in waits}
-    if stalled >= STALLED_LOOKS:
+    idle = all(view.waiting or view.receives_any for view in views.values())
+    if stalled >= (STALLED_LOOKS if idle else BUSY_LOOKS):
         stalled = 0
         let_on = {
             channel: calls + 1

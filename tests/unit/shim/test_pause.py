@@ -110,6 +110,15 @@ def test_whoever_may_be_waited_for_in_a_receive_from_anyone_is_let_on_until_it_h
     assert (state.phase, state.fallback) == (Phase.CLOSED, "rank 1 waits to receive from anyone")
 
 
+def test_while_another_rank_may_compute_nobody_is_let_on() -> None:
+    receives = msgspec.structs.replace(_view(5, 3), receives_any={"world": 1})
+    state = pause.begin(MEMBERS, {0: _view(5, 3), 1: receives}, deadline_ns=100)
+    for _ in range(pause.BUSY_LOOKS):
+        state = pause.step(state, {0: _view(5, 3), 1: receives}, 1)
+        assert state.targets == {WORLD: 5, FORWARD: 3}
+    assert pause.step(state, {0: _view(5, 3), 1: receives}, 1).targets == {WORLD: 5, FORWARD: 4}
+
+
 def test_after_half_of_the_time_the_counts_are_equalised_where_they_are() -> None:
     views = {0: _view(14, 117), 1: _view(14, 116)}
     state = pause.begin(MEMBERS, views, deadline_ns=100, now_ns=60, known=KNOWN)
