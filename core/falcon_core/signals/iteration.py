@@ -104,12 +104,12 @@ class CycleFollower:
     @property
     def regular(self) -> bool:
         """Whether it is known how many calls make an iteration, and the newest call goes on with one."""
-        return self.period_calls is not None and self._broken is None
+        return self.period_calls is not None and self._broken is None and not self._differing().shape[0]
 
     @property
     def at_start(self) -> bool:
         """Whether the newest call ended an iteration, and the one that begins the next has not come."""
-        return self.regular and self._cursor == self._log.end == self._start + len(self._cycle)
+        return self._log.end == self._start + len(self._cycle) and self.regular
 
     @property
     def _may_be_micro_batches(self) -> bool:
@@ -242,10 +242,8 @@ class CycleFollower:
     def _follow(self, done: list[Iteration]) -> bool:
         """Cut what has come into cycles. True where it was interrupted or cut anew."""
         log, lag = self._log, len(self._cycle)
-        fresh = log.view(self._cursor, log.end).tokens
-        expected = self._cycle[(self._cursor - self._start + np.arange(fresh.shape[0])) % lag]
-        differs = np.flatnonzero(fresh != expected)
-        place, self._waits = self._first_break(differs, fresh.shape[0])
+        fresh = log.end - self._cursor
+        place, self._waits = self._first_break(self._differing(), fresh)
         self._cursor += place
         while self._start + lag < self._cursor:
             if self._anchor is not None and self._reached(self._anchor):
@@ -253,11 +251,17 @@ class CycleFollower:
             self._complete(done, self._start + lag, interrupted=False)
             if self._reviewed(done) or self._rephased():
                 return True
-        if place < fresh.shape[0] and not self._waits:
+        if place < fresh and not self._waits:
             self._broken = self._resume_from = self._usual_from = self._cursor
             self._resume_at = self._broken + max(lag, _RESUME_CALLS)
             return True
         return False
+
+    def _differing(self) -> Ints:
+        """Places after the cursor at which another call came than the cycle has there."""
+        fresh = self._log.view(self._cursor, self._log.end).tokens
+        expected = self._cycle[(self._cursor - self._start + np.arange(fresh.shape[0])) % len(self._cycle)]
+        return np.flatnonzero(fresh != expected)
 
     def _reached(self, anchor: Anchor) -> bool:
         """Whether the anchor's call has come: where the earlier reader's cycles begin, ours do from then on."""
