@@ -2,6 +2,7 @@
 // modes, groups, graphs and several threads do to it. CTest sets LD_PRELOAD, FALCON_RING_DIR and FALCON_CONTROL.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -120,6 +121,36 @@ void switched_off_calls_are_counted_and_not_recorded() {
   CHECK(head() == before + 1 && last().comm_seq == number + 4);
 }
 
+// The counter of a communicator's collectives.
+const falcon::Counter& collectives_of(uint64_t comm) {
+  const auto* counters = reinterpret_cast<const falcon::Counter*>(reinterpret_cast<const char*>(g_ring.header) +
+                                                                  g_ring.header->counters_offset);
+  const falcon::Counter* found =
+      std::find_if(counters, counters + g_ring.header->counters - 1,
+                   [comm](const auto& one) { return one.key == (comm << 40U | 1ULL << 32U); });
+  return *found;
+}
+
+void a_communicator_counts_what_was_called_and_what_the_device_did() {
+  const falcon::Counter& counter = collectives_of(1);
+  set_mode(falcon::Mode::kProfile);
+  CHECK(soon([&] { return counter.finished == counter.entered; }));
+  __atomic_store_n(&standin_device_done, false, __ATOMIC_RELEASE);
+  const uint64_t before = counter.entered;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+    CHECK(counter.entered == before + i && counter.finished == before);
+  }
+  __atomic_store_n(&standin_device_done, true, __ATOMIC_RELEASE);
+  CHECK(soon([&] { return counter.finished == before + 3; }));
+  set_mode(falcon::Mode::kTrack);  // not timed: what the device did is told by the next call that is
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(counter.entered == before + 4 && counter.finished == before + 3);
+  set_mode(falcon::Mode::kProfile);
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(soon([&] { return counter.finished == before + 5; }));
+}
+
 // Of all threads but this one.
 uint64_t waits_of_others() {
   uint64_t waits = 0;
@@ -202,6 +233,7 @@ int main() {
   CHECK(ncclCommInitRank(&comm, 4, StandinUniqueId{}, 2) == 0);
   g_ring = view(rings(folder)[0]);
   the_device_is_timed_in_profile_mode();
+  a_communicator_counts_what_was_called_and_what_the_device_did();
   a_group_gets_one_pair_per_stream();
   a_capturing_stream_gets_no_event();
   track_mode_times_one_cycle_in_n();
