@@ -70,7 +70,8 @@ test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
 
 test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@pytest tests/integration
+	@pytest tests/integration -m "not alone" -n 3
+	@pytest tests/integration -m alone
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
 	@pytest tests/e2e -m "not soak" --timeout 400

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dev.images.build import CACHE, LOCAL_BASE, BuildError, build, install_tools, one_at_a_time, summary
+from dev.images.build import CACHE, LOCAL_BASE, BuildError, build, install_tools, one_at_a_time, prune, summary
 from dev.images.host import HostError
 from dev.images.recipe import RECIPES
 
@@ -26,6 +26,7 @@ def main() -> int:
             install_tools()
             for recipe in chosen:
                 build(recipe, args.base, args.binaries)
+            prune(RECIPES)
     except (BuildError, HostError) as error:
         print(f"\nimages: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dev.images import host
+import msgspec
+
+from dev.images import host, layers
 from dev.images.recipe import ROOT, Recipe
 
 CACHE = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
@@ -51,7 +53,7 @@ def make_local_base() -> None:
     """A minimal Debian without documentation, in place of a public image; once."""
     if _has_image(LOCAL_BASE):
         return
-    started = _begin(f"debootstrap {LOCAL_BASE}")
+    started = _begin(f"building debootstrap {LOCAL_BASE}")
     mirror = host.debian_mirror(host.debian_sources())
     with tempfile.TemporaryDirectory(prefix="falcon-base-") as folder:
         root = Path(folder) / "root"
@@ -83,11 +85,11 @@ def build(recipe: Recipe, base: str, binaries: Path) -> None:
     archive = ARCHIVES / f"{recipe.name}.tar"
     mark = ARCHIVES / f"{recipe.name}.stamp"
     stamp = recipe.stamp(base, binaries)
-    if archive.exists() and mark.exists() and mark.read_text() == stamp:
+    if archive.exists() and mark.exists() and mark.read_text() == stamp and _builds(recipe).exists():
         return
     if base == LOCAL_BASE and not recipe.binaries:
         make_local_base()
-    started = _begin(recipe.tag)
+    started = _begin(f"building {recipe.tag}")
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="falcon-build-") as folder:
         context = ROOT
@@ -97,8 +99,8 @@ def build(recipe: Recipe, base: str, binaries: Path) -> None:
             for name in recipe.binaries:
                 shutil.copy2(binaries / name, context / name)
         secrets = [] if recipe.binaries else host.write_secrets(Path(folder))
-        _buildah(
-            "bud", "--layers", "--force-rm", "--quiet", f"--build-arg=BASE={base}", *secrets,
+        said = _buildah(
+            "bud", "--layers", "--force-rm", f"--build-arg=BASE={base}", *secrets,
             f"--ulimit=nofile={most_files}:{most_files}",  # zig runs many compilers side by side
             "-f", str(ROOT / recipe.dockerfile), "-t", recipe.tag, str(context),
         )  # fmt: skip
@@ -106,6 +108,30 @@ def build(recipe: Recipe, base: str, binaries: Path) -> None:
         _buildah("push", "--quiet", recipe.tag, f"docker-archive:{partial}:{recipe.tag}")
         partial.rename(archive)
         mark.write_text(stamp)
+    known = _builds(recipe).read_text().splitlines() if _builds(recipe).exists() else []
+    _builds(recipe).write_text("\n".join(layers.remember(known, layers.steps(said))))
+    _end(started)
+
+
+def prune(recipes: Sequence[Recipe]) -> None:
+    """Remove the layers that the recipes' last builds did not use, and containers that a killed build left.
+
+    Nothing is removed while an image's builds are not known: it was built before they were written down.
+    """
+    known = [recipe for recipe in recipes if _builds(recipe).exists()]
+    if any((ARCHIVES / f"{recipe.name}.tar").exists() for recipe in recipes if recipe not in known):
+        return
+    kept = {step for recipe in known for step in _builds(recipe).read_text().split()}
+    stored = msgspec.json.decode(_buildah("images", "--all", "--no-trunc", "--json"), type=list[layers.Stored] | None)
+    old = layers.obsolete(stored or [], kept)
+    if not old:
+        return
+    started = _begin(f"removing {len(old)} layers of older builds")
+    try:
+        _buildah("rm", "--all")
+        _buildah("rmi", *old)
+    except BuildError as error:  # the images are built all the same
+        print(f" {error}", end="", flush=True)
     _end(started)
 
 
@@ -116,6 +142,11 @@ def summary(recipes: Sequence[Recipe]) -> str:
         f"  {recipe.tag:{width}}  {(ARCHIVES / f'{recipe.name}.tar').stat().st_size / 1e6:6.0f} MB"
         for recipe in recipes
     )
+
+
+def _builds(recipe: Recipe) -> Path:
+    """The layers of the recipe's last builds, a line each."""
+    return ARCHIVES / f"{recipe.name}.layers"
 
 
 def _has_image(name: str) -> bool:
@@ -150,7 +181,7 @@ def _run(*command: str, timeout_seconds: float) -> str:
 
 
 def _begin(what: str) -> float:
-    print(f"  building {what} …", end="", flush=True)
+    print(f"  {what} …", end="", flush=True)
     return time.monotonic()
 
 

@@ -1,14 +1,46 @@
-"""Fixtures that integration tests share."""
+"""Fixtures that integration tests share, and which tests run side by side.
+
+``make test-integration`` runs them on a few workers, since much of their time is waiting. A test that makes all that it
+uses may run beside any other. Tests of one kube-apiserver, of one module's server, and of the local cluster's tools
+(they write to this machine's cgroups), stay in order on one worker. A test whose subject is time is marked ``alone``
+and runs when the workers are done.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from falcon_etcd import Client
 from tests.integration.etcd_server import EtcdServer
+
+FOLDERS_IN_ORDER = {"api", "cluster", "operator"}  # a kube-apiserver that a session shares; this machine's cgroups
+FILES_IN_ORDER = {"chart"}  # servers that a module shares
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: its subject is time; no other test runs beside it")
+
+
+class Groups(LoadScopeScheduling):
+    """Gives a worker the tests of a group in order (xdist 3.8's own ``loadgroup`` is silently off under pytest 9)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """The name that a test shares with those which it must not run beside; its own where there are none."""
+        path = nodeid.partition("::")[0]
+        folder = path.split("/")[2]  # of tests/integration/<folder>/test_x.py
+        if folder in FOLDERS_IN_ORDER:
+            return folder
+        return path if folder in FILES_IN_ORDER else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
 
 
 @pytest.fixture

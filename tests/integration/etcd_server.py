@@ -1,18 +1,14 @@
 """A real etcd for tests: plain or TLS with client certificates, one member or several, and its misfortunes.
 
-Ports lie below the kernel's ephemeral range: a member that is down for a moment must find its own port free again, and
-no client may be given it as a source port. Timings are a fraction of etcd's defaults, so that elections are quick;
+A member keeps its ports while it is down. Timings are a fraction of etcd's defaults, so that elections are quick;
 fsync is off, which only a power failure would notice.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -21,6 +17,7 @@ from pathlib import Path
 
 from falcon_etcd import Client, Tls
 from tests.integration.pki import Pki
+from tests.integration.ports import free_port
 
 _STOP_SECONDS = 10
 
@@ -32,15 +29,6 @@ def etcd_binary() -> Path:
     if not binary.exists():
         raise FileNotFoundError(f"{binary} is missing: run `make cluster-build`")
     return binary
-
-
-def free_port() -> int:
-    """A port on which nothing listens, outside the ephemeral range."""
-    while True:
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def _state(task: Path) -> str:

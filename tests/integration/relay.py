@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from types import TracebackType
 
-from tests.integration.etcd_server import free_port
+from tests.integration.ports import free_port
 
 
 class Relay:

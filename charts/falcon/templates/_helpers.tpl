@@ -91,3 +91,25 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- with $fields }}{{ toYaml . }}{{ end -}}
 {{- end -}}
+
+{{- /* A pod of `helm test`: what its metadata has beside a name, and what its spec has beside containers. */ -}}
+{{- define "falcon.testMetadata" -}}
+labels: {{- include "falcon.labels" . | nindent 2 }}
+  app.kubernetes.io/component: test
+annotations:
+  helm.sh/hook: test
+  helm.sh/hook-delete-policy: before-hook-creation
+{{- end -}}
+
+{{- define "falcon.testPod" -}}
+restartPolicy: Never
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext: {{- include "falcon.podSecurityContext" . | nindent 2 }}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets: {{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with include "falcon.placement" .Values.operator }}{{ . | nindent 0 }}{{ end }}
+{{- end -}}

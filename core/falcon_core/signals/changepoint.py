@@ -267,6 +267,8 @@ class ChangeDetector:
     def _relieved(self, reference: Reference, slowdown: Slowdown) -> bool:
         """Update the slow level; True when the newest samples are healthy again."""
         slow = self._newest.levels(self._newest.since(slowdown.first_iteration))
+        if not len(slow):  # an agent that was told of the slowdown reads the ring again, from before its onset
+            return False
         level = _median(slow[-_FEW_SAMPLES:])
         newest = _median(slow[-self._consecutive :])
         rise = math.log(slowdown.after_ns) - reference.level

@@ -23,7 +23,8 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase
 from falcon_core.wire.messages import Detection, Plan, PlanMember, Summary
 from falcon_etcd import Client, EtcdError, KeyValue
-from tests.integration.etcd_server import EtcdServer, free_port
+from tests.integration.etcd_server import EtcdServer
+from tests.integration.ports import free_port
 from tests.integration.shim.launching import Launcher
 
 T = TypeVar("T")

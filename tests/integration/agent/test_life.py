@@ -36,6 +36,7 @@ def counts(summary: Summary) -> list[int]:
     return [rank.iterations for rank in summary.ranks]
 
 
+@pytest.mark.alone
 async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing_twice(
     make_pod: MakePod, client: Client
 ) -> None:

@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.etcd_server import free_port
+from tests.integration.ports import free_port
 
 CACHE_BIN = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "bin"
 TOKEN = "admin-of-a-throwaway-cluster"  # guards a loopback server that lives for one test session
 START_TIMEOUT_SECONDS = 60.0
-STOP_TIMEOUT_SECONDS = 5.0
 
 
 class MissingBinaryError(RuntimeError):
@@ -131,12 +130,8 @@ def _process(work_dir: Path, name: str, *flags: str) -> Iterator[subprocess.Pope
         try:
             yield process
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()  # a graceful end takes seconds and serves nobody
+            process.wait()
 
 
 def _wait_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:

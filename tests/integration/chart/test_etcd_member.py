@@ -15,8 +15,8 @@ import pytest
 
 from tests.integration.api.apiserver import binary
 from tests.integration.chart.charts import Rendered
-from tests.integration.etcd_server import free_port
 from tests.integration.pki import Issued, Pki
+from tests.integration.ports import free_port
 
 SERVER_NAME = "falcon-etcd.falcon-system.svc"
 START_TIMEOUT_SECONDS = 30.0

@@ -130,7 +130,18 @@ def test_options_reach_the_pods() -> None:
     assert (pod["tolerations"], pod["imagePullSecrets"]) == ([{"key": "gpu"}], [{"name": "pull"}])
     assert template["metadata"]["annotations"]["c"] == "d"
     assert chart("StatefulSet", "falcon-etcd")["spec"]["template"]["metadata"]["labels"]["e"] == "f"
+    for name in ("falcon-test-operator", "falcon-test-etcd"):
+        test = chart("Pod", name)["spec"]
+        assert (test["nodeSelector"], test["imagePullSecrets"]) == ({"a": "b"}, [{"name": "pull"}])
     assert {"PodDisruptionBudget", "NetworkPolicy", "ServiceMonitor"} <= chart.kinds()
+
+
+@pytest.mark.parametrize("name", ["falcon-test-operator", "falcon-test-etcd"])
+def test_the_logs_of_a_passed_test_can_be_read(name: str) -> None:
+    """``helm test --logs`` asks for them when the test is over, without naming a container."""
+    pod = Rendered()("Pod", name)
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
+    assert len(pod["spec"]["containers"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,16 @@ def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: st
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("Deployment", "falcon"), ("StatefulSet", "falcon-etcd"), ("Pod", "falcon-test")]
+    ("kind", "name"),
+    [
+        ("Deployment", "falcon"),
+        ("StatefulSet", "falcon-etcd"),
+        ("Pod", "falcon-test-operator"),
+        ("Pod", "falcon-test-etcd"),
+    ],
 )
 def test_pods_pass_pod_security_restricted(cluster: ApiServer, kind: str, name: str) -> None:
-    namespace = f"restricted-{kind.lower()}"
+    namespace = f"restricted-{name}"
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     enforced = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": label}}
     cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(enforced))

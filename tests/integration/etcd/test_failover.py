@@ -12,7 +12,8 @@ import pytest
 from falcon_etcd import Client, Closed, TimedOut, Unavailable, WatchEvent
 from falcon_etcd._pool import _OPTIONS
 from tests.integration.etcd.watching import history, watching
-from tests.integration.etcd_server import EtcdServer, free_port
+from tests.integration.etcd_server import EtcdServer
+from tests.integration.ports import free_port
 from tests.integration.relay import Relay
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.integration.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "examples" / "train_gpt.py"
@@ -31,9 +32,7 @@ class Run:
             pytest.fail("PyTorch is not installed: run the tests through make test-integration")
         self._log = log
         self.processes: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         for rank in range(RANKS):
             place = {
                 "RANK": rank,

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.api.apiserver import ApiServer
-from tests.integration.etcd_server import EtcdServer, free_port
+from tests.integration.etcd_server import EtcdServer
 from tests.integration.pki import Issued
+from tests.integration.ports import free_port
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 PREFIX = "falcon-etcd"

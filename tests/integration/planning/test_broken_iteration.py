@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 
 from falcon_core.planning.partial_iteration import Progress, Scenario, SegmentState, resume
+from tests.integration.ports import free_port
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAM = Path(__file__).parent / "programs" / "broken_iteration.py"
@@ -21,13 +21,6 @@ MICROBATCHES = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 FAILED = 1
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def _ports() -> list[int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]), int(other.getsockname()[1])]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def test_the_survivors_end_with_the_whole_batchs_gradient(
         "failed": FAILED,
         "reduced": reduced,
         "plan": msgspec.to_builtins(plan, str_keys=True),
-        "ports": _ports(),
+        "ports": [free_port(), free_port()],
     }
     process = subprocess.Popen(
         [PYTHON, PROGRAM, json.dumps(spec)], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import struct
 import subprocess
 import time
@@ -26,6 +25,7 @@ from falcon_core.wire import control, ring
 from falcon_core.wire.control import Mode, Target, pack_control
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import CounterArray, RecordArray, Traffic
+from tests.integration.ports import free_port
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
@@ -263,9 +263,7 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "control").write_bytes(pack_control(Mode.TRACK, 1))
         self.folder, self.size, self.layout = folder, size, Layout.of(kind, size)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.reference: list[str] = []
         self.ranks = [self._start(rank, port, [kind, str(iterations), str(compute_seconds)]) for rank in range(size)]
 

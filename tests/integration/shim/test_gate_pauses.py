@@ -47,6 +47,7 @@ def test_paused_at_random_a_job_stands_still_and_ends_the_same(kind: str, begin:
     assert job.finish(), "the losses are the same, bit for bit"
 
 
+@pytest.mark.alone
 def test_every_gate_opens_without_its_agent(begin: Begin) -> None:
     """First the deadline passes, then the heartbeat stops: training goes on both times, and to the same end."""
     job = begin("groups", 2, 300, 0.0)

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import msgspec
 import pytest
 
 from falcon_core.wire.launch import LaunchCounters, LaunchPlan
+from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM, Launcher
 
@@ -36,12 +36,6 @@ def _until(holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_command_is_run_once_and_its_ranks_are_preloaded(start: Start) -> None:
@@ -99,7 +93,7 @@ def test_torchrun_is_restarted_as_a_whole_and_its_workers_are_measured(start: St
         counters = msgspec.json.decode(raw, type=LaunchCounters)
         return {rank.local_rank: rank.cpu_ns for rank in counters.ranks}
 
-    launcher.run(procs=2, port=_free_port())
+    launcher.run(procs=2, port=free_port())
     _until(lambda: sorted(workers(1)) == [0, 1], "rings of two workers", TORCH_SECONDS)
     first = workers(1)
     _until(lambda: sorted(measured()) == [0, 1], "counters of each worker")
@@ -110,7 +104,7 @@ def test_torchrun_is_restarted_as_a_whole_and_its_workers_are_measured(start: St
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS).ranks[0]
     assert ended.exit_code == 1, "torchrun's own code"
     assert not ended.oom_killed
-    launcher.run(generation=2, procs=2, port=_free_port())
+    launcher.run(generation=2, procs=2, port=free_port())
     second = launcher.wait(state="Running", generation=2)
     assert second.dead_below == 2
     assert second.ranks[0].pid != ended.pid

@@ -14,6 +14,7 @@ from tests.integration.shim.killing import DRIVER, THREADS, kill_once
 KILLS = 25
 
 
+@pytest.mark.alone
 def test_whatever_instant_the_writer_dies_at(tmp_path: Path) -> None:
     if not DRIVER.is_file():
         pytest.fail(f"{DRIVER} is not built: run make shim-test")

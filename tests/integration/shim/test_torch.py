@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from falcon_core.wire import ring
 from falcon_core.wire.control import Mode, pack_control
 from falcon_core.wire.ring import Flag, Kind, Op, Traffic
+from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
 
@@ -22,17 +22,11 @@ TORCH_SECONDS = 90  # several imports of PyTorch on a shared core
 pytestmark = pytest.mark.timeout(240)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _train(start: Start, program: str, procs: int) -> Launcher:
     if not PYTHON.exists():
         pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
     launcher = start(str(PYTHON), str(PROGRAMS / program))
-    launcher.run(procs=procs, port=_free_port())
+    launcher.run(procs=procs, port=free_port())
     return launcher
 
 
@@ -86,6 +80,7 @@ def test_each_collective_with_its_payload_root_and_communicator(start: Start) ->
         assert len(shapes) == (2 if rank < 2 else 1)
 
 
+@pytest.mark.alone
 def test_the_straggler_waits_least_and_no_child_is_a_rank(start: Start) -> None:
     launcher = _train(start, "training.py", procs=2)
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
@@ -137,7 +132,7 @@ def test_a_receive_from_anyone_is_counted_with_whom_it_came_from(start: Start) -
 def test_switched_off_by_the_control_file_nothing_is_recorded(start: Start) -> None:
     launcher = start(str(PYTHON), str(PROGRAMS / "collectives.py"))
     (launcher.run_dir / "agent" / "control").write_bytes(pack_control(Mode.OFF, 1))
-    launcher.run(procs=2, port=_free_port())
+    launcher.run(procs=2, port=free_port())
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
     assert [rank.exit_code for rank in ended.ranks] == [0, 0]
     for records in _rings(launcher).values():
@@ -154,7 +149,7 @@ def test_without_a_place_for_rings_training_goes_on(start: Start) -> None:
     launcher = start(
         "sh", "-c", 'rm -rf "$FALCON_RING_DIR"; exec "$0" "$1"', str(PYTHON), str(PROGRAMS / "collectives.py")
     )
-    launcher.run(procs=2, port=_free_port())
+    launcher.run(procs=2, port=free_port())
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
     assert [rank.exit_code for rank in ended.ranks] == [0, 0]
     assert "falcon" not in launcher.finish()[1]
@@ -163,7 +158,7 @@ def test_without_a_place_for_rings_training_goes_on(start: Start) -> None:
 def test_under_torchrun_its_workers_are_the_ranks(start: Start) -> None:
     torchrun = PYTHON.parent / "torchrun"
     launcher = start(str(torchrun), str(PROGRAMS / "collectives.py"), options=("--launcher", "own"))
-    launcher.run(procs=2, port=_free_port())
+    launcher.run(procs=2, port=free_port())
     ended = launcher.wait(state="Exited", timeout_seconds=TORCH_SECONDS)
     assert [(rank.local_rank, rank.exit_code) for rank in ended.ranks] == [(0, 0)], launcher.finish()
     rings = _rings(launcher)

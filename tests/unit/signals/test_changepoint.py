@@ -148,6 +148,25 @@ def test_a_known_reference_makes_a_slow_start_a_slowdown() -> None:
     assert event.at <= 10
 
 
+def test_iterations_from_before_a_remembered_slowdown_neither_end_it_nor_change_its_level() -> None:
+    first = _detector()
+    for number in range(1, 121):
+        first.feed(number, 1000 * number, 100_000 if number <= 100 else 200_000)
+    remembered = first.slowdown
+    assert remembered is not None
+    again = _detector(first.reference)
+    again.slowdown = remembered
+    for number in range(60, remembered.first_iteration):
+        assert not again.feed(number, 1000 * number, 100_000)
+        assert again.slowdown == remembered
+    for number in range(remembered.first_iteration, 121):
+        again.feed(number, 1000 * number, 200_000)
+    assert again.slowdown == remembered
+    for number in range(121, 140):
+        again.feed(number, 1000 * number, 100_000)
+    assert again.slowdown is None
+
+
 def test_a_slowdown_does_not_teach_the_reference() -> None:
     detector = _detector()
     _events(_slow(np.random.default_rng(5), 1500, 200, 1500, 1.5), detector)

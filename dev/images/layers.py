@@ -1,0 +1,46 @@
+"""Which layers of the builds' cache are still worth their space.
+
+``buildah bud --layers`` keeps every step of every build as an image without a name and never removes one, so that the
+store grows by each change. The steps of an image's last builds are kept, those of the stages that only compile too:
+they are no ancestors of the image, and without them each change would compile everything again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+KEPT_BUILDS = 3  # of each image: to and fro between two branches stays quick
+_STEP = re.compile(r"^--> (?:Using cache )?([0-9a-f]{11})[0-9a-f]*$", re.MULTILINE)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An image of the store, as ``buildah images --all --json`` tells it."""
+
+    id: str  # sha256:, 64 hex digits
+    created: str = msgspec.field(name="createdatraw")  # RFC 3339 in UTC, without trailing zeros
+    names: list[str] | None = None
+
+
+def steps(output: str) -> list[str]:
+    """The layers that a build made or took from the cache, from its output: the first 11 digits of their ids."""
+    return list(dict.fromkeys(_STEP.findall(output)))
+
+
+def remember(builds: Sequence[str], used: Sequence[str]) -> list[str]:
+    """A line a build, the last one at the end; the same build again is one."""
+    line = " ".join(used)
+    return [*(build for build in builds if build != line), line][-KEPT_BUILDS:]
+
+
+def obsolete(images: Sequence[Stored], kept: Collection[str]) -> list[str]:
+    """Ids of nameless images whose beginning is not among ``kept``; a child comes before its parent."""
+    old = [image for image in images if not image.names and not _digits(image).startswith(tuple(kept))]
+    old.sort(key=lambda image: image.created.rstrip("Z"), reverse=True)
+    return [_digits(image) for image in old]
+
+
+def _digits(image: Stored) -> str:
+    return image.id.removeprefix("sha256:")
