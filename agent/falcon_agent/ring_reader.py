@@ -54,7 +54,7 @@ class RingReader:
         self.lost_records = 0
         self.holes = 0
         self._next = 0
-        self._hole_since: float | None = None
+        self._hole: tuple[int, float] | None = None  # number of the slot that is waited for, and since when
 
     def close(self) -> None:
         os.close(self._file)
@@ -74,7 +74,7 @@ class RingReader:
         if end < len(records):
             end = self._pass_hole(end, whole, overwritten, now_seconds)
         else:
-            self._hole_since = None
+            self._hole = None
         taken = records[:end][whole[:end]]
         gone = lost + int(overwritten[:end].sum())
         self.lost_records += gone
@@ -102,11 +102,12 @@ class RingReader:
         now: float,
     ) -> int:
         """The index up to which to go on: the hole, or beyond it once its writer is given up."""
-        if self._hole_since is None:
-            self._hole_since = now
-        if now - self._hole_since < HOLE_SECONDS:
+        number = self._next + first
+        if self._hole is None or self._hole[0] != number:
+            self._hole = (number, now)  # another one: what was waited for has come
+        if now - self._hole[1] < HOLE_SECONDS:
             return first
-        self._hole_since = None
+        self._hole = None
         usable = whole | over
         later = np.flatnonzero(usable[first:])
         end = first + (int(later[0]) if len(later) else len(usable) - first)

@@ -18,7 +18,11 @@ from falcon_core.wire.ring import RecordArray
 DRIVER = Path(os.environ.get("SHIM_TEST_OUT", "")) / "ring_stress"
 THREADS = 3
 CAPACITY = 4096
-DEAD_READS = 2 * THREADS + 2  # each hole takes two: one that meets it, one that gives it up
+# A thread leaves two slots at most that nobody can read: the one in which it dies, and, where the others lapped it in
+# the middle of an append, the one that it then spoilt for them. Never two of the latter: when it reserves again, the
+# head is past the first, so that a slot that it spoils then has overwritten it.
+MOST_HOLES = 2 * THREADS
+DEAD_READS = 2 * MOST_HOLES + 2  # each hole takes two: one that meets it, one that gives it up
 
 
 class Killed(msgspec.Struct, frozen=True):
@@ -28,7 +32,7 @@ class Killed(msgspec.Struct, frozen=True):
     torn: int  # passed on although their payload does not add up
     out_of_order: int  # passed on twice or backwards
     lost: int  # overwritten before they were read
-    holes: int  # reserved by a thread that died before it published
+    holes: int  # reserved by a thread that died before it published, or spoilt by one that was lapped
     unaccounted: int  # of all reserved slots, those that are neither read, lost nor holes
     slowest_read_seconds: float
 

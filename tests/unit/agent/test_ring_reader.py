@@ -87,6 +87,16 @@ def test_a_hole_that_fills_late_is_read(writer: Writer) -> None:
     assert reader.holes == 0
 
 
+def test_every_hole_is_waited_for_as_long(writer: Writer) -> None:
+    """A reader that meets a call in the middle of its append each time gives none of them up."""
+    reader = RingReader(writer.path)
+    for number in range(6):
+        writer.head(number + 1)
+        reader.read(number * HOLE_SECONDS * 0.6)
+        writer.put(number)
+    assert reader.holes == 0
+
+
 def test_a_lapped_reader_knows_what_it_lost(writer: Writer) -> None:
     reader = RingReader(writer.path)
     for number in range(20):
