@@ -253,6 +253,7 @@ class Simulation:
             measured=np.ones(count, dtype=np.bool_),
             reducing=synchronising,
             gradients=synchronising,
+            transfers=np.zeros(count, dtype=np.bool_),  # its iterations are given
         )
         return Iteration(cycle + 1, int(starts[first]), end, False, calls)
 

@@ -33,6 +33,8 @@ _SYNCHRONISING = np.zeros(256, dtype=np.bool_)
 _SYNCHRONISING[[int(op) for op in SYNCHRONISING_OPS]] = True
 _REDUCING = np.zeros(256, dtype=np.bool_)
 _REDUCING[[int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)]] = True
+_TRANSFER = np.zeros(256, dtype=np.bool_)
+_TRANSFER[[int(Op.SEND), int(Op.RECV)]] = True
 _CALL = np.zeros(256, dtype=np.bool_)
 _CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
 
@@ -48,6 +50,7 @@ class Calls(msgspec.Struct, frozen=True):
     measured: Flags  # the end is real
     reducing: Flags  # all members' values are summed up, as their gradients are in each iteration
     gradients: Flags  # so many are, that it can be nothing else (but in a layer's own communicator)
+    transfers: Flags  # sends and receives
 
     @property
     def columns(self) -> tuple[Ints | Flags, ...]:
@@ -60,6 +63,7 @@ class Calls(msgspec.Struct, frozen=True):
             self.measured,
             self.reducing,
             self.gradients,
+            self.transfers,
         )
 
     def cut(self, first: int, last: int) -> Calls:
@@ -72,6 +76,7 @@ class Calls(msgspec.Struct, frozen=True):
             self.measured[first:last],
             self.reducing[first:last],
             self.gradients[first:last],
+            self.transfers[first:last],
         )
 
     def copy(self) -> Calls:
@@ -84,6 +89,7 @@ class Calls(msgspec.Struct, frozen=True):
             self.measured.copy(),
             self.reducing.copy(),
             self.gradients.copy(),
+            self.transfers.copy(),
         )
 
     def __len__(self) -> int:
@@ -192,6 +198,7 @@ class Tokenizer:
             measured=records["kind"] == Kind.BLOCKING,
             reducing=_REDUCING[records["op"]],
             gradients=_REDUCING[records["op"]] & (records["bytes"] >= _GRADIENT_BYTES),
+            transfers=_TRANSFER[records["op"]],
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
@@ -252,8 +259,8 @@ class CallLog:
     @staticmethod
     def _empty(capacity: int) -> Calls:
         ints = np.empty((4, capacity), dtype=np.int64)
-        flags = np.empty((4, capacity), dtype=np.bool_)
-        return Calls(ints[0], ints[1], ints[2], ints[3], flags[0], flags[1], flags[2], flags[3])
+        flags = np.empty((5, capacity), dtype=np.bool_)
+        return Calls(*ints, *flags)
 
     @property
     def end(self) -> int:

@@ -5,8 +5,9 @@ call: a share of equal tokens, or a centred autocorrelation, is satisfied by a l
 recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leave open is settled by these rules:
 
 - *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
-  (faster than PLAUSIBLE_ITERATION_NS, or without any collective that sums up, as gradients must be) must show more of
-  them: it is rather a layer or a micro-batch of an iteration whose rare calls have not been seen yet.
+  must show more of them: one that is faster than PLAUSIBLE_ITERATION_NS, or that has no collective that sums up, as
+  gradients must be, or that has sends and receives, but fewer than a pipeline's stage of four micro-batches. It is
+  rather a layer or a micro-batch of an iteration whose rare calls have not been seen yet.
 - *Passes.* A run that comes right after calls of its kinds of which none sums up is rather the backward pass of an
   iteration whose forward pass those were. Until it is PASSES_FACTOR times as long, it must show as much.
 - *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
@@ -37,6 +38,7 @@ EVIDENCE_CALLS = 24
 EVIDENCE_CALLS_ONE_TOKEN = 8
 EVIDENCE_CALLS_IMPLAUSIBLE = 256
 PASSES_FACTOR = 4  # twice what sharded parameters make of it: forward n all-gathers, backward 2n calls
+LEAST_TRANSFERS = 8  # of a pipeline's stage: two for each of four micro-batches
 MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
 EVIDENCE_NS = 1_000_000_000
 EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
@@ -137,8 +139,10 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 def _plausible(run: Calls, lag: int) -> bool:
     """Whether the cycle that this run repeats could be a training iteration."""
     reduces = bool(run.reducing[-lag:].any())
+    if not reduces or 0 < np.count_nonzero(run.transfers[-lag:]) < LEAST_TRANSFERS:
+        return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
-    return reduces and float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
+    return float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
 
 
 def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
