@@ -253,7 +253,8 @@ class Simulation:
             measured=np.ones(count, dtype=np.bool_),
             reducing=synchronising,
             gradients=synchronising,
-            transfers=np.zeros(count, dtype=np.bool_),  # its iterations are given
+            sends=np.zeros(count, dtype=np.bool_),  # for the period alone, and its iterations are given
+            receives=np.zeros(count, dtype=np.bool_),
         )
         return Iteration(cycle + 1, int(starts[first]), end, False, calls)
 

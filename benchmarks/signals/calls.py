@@ -134,7 +134,8 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
         measured=np.zeros(count, dtype=np.bool_),
         reducing=reducing,
         gradients=reducing & (np.array([kind.size for kind in kinds]) >= 4096),
-        transfers=np.isin(ops, [int(Op.SEND), int(Op.RECV)]),
+        sends=ops == int(Op.SEND),
+        receives=ops == int(Op.RECV),
     )
 
 

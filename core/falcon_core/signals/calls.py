@@ -33,8 +33,6 @@ _SYNCHRONISING = np.zeros(256, dtype=np.bool_)
 _SYNCHRONISING[[int(op) for op in SYNCHRONISING_OPS]] = True
 _REDUCING = np.zeros(256, dtype=np.bool_)
 _REDUCING[[int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)]] = True
-_TRANSFER = np.zeros(256, dtype=np.bool_)
-_TRANSFER[[int(Op.SEND), int(Op.RECV)]] = True
 _CALL = np.zeros(256, dtype=np.bool_)
 _CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
 
@@ -50,7 +48,8 @@ class Calls(msgspec.Struct, frozen=True):
     measured: Flags  # the end is real
     reducing: Flags  # all members' values are summed up, as their gradients are in each iteration
     gradients: Flags  # so many are, that it can be nothing else (but in a layer's own communicator)
-    transfers: Flags  # sends and receives
+    sends: Flags
+    receives: Flags
 
     @property
     def columns(self) -> tuple[Ints | Flags, ...]:
@@ -63,7 +62,8 @@ class Calls(msgspec.Struct, frozen=True):
             self.measured,
             self.reducing,
             self.gradients,
-            self.transfers,
+            self.sends,
+            self.receives,
         )
 
     def cut(self, first: int, last: int) -> Calls:
@@ -76,7 +76,8 @@ class Calls(msgspec.Struct, frozen=True):
             self.measured[first:last],
             self.reducing[first:last],
             self.gradients[first:last],
-            self.transfers[first:last],
+            self.sends[first:last],
+            self.receives[first:last],
         )
 
     def copy(self) -> Calls:
@@ -89,7 +90,8 @@ class Calls(msgspec.Struct, frozen=True):
             self.measured.copy(),
             self.reducing.copy(),
             self.gradients.copy(),
-            self.transfers.copy(),
+            self.sends.copy(),
+            self.receives.copy(),
         )
 
     def __len__(self) -> int:
@@ -198,7 +200,8 @@ class Tokenizer:
             measured=records["kind"] == Kind.BLOCKING,
             reducing=_REDUCING[records["op"]],
             gradients=_REDUCING[records["op"]] & (records["bytes"] >= _GRADIENT_BYTES),
-            transfers=_TRANSFER[records["op"]],
+            sends=records["op"] == Op.SEND,
+            receives=records["op"] == Op.RECV,
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
@@ -259,7 +262,7 @@ class CallLog:
     @staticmethod
     def _empty(capacity: int) -> Calls:
         ints = np.empty((4, capacity), dtype=np.int64)
-        flags = np.empty((5, capacity), dtype=np.bool_)
+        flags = np.empty((6, capacity), dtype=np.bool_)
         return Calls(*ints, *flags)
 
     @property

@@ -6,8 +6,8 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
 
 - *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
   must show more of them: one that is faster than PLAUSIBLE_ITERATION_NS, or that has no collective that sums up, as
-  gradients must be, or that has sends and receives, but fewer than a pipeline's stage of four micro-batches. It is
-  rather a layer or a micro-batch of an iteration whose rare calls have not been seen yet.
+  gradients must be, or that both sends and receives, but less often than a pipeline's stage of four micro-batches. It
+  is rather a layer or a micro-batch of an iteration whose rare calls have not been seen yet.
 - *Passes.* A run that comes right after calls of its kinds of which none sums up is rather the backward pass of an
   iteration whose forward pass those were. Until it is PASSES_FACTOR times as long, it must show as much.
 - *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
@@ -139,7 +139,8 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 def _plausible(run: Calls, lag: int) -> bool:
     """Whether the cycle that this run repeats could be a training iteration."""
     reduces = bool(run.reducing[-lag:].any())
-    if not reduces or 0 < np.count_nonzero(run.transfers[-lag:]) < LEAST_TRANSFERS:
+    sends, receives = np.count_nonzero(run.sends[-lag:]), np.count_nonzero(run.receives[-lag:])
+    if not reduces or (sends and receives and sends + receives < LEAST_TRANSFERS):
         return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
     return float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS

@@ -22,7 +22,7 @@ HOUR = 3600 * SECOND
 def calls(ends: Sequence[int]) -> Calls:
     times = np.array(ends, dtype=np.int64)
     flags = np.ones(len(ends), dtype=np.bool_)
-    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, flags, flags, flags, flags, ~flags)
+    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, flags, flags, flags, flags, ~flags, ~flags)
 
 
 def learned(silences: Sequence[float]) -> HangDeadline:
