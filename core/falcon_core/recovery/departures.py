@@ -21,11 +21,10 @@ from falcon_core.planning.ski_rental import Choice, wait_or_drop
 from falcon_core.recovery.observation import Abandon, Action, Observation, Prepare, Recreate, Replace, Switch
 from falcon_core.recovery.state import Departure, RecoveryState
 
-RETEST_SECONDS, RETEST_AT_MOST_SECONDS = (
-    600.0,
-    3600.0,
-)  # after a failed test: the first distance, doubled up to the other
-PROBATION_SECONDS, PROBATION_AT_MOST_SECONDS = 600.0, 86_400.0  # likewise, between leaving a node and its return
+RETEST_SECONDS = 600.0  # from a failed test to the next, doubled each time
+RETEST_AT_MOST_SECONDS = 3600.0
+PROBATION_SECONDS = 600.0  # from leaving a node to its return, doubled each time that the same one is left
+PROBATION_AT_MOST_SECONDS = 86_400.0
 REMEMBERED = 32  # departures; the oldest of those that are back go first
 replace = msgspec.structs.replace
 

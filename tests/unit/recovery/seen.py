@@ -7,11 +7,18 @@ from typing import Any
 import msgspec
 
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.wire.messages import Onset
 
 NOW = 1_000_000.0
 MS = 1_000_000
 POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", None)], world_size=3)
 replace = msgspec.structs.replace
+
+# Rank 2 is slow, and the others wait for it.
+ONSET = Onset(iteration=90, unix_ns=int((NOW - 6) * 1e9), reported_iteration=95, before_ns=250 * MS, after_ns=650 * MS)
+FAST = {"iteration_ns": [650 * MS] * 16, "wait_ns": [405 * MS] * 16, "onset": ONSET}
+SLOW = {**FAST, "compute_ns": [600 * MS] * 16, "wait_ns": [5 * MS] * 16}
+STRAGGLER: dict[int, dict[str, Any]] = {0: FAST, 1: FAST, 2: SLOW}
 
 
 def member(replica: int, **fields: Any) -> MemberSeen:

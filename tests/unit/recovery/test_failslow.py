@@ -24,13 +24,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, Replacement, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.level import Level
-from falcon_core.wire.messages import Onset
-from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
-
-ONSET = Onset(iteration=90, unix_ns=int((NOW - 6) * 1e9), reported_iteration=95, before_ns=250 * MS, after_ns=650 * MS)
-FAST = {"iteration_ns": [650 * MS] * 16, "wait_ns": [405 * MS] * 16, "onset": ONSET}
-SLOW = {**FAST, "compute_ns": [600 * MS] * 16, "wait_ns": [5 * MS] * 16}
-STRAGGLER: dict[int, dict[str, Any]] = {0: FAST, 1: FAST, 2: SLOW}
+from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
 
 
 def located(rank: int = 2, **fields: Any) -> SlowIncident:
@@ -328,33 +322,6 @@ def test_a_rank_that_is_not_seen_is_judged_by_the_others_after_a_while() -> None
     assert closed.outcome == "Helped"
 
 
-def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
-    stage = {0: {}, 1: {"compute_ns": [200 * MS] * 16}, 2: {"compute_ns": [600 * MS] * 16}}
-    assert locate(seen(ranks=stage), POLICY) is not None
-    assert locate(seen(ranks=stage), replace(POLICY, stages=3)) is None
-
-
-def test_stale_reports_name_nobody() -> None:
-    assert locate(seen(ranks={**STRAGGLER, 2: {**SLOW, "fresh": False}}), POLICY) is None
-
-
-def test_the_cause_comes_with_its_evidence() -> None:
-    throttled = {**STRAGGLER, 2: {**SLOW, "cpu": CpuEvidence(throttled=0.7, healthy_throttled=0.0)}}
-    culprit = locate(seen(ranks=throttled), POLICY)
-    assert culprit is not None
-    assert (culprit.cause, culprit.cause_culprit) == (Cause.CPU_THROTTLING, 0.7)
-    assert (culprit.wait_ns, culprit.peers_wait_ns) == (5 * MS, 405 * MS)
-
-
-MILD = replace(ONSET, after_ns=300 * MS)
-
-
-def mild(last: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """A job that lost 50 of 250 ms; what is told of rank 2."""
-    waits = {"iteration_ns": [300 * MS] * 16, "wait_ns": [55 * MS] * 16, "onset": MILD}
-    return {0: waits, 1: waits, 2: {**waits, **last}}
-
-
 def test_a_cause_is_told_as_soon_as_it_shows_and_stands_until_another_one_does() -> None:
     waits = CpuEvidence(throttled=0.0, run_delay=0.6, healthy_run_delay=0.1)
     stopped = CpuEvidence(throttled=0.7, healthy_throttled=0.0)
@@ -374,6 +341,15 @@ def test_a_cause_is_told_as_soon_as_it_shows_and_stands_until_another_one_does()
     assert named(slow).cause is Cause.CPU_CONTENTION, "figures are not taken anew at every look"
     slow = look(slow, stopped, 9.0)
     assert named(slow).cause is Cause.CPU_THROTTLING
+
+
+MILD = replace(ONSET, after_ns=300 * MS)
+
+
+def mild(last: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """A job that lost 50 of 250 ms; what is told of rank 2."""
+    waits = {"iteration_ns": [300 * MS] * 16, "wait_ns": [55 * MS] * 16, "onset": MILD}
+    return {0: waits, 1: waits, 2: {**waits, **last}}
 
 
 def test_a_straggler_below_the_median_rules_factor_is_named_by_its_own_excess() -> None:

@@ -1,13 +1,15 @@
-"""Ranks are compared where they count the same iterations, and not otherwise."""
+"""Who is named, with the cause; ranks are compared where they count the same iterations, and not otherwise."""
 
 from __future__ import annotations
 
 import pytest
 
+from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.locate import comparable, locate
 from falcon_core.recovery.state import SlowIncident
-from tests.unit.recovery.seen import MS, POLICY, rank, seen
+from falcon_core.signals.cause import CpuEvidence
+from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, rank, replace, seen
 
 LAYERS = {"iteration_ns": [25 * MS] * 16, "compute_ns": [20 * MS] * 16, "healthy_compute_ns": 20 * MS}
 SLOW = {"compute_ns": [240 * MS] * 16}
@@ -57,3 +59,21 @@ def test_no_rank_is_named_by_its_own_excess_while_another_counts_layers() -> Non
     assert told is not None
     assert told.rank == 1
     assert locate(seen(ranks={1: SLOW, 0: LAYERS, 2: LAYERS}), POLICY, slow) is None
+
+
+def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
+    stage = {0: {}, 1: {"compute_ns": [200 * MS] * 16}, 2: {"compute_ns": [600 * MS] * 16}}
+    assert locate(seen(ranks=stage), POLICY) is not None
+    assert locate(seen(ranks=stage), replace(POLICY, stages=3)) is None
+
+
+def test_stale_reports_name_nobody() -> None:
+    assert locate(seen(ranks={**STRAGGLER, 2: {**STRAGGLER[2], "fresh": False}}), POLICY) is None
+
+
+def test_the_cause_comes_with_its_evidence() -> None:
+    throttled = {**STRAGGLER, 2: {**STRAGGLER[2], "cpu": CpuEvidence(throttled=0.7, healthy_throttled=0.0)}}
+    culprit = locate(seen(ranks=throttled), POLICY)
+    assert culprit is not None
+    assert (culprit.cause, culprit.cause_culprit) == (Cause.CPU_THROTTLING, 0.7)
+    assert (culprit.wait_ns, culprit.peers_wait_ns) == (5 * MS, 405 * MS)
