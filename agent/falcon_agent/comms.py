@@ -23,6 +23,7 @@ from falcon_core.wire.ring import (
     Op,
     RecordArray,
     Traffic,
+    parse_counter_key,
 )
 
 _CALLS = 4096  # newest calls that are kept to tell what comes next in a communicator
@@ -144,9 +145,9 @@ def collective_counts(counters: CounterArray, *, enqueues: bool) -> dict[int, Co
     ``enqueues``: calls return when they are enqueued; their finished counts lag behind the device by a sampling window.
     """
     return {
-        int(one["key"]) >> 40: Count(int(one["entered"]), None if enqueues else int(one["finished"]))
+        key.comm: Count(int(one["entered"]), None if enqueues else int(one["finished"]))
         for one in counters
-        if int(one["key"]) >> 32 & 0xFF == Traffic.COLLECTIVE
+        if (key := parse_counter_key(int(one["key"]))).traffic == Traffic.COLLECTIVE
     }
 
 
@@ -154,14 +155,14 @@ def pairs(counters: CounterArray, *, enqueues: bool) -> tuple[list[PairSignals],
     """Sends and receives, those in progress first, at most MAX_PAIRS; and how many were left out."""
     told = [
         PairSignals(
-            comm=int(one["key"]) >> 40,
-            peer=int(one["key"]) & 0xFFFFFFFF,
-            sending=int(one["key"]) >> 32 & 0xFF == Traffic.SEND,
+            comm=key.comm,
+            peer=key.peer,
+            sending=key.traffic == Traffic.SEND,
             entered=int(one["entered"]),
             finished=None if enqueues else int(one["finished"]),
         )
         for one in counters
-        if int(one["key"]) >> 32 & 0xFF in (Traffic.SEND, Traffic.RECV)
+        if (key := parse_counter_key(int(one["key"]))).traffic in (Traffic.SEND, Traffic.RECV)
     ]
     told.sort(key=lambda pair: (pair.finished is None or pair.finished == pair.entered, -pair.entered, pair.peer))
     return told[:MAX_PAIRS], max(0, len(told) - MAX_PAIRS)

@@ -15,7 +15,16 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from falcon_core.wire.ring import GRAPH, POINT_TO_POINT, CounterArray, Op, RecordArray, Traffic, counter_key
+from falcon_core.wire.ring import (
+    GRAPH,
+    POINT_TO_POINT,
+    CounterArray,
+    Op,
+    RecordArray,
+    Traffic,
+    counter_key,
+    parse_counter_key,
+)
 
 _MODULO = 1 << 32  # of ``comm_seq``
 
@@ -40,9 +49,9 @@ def rhythm(cycle: RecordArray, counters: CounterArray) -> Rhythm | None:
     """
     entered = dict(zip(counters["key"].tolist(), counters["entered"].tolist(), strict=True))
     outstanding = {
-        int(one["key"]) >> 40: int(one["entered"]) - int(one["finished"])
+        parts.comm: int(one["entered"]) - int(one["finished"])
         for one in counters
-        if int(one["key"]) >> 32 & 0xFF == Traffic.RECV_ANY
+        if (parts := parse_counter_key(int(one["key"]))).traffic == Traffic.RECV_ANY
     }
     starts: dict[int, int] = {}
     calls: dict[int, int] = {}
@@ -60,12 +69,12 @@ def rhythm(cycle: RecordArray, counters: CounterArray) -> Rhythm | None:
             continue
         number = comm & ~POINT_TO_POINT
         pairs = _pairs(number, mine[order])
-        begun = sum(entered[key] for key in entered if key >> 40 == number and _is_single(key))
+        begun = sum(entered[key] for key in entered if _is_single(key, number))
         since = (begun + outstanding.get(number, 0) - end) % _MODULO
         per_cycle, rest = Counter(pairs), Counter(pairs[: since % len(pairs)])
         for key, each in per_cycle.items():
             calls[key] = each
-            if number not in outstanding or key >> 32 & 0xFF != Traffic.RECV:  # from anyone, in any order
+            if number not in outstanding or parse_counter_key(key).traffic != Traffic.RECV:  # from anyone, in any order
                 starts[key] = entered.get(key, 0) - since // len(pairs) * each - rest[key]
     return Rhythm(starts, calls)
 
@@ -78,5 +87,7 @@ def _pairs(number: int, singles: RecordArray) -> list[int]:
     ]
 
 
-def _is_single(key: int) -> bool:
-    return key >> 32 & 0xFF in (Traffic.SEND, Traffic.RECV)
+def _is_single(key: int, number: int) -> bool:
+    """Whether it counts point-to-point calls of the communicator."""
+    parts = parse_counter_key(key)
+    return parts.comm == number and parts.traffic in (Traffic.SEND, Traffic.RECV)

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -268,6 +269,19 @@ def parse_status(raw: bytes) -> RingStatus:
 def counter_key(comm: int, traffic: Traffic, peer: int = 0) -> int:
     """Key of a counter: communicator id (24 bits), Traffic (8 bits), peer (32 bits, 0 for collectives)."""
     return comm << 40 | traffic << 32 | peer
+
+
+class CounterKey(NamedTuple):
+    """What a counter counts; ``traffic`` as a number, since a later shim may have more kinds."""
+
+    comm: int
+    traffic: int
+    peer: int
+
+
+def parse_counter_key(key: int) -> CounterKey:
+    """The parts that ``counter_key`` put together."""
+    return CounterKey(key >> 40, key >> 32 & 0xFF, key & 0xFFFFFFFF)
 
 
 def pack_header(header: RingHeader) -> bytes:
