@@ -6,8 +6,9 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
 
 - *Evidence.* A run must span three cycles, a number of calls, and a time. A cycle that is unlikely to be an iteration
   must show more of them: one that is faster than PLAUSIBLE_ITERATION_NS, or that has no collective that sums up, as
-  gradients must be, or that both sends and receives, but less often than a pipeline's stage of four micro-batches. It
-  is rather a layer or a micro-batch of an iteration whose rare calls have not been seen yet.
+  gradients must be. It is rather a layer of an iteration whose rare calls have not been seen yet.
+- *Micro-batches.* A cycle that both sends and receives, but no more often than the two passes of a micro-batch do in a
+  pipeline's stage, is rather one of them, or one pass, until it has come more often than an iteration has passes.
 - *Passes.* A run that comes right after calls of its kinds of which none sums up is rather the backward pass of an
   iteration whose forward pass those were. Until it is PASSES_FACTOR times as long, it must show as much.
 - *Primitive cycles.* A multiple of a lag is not considered: two layers are no better an iteration than one.
@@ -29,7 +30,7 @@ import msgspec
 import numpy as np
 from numpy.fft import irfft, rfft
 
-from falcon_core.signals.calls import Calls, Flags, Floats, Ints
+from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
@@ -38,8 +39,9 @@ EVIDENCE_CALLS = 24
 EVIDENCE_CALLS_ONE_TOKEN = 8
 EVIDENCE_CALLS_IMPLAUSIBLE = 256
 PASSES_FACTOR = 4  # twice what sharded parameters make of it: forward n all-gathers, backward 2n calls
-LEAST_TRANSFERS = 8  # of a pipeline's stage: two for each of four micro-batches
+PASS_TRANSFERS = 2  # of a micro-batch's pass, forward or backward: what a stage receives and what it sends
 MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are iterations
+_MOST_EVIDENCE_CALLS = LOG_CALLS // 2  # no more can be asked of a cycle, however long
 EVIDENCE_NS = 1_000_000_000
 EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
 _NEWEST_CYCLES = 32  # whose calls tell whether a cycle is plausible
@@ -100,7 +102,8 @@ def _exact(calls: Calls) -> Period | None:
 
 def _noisy(calls: Calls) -> Period | None:
     """The period of calls of which single ones differ from cycle to cycle."""
-    lag = noisy_lag(calls.tokens, lambda lag: _plausible(calls, lag))
+    # Gradients between micro-batches would pass for differing calls.
+    lag = noisy_lag(calls.tokens, lambda lag: _plausible(calls, lag) and not _like_a_micro_batch(calls, lag))
     if lag is None:
         return None
     first = repeats_from(calls.tokens, lag)
@@ -138,9 +141,7 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 
 def _plausible(run: Calls, lag: int) -> bool:
     """Whether the cycle that this run repeats could be a training iteration."""
-    reduces = bool(run.reducing[-lag:].any())
-    sends, receives = np.count_nonzero(run.sends[-lag:]), np.count_nonzero(run.receives[-lag:])
-    if not reduces or (sends and receives and sends + receives < LEAST_TRANSFERS):
+    if not run.reducing[-lag:].any() or _may_be_a_micro_batch(run, lag):
         return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
     return float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
@@ -148,11 +149,24 @@ def _plausible(run: Calls, lag: int) -> bool:
 
 def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
     """Whether this run is long enough, in calls and in time; ``before``: the calls that led up to it."""
+    if _may_be_a_micro_batch(run, lag):
+        return False
     plausible = _plausible(run, lag) and not (before is not None and _may_be_a_pass(run.tokens, lag, before))
     span_ns = int(run.starts_ns[-1] - run.starts_ns[0])
     if not plausible:
         return len(run) >= EVIDENCE_CALLS_IMPLAUSIBLE and span_ns >= EVIDENCE_NS_IMPLAUSIBLE
     return len(run) >= least_calls and span_ns >= EVIDENCE_NS
+
+
+def _may_be_a_micro_batch(run: Calls, lag: int) -> bool:
+    """Whether a cycle is like a micro-batch, and has not come more often than their forward and backward passes do."""
+    return _like_a_micro_batch(run, lag) and len(run) <= min(2 * MOST_MICRO_BATCHES * lag, _MOST_EVIDENCE_CALLS)
+
+
+def _like_a_micro_batch(run: Calls, lag: int) -> bool:
+    """Whether a cycle both sends and receives, but no more often than a micro-batch."""
+    sends, receives = np.count_nonzero(run.sends[-lag:]), np.count_nonzero(run.receives[-lag:])
+    return bool(sends and receives and sends + receives <= 2 * PASS_TRANSFERS)
 
 
 def _may_be_a_pass(run: Ints, lag: int, before: Calls) -> bool:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from falcon_core.recovery import pause
 from falcon_core.recovery.cut import Known
 from falcon_core.recovery.pause import Cut, Phase
+from falcon_core.signals.period import MOST_MICRO_BATCHES
 from tests.unit.shim.iterating_model import WORLD, FromAnyone, Iterating
 from tests.unit.shim.pause_model import Model, Paused, pause_once, run_to_end
 
-ITERATIONS = 40
-FIRST = 12  # iteration after which pauses begin: by then the period is known
+FIRST = 2 * MOST_MICRO_BATCHES + 4  # iteration after which pauses begin: by then the period is known
+ITERATIONS = FIRST + 100  # where calls are enqueued, a rank may be far ahead of another
 PAUSES = 4
 
 
@@ -23,7 +24,7 @@ def _run(model: Model, ticks: int) -> None:
 
 
 def _run_until(model: Iterating, iteration: int) -> None:
-    while model.ranks[0].at < model.bounds[0][iteration][0]:
+    while any(rank.at < bounds[iteration][0] for rank, bounds in zip(model.ranks, model.bounds, strict=True)):
         model.tick()
 
 
@@ -68,6 +69,7 @@ def test_a_cut_that_is_called_an_iterations_start_is_one(model: Iterating, gaps:
 
 
 def test_programs_of_equal_iterations_are_always_paused_at_a_start() -> None:
+    pauses = 0
     for seed in range(12):
         model = Iterating(seed, ranks=2 + seed % 4, blocking=seed % 2 == 0, length=ITERATIONS)
         _run_until(model, FIRST)
@@ -76,7 +78,9 @@ def test_programs_of_equal_iterations_are_always_paused_at_a_start() -> None:
             if not _almost_done(model):
                 found = _paused(model, model.known()).pause
                 assert found.cut is Cut.ITERATION_START, (seed, found.fallback)
+                pauses += 1
         assert run_to_end(model)
+    assert pauses >= 36
 
 
 @settings(max_examples=15)

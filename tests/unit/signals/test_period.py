@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from falcon_core.signals.calls import Calls
 from falcon_core.signals.iteration import CycleFollower
-from falcon_core.signals.period import find_period
+from falcon_core.signals.period import MOST_MICRO_BATCHES, find_period
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp, fsdp, pipeline
 
@@ -156,15 +156,31 @@ def test_micro_batches_and_a_logged_loss_look_alike_so_the_shorter_cycle_is_foll
     assert 12 * times - 2 <= follower.iterations <= 12 * times
 
 
+def _tensor_parallel(layers: int) -> list[Call]:
+    """A micro-batch of a pipeline's stage, whose layers sum activations up in their own communicator."""
+    sums = [Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)] * layers
+    return [Call(Op.RECV, 1 << 16, 2 * MS), *sums, Call(Op.SEND, 1 << 16, 2 * MS)]
+
+
+@pytest.mark.parametrize(("layers", "times"), [(1, 8), (8, 6), (40, 12), (1, 2 * MOST_MICRO_BATCHES)])
 @pytest.mark.parametrize("batch", [1, 23, 5000])
-def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(batch: int) -> None:
-    """Tensor-parallel layers sum activations up in their own communicator, in each micro-batch."""
-    layers = [Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)] * 8
-    micro_batch = [Call(Op.RECV, 1 << 16, 2 * MS), *layers, Call(Op.SEND, 1 << 16, 2 * MS)]
+def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(
+    layers: int, times: int, batch: int
+) -> None:
+    """A pass each, forward and backward."""
+    micro_batch = _tensor_parallel(layers)
     gradients = Call(Op.ALL_REDUCE, 1 << 20, 5 * MS, comm=8)
-    said = _shown(_with_extra_calls(micro_batch, [6] * 12, gradients), batch)
-    assert said[-1] == 6 * len(micro_batch) + 1
-    assert set(said) <= {None, said[-1]}, "a cycle of one receive and one send is no pipeline's iteration"
+    said = _shown(_with_extra_calls(micro_batch, [times] * 6, gradients), batch)
+    assert said[-1] == times * len(micro_batch) + 1
+    assert set(said) <= {None, said[-1]}, "a cycle of one receive and one send is rather a micro-batch"
+
+
+def test_an_iteration_of_one_micro_batch_is_told_when_it_has_come_more_often_than_those_do() -> None:
+    """A micro-batch has two passes, which may look alike."""
+    cycle, passes = _tensor_parallel(2), 2 * MOST_MICRO_BATCHES
+    said = _shown(_stream(cycle, 2 * passes * len(cycle)), batch=1)
+    assert said.index(len(cycle)) >= passes * len(cycle)
+    assert set(said) == {None, len(cycle)}
 
 
 def test_an_evaluation_that_sums_much_up_makes_no_iteration_of_those_between_two() -> None:
