@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.signals.attribution import WaitBaseline, compute_ns, inside_outside, measured_comms
-from falcon_core.signals.calls import Calls, Flags, Floats, Ints
+from falcon_core.signals.calls import Calls, Flags, Floats, Ints, traits
 from falcon_core.signals.culprits import RankView, Wait
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RECORD_DTYPE, Kind, Op, RecordArray
@@ -243,18 +243,14 @@ class Simulation:
         first = int(np.argmax(seen))
         end = int(self._calls(cycle + 1, rank)[1][first])
         count = int(seen.sum())
-        synchronising: Flags = comms[seen] <= _DP
+        ops = np.where(comms[seen] <= _DP, Op.ALL_REDUCE, Op.SEND)
         calls = Calls(
             tokens=comms[seen],
             numbers=np.arange(count),
             starts_ns=starts[seen],
             ends_ns=ends[seen],
-            synchronising=synchronising,
             measured=np.ones(count, dtype=np.bool_),
-            reducing=synchronising,
-            gradients=synchronising,
-            sends=np.zeros(count, dtype=np.bool_),  # for the period alone, and its iterations are given
-            receives=np.zeros(count, dtype=np.bool_),
+            traits=traits(ops, np.ones(count, dtype=np.int64)),
         )
         return Iteration(cycle + 1, int(starts[first]), end, False, calls)
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from falcon_core.signals.calls import Calls, Flags, Ints
-from falcon_core.wire.ring import SYNCHRONISING_OPS, Op
+from falcon_core.signals.calls import Calls, Ints, traits
+from falcon_core.wire.ring import Op
 
 Generator = np.random.Generator
 MS = 1_000_000
@@ -123,19 +123,13 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
     tokens[flips] = rng.integers(0, tokens.max() + 2, int(flips.sum()))
     gaps = np.array([kind.before_ms for kind in kinds]) * MS * np.exp(_NOISE * rng.standard_normal(count))
     starts: Ints = np.cumsum(np.maximum(gaps, 1000)).astype(np.int64)
-    reducing: Flags = np.isin(ops, [int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)])
-    synchronising: Flags = np.isin(ops, [int(op) for op in SYNCHRONISING_OPS])
     return Calls(
         tokens=tokens,
         numbers=np.arange(count),
         starts_ns=starts,
         ends_ns=starts.copy(),
-        synchronising=synchronising,
         measured=np.zeros(count, dtype=np.bool_),
-        reducing=reducing,
-        gradients=reducing & (np.array([kind.size for kind in kinds]) >= 4096),
-        sends=ops == int(Op.SEND),
-        receives=ops == int(Op.RECV),
+        traits=traits(ops, np.array([kind.size for kind in kinds])),
     )
 
 

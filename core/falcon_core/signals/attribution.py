@@ -14,7 +14,7 @@ import zlib
 import msgspec
 import numpy as np
 
-from falcon_core.signals.calls import Floats, Ints
+from falcon_core.signals.calls import Floats, Ints, Trait
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RecordArray
 
@@ -28,7 +28,7 @@ def compute_ns(iteration: Iteration) -> int | None:
     calls = iteration.calls
     starts, ends, inside = calls.starts_ns, calls.ends_ns, calls.measured
     if not inside.all():
-        if not inside[calls.synchronising].all():
+        if not inside[calls.has(Trait.SYNCHRONISING)].all():
             return None
         starts, ends = starts[inside], ends[inside]
     # A send that was begun in one iteration may be waited for at any time, even before the call that begins the next.
@@ -148,7 +148,7 @@ def inside_outside(iteration: Iteration) -> Floats | None:
     calls = iteration.calls
     starts, ends, inside = calls.starts_ns, calls.ends_ns, calls.measured
     if not inside.all():
-        if not inside.any() or not inside[calls.synchronising].all():
+        if not inside.any() or not inside[calls.has(Trait.SYNCHRONISING)].all():
             return None
         starts, ends = starts[inside], ends[inside]
     elif not len(calls):

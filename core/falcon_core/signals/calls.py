@@ -7,6 +7,7 @@ within REORDER_CALLS is passed on as it came.
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import msgspec
@@ -29,12 +30,32 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-_SYNCHRONISING = np.zeros(256, dtype=np.bool_)
-_SYNCHRONISING[[int(op) for op in SYNCHRONISING_OPS]] = True
-_REDUCING = np.zeros(256, dtype=np.bool_)
-_REDUCING[[int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)]] = True
 _CALL = np.zeros(256, dtype=np.bool_)
 _CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
+
+
+class Trait(enum.IntFlag):
+    """What a call is to the signals, by its operation and size."""
+
+    SYNCHRONISING = 1  # all members wait here for the last to arrive
+    REDUCING = 2  # all members' values are summed up, as their gradients are in each iteration
+    GRADIENTS = 4  # so many are, that it can be nothing else (but in a layer's own communicator)
+    SENDS = 8
+    RECEIVES = 16
+
+
+_TRAITS = np.zeros(256, dtype=np.uint8)
+_TRAITS[[int(op) for op in SYNCHRONISING_OPS]] = Trait.SYNCHRONISING
+_TRAITS[[Op.ALL_REDUCE, Op.REDUCE_SCATTER]] |= np.uint8(Trait.REDUCING)
+_TRAITS[Op.SEND], _TRAITS[Op.RECV] = Trait.SENDS, Trait.RECEIVES
+
+
+def traits(ops: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Trait bits of calls, by operation (0 … 255) and bytes: [n], [n] → [n]."""
+    told: npt.NDArray[np.uint8] = _TRAITS[ops]
+    gradients = (told & Trait.REDUCING != 0) & (sizes >= _GRADIENT_BYTES)
+    told[gradients] |= np.uint8(Trait.GRADIENTS)
+    return told
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -44,27 +65,17 @@ class Calls(msgspec.Struct, frozen=True):
     numbers: Ints  # of the record in its ring
     starts_ns: Ints
     ends_ns: Ints  # equal to the start where the call returned when it was enqueued
-    synchronising: Flags  # all members wait here for the last to arrive
     measured: Flags  # the end is real
-    reducing: Flags  # all members' values are summed up, as their gradients are in each iteration
-    gradients: Flags  # so many are, that it can be nothing else (but in a layer's own communicator)
-    sends: Flags
-    receives: Flags
+    traits: npt.NDArray[np.uint8]  # bits of Trait
+
+    def has(self, trait: Trait) -> Flags:
+        """By call: [n]."""
+        found: Flags = self.traits & trait != 0
+        return found
 
     @property
-    def columns(self) -> tuple[Ints | Flags, ...]:
-        return (
-            self.tokens,
-            self.numbers,
-            self.starts_ns,
-            self.ends_ns,
-            self.synchronising,
-            self.measured,
-            self.reducing,
-            self.gradients,
-            self.sends,
-            self.receives,
-        )
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.tokens, self.numbers, self.starts_ns, self.ends_ns, self.measured, self.traits
 
     def cut(self, first: int, last: int) -> Calls:
         return Calls(
@@ -72,27 +83,12 @@ class Calls(msgspec.Struct, frozen=True):
             self.numbers[first:last],
             self.starts_ns[first:last],
             self.ends_ns[first:last],
-            self.synchronising[first:last],
             self.measured[first:last],
-            self.reducing[first:last],
-            self.gradients[first:last],
-            self.sends[first:last],
-            self.receives[first:last],
+            self.traits[first:last],
         )
 
     def copy(self) -> Calls:
-        return Calls(
-            self.tokens.copy(),
-            self.numbers.copy(),
-            self.starts_ns.copy(),
-            self.ends_ns.copy(),
-            self.synchronising.copy(),
-            self.measured.copy(),
-            self.reducing.copy(),
-            self.gradients.copy(),
-            self.sends.copy(),
-            self.receives.copy(),
-        )
+        return Calls(*(column.copy() for column in self.columns))
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
@@ -196,12 +192,8 @@ class Tokenizer:
             numbers=records["seq"].astype(np.int64) - 1,
             starts_ns=starts,
             ends_ns=starts + records["duration_ns"].astype(np.int64),
-            synchronising=_SYNCHRONISING[records["op"]],
             measured=records["kind"] == Kind.BLOCKING,
-            reducing=_REDUCING[records["op"]],
-            gradients=_REDUCING[records["op"]] & (records["bytes"] >= _GRADIENT_BYTES),
-            sends=records["op"] == Op.SEND,
-            receives=records["op"] == Op.RECV,
+            traits=traits(records["op"], records["bytes"]),
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
@@ -261,9 +253,9 @@ class CallLog:
 
     @staticmethod
     def _empty(capacity: int) -> Calls:
-        ints = np.empty((4, capacity), dtype=np.int64)
-        flags = np.empty((6, capacity), dtype=np.bool_)
-        return Calls(*ints, *flags)
+        tokens, numbers, starts_ns, ends_ns = np.empty((4, capacity), dtype=np.int64)
+        flags, bits = np.empty(capacity, dtype=np.bool_), np.empty(capacity, dtype=np.uint8)
+        return Calls(tokens, numbers, starts_ns, ends_ns, flags, bits)
 
     @property
     def end(self) -> int:

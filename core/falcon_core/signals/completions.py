@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Ints
+from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Ints, Trait
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import Flag, Kind, RecordArray
 
@@ -92,15 +92,16 @@ class Completions:
 
     def _told(self, iteration: Iteration, following: Iteration | None) -> Iteration | None:
         calls = iteration.calls
-        last = np.flatnonzero(calls.synchronising)[-1:]
+        synchronising = calls.has(Trait.SYNCHRONISING)
+        last = np.flatnonzero(synchronising)[-1:]
         if not last.size or int(calls.numbers[last[0]]) not in self._times:
             return None  # a window that ends in this cycle is joined with the one before
         starts, durations, comms, known = self._device_times(calls)
-        if not known[calls.synchronising].all():
+        if not known[synchronising].all():
             if following is None or following.number != iteration.number + 1 or len(following.calls) != len(calls):
                 return None
             late, late_durations, late_comms, late_known = self._device_times(following.calls)
-            if not (known | late_known)[calls.synchronising].all():
+            if not (known | late_known)[synchronising].all():
                 return None
             starts = np.where(known, starts, late - iteration.duration_ns)
             durations = np.where(known, durations, late_durations)

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 from numpy.fft import irfft, rfft
 
-from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints
+from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
@@ -141,7 +141,8 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 
 def _plausible(run: Calls, lag: int) -> bool:
     """Whether the cycle that this run repeats could be a training iteration."""
-    if not run.reducing[-lag:].any() or _may_be_a_micro_batch(run, lag):
+    cycle = run.cut(len(run) - lag, len(run))
+    if not cycle.has(Trait.REDUCING).any() or _may_be_a_micro_batch(run, lag):
         return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
     return float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
@@ -165,7 +166,8 @@ def _may_be_a_micro_batch(run: Calls, lag: int) -> bool:
 
 def _like_a_micro_batch(run: Calls, lag: int) -> bool:
     """Whether a cycle both sends and receives, but no more often than a micro-batch."""
-    sends, receives = np.count_nonzero(run.sends[-lag:]), np.count_nonzero(run.receives[-lag:])
+    cycle = run.cut(len(run) - lag, len(run))
+    sends, receives = (np.count_nonzero(cycle.has(one)) for one in (Trait.SENDS, Trait.RECEIVES))
     return bool(sends and receives and sends + receives <= 2 * PASS_TRANSFERS)
 
 
@@ -173,7 +175,7 @@ def _may_be_a_pass(run: Ints, lag: int, before: Calls) -> bool:
     """Whether a run is short against calls of its kinds that led up to it without a sum among them."""
     lead = before.cut(max(0, len(before) - run.shape[0] // PASSES_FACTOR - 1), len(before))
     enough = len(lead) * PASSES_FACTOR > run.shape[0]
-    return enough and not lead.reducing.any() and bool(np.isin(lead.tokens, run[-lag:]).all())
+    return enough and not lead.has(Trait.REDUCING).any() and bool(np.isin(lead.tokens, run[-lag:]).all())
 
 
 def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
@@ -219,7 +221,7 @@ def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
 
 def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
     """Whether a call that is not in the cycle sums gradients up: then the cycle is a part of an iteration."""
-    return bool((calls.gradients & ~np.isin(calls.tokens, cycle)).any())
+    return bool((calls.has(Trait.GRADIENTS) & ~np.isin(calls.tokens, cycle)).any())
 
 
 def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.signals.calls import Calls
+from falcon_core.signals.calls import Calls, traits
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline, Progress, explain_hang
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
+from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Script, ddp
 
 SECOND = 1_000 * MS
@@ -21,8 +22,9 @@ HOUR = 3600 * SECOND
 
 def calls(ends: Sequence[int]) -> Calls:
     times = np.array(ends, dtype=np.int64)
-    flags = np.ones(len(ends), dtype=np.bool_)
-    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, flags, flags, flags, flags, ~flags, ~flags)
+    measured = np.ones(len(ends), dtype=np.bool_)
+    told = traits(np.full(len(ends), Op.ALL_REDUCE), np.full(len(ends), 1 << 20))
+    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, measured, told)
 
 
 def learned(silences: Sequence[float]) -> HangDeadline:
