@@ -7,7 +7,6 @@ within REORDER_CALLS is passed on as it came.
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import msgspec
@@ -34,8 +33,8 @@ _CALL = np.zeros(256, dtype=np.bool_)
 _CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
 
 
-class Trait(enum.IntFlag):
-    """What a call is to the signals, by its operation and size."""
+class Trait:
+    """What a call is to the signals, by its operation and size: bits. No enum, whose members are slow to reach."""
 
     SYNCHRONISING = 1  # all members wait here for the last to arrive
     REDUCING = 2  # all members' values are summed up, as their gradients are in each iteration
@@ -68,8 +67,8 @@ class Calls(msgspec.Struct, frozen=True):
     measured: Flags  # the end is real
     traits: npt.NDArray[np.uint8]  # bits of Trait
 
-    def has(self, trait: Trait) -> Flags:
-        """By call: [n]."""
+    def has(self, trait: int) -> Flags:
+        """Whether a call has this bit of Trait: [n]."""
         found: Flags = self.traits & trait != 0
         return found
 

@@ -47,6 +47,7 @@ EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
 _NEWEST_CYCLES = 32  # whose calls tell whether a cycle is plausible
 _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
+_LOOKS = 8  # at a cycle that may consist of shorter ones
 _GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
 _CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
 _GAP_BEST_SHARE = 0.9  # the smallest lag whose autocorrelation reaches this share of the best one
@@ -94,8 +95,7 @@ def _exact(calls: Calls) -> Period | None:
             if found is not None:
                 return found
         elif _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) and not _is_fragment(calls, lag, run):
-            iterations_and_extras = any(_are_iterations(calls.cut(first, count), lag, one) for one, _ in primitive)
-            return None if iterations_and_extras else Period(lag, first)
+            return _iterations_and_extras(calls, lag, first) or Period(lag, first)
         primitive.append((lag, run))
     return None
 
@@ -150,13 +150,12 @@ def _plausible(run: Calls, lag: int) -> bool:
 
 def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
     """Whether this run is long enough, in calls and in time; ``before``: the calls that led up to it."""
-    if _may_be_a_micro_batch(run, lag):
-        return False
-    plausible = _plausible(run, lag) and not (before is not None and _may_be_a_pass(run.tokens, lag, before))
     span_ns = int(run.starts_ns[-1] - run.starts_ns[0])
-    if not plausible:
-        return len(run) >= EVIDENCE_CALLS_IMPLAUSIBLE and span_ns >= EVIDENCE_NS_IMPLAUSIBLE
-    return len(run) >= least_calls and span_ns >= EVIDENCE_NS
+    if len(run) < least_calls or span_ns < EVIDENCE_NS or _may_be_a_micro_batch(run, lag):
+        return False
+    if len(run) >= EVIDENCE_CALLS_IMPLAUSIBLE and span_ns >= EVIDENCE_NS_IMPLAUSIBLE:
+        return True
+    return _plausible(run, lag) and not (before is not None and _may_be_a_pass(run.tokens, lag, before))
 
 
 def _may_be_a_micro_batch(run: Calls, lag: int) -> bool:
@@ -182,14 +181,7 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     """Whether an earlier run of this cycle broke off at about the present length, and not for mere extra calls."""
     tokens = calls.tokens
     first = tokens.shape[0] - run - lag
-    begins, ends = _runs(tokens[:first], lag)
-    long_enough = ends - begins >= max(1, _FRAGMENT_SHARE * run)
-    cycle = np.sort(tokens[-lag:])
-    earlier = [
-        (int(begin), int(end))
-        for begin, end in zip(begins[long_enough], ends[long_enough], strict=True)
-        if np.array_equal(np.sort(tokens[end - lag : end]), cycle)
-    ]
+    earlier = _runs_of(np.sort(tokens[-lag:]), tokens[:first], least=max(1, _FRAGMENT_SHARE * run))
     if not earlier:
         return False
     most = max(end - begin + lag for begin, end in earlier)
@@ -200,23 +192,53 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
 
 
-def _are_iterations(run: Calls, lag: int, shorter: int) -> bool:
-    """Whether a cycle is mostly one of ``shorter`` calls that is an iteration itself, and a few extra calls."""
+def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:
+    """The shorter cycle that one of ``lag`` calls, which recurs from ``first`` on, mostly consists of."""
+    run = calls.cut(first, len(calls))
+    for part in sorted(_parts(run.tokens, lag)):
+        begin = _iterations_begin(run, lag, part)
+        if begin is not None:
+            return Period(part, first + begin)
+    return None
+
+
+def _parts(tokens: Ints, lag: int) -> set[int]:
+    """Shorter lags that recur within a cycle, as seen from some of its calls: the newest may be an extra one."""
+    newest = tokens.shape[0]
+    parts: set[int] = set()
+    for end in range(newest, newest - lag, -max(1, lag // _LOOKS)):
+        seen = tokens[end - lag : end]
+        for one in _candidates(seen):
+            if not any(one % part == 0 for part in parts) and _newest_run(seen, one) >= (REPETITIONS - 1) * one:
+                parts.add(one)
+    return parts
+
+
+def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
+    """Where a cycle's iterations begin, if it is mostly ones of ``shorter`` calls, and a few extra calls."""
     calls = run.cut(len(run) - REPETITIONS * lag, len(run))
     begins, ends = _runs(calls.tokens, shorter)
     longest = int((ends - begins).argmax())
     cycle = np.sort(calls.tokens[ends[longest] - shorter : ends[longest]])
-    alike = [
-        (int(begin), int(end))
-        for begin, end in zip(begins, ends, strict=True)
-        if end - begin >= shorter and np.array_equal(np.sort(calls.tokens[end - shorter : end]), cycle)
-    ]
+    alike = _runs_of(cycle, calls.tokens, least=shorter)
     if sum(end - begin + shorter for begin, end in alike) < (1 - _EXTRA_SHARE) * len(calls):
-        return False
+        return None
     most = int((ends - begins).max()) + shorter
     if most <= MOST_MICRO_BATCHES * shorter and _sums_gradients(calls, cycle):
-        return False
-    return _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter)
+        return None
+    if not _is_evident(calls.cut(int(begins[longest]) - shorter, int(ends[longest])), shorter):
+        return None
+    return _runs_of(cycle, run.tokens, least=shorter)[0][0] - shorter
+
+
+def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
+    """Runs of cycles of these tokens (sorted), wherever in the cycle they begin, of at least so many calls."""
+    lag = cycle.shape[0]
+    return [
+        (begin, end)
+        for begin, end in zip(*(edges.tolist() for edges in _runs(tokens, lag)), strict=True)
+        if end - begin >= least and np.array_equal(np.sort(tokens[end - lag : end]), cycle)
+    ]
 
 
 def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
