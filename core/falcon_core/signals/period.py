@@ -82,7 +82,7 @@ def _exact(calls: Calls) -> Period | None:
     same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them says nothing
     primitive: list[tuple[int, int]] = []  # lags that recur, but not for long enough, and their runs
     for lag in _candidates(tokens):
-        if 1 < lag < same or any(lag % shorter == 0 and lag <= run for shorter, run in primitive):
+        if 1 < lag < same or _is_multiple(lag, primitive):
             continue
         run = _newest_run(tokens, lag)
         first = count - run - lag
@@ -208,10 +208,18 @@ def _parts(tokens: Ints, lag: int) -> set[int]:
     parts: set[int] = set()
     for end in range(newest, newest - lag, -max(1, lag // _LOOKS)):
         seen = tokens[end - lag : end]
+        primitive: list[tuple[int, int]] = []
         for one in _candidates(seen):
-            if not any(one % part == 0 for part in parts) and _newest_run(seen, one) >= (REPETITIONS - 1) * one:
-                parts.add(one)
+            run = _newest_run(seen, one)
+            if run >= (REPETITIONS - 1) * one and not _is_multiple(one, primitive):
+                primitive.append((one, run))
+        parts.update(one for one, _ in primitive)
     return parts
+
+
+def _is_multiple(lag: int, primitive: list[tuple[int, int]]) -> bool:
+    """Whether a lag repeats a shorter one, within the run that has it."""
+    return any(lag % shorter == 0 and lag <= run for shorter, run in primitive)
 
 
 def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:

@@ -196,17 +196,18 @@ def test_gathering_alone_is_no_iteration() -> None:
     assert said[-1] == 1
 
 
+@pytest.mark.parametrize("cycle", [ddp(3), [*ddp(3, equal=True), Call(Op.ALL_REDUCE, 1 << 16, 3 * MS)]])
 @pytest.mark.parametrize("odd", range(25))
-def test_iterations_between_extra_calls_are_found_wherever_the_search_falls(odd: int) -> None:
-    """Eight iterations of three calls are just enough to tell, and are over before the next look."""
+def test_iterations_between_extra_calls_are_found_wherever_the_search_falls(cycle: list[Call], odd: int) -> None:
+    """They are just enough to tell, and are over before the next look."""
     script = Script(seed=odd, jitter=0.05)
     script.cycle([Call(Op.BROADCAST, 8 + one, 5 * MS) for one in range(odd)])
     for _ in range(8):
-        script.cycle(ddp(3), times=8)
+        script.cycle(cycle, times=24 // len(cycle))
         script.call(_LOSS)
     follower = CycleFollower()
     follower.feed(script.calls)
-    assert follower.cycle_calls == 3
+    assert follower.cycle_calls == len(cycle)
 
 
 @pytest.mark.parametrize("every", [[10, 10, 10, 7, 10, 10], [50, 50, 50, 50]], ids=["irregular", "rare"])
