@@ -42,5 +42,5 @@ class Cause(enum.StrEnum):
     POD_LOST = "PodLost"  # the pod was deleted, evicted, or its launcher died
     NODE_LOST = "NodeLost"
     HANG = "Hang"
-    SLOW_LINK = "SlowLink"  # transfers last longer, and nobody computes slower
+    SLOW_LINK = "SlowLink"  # transfers last longer, and no computation accounts for it
     UNKNOWN = "Unknown"

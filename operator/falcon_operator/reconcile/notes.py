@@ -70,16 +70,17 @@ def _link_note(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisS
     unavailable = [name for name, _ in policy.strategies if name not in (ignore.TYPE, replace_node.TYPE)]
     missing = f" ({', '.join(unavailable)}: not available in this version)" if unavailable else ""
     growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
+    if link.compute_growth > 1 + policy.verify:
+        others = "no computation, though slower as well, accounts for it"
+    else:
+        others = "nobody computes slower or lacks CPU"
     return DiagnosisStatus(
         id=slow.id,
         what="fail-slow, communication",
         where=link_where(link),
         since=_since(slow),
         slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
-        why=(
-            f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and nobody computes"
-            " slower or lacks CPU"
-        ),
+        why=(f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"),
         cause=Cause.SLOW_LINK.value,
         evidence=(
             f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"

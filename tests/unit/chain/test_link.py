@@ -95,6 +95,17 @@ def test_no_link_is_named_where_it_is_not_the_links_fault(
     assert [note.cause for note in watched(tmp_path, job).status.diagnoses if note.cause == "SlowLink"] == []
 
 
+@pytest.mark.parametrize("compute", [{}, {0: 1.5, 1: 1.4, 2: 1.5}, {1: 1.3}], ids=["calm", "a busy machine", "a rank"])
+def test_a_link_is_named_though_computation_is_slower_as_well(tmp_path: Path, compute: dict[int, float]) -> None:
+    """Where transfers gained many times what computation did."""
+    job = Job(3, jitter=0.02)
+    data_parallel(job, 80)
+    episode(job, 40, transfer=30, compute=compute)
+    (note,) = watched(tmp_path, job).status.diagnoses
+    assert note.cause == "SlowLink"
+    assert ("no computation, though slower as well, accounts for it" in note.why) == bool(compute)
+
+
 def test_no_link_is_named_while_cpus_are_wanting(tmp_path: Path) -> None:
     job = Job(3, jitter=0.02)
     data_parallel(job, 80)
