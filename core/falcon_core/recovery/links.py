@@ -4,8 +4,8 @@ A false report costs more than a late one, so all of this has to hold: every ran
 and is slow; in every one of the newest windows of C iterations the transfer's gain makes up half of the loss; nobody's
 computation grew beyond ``verify``, or the transfers gained OUTWEIGHS times as much as it; and no container's counters
 show a want of CPU, which slows Gloo's transfers as well as everything else. (A busy node alone: three ranks on two
-cores with one to eight other programs computed 1.3 to 1.8 times slower, and their transfers gained at most 0.6 of what
-the computation did. A link of 50 Mbit/s beside them: five times as much.)
+cores with one to eight other programs computed 1.3 to 1.8 times slower, and their transfers gained at most a ninth of
+what the computation did. With a link of 50 Mbit/s besides, they gained at least four times as much as it.)
 """
 
 from __future__ import annotations
