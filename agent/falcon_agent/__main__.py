@@ -113,7 +113,11 @@ def _replay(paths: list[Path], plot: Path | None) -> int:
         except ModuleNotFoundError as error:
             print(f"falcon-agent replay --plot: {error}: pip install 'falcon-training[plot]'", file=sys.stderr)
             return 1
-        draw(told, plot)
+        try:
+            draw(told, plot)
+        except (OSError, ValueError) as error:  # no such folder; a suffix that stands for no format
+            print(f"falcon-agent replay --plot {plot}: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -104,6 +104,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw pictures here (needs matplotlib)")
     given = parser.parse_args()
+    if given.plots is not None:
+        given.plots.mkdir(parents=True, exist_ok=True)
     for name in given.names or TABLES:
         print("\n".join(TABLES[name](given.plots)), end="\n\n", flush=True)
 

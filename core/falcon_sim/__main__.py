@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from falcon_sim.engine import Engine
-from falcon_sim.report import PlotError, plot, report, table
+from falcon_sim.report import plot, report, table
 from falcon_sim.scenario import ScenarioError, load
 
 _PROGRESS_SECONDS = 2.0  # between two lines on stderr
@@ -29,6 +30,18 @@ class _Progress:
             print(f"{min(done, 1.0):6.1%} after {now - self._begun:.0f} s", file=sys.stderr)
 
 
+def _unwritable(json: Path | None, plot: Path | None) -> str | None:
+    """What would keep the results of a long run from being written; asked before it."""
+    for option, path in (("--json", json), ("--plot", plot)):
+        if path is not None and not path.parent.is_dir():
+            return f"{option} {path}: there is no folder {path.parent}: make it, or name another"
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        return f"--plot {plot}: neither .png nor .svg: name it so"
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        return "--plot needs matplotlib: pip install 'falcon-training[plot]'"
+    return None
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one scenario; 2 where it is refused."""
     parser = argparse.ArgumentParser(prog="python -m falcon_sim", description="Simulate a training job under faults.")
@@ -38,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--falcon", choices=("All", "FailStop", "None"), help="instead of the scenario's own")
     parser.add_argument("--seed", type=int, help="instead of the scenario's own")
     given = parser.parse_args(arguments)
+    if refused := _unwritable(given.json, given.plot):
+        print(refused, file=sys.stderr)
+        return 2
     try:
         scenario = load(given.scenario)
     except (ScenarioError, OSError) as error:
@@ -55,11 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json is not None:
         given.json.write_bytes(told.json())
     if given.plot is not None:
-        try:
-            plot(engine, given.plot)
-        except PlotError as error:
-            print(error, file=sys.stderr)
-            return 2
+        plot(engine, given.plot)
     return 0
 
 

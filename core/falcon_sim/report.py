@@ -22,10 +22,6 @@ _COLOURS = {
 }
 
 
-class PlotError(RuntimeError):
-    """No picture can be drawn; the message says what to do."""
-
-
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to. Seconds are the simulated job's."""
 
@@ -107,14 +103,8 @@ def _share(seconds: float, wall: float) -> str:
 
 
 def plot(engine: Engine, path: Path) -> None:
-    """Draw throughput, goodput and activities over time; the suffix (png, svg) says how.
-
-    Raises PlotError where matplotlib is not installed.
-    """
-    try:
-        mpl = importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise PlotError("--plot needs matplotlib: pip install 'falcon-training[plot]'") from error
+    """Draw throughput, goodput and activities over time; the suffix (png, svg) says how. Needs matplotlib."""
+    mpl = importlib.import_module("matplotlib")
     mpl.use("Agg")
     plt = importlib.import_module("matplotlib.pyplot")
     timeline = engine.timeline

@@ -128,6 +128,11 @@ def test_the_command_prints_and_draws(files: list[Path], tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert f"rank {SLOW} computes 1.6x longer" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
+    command[-1] = str(tmp_path / "missing" / "out.png")
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert refused.returncode == 1
+    assert "missing" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_communicators_are_named_by_the_places_in_them(files: list[Path]) -> None:

@@ -58,3 +58,20 @@ def test_the_command_says_so_and_ends_with_2(tmp_path: Path, capsys: pytest.Capt
     path.write_text("name: x\nseeds: 3\n")
     assert main([str(path)]) == 2
     assert "seeds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--json", "missing/out.json"], "--json missing/out.json: there is no folder missing"),
+        (["--plot", "missing/out.png"], "--plot missing/out.png: there is no folder missing"),
+        (["--plot", "out.gif"], "--plot out.gif: neither .png nor .svg"),
+    ],
+)
+def test_results_that_could_not_be_written_are_refused_before_the_run(
+    options: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(EXAMPLES / "week.yaml"), *options]) == 2
+    told = capsys.readouterr()
+    assert named in told.err
+    assert not told.out
