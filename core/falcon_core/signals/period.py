@@ -140,9 +140,8 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 
 
 def _plausible(run: Calls, lag: int) -> bool:
-    """Whether the cycle that this run repeats could be a training iteration."""
-    cycle = run.cut(len(run) - lag, len(run))
-    if not cycle.has(Trait.REDUCING).any() or _may_be_a_micro_batch(run, lag):
+    """Whether the cycle that this run repeats could be a training iteration, or a micro-batch that sums up."""
+    if not run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any():
         return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
     return float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS

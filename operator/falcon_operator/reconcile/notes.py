@@ -80,7 +80,7 @@ def _link_note(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisS
         where=link_where(link),
         since=_since(slow),
         slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
-        why=(f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"),
+        why=f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}",
         cause=Cause.SLOW_LINK.value,
         evidence=(
             f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"

@@ -170,7 +170,7 @@ def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(
     """A pass each, forward and backward."""
     micro_batch = _tensor_parallel(layers)
     gradients = Call(Op.ALL_REDUCE, 1 << 20, 5 * MS, comm=8)
-    said = _shown(_with_extra_calls(micro_batch, [times] * 6, gradients), batch)
+    said = _shown(_with_extra_calls(micro_batch, [times] * 12, gradients), batch)
     assert said[-1] == times * len(micro_batch) + 1
     assert set(said) <= {None, said[-1]}, "a cycle of one receive and one send is rather a micro-batch"
 
