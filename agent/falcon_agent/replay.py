@@ -17,7 +17,7 @@ import numpy as np
 
 from falcon_agent.ring_reader import HOLE_SECONDS, Batch, RingReader
 from falcon_core.signals.changepoint import Slowdown
-from falcon_core.signals.culprits import RankView, Verdict, Wait, judge
+from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
 from falcon_core.signals.rank import Measured, RankChain
 from falcon_core.signals.transfers import Link, Matched, match, slow_links, transfer_medians, waits
 from falcon_core.wire.messages import Detection
@@ -261,7 +261,7 @@ def _note(
             losses.append(track.iteration_ns - one.chain.slowdown.before_ns)
     number = max(one.told.points[-1].number for one in ranks if one.told.points)
     loss = float(np.median(losses)) if losses else 0.0
-    verdicts = judge(views, loss_ns=loss) if len(views) > 1 and loss > 0 else []
+    verdicts = attribute_slowdown(views, loss_ns=loss) if len(views) > 1 and loss > 0 else []
     latest = findings[-1] if findings else None
     if latest is not None and number - latest.last <= 2 and _blamed(latest.verdicts) == _blamed(verdicts):
         findings[-1] = Finding(latest.first, number, verdicts)

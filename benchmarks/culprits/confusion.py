@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.culprits.parallel import GPUS_PER_NODE, HEALTHY_CYCLES, SLOW_CYCLES, Fault, FaultName, Shape, Simulation
-from falcon_core.signals.culprits import Verdict, judge
+from falcon_core.signals.culprits import Verdict, attribute_slowdown
 from falcon_core.signals.transfers import match, slow_links
 
 SHAPES = {"64": Shape(4, 4, 4), "256": Shape(4, 8, 8), "1024": Shape(8, 16, 8)}
@@ -88,7 +88,7 @@ def trial(
     job.run(SLOW_CYCLES + 1, faults)
     views, loss = job.views(hidden)
     truths = [component for fault in faults if (component := truth(fault, shape)) is not None]
-    return truths, [told(verdict) for verdict in judge(views, loss_ns=max(loss, 1.0))], job
+    return truths, [told(verdict) for verdict in attribute_slowdown(views, loss_ns=max(loss, 1.0))], job
 
 
 def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
@@ -131,9 +131,11 @@ def sensitivity(seeds: int) -> list[str]:
                 job.run(HEALTHY_CYCLES)
                 job.run(SLOW_CYCLES + 1, (Fault("slow GPU", rank, degree),))
                 views, loss = job.views()
-                right[f"{noise}"] += [one.ranks for one in judge(views, loss_ns=max(loss, 1.0))] == [(rank,)]
+                right[f"{noise}"] += [one.ranks for one in attribute_slowdown(views, loss_ns=max(loss, 1.0))] == [
+                    (rank,)
+                ]
                 if noise == 0.03:
-                    by_level = [one.ranks for one in judge(views) if one.kind == "Computation"]
+                    by_level = [one.ranks for one in attribute_slowdown(views) if one.kind == "Computation"]
                     right["median"] += by_level == [(rank,)]
                     grown.append(loss / (views[0].iteration_ns - loss))
         counts = " | ".join(f"{right[key]}/{seeds}" for key in ("0.03", "0.1", "median"))

@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.culprits.confusion import SHAPES
 from benchmarks.culprits.parallel import HEALTHY_CYCLES, SLOW_CYCLES, Fault, Simulation
 from falcon_core.signals.calls import Tokenizer
-from falcon_core.signals.culprits import judge
+from falcon_core.signals.culprits import attribute_slowdown
 from falcon_core.signals.iteration import CycleFollower
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
@@ -65,7 +65,7 @@ def table() -> list[str]:
         job.run(HEALTHY_CYCLES)
         job.run(SLOW_CYCLES + 1, (Fault("slow GPU", 5),))
         views, loss = job.views()
-        spent = _seconds(lambda views=views, loss=loss: judge(views, loss_ns=loss))  # type: ignore[misc]
+        spent = _seconds(lambda views=views, loss=loss: attribute_slowdown(views, loss_ns=loss))  # type: ignore[misc]
         first = first or spent
         waits = max(len(view.waits) for view in views)
         lines.append(

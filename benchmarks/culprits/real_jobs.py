@@ -20,7 +20,7 @@ import numpy as np
 
 from falcon_core.signals.attribution import compute_ns, work_of
 from falcon_core.signals.calls import Tokenizer
-from falcon_core.signals.culprits import RankView, Verdict, judge
+from falcon_core.signals.culprits import RankView, Verdict, attribute_slowdown
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
 
@@ -127,7 +127,7 @@ def table() -> list[str]:
         for label, p2p_is_compute, stages in rules:
             exact = missed = innocents = 0
             for step in steps:
-                blamed = named(step, judge(views(step, p2p_is_compute=p2p_is_compute, stages=stages)))
+                blamed = named(step, attribute_slowdown(views(step, p2p_is_compute=p2p_is_compute, stages=stages)))
                 exact += blamed == culprits
                 missed += not blamed >= culprits
                 innocents += len(blamed - culprits)

@@ -15,10 +15,10 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
-    AsideSeen,
     MemberSeen,
     Observation,
     Prepare,
+    PreparedSeen,
     RankSeen,
     Recreate,
     Replace,
@@ -62,7 +62,7 @@ class Cluster:
         self._procs = scenario.job.procs_per_node
         self._machines = machines
         self._members = [_Member(1, node) for node in machines.roles]
-        self._asides: dict[int, _Member] = {}  # by replica
+        self._prepared_members: dict[int, _Member] = {}  # by replica
         self._ends: dict[int, _End] = {}
         self.generation = 1
         self.running = True
@@ -100,10 +100,10 @@ class Cluster:
             machines.fail(fault.node, now + fault.repair_seconds)
             self.wake(now + fault.repair_seconds)
         hit = [replica for replica, member in enumerate(self._members) if member.node == fault.node]
-        lost = [replica for replica, member in self._asides.items() if member.node == fault.node]
+        lost = [replica for replica, member in self._prepared_members.items() if member.node == fault.node]
         for replica in lost:
             if fault.severity == "SEV1":
-                self._asides[replica].died_at = now
+                self._prepared_members[replica].died_at = now
                 self.wake(now)
         if not hit:
             return False
@@ -140,18 +140,18 @@ class Cluster:
                     bump = True
                 case Replace(replica=replica):
                     self._leave(replica)
-                    state = self._move(state, replica, now, aside=False)
+                    state = self._move(state, replica, now, prepared=False)
                     self._members[replica] = self._new_pod(replica, now)
                     self.replaced += 1
                     bump = True
                 case Prepare(replica=replica):
-                    state = self._move(state, replica, now, aside=True)
+                    state = self._move(state, replica, now, prepared=True)
                     node = self._members[replica].node
                     if node is not None:
                         self._machines.leave(node)
-                    self._asides[replica] = self._new_pod(replica, now)
+                    self._prepared_members[replica] = self._new_pod(replica, now)
                 case Switch(replica=replica):
-                    self._members[replica] = self._asides.pop(replica)
+                    self._members[replica] = self._prepared_members.pop(replica)
                     state = self._forget(state, replica)
                     self.replaced += 1
                     bump = True
@@ -182,7 +182,7 @@ class Cluster:
         self.wake(now + self._times.pod_seconds)
         return _Member(pods, node, now + self._times.pod_seconds, asked_at=now)
 
-    def _move(self, state: RecoveryState, replica: int, now: float, *, aside: bool) -> RecoveryState:
+    def _move(self, state: RecoveryState, replica: int, now: float, *, prepared: bool) -> RecoveryState:
         member = self._members[replica]
         moved = Replacement(
             replica=replica,
@@ -190,20 +190,20 @@ class Cluster:
             old_pod_name=_name(replica, member.pods),
             old_pod_uid=_name(replica, member.pods),
             old_node=_node(member.node),
-            aside=aside,
+            prepared=prepared,
             at=now,
         )
         others = [one for one in state.replacements if one.replica != replica]
-        return replace(state, replacements=[*others, moved] if aside else others)
+        return replace(state, replacements=[*others, moved] if prepared else others)
 
     @staticmethod
     def _forget(state: RecoveryState, replica: int) -> RecoveryState:
         return replace(state, replacements=[one for one in state.replacements if one.replica != replica])
 
     def _abandon(self, state: RecoveryState, replica: int) -> RecoveryState:
-        aside = self._asides.pop(replica, None)
-        if aside is not None and aside.node is not None and aside.node not in self._machines.broken:
-            self._machines.spares.append(aside.node)
+        prepared = self._prepared_members.pop(replica, None)
+        if prepared is not None and prepared.node is not None and prepared.node not in self._machines.broken:
+            self._machines.spares.append(prepared.node)
         node = self._members[replica].node
         if node is not None:
             self._machines.excluded.discard(node)
@@ -226,9 +226,9 @@ class Cluster:
         for replica, member in enumerate(self._members):
             if member.node is None:
                 self._members[replica] = self._placed(member, now)
-        for replica, aside in self._asides.items():
-            if aside.node is None:
-                self._asides[replica] = self._placed(aside, now)
+        for replica, prepared in self._prepared_members.items():
+            if prepared.node is None:
+                self._prepared_members[replica] = self._placed(prepared, now)
         if self.running or now < self._acknowledged_at:
             return
         if all(one.node is not None and one.died_at is None and one.present_at <= now for one in self._members):
@@ -249,7 +249,7 @@ class Cluster:
     @property
     def nodes(self) -> set[int]:
         """Those that its pods are on."""
-        return {one.node for one in [*self._members, *self._asides.values()] if one.node is not None}
+        return {one.node for one in [*self._members, *self._prepared_members.values()] if one.node is not None}
 
     def recall(
         self, state: RecoveryState, usable: Collection[int], replacement_seconds: float, now: float
@@ -303,7 +303,10 @@ class Cluster:
             running_seconds=now - self.running_since if self.running else 0.0,
             members=[self._member(replica, now) for replica in range(len(self._members))],
             ranks=self._ranks(agents, counts, made),
-            asides={_name(replica, one.pods): self._aside(replica, one, now) for replica, one in self._asides.items()},
+            prepared_pods={
+                _name(replica, one.pods): self._prepared(replica, one, now)
+                for replica, one in self._prepared_members.items()
+            },
             spares=Spares(
                 pool="spares",
                 available=ready > 0,
@@ -355,13 +358,13 @@ class Cluster:
                     ranks.append(RankSeen(rank=rank, replica=replica, process="Running", **agents.seen(rank, counts)))
         return ranks
 
-    def _aside(self, replica: int, aside: _Member, now: float) -> AsideSeen:
-        return AsideSeen(
-            pod_name=_name(replica, aside.pods),
-            claimed_node=_node(aside.node),
-            ready=aside.node is not None and aside.died_at is None and now >= aside.present_at,
-            lost=aside.died_at is not None,
-            message="" if aside.node is not None else "no spare has been given yet",
+    def _prepared(self, replica: int, prepared: _Member, now: float) -> PreparedSeen:
+        return PreparedSeen(
+            pod_name=_name(replica, prepared.pods),
+            claimed_node=_node(prepared.node),
+            ready=prepared.node is not None and prepared.died_at is None and now >= prepared.present_at,
+            lost=prepared.died_at is not None,
+            message="" if prepared.node is not None else "no spare has been given yet",
         )
 
 

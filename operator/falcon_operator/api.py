@@ -19,6 +19,7 @@ LABEL_JOB = "falcon.dev/job"  # the job's name, on all its pods
 LABEL_JOB_UID = "falcon.dev/job-uid"
 LABEL_REPLICA = "falcon.dev/replica"
 LABEL_ROLE = "falcon.dev/role"  # "trainer" | "burn-in"
+ROLE_TRAINER = "trainer"
 LABEL_POOL = "falcon.dev/pool"  # on burn-in pods: the pool they test for
 ANNOTATION_TEMPLATE_HASH = "falcon.dev/template-hash"
 TAINT_FENCED = "falcon.dev/fenced"  # NoSchedule; the value is the incident's id

@@ -23,12 +23,12 @@ from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
 from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import Election
+from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.metrics import Metrics, Readings
-from falcon_operator.pool_reconciler import PoolReconciler
+from falcon_operator.pool.decide import PoolSettings
+from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.ports import Conflict, NotFound, Rejected
 from falcon_operator.queue import KeyedQueue, work
-from falcon_operator.reconcile.pool import PoolSettings
-from falcon_operator.reconciler import JobReconciler
 from falcon_operator.settings import Settings
 from falcon_operator.work import Key, job_key, pool_key
 

@@ -1,8 +1,8 @@
 """The edges as the deciding code sees them: observed objects as plain views, and the two protocols it acts through.
 
-``reconcile/`` is pure and knows only the views. ``reconciler.py`` reads through these protocols, writes the intent to
-status, and then carries out the effects; ``cluster/`` (Kubernetes) and ``bus/`` (etcd) implement them. Every effect is
-idempotent by name, so applying it twice is applying it once.
+The rooms that decide (``job/``, ``pool/``, ``status/``, ``intent/``, ``manifests/``) know only the views. The two
+reconcilers read through these protocols, write the intent, and then carry out the effects; ``cluster/`` (Kubernetes)
+and ``bus/`` (etcd) implement them. Every effect is idempotent by name, so applying it twice is applying it once.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar, get_args
 
 import msgspec
 
-from falcon_operator.reconcile.snapshot import PodSettings
+from falcon_operator.manifests.instrument import PodSettings
 
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
 LogLevel = Literal["debug", "info", "warning", "error"]

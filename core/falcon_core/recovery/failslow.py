@@ -261,18 +261,18 @@ def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_ren
 
 def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
     """Wait until the prepared pod can take over; training goes on meanwhile."""
-    moving = [one for one in state.replacements if one.replica == _named(slow).replica and one.aside]
+    moving = [one for one in state.replacements if one.replica == _named(slow).replica and one.prepared]
     if not moving:  # the ladder for fail-stop took it, or the intent was withdrawn
         return replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)), []
-    aside = obs.asides.get(moving[0].pod_name)
-    if aside is None:
+    prepared = obs.prepared_pods.get(moving[0].pod_name)
+    if prepared is None:
         return state, []
     if not obs.running and not obs.members[moving[0].replica].acknowledged:
         return state, []  # a failure is being met: first see whether the culprit's pod still lives
-    if aside.ready:
-        slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=aside.claimed_node or moving[0].node)
+    if prepared.ready:
+        slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=prepared.claimed_node or moving[0].node)
         return replace(state, slow=slow), [Switch(moving[0].replica)]
-    failure = replace_node.failed(aside, obs.now - moving[0].at)
+    failure = replace_node.failed(prepared, obs.now - moving[0].at)
     if not failure:
         return state, []
     slow = replace(

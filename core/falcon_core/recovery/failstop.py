@@ -26,7 +26,7 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import Attempt, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
-from falcon_core.recovery.witness import judge
+from falcon_core.recovery.witness import assess_liveness
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
 RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
@@ -37,7 +37,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     """One look at the job."""
     if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, obs)
-    live = judge(obs, state.stop)
+    live = assess_liveness(obs, state.stop)
     members = [fault for fault in member_faults(obs, live) if obs.running or not _under_way(state, obs, fault)]
     if members:
         return _act(state, obs, policy, members)
@@ -107,7 +107,7 @@ def _act(
     actions: list[Action] = []
     for fault in faults:
         member = obs.members[fault.replica]
-        if any(one.replica == fault.replica and one.aside for one in state.replacements) and _pod_fault(fault):
+        if any(one.replica == fault.replica and one.prepared for one in state.replacements) and _pod_fault(fault):
             actions.append(Switch(fault.replica, lost=fault.severity is Severity.SEV1))
         elif fault.severity is Severity.SEV1 or (fault is first and verdict == "Replace"):
             actions.append(

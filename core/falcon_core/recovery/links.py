@@ -19,7 +19,7 @@ from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.progress import Names, communicators
 from falcon_core.recovery.state import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.signals.cause import explain
-from falcon_core.signals.culprits import RankView, Verdict, Wait, judge
+from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
 
 EXCESS_SHARE = 0.5  # of the loss
 OUTWEIGHS = 3.0  # what transfers gained, over what a computation did that is slower, too
@@ -45,7 +45,7 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
     if not any(sum(one.excess_ns) >= least_ns for rank in obs.ranks for one in rank.comms):
         return None
     names = communicators(obs, policy)
-    verdicts = judge([_view(obs, rank, names, policy) for rank in obs.ranks], loss_ns=loss_ns)
+    verdicts = attribute_slowdown([_view(obs, rank, names, policy) for rank in obs.ranks], loss_ns=loss_ns)
     found = [one for one in verdicts if one.kind == "Communication" and one.excess_ns >= least_ns]
     if not found or any(one.kind == "Computation" for one in verdicts):
         return None

@@ -8,7 +8,7 @@ from collections import defaultdict
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
-from falcon_core.signals.culprits import RankView, judge
+from falcon_core.signals.culprits import RankView, attribute_slowdown
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
@@ -78,7 +78,7 @@ def _by_own_excess(
     work = {rank.rank: str(index) for index, group in enumerate(groups) for rank in group}
     named: set[int] | None = None
     for window in range(windows):
-        verdicts = judge([_view(rank, work[rank.rank], policy, window) for rank in ranks], loss_ns=loss_ns)
+        verdicts = attribute_slowdown([_view(rank, work[rank.rank], policy, window) for rank in ranks], loss_ns=loss_ns)
         alone = {
             one.ranks[0]
             for one in verdicts

@@ -68,7 +68,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: int | None = None  # in its container since the generation began
 
 
-class AsideSeen(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is being prepared to take a replica over."""
 
     pod_name: str
@@ -96,7 +96,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     running_seconds: float = 0.0  # since Run was decided
     members: list[MemberSeen]
     ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
-    asides: dict[str, AsideSeen] = {}
+    prepared_pods: dict[str, PreparedSeen] = {}
     spares: Spares = Spares()
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
 

@@ -184,7 +184,7 @@ class Replacement(_State, frozen=True, kw_only=True):
     old_pod_name: str
     old_pod_uid: str
     old_node: str
-    aside: bool  # prepared while training goes on; False: it is a member already
+    prepared: bool  # prepared while training goes on; False: it is a member already
     at: float
 
 

@@ -46,7 +46,7 @@ def died(rank: RankSeen) -> bool:
     return end is not None and not end.consequence
 
 
-def judge(obs: Observation, stop: StopIncident | None) -> Liveness:
+def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
     """Judge every member that has a pod; ``stop`` is the open failure, whose first sign may have been a peer's."""
     silent = [member for member in obs.members if member.pod == "Present" and member.alive is False]
     if not silent:

@@ -80,7 +80,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     stalled: bool = False  # the time is lost at one place of the cycle (late data), not in proportion to the work
 
 
-def judge(views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = 1.5) -> list[Verdict]:
+def attribute_slowdown(
+    views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = 1.5
+) -> list[Verdict]:
     """Findings, the costliest first; empty where nobody stands out. O(ranks × their communicators).
 
     ``loss_ns``: slow less healthy iteration time. None where no healthy time is known: then computation is judged by

@@ -15,7 +15,7 @@ import structlog
 
 from falcon_core.wire.keys import JobKey
 from falcon_etcd import AlreadyExists, Client, NotFound
-from falcon_operator.certs import ROOT_USER
+from falcon_operator.bus.certs import ROOT_USER
 
 log = structlog.get_logger(__name__)
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -20,8 +20,7 @@ import structlog
 from falcon_core.wire.keys import LEADER_KEY, JobKey
 from falcon_core.wire.messages import Plan
 from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted
-from falcon_operator import certs
-from falcon_operator.bus import access
+from falcon_operator.bus import access, certs
 from falcon_operator.bus.health import HEARTBEAT_SECONDS, SessionHealth
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.clock import Clock

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from falcon_etcd import Tls
-from falcon_operator.certs import Pair
+from falcon_operator.bus.certs import Pair
 
 
 def write(folder: Path, server_authority: bytes, own: Pair) -> Tls:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from falcon_operator import certs
-from falcon_operator.certs import Pair
+from falcon_operator.bus import certs
+from falcon_operator.bus.certs import Pair
 from falcon_operator.cluster.transport import AlreadyExists, Transport, path_of
 from falcon_operator.ports import Conflict, NotFound
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from falcon_operator import certs
-from falcon_operator.bus import tls_files
+from falcon_operator.bus import certs, tls_files
 from tests.integration.pki import Issued
 
 

@@ -16,11 +16,12 @@ from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary, ThrottleSignals
 from falcon_operator.api import Generation, Member, ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from falcon_operator.effects import Event
+from falcon_operator.intent import intent as intents
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.job.decide import decide
+from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView, Received
-from falcon_operator.reconcile import intents
-from falcon_operator.reconcile.effects import Event
-from falcon_operator.reconcile.job import decide
-from falcon_operator.reconcile.snapshot import PodSettings, Snapshot
 from tests.unit.agent.rings import descriptor, write_ring
 from tests.unit.signals.members import Job
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from falcon_operator.api import TrainingJobStatus
+from falcon_operator.job.reconciler import JobReconciler
+from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import Conflict
-from falcon_operator.reconcile.snapshot import PodSettings
-from falcon_operator.reconciler import JobReconciler
 from tests.unit.operator.world import Crash, World
 
 

@@ -8,8 +8,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from falcon_operator import certs
-from falcon_operator.certs import Pair
+from falcon_operator.bus import certs
+from falcon_operator.bus.certs import Pair
 
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)

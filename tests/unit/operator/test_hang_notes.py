@@ -9,7 +9,7 @@ import pytest
 
 from falcon_core.recovery.state import Awaited, HangFinding, HangIncident, Place
 from falcon_core.wire.ring import Op
-from falcon_operator.reconcile.hang_notes import hang_note, op_name, size, told
+from falcon_operator.status.hang_diagnosis import hang_note, op_name, size, told
 
 replace = msgspec.structs.replace
 

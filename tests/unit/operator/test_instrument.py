@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.reconcile.instrument import Identity, instrument
-from falcon_operator.reconcile.snapshot import PodSettings
+from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
 
 SETTINGS = PodSettings(agent_image="falcon/agent:1", image_pull_policy="Never", etcd_endpoints="https://etcd:2379")
 SPEC: dict[str, Any] = {

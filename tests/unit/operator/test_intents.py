@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.state import HangFinding, HangIncident, RecoveryState
-from falcon_operator.reconcile.intents import decode_state, encode_state
+from falcon_operator.intent.intent import decode_state, encode_state
 from tests.unit.recovery.test_failslow import located
 
 STATE = RecoveryState(

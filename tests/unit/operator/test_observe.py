@@ -11,10 +11,11 @@ from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_operator.api import Generation, Member, ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.observe import FRESH_SECONDS, observe, policy
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, Received
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.observe import FRESH_SECONDS, observe, policy
-from falcon_operator.reconcile.snapshot import PodSettings, Snapshot
 
 NOW, MONOTONIC = 1_000_000.0, 500.0
 STARTED = LaunchRank(local_rank=0, rank=0, pid=7, state="Running", started_unix_ns=int((NOW - 60) * 1e9))

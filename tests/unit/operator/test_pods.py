@@ -9,9 +9,9 @@ import msgspec
 
 from falcon_core.recovery.state import Replacement
 from falcon_operator.api import Excluded, Member, ObjectMeta, TrainingJob, TrainingJobSpec
-from falcon_operator.reconcile.pods import build_pod, pod_name, template_hash
-from falcon_operator.reconcile.service import build_secret, build_service
-from falcon_operator.reconcile.snapshot import PodSettings
+from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.manifests.pods import build_pod, pod_name, template_hash
+from falcon_operator.manifests.service import build_secret, build_service
 
 SETTINGS = PodSettings(agent_image="agent", etcd_endpoints="https://etcd:2379")
 MEMBER = Member(replica=2, pod_name="gpt2-2-abcde", first_rank=16)
@@ -39,7 +39,7 @@ def moved(node: str, pool: str = "spares") -> Replacement:
         old_pod_name="gpt2-2-older",
         old_pod_uid="p",
         old_node="node-c",
-        aside=True,
+        prepared=True,
         at=0.0,
     )
 

@@ -17,12 +17,12 @@ from falcon_operator.api import (
     WarmPoolSpec,
     WarmPoolStatus,
 )
+from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
+from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
+from falcon_operator.pool import decide as pools
+from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, claim, decide_pool, release
 from falcon_operator.ports import ContainerView, NodeView, PodView
-from falcon_operator.reconcile import pool as pools
-from falcon_operator.reconcile.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
-from falcon_operator.reconcile.effects import CreatePod, DeletePod, TaintNode, UntaintNode
-from falcon_operator.reconcile.pool import PoolDecision, PoolSettings, PoolSnapshot, claim, decide_pool, release
-from falcon_operator.reconcile.snapshot import timestamp
+from falcon_operator.times import timestamp
 
 NOW = 1_795_176_000.0
 SETTINGS = PoolSettings(namespace="falcon-system", agent_image="agent:1", image_pull_policy="IfNotPresent")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_operator.reconciler import DISPLAY_SECONDS, essence
+from falcon_operator.job.reconciler import DISPLAY_SECONDS, essence
 from tests.unit.operator.telling import operator, run, trained
 from tests.unit.operator.world import World
 

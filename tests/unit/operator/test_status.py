@@ -9,10 +9,10 @@ from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.observation import Policy, SlowClosed
 from falcon_core.recovery.state import Applied, Culprit, SlowIncident
 from falcon_operator.api import Condition, DiagnosisStatus, Excluded, Generation
-from falcon_operator.durations import parse_duration
-from falcon_operator.reconcile import notes
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.status import set_condition
+from falcon_operator.intent.intent import Intent
+from falcon_operator.status import diagnoses as notes
+from falcon_operator.status.render import set_condition
+from falcon_operator.times import parse_duration
 
 NOON = 1_795_176_250.0  # 2026-11-20T12:04:10Z
 POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", None)])

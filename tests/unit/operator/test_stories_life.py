@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_operator.api import TAINT_FENCED
-from falcon_operator.reconcile.intents import decode_state
+from falcon_operator.intent.intent import decode_state
 from tests.unit.operator.telling import condition, operator, run, state, trained
 from tests.unit.operator.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_operator.api import TAINT_FENCED
-from falcon_operator.reconcile.last_resort import PLACE_SECONDS
+from falcon_operator.intent.last_resort import PLACE_SECONDS
 from tests.unit.operator.telling import operator, run, state, trained
 from tests.unit.operator.world import Node, World
 

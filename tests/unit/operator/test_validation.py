@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_operator.api import TrainingJob, WarmPool
-from falcon_operator.validation import notes, pool_problems, problems
+from falcon_operator.manifests.validation import notes, pool_problems, problems
 
 
 def job(pod: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **spec: Any) -> TrainingJob:

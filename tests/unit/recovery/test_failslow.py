@@ -13,10 +13,10 @@ from falcon_core.recovery.locate import locate
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
-    AsideSeen,
     Observation,
     Policy,
     Prepare,
+    PreparedSeen,
     SlowClosed,
     Spares,
     Switch,
@@ -232,7 +232,7 @@ MOVING = Replacement(
     old_pod_name="gpt2-2",
     old_pod_uid="uid-2",
     old_node="node-2",
-    aside=True,
+    prepared=True,
     at=NOW - 5,
 )
 MITIGATING = located(
@@ -241,14 +241,14 @@ MITIGATING = located(
 )
 
 
-def aside(**fields: Any) -> dict[str, AsideSeen]:
-    return {"new": AsideSeen(pod_name="new", claimed_node="spare-1", **fields)}
+def prepared(**fields: Any) -> dict[str, PreparedSeen]:
+    return {"new": PreparedSeen(pod_name="new", claimed_node="spare-1", **fields)}
 
 
 def test_the_switch_waits_for_the_prepared_pod() -> None:
-    state, actions = step(seen(ranks=STRAGGLER, asides=aside()), MITIGATING, replacements=[MOVING])
+    state, actions = step(seen(ranks=STRAGGLER, prepared_pods=prepared()), MITIGATING, replacements=[MOVING])
     assert (incident(state).phase, actions) == ("Mitigating", [])
-    state, actions = step(seen(ranks=STRAGGLER, asides=aside(ready=True)), MITIGATING, replacements=[MOVING])
+    state, actions = step(seen(ranks=STRAGGLER, prepared_pods=prepared(ready=True)), MITIGATING, replacements=[MOVING])
     assert actions == [Switch(2)]
     assert (incident(state).phase, incident(state).replaced_by, incident(state).switched_at) == (
         "Checking",
@@ -259,7 +259,7 @@ def test_the_switch_waits_for_the_prepared_pod() -> None:
 
 @pytest.mark.parametrize(("late", "fields"), [(0.0, {"lost": True}), (200.0, {"message": "ImagePullBackOff"})])
 def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float, fields: dict[str, Any]) -> None:
-    obs = seen(ranks=STRAGGLER, asides=aside(**fields), now=NOW + late)
+    obs = seen(ranks=STRAGGLER, prepared_pods=prepared(**fields), now=NOW + late)
     state, actions = step(obs, MITIGATING, replacements=[MOVING])
     assert actions == [Abandon(2)]
     assert incident(state).phase == "Located"
@@ -270,7 +270,7 @@ def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float,
 
 
 def test_relief_during_the_preparation_gives_it_back() -> None:
-    _, actions = step(seen(asides=aside()), MITIGATING, replacements=[MOVING])
+    _, actions = step(seen(prepared_pods=prepared()), MITIGATING, replacements=[MOVING])
     assert actions[0] == Abandon(2)
     assert isinstance(actions[1], SlowClosed)
 

@@ -7,28 +7,28 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.observation import Observation
-from falcon_core.recovery.witness import judge
+from falcon_core.recovery.witness import assess_liveness
 from tests.unit.recovery.seen import ended, seen
 
 SILENT = {2: {"alive": False}}
 
 
 def lost(obs: Observation) -> list[int]:
-    return [one.replica for one in judge(obs, None).lost]
+    return [one.replica for one in assess_liveness(obs, None).lost]
 
 
 def test_everybody_speaks() -> None:
-    assert judge(seen(), None) == judge(seen(bus_healthy=False), None)
+    assert assess_liveness(seen(), None) == assess_liveness(seen(bus_healthy=False), None)
     assert lost(seen()) == []
 
 
 def test_silence_while_the_peers_advance_is_the_agents() -> None:
-    live = judge(seen(SILENT), None)
+    live = assess_liveness(seen(SILENT), None)
     assert (live.lost, live.agents_lost) == ([], [2])
 
 
 def test_the_nodes_own_word() -> None:
-    (found,) = judge(seen({2: {"alive": False, "node_ready": False}}), None).lost
+    (found,) = assess_liveness(seen({2: {"alive": False, "node_ready": False}}), None).lost
     assert (found.replica, found.node_not_ready, found.witness) == (2, True, "node node-2 is NotReady")
 
 
@@ -41,7 +41,7 @@ def test_the_nodes_own_word() -> None:
     ],
 )
 def test_peers_that_broke_off_or_stalled_are_the_second_witness(peers: dict[int, dict[str, Any]]) -> None:
-    (found,) = judge(seen(SILENT, peers), None).lost
+    (found,) = assess_liveness(seen(SILENT, peers), None).lost
     assert (found.replica, found.node_not_ready) == (2, False)
 
 
@@ -59,16 +59,16 @@ def test_what_is_no_witness(peers: dict[int, dict[str, Any]], why: str) -> None:
 
 
 def test_an_own_session_that_is_not_whole_proves_nothing() -> None:
-    live = judge(seen({2: {"alive": False, "node_ready": False}}, bus_healthy=False), None)
+    live = assess_liveness(seen({2: {"alive": False, "node_ready": False}}, bus_healthy=False), None)
     assert (live.lost, live.agents_lost) == ([], [])
     assert "etcd" in live.bus_trouble
 
 
 def test_many_silent_together_are_the_bus() -> None:
-    live = judge(seen({1: {"alive": False}, 2: {"alive": False, "node_ready": False}}), None)
+    live = assess_liveness(seen({1: {"alive": False}, 2: {"alive": False, "node_ready": False}}), None)
     assert live.lost == []
     assert "2 of 3 agents" in live.bus_trouble
 
 
 def test_a_pod_that_is_not_there_is_not_silent() -> None:
-    assert judge(seen({2: {"alive": False, "pod": "Awaited"}}), None).agents_lost == []
+    assert assess_liveness(seen({2: {"alive": False, "pod": "Awaited"}}), None).agents_lost == []

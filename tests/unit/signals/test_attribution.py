@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from falcon_core.signals.attribution import Excess, compute_ns, inside_outside
 from falcon_core.signals.calls import Tokenizer
 from falcon_core.signals.completions import in_turn
-from falcon_core.signals.culprits import RankView, Wait, judge
+from falcon_core.signals.culprits import RankView, Wait, attribute_slowdown
 from falcon_core.signals.iteration import Iteration
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
@@ -105,7 +105,7 @@ def test_the_straggler_computes_longer_and_the_others_wait(sampled: int | None, 
         assert track.compute_ns - track.healthy_compute_ns == pytest.approx(grown, abs=6 * MS)
         assert sum(track.excess_ns[7]) == pytest.approx(60 * MS - grown, abs=6 * MS)
     assert all(chain.slowdown is not None for chain in chains)
-    found = judge(_views(chains), loss_ns=60 * MS)
+    found = attribute_slowdown(_views(chains), loss_ns=60 * MS)
     assert [(verdict.kind, verdict.ranks) for verdict in found] == [("Computation", (SLOW,))]
 
 
@@ -146,7 +146,7 @@ def test_a_link_that_became_slow_grows_everybodys_excess(sampled: int | None) ->
             job.compute(2 * MS)
         job.meet(Op.ALL_REDUCE, 4, [range(RANKS)], 7, lambda _: TRANSFER_NS + 10 * MS)
         job.end_cycle()
-    found = judge(_views(_chains(job)), loss_ns=40 * MS)
+    found = attribute_slowdown(_views(_chains(job)), loss_ns=40 * MS)
     assert [(verdict.kind, verdict.ranks) for verdict in found] == [("Communication", (0, 1, 2, 3))]
 
 

@@ -1,13 +1,13 @@
 """S4: move the straggler's replica to another node and restart all ranks from the last checkpoint (FALCON §5.1).
 
-The new pod is prepared aside while training goes on slowly, so the price is the restart alone: processes die, start,
+The new pod is prepared while training goes on slowly, so the price is the restart alone: processes die, start,
 load the checkpoint and redo the iterations since. Thirteen seconds is a guess for a small job; the first replacement
 measures the job's own.
 """
 
 from __future__ import annotations
 
-from falcon_core.recovery.observation import AsideSeen, Spares
+from falcon_core.recovery.observation import PreparedSeen, Spares
 
 TYPE = "ReplaceNode"
 DEFAULT_OVERHEAD_SECONDS = 13.0
@@ -20,13 +20,11 @@ def hindrance(spares: Spares) -> str:
     return "" if spares.available else spares.message
 
 
-def failed(aside: AsideSeen, waited_seconds: float) -> str:
+def failed(prepared: PreparedSeen, waited_seconds: float) -> str:
     """Why the preparation has to be given up; "" while there is hope."""
-    if aside.lost:
-        return f"the new pod {aside.pod_name} ended before it could take over ({aside.message or 'no reason given'})"
+    why = prepared.message or "no reason given"
+    if prepared.lost:
+        return f"the new pod {prepared.pod_name} ended before it could take over ({why})"
     if waited_seconds > PREPARE_DEADLINE_SECONDS:
-        return (
-            f"the new pod {aside.pod_name} was not ready within {PREPARE_DEADLINE_SECONDS:.0f} s"
-            f" ({aside.message or 'no reason given'})"
-        )
+        return f"the new pod {prepared.pod_name} was not ready within {PREPARE_DEADLINE_SECONDS:.0f} s ({why})"
     return ""

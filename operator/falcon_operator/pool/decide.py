@@ -27,8 +27,8 @@ from falcon_operator.api import (
     WarmPool,
     WarmPoolStatus,
 )
-from falcon_operator.ports import NodeView, PodView
-from falcon_operator.reconcile.burn_in import (
+from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PURPOSE_EXCLUDED,
     PURPOSE_SPARE,
@@ -37,9 +37,9 @@ from falcon_operator.reconcile.burn_in import (
     burn_in_name,
     parse_burn_in,
 )
-from falcon_operator.reconcile.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
-from falcon_operator.reconcile.snapshot import timestamp, unix_seconds
-from falcon_operator.reconcile.status import set_condition
+from falcon_operator.ports import NodeView, PodView
+from falcon_operator.status.render import set_condition
+from falcon_operator.times import timestamp, unix_seconds
 
 RETEST_SECONDS = 600.0  # after a failed test
 UNREAD_SECONDS = 300.0  # after its latest end an excluded node's test counts as left behind: its job reads it at once

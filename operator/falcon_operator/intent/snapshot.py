@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from functools import cached_property
 from typing import Literal
 
 import msgspec
 
 from falcon_core.wire.messages import Summary
-from falcon_operator.api import LABEL_ROLE, TrainingJob, WarmPool
+from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
+from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView
-
-ROLE_TRAINER = "trainer"
-
-
-class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator's own settings add to every pod."""
-
-    agent_image: str
-    image_pull_policy: str = "IfNotPresent"
-    etcd_endpoints: str  # comma-separated, as the agents reach them
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,18 +52,3 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 def is_trainer(pod: PodView) -> bool:
     return pod.labels.get(LABEL_ROLE) == ROLE_TRAINER
-
-
-def timestamp(unix_seconds: float) -> str:
-    """RFC 3339 in whole seconds, as Kubernetes writes it."""
-    return dt.datetime.fromtimestamp(int(unix_seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def unix_seconds(stamp: str) -> float:
-    """The inverse of ``timestamp``; 0 for an empty one."""
-    return dt.datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
-
-
-def clock_time(unix_seconds: float) -> str:
-    """Time of day for a sentence, UTC."""
-    return dt.datetime.fromtimestamp(int(unix_seconds), dt.UTC).strftime("%H:%M:%S")

@@ -1,4 +1,4 @@
-"""The shell around ``reconcile/pool.py``: observe → decide → write the status → carry out its effects."""
+"""The shell around ``pool/decide.py``: observe → decide → write the status → carry out its effects."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Protocol
 
 import structlog
 
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, ROLE_TRAINER, SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster.views import JobSketch
+from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.manifests.burn_in import ROLE_BURN_IN
+from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, abandoned, decide_pool
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, PodView, Rejected
-from falcon_operator.reconcile.burn_in import ROLE_BURN_IN
-from falcon_operator.reconcile.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
-from falcon_operator.reconcile.pool import PoolDecision, PoolSettings, PoolSnapshot, abandoned, decide_pool
-from falcon_operator.reconcile.snapshot import ROLE_TRAINER
 
 CONFLICT_SECONDS = 0.1
 REFUSED_SECONDS = 5.0

@@ -15,20 +15,21 @@ from falcon_core.recovery.observation import Policy, Recreate
 from falcon_core.recovery.state import Replacement, Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api import TAINT_FENCED, TAINT_SPARE, Excluded
-from falcon_operator.reconcile import fencing, observe
-from falcon_operator.reconcile.intents import Intent, apply
-from falcon_operator.reconcile.snapshot import Snapshot, timestamp
+from falcon_operator.intent import exclusion, observe
+from falcon_operator.intent.intent import Intent, apply
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.times import timestamp
 
 PLACE_SECONDS = 30.0  # after which a pod that is not placed will not be: others have taken the room
 replace = msgspec.structs.replace
 
 
-def recall(snap: Snapshot, intent: Intent, rules: Policy) -> Intent:
+def reuse_departed_node(snap: Snapshot, intent: Intent, rules: Policy) -> Intent:
     """The intent, with a node that was left for each replica that has waited for a spare for too long."""
     if intent.generation.phase == "Run":
         return intent
     for moved in intent.state.replacements:
-        if moved.aside or not moved.pool:
+        if moved.prepared or not moved.pool:
             continue
         if _hopeless(snap, intent, moved):
             intent = _withdrawn(snap, intent, moved)
@@ -74,7 +75,7 @@ def _taken(snap: Snapshot, intent: Intent, moved: Replacement, node: str) -> Int
     if any(one.node == node for one in intent.excluded):
         waited = snap.now - moved.at
         said = f"{node} used again, slow as it is: no spare was ready for {waited:.0f} s"
-        intent = fencing.used_again(intent, node, said, snap.now)
+        intent = exclusion.used_again(intent, node, said, snap.now)
     state = intent.state
     if node not in _ready(snap):
         pinned = replace(moved, node=node, claim_key="")

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_operator.ports import Manifest
-from falcon_operator.reconcile.snapshot import PodSettings
 
 BIN_DIR = "/falcon/bin"
 RUN_DIR = "/falcon/run"
@@ -29,6 +28,14 @@ INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
 RUN_DIR_MIB = 64  # control files and status
 RING_MIB = 24  # a process: its rings of the newest generations
+
+
+class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator's own settings add to every pod."""
+
+    agent_image: str
+    image_pull_policy: str = "IfNotPresent"
+    etcd_endpoints: str  # comma-separated, as the agents reach them
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

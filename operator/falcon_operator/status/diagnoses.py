@@ -15,9 +15,9 @@ from falcon_core.recovery.observation import Policy, SlowClosed, StopClosed
 from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import DiagnosisStatus
-from falcon_operator.reconcile.hang_notes import op_name
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.snapshot import clock_time, timestamp
+from falcon_operator.intent.intent import Intent
+from falcon_operator.status.hang_diagnosis import op_name
+from falcon_operator.times import clock_time, timestamp
 
 MAX_DIAGNOSES = 10
 replace = msgspec.structs.replace

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from falcon_core.model import Cause
 from falcon_core.recovery.observation import Abandon, Action
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.reconcile.effects import Event
-from falcon_operator.reconcile.status import is_true
+from falcon_operator.effects import Event
+from falcon_operator.status.render import is_true
 
 _OPENED = {Cause.SLOW_LINK.value: "SlowLink", Cause.HANG.value: "Hang"}
 NOTE_LENGTH = 1000  # the API's own bound is 1024

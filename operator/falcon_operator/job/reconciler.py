@@ -1,4 +1,4 @@
-"""The shell around ``reconcile/``: observe → decide → write the status → carry out its effects.
+"""The shell around ``decide``: observe → decide → write the status → carry out its effects.
 
 The status is written under the resourceVersion that was read, before anything is done: whoever wrote in between makes
 this look void, and the next one starts afresh. Effects are idempotent, so one that fails is simply wanted again.
@@ -15,17 +15,20 @@ import structlog
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.keys import JobKey
+from falcon_operator import effects as fx
 from falcon_operator.api import LABEL_JOB_UID, TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
+from falcon_operator.intent import intent as intents
+from falcon_operator.intent.snapshot import Snapshot, is_trainer
+from falcon_operator.job import inactive
+from falcon_operator.job.decide import Decision, decide
+from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.manifests.pods import build_pod
+from falcon_operator.manifests.service import build_secret
+from falcon_operator.manifests.validation import problems
+from falcon_operator.pool import decide as pool
+from falcon_operator.pool.burn_ins import BurnIns
 from falcon_operator.ports import Bus, Conflict, Kube, NotFound, Rejected
-from falcon_operator.reconcile import effects as fx
-from falcon_operator.reconcile import ending, intents, pool
-from falcon_operator.reconcile.job import Decision, decide
-from falcon_operator.reconcile.pods import build_pod
-from falcon_operator.reconcile.service import build_secret
-from falcon_operator.reconcile.snapshot import PodSettings, Snapshot, is_trainer
-from falcon_operator.recovery.burn_ins import BurnIns
-from falcon_operator.validation import problems
 
 DISPLAY_SECONDS = 3.0  # between writes that change figures only
 GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
@@ -234,7 +237,7 @@ class JobReconciler:
 def _about_to_begin(snap: Snapshot) -> bool:
     status = snap.job.status
     idle = status.generation is None or not status.generation.members
-    return idle and not (snap.job.spec.suspend or ending.is_over(status) or snap.job.metadata.deletion_timestamp)
+    return idle and not (snap.job.spec.suspend or inactive.is_over(status) or snap.job.metadata.deletion_timestamp)
 
 
 def essence(status: TrainingJobStatus) -> tuple[TrainingJobStatus, RecoveryState]:

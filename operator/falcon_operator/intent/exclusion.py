@@ -16,15 +16,16 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.observation import Action, Replace
 from falcon_core.recovery.state import Departure
 from falcon_operator.api import TAINT_FENCED, DiagnosisStatus, Excluded, Member
-from falcon_operator.reconcile.effects import BurnIn, Effect, TaintNode, UntaintNode
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.snapshot import Score, Snapshot, clock_time, timestamp, unix_seconds
+from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.snapshot import Score, Snapshot
+from falcon_operator.times import clock_time, timestamp, unix_seconds
 
 SLOWER = 1.5  # times slower than the median of the pool's nodes: the median rule's own factor
 replace = msgspec.structs.replace
 
 
-def witnessed(intent: Intent, actions: Sequence[Action], members: Sequence[Member]) -> Intent:
+def fence_lost_nodes(intent: Intent, actions: Sequence[Action], members: Sequence[Member]) -> Intent:
     """Fence at once where a lost node is NotReady; ``members`` as they were before the actions."""
     nodes = {
         members[action.replica].node: action.reason
@@ -42,7 +43,7 @@ def witnessed(intent: Intent, actions: Sequence[Action], members: Sequence[Membe
     )
 
 
-def judge(snap: Snapshot, intent: Intent) -> Intent:
+def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
     """Take over the outcome of every burn-in that is done, and the circuit breaker's word on a fence."""
     for entry in intent.excluded:
         if entry.fenced and entry.node in snap.refused_fences:

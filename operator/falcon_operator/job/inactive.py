@@ -8,12 +8,14 @@ from typing import Literal
 import msgspec
 
 from falcon_operator.api import Condition, DiagnosisStatus, Generation, TrainingJobStatus
+from falcon_operator.effects import DeleteJob, DeletePod, Effect, PublishPlan
+from falcon_operator.intent import gang, observe
+from falcon_operator.intent import intent as intents
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
-from falcon_operator.reconcile import gang, intents, observe
-from falcon_operator.reconcile.effects import DeleteJob, DeletePod, Effect, PublishPlan
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.snapshot import Snapshot, timestamp, unix_seconds
-from falcon_operator.reconcile.status import set_condition
+from falcon_operator.status.render import set_condition
+from falcon_operator.times import timestamp, unix_seconds
 
 FINISH_SECONDS = 20.0  # launchers get this long to end by themselves; what is left then is deleted
 LOOK_SECONDS = 2.0

@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery.observation import (
-    AsideSeen,
     MemberSeen,
     Observation,
     Policy,
+    PreparedSeen,
     RankSeen,
     Spares,
 )
@@ -21,12 +21,12 @@ from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, RankSignals, Summary
 from falcon_operator.api import Generation, Member, TrainingJob, TrainingJobSpec
-from falcon_operator.durations import parse_duration
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.pods import trainer_container
+from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView, Received
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.pods import trainer_container
-from falcon_operator.reconcile.snapshot import Snapshot
-from falcon_operator.validation import pool_problems
+from falcon_operator.times import parse_duration
 
 FRESH_SECONDS = 5.0  # agents report every second; older evidence says nothing of now
 
@@ -80,7 +80,7 @@ def observe(snap: Snapshot, intent: Intent) -> Observation:
         running_seconds=age if running else 0.0,
         members=[_member(snap, intent, member, age) for member in generation.members],
         ranks=[rank for member in generation.members for rank in _ranks(snap, member, observed)],
-        asides={one.pod_name: _aside(snap, one) for one in intent.state.replacements if one.aside},
+        prepared_pods={one.pod_name: _prepared(snap, one) for one in intent.state.replacements if one.prepared},
         spares=spares(snap, intent),
         bus_healthy=bus_healthy(snap),
     )
@@ -138,7 +138,7 @@ def _end_message(job: TrainingJob, pod: PodView) -> str:
 def _member(snap: Snapshot, intent: Intent, member: Member, age: float) -> MemberSeen:
     pod = snap.pod(member.pod_name)
     moved = intent.replacement(member.replica)
-    pinned = moved is not None and not moved.aside and bool(moved.node)
+    pinned = moved is not None and not moved.prepared and bool(moved.node)
     node_name = member.node or (moved.node if moved is not None and pinned else "")
     node = snap.nodes.get(node_name)
     launch = launch_status(snap, member.pod_uid)
@@ -262,14 +262,14 @@ def _cpu(summary: Summary, signals: RankSignals) -> CpuEvidence:
     )
 
 
-def _aside(snap: Snapshot, moved: Replacement) -> AsideSeen:
+def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
     pod = snap.pod(moved.pod_name)
     if pod is None:
         waiting = "" if moved.node or not moved.pool else f"no spare of pool {moved.pool} has been given yet"
-        return AsideSeen(pod_name=moved.pod_name, claimed_node=moved.node, message=waiting)
+        return PreparedSeen(pod_name=moved.pod_name, claimed_node=moved.node, message=waiting)
     launch = launch_status(snap, pod.uid)
     ended = over(snap.job, pod) or pod.deleting
-    return AsideSeen(
+    return PreparedSeen(
         pod_name=moved.pod_name,
         claimed_node=pod.node or moved.node,
         ready=not ended and launch is not None and alive(snap, pod.uid) is True,

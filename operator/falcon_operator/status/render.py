@@ -12,11 +12,14 @@ from falcon_core.recovery import hanging
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.witness import Liveness
 from falcon_operator.api import Condition, IterationStatus, TrainingJobStatus
-from falcon_operator.reconcile import hang_notes, intents, observe
-from falcon_operator.reconcile.gang import Gathering
-from falcon_operator.reconcile.intents import Intent
-from falcon_operator.reconcile.notes import fault_where, link_brief, link_where, milliseconds
-from falcon_operator.reconcile.snapshot import Snapshot, clock_time, timestamp
+from falcon_operator.intent import intent as intents
+from falcon_operator.intent import observe
+from falcon_operator.intent.gang import Gathering
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.status import hang_diagnosis
+from falcon_operator.status.diagnoses import fault_where, link_brief, link_where, milliseconds
+from falcon_operator.times import clock_time, timestamp
 
 BLIND_SECONDS = 10.0  # without any report while pods run: longer than a change of the bus's leader
 CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
@@ -101,8 +104,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         hang = self.intent.state.hang
         findings = hang.findings if hang else hanging.explain(self.obs, observe.policy(self.snap.job))
         if not findings and hanging.nobody_waits(self.obs):
-            return hang_notes.NOBODY_WAITS
-        return "; ".join(hang_notes.told(one) + ("" if hang else hang_notes.meanwhile(one)) for one in findings[:1])
+            return hang_diagnosis.NOBODY_WAITS
+        return "; ".join(
+            hang_diagnosis.told(one) + ("" if hang else hang_diagnosis.meanwhile(one)) for one in findings[:1]
+        )
 
     @property
     def blind_since(self) -> float | None:

@@ -10,7 +10,7 @@ from falcon_core.recovery.observation import HangClosed
 from falcon_core.recovery.state import Awaited, HangFinding, HangIncident
 from falcon_core.wire.ring import Op
 from falcon_operator.api import DiagnosisStatus
-from falcon_operator.reconcile.snapshot import clock_time, timestamp
+from falcon_operator.times import clock_time, timestamp
 
 _OPS = {
     Op.ALL_REDUCE: "all-reduce",

@@ -13,11 +13,9 @@ import msgspec
 from falcon_core.recovery import machine
 from falcon_core.recovery.failslow import next_step
 from falcon_core.recovery.observation import Action, GiveUp, HangClosed, SlowClosed, StopClosed
-from falcon_core.recovery.witness import judge
-from falcon_operator import validation
+from falcon_core.recovery.witness import assess_liveness
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
-from falcon_operator.reconcile import ending, fencing, gang, hang_notes, intents, last_resort, notes, observe, status
-from falcon_operator.reconcile.effects import (
+from falcon_operator.effects import (
     ClaimSpare,
     CreatePod,
     DeletePod,
@@ -26,11 +24,17 @@ from falcon_operator.reconcile.effects import (
     Event,
     PublishPlan,
 )
-from falcon_operator.reconcile.events import turning_points
-from falcon_operator.reconcile.intents import Intent, unused_claims
-from falcon_operator.reconcile.pods import build_pod
-from falcon_operator.reconcile.service import build_service
-from falcon_operator.reconcile.snapshot import Snapshot, timestamp
+from falcon_operator.intent import exclusion, gang, last_resort, observe
+from falcon_operator.intent import intent as intents
+from falcon_operator.intent.intent import Intent, unused_claims
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.job import inactive
+from falcon_operator.manifests import validation
+from falcon_operator.manifests.pods import build_pod
+from falcon_operator.manifests.service import build_service
+from falcon_operator.status import diagnoses, hang_diagnosis, render
+from falcon_operator.status.events import turning_points
+from falcon_operator.times import timestamp
 
 LOOK_SECONDS = 2.0  # while it runs: losses accumulate and deadlines pass also when nothing happens
 GATHER_SECONDS = 1.0
@@ -53,24 +57,24 @@ def decide(snap: Snapshot) -> Decision:
     before = job.status
     if job.metadata.deletion_timestamp:
         return Decision(status=before)  # owner references do the rest
-    if ending.is_over(before):
-        return _conclude(snap, before, ending.after(snap))
+    if inactive.is_over(before):
+        return _conclude(snap, before, inactive.after(snap))
     if job.spec.suspend:
-        return _conclude(snap, before, ending.suspended(snap))
+        return _conclude(snap, before, inactive.suspended(snap))
     intent = intents.stored(before)
     if snap.problems and (intent is None or not intent.generation.members):
-        return _conclude(snap, before, ending.invalid(snap))
-    deadline = ending.deadline(snap)
+        return _conclude(snap, before, inactive.invalid(snap))
+    deadline = inactive.deadline(snap)
     if deadline is not None and deadline <= 0:
         message = f"spec.activeDeadlineSeconds ({job.spec.active_deadline_seconds} s) has passed"
-        return _conclude(snap, before, ending.failed(snap, intent, "DeadlineExceeded", message))
+        return _conclude(snap, before, inactive.failed(snap, intent, "DeadlineExceeded", message))
     decision = _live(snap, before, intent)
     if deadline is not None and decision.again_seconds is not None:
         decision = replace(decision, again_seconds=min(decision.again_seconds, deadline))
     return decision
 
 
-def _conclude(snap: Snapshot, before: TrainingJobStatus, end: ending.Ending) -> Decision:
+def _conclude(snap: Snapshot, before: TrainingJobStatus, end: inactive.Ending) -> Decision:
     return Decision(
         status=end.status,
         effects=end.effects,
@@ -97,36 +101,36 @@ def _live(snap: Snapshot, before: TrainingJobStatus, intent: Intent | None) -> D
     told = _close_notes(before.diagnoses, intent, actions, snap)
     given_up = next((action for action in actions if isinstance(action, GiveUp)), None)
     if given_up is not None:
-        end = ending.failed(snap, intent, "RecoveryExhausted", given_up.message, told)
+        end = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message, told)
         return replace(_conclude(snap, before, end), events=turning_points(before, end.status, actions))
-    intent = fencing.witnessed(intents.apply(intent, actions, snap), actions, members)
-    intent = fencing.readmit(snap, fencing.judge(snap, intent))
-    intent = last_resort.recall(snap, intent, rules)
+    intent = exclusion.fence_lost_nodes(intents.apply(intent, actions, snap), actions, members)
+    intent = exclusion.readmit(snap, exclusion.apply_burn_in_results(snap, intent))
+    intent = last_resort.reuse_departed_node(snap, intent, rules)
     if observe.finished(snap, intent.generation):
-        end = ending.succeeded(snap, intent, fencing.annotate(told, intent))
+        end = inactive.succeeded(snap, intent, exclusion.annotate(told, intent))
         return _conclude(snap, before, end)
     intent = gang.advance(snap, intent, gang.gather(snap, intent))
     if not intent.generation.members:
         return _released(snap, before_start, intent)
     for note in (
-        notes.stop_note(intent.state.stop) if intent.state.stop else None,
-        hang_notes.hang_note(intent.state.hang) if intent.state.hang else None,
-        notes.slow_note(intent.state.slow, intent, rules, next_step(intent.state, obs, rules))
+        diagnoses.stop_note(intent.state.stop) if intent.state.stop else None,
+        hang_diagnosis.hang_note(intent.state.hang) if intent.state.hang else None,
+        diagnoses.slow_note(intent.state.slow, intent, rules, next_step(intent.state, obs, rules))
         if intent.state.slow
         else None,
     ):
-        told = notes.upsert(told, note) if note is not None else told
-    told = fencing.annotate(told, intent)
+        told = diagnoses.upsert(told, note) if note is not None else told
+    told = exclusion.annotate(told, intent)
     obs = observe.observe(snap, intent)
-    view = status.View(
+    view = render.View(
         snap=snap,
         intent=intent,
         obs=obs,
-        live=judge(obs, intent.state.stop),
+        live=assess_liveness(obs, intent.state.stop),
         gathering=gang.gather(snap, intent),
     )
-    state_word = status.state_of(view)
-    after = status.render(view, before_start, state_word, status.summary_of(view, state_word))
+    state_word = render.state_of(view)
+    after = render.render(view, before_start, state_word, render.summary_of(view, state_word))
     after = replace(after, diagnoses=told)
     return Decision(
         status=after,
@@ -145,7 +149,7 @@ def _warnings(snap: Snapshot) -> list[Event]:
 
 def _released(snap: Snapshot, before: TrainingJobStatus, intent: Intent) -> Decision:
     """A gang that gave its nodes back waits for its next attempt."""
-    end = ending.released(snap, before, intent)
+    end = inactive.released(snap, before, intent)
     return replace(
         _conclude(snap, before, end), again_seconds=max(1.0, min(30.0, intent.state.gang.retry_at - snap.now))
     )
@@ -158,13 +162,13 @@ def _close_notes(
     result = list(told)
     for action in actions:
         if isinstance(action, StopClosed):
-            result = notes.upsert(result, notes.stop_closed(action, snap.now))
+            result = diagnoses.upsert(result, diagnoses.stop_closed(action, snap.now))
         elif isinstance(action, HangClosed):
-            result = notes.upsert(result, hang_notes.hang_closed(action, snap.now))
+            result = diagnoses.upsert(result, hang_diagnosis.hang_closed(action, snap.now))
         elif isinstance(action, SlowClosed):
-            note = notes.slow_note(action.incident, intent, observe.policy(snap.job), None)
+            note = diagnoses.slow_note(action.incident, intent, observe.policy(snap.job), None)
             if note is not None:
-                result = notes.upsert(result, notes.slow_closed(note, action, snap.now))
+                result = diagnoses.upsert(result, diagnoses.slow_closed(note, action, snap.now))
     return result
 
 
@@ -174,7 +178,7 @@ def _effects(snap: Snapshot, intent: Intent, told: Sequence[DiagnosisStatus]) ->
     wanted += _claims(snap, intent)
     wanted += _creations(snap, intent)
     wanted += _deletions(snap, intent)
-    wanted += fencing.effects(snap, intent, told)
+    wanted += exclusion.effects(snap, intent, told)
     return wanted
 
 
@@ -200,7 +204,7 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
             CreatePod(build_pod(snap.job, member, snap.settings, excluded=intent.excluded, replacement=moved))
         )
     for moved in intent.state.replacements:
-        if not moved.aside or snap.pod(moved.pod_name) or (moved.pool and not moved.node):
+        if not moved.prepared or snap.pod(moved.pod_name) or (moved.pool and not moved.node):
             continue
         member = replace(intent.generation.members[moved.replica], pod_name=moved.pod_name, pod_uid="", node=moved.node)
         wanted.append(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 
-from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, TrainingJob
+from falcon_operator.api import LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, ROLE_TRAINER, TrainingJob
+from falcon_operator.manifests.pods import owner_reference, secret_name
 from falcon_operator.ports import Manifest
-from falcon_operator.reconcile.pods import owner_reference, secret_name
-from falcon_operator.reconcile.snapshot import ROLE_TRAINER
 
 
 def _metadata(job: TrainingJob, name: str) -> Manifest:

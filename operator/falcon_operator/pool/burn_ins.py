@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 
 from falcon_operator.api import LABEL_POOL, LABEL_ROLE, Excluded, WarmPool
-from falcon_operator.ports import Kube, PodView
-from falcon_operator.reconcile.burn_in import (
+from falcon_operator.intent.snapshot import Score
+from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PURPOSE_EXCLUDED,
     ROLE_BURN_IN,
@@ -19,8 +19,9 @@ from falcon_operator.reconcile.burn_in import (
     burn_in_name,
     parse_burn_in,
 )
-from falcon_operator.reconcile.pool import median_gflops
-from falcon_operator.reconcile.snapshot import PodSettings, Score
+from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.pool.decide import median_gflops
+from falcon_operator.ports import Kube, PodView
 
 
 class BurnIns:

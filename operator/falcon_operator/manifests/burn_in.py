@@ -22,8 +22,8 @@ from falcon_operator.api import (
     TAINT_SPARE,
     WarmPool,
 )
+from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, restricted
 from falcon_operator.ports import Manifest, PodView
-from falcon_operator.reconcile.instrument import BIN_DIR, LAUNCHER, restricted
 
 ROLE_BURN_IN = "burn-in"
 LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, or an excluded node's

@@ -18,14 +18,14 @@ from falcon_operator.api import (
     LABEL_JOB_UID,
     LABEL_REPLICA,
     LABEL_ROLE,
+    ROLE_TRAINER,
     TAINT_SPARE,
     Excluded,
     Member,
     TrainingJob,
 )
+from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
 from falcon_operator.ports import Manifest
-from falcon_operator.reconcile.instrument import Identity, instrument
-from falcon_operator.reconcile.snapshot import ROLE_TRAINER, PodSettings
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, like Kubernetes' own suffixes
 _SUFFIX_LENGTH = 5

@@ -15,9 +15,10 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.observation import Abandon, Action, Prepare, Recreate, Replace, Restart, Switch
 from falcon_core.recovery.state import RecoveryState, Replacement
 from falcon_operator.api import Counters, Excluded, Generation, Member, TrainingJob, TrainingJobStatus
-from falcon_operator.reconcile.effects import ReleaseSpare
-from falcon_operator.reconcile.pods import pod_name
-from falcon_operator.reconcile.snapshot import Snapshot, timestamp
+from falcon_operator.effects import ReleaseSpare
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.pods import pod_name
+from falcon_operator.times import timestamp
 
 # Below the kernel's ephemeral range, so that no outgoing connection holds the port.
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -153,7 +154,7 @@ def adopt(intent: Intent, snap: Snapshot) -> Intent:
     replacements = [
         replace(one, node=claimed[one.claim_key]) if one.claim_key in claimed and not one.node else one
         for one in intent.state.replacements
-        if one.aside or one.pod_name not in current or one.old_pod_uid in present
+        if one.prepared or one.pod_name not in current or one.old_pod_uid in present
     ]
     return replace(
         intent,
@@ -183,7 +184,7 @@ def apply(intent: Intent, actions: Sequence[Action], snap: Snapshot) -> Intent:
                 bump = True
             case Prepare(replica=replica, reason=reason):
                 changed = _exclude(changed, replica, reason, snap.now)
-                changed = _move(changed, snap, replica, aside=True)
+                changed = _move(changed, snap, replica, prepared=True)
             case Switch(replica=replica, lost=lost):
                 changed = _switch(changed, replica, lost=lost)
                 bump = True
@@ -230,7 +231,7 @@ def _exclude(intent: Intent, replica: int, reason: str, now: float) -> Intent:
     return replace(intent, excluded=[*intent.excluded, entry])
 
 
-def _move(intent: Intent, snap: Snapshot, replica: int, *, aside: bool, stay: bool = False) -> Intent:
+def _move(intent: Intent, snap: Snapshot, replica: int, *, prepared: bool, stay: bool = False) -> Intent:
     """Name the replica's new pod, and the claim of a spare for it."""
     member = _member(intent, replica)
     job = snap.job
@@ -246,7 +247,7 @@ def _move(intent: Intent, snap: Snapshot, replica: int, *, aside: bool, stay: bo
         old_pod_name=member.pod_name,
         old_pod_uid=member.pod_uid,
         old_node=member.node,
-        aside=aside,
+        prepared=prepared,
         at=snap.now,
     )
     others = [one for one in intent.state.replacements if one.replica != replica]
@@ -254,19 +255,23 @@ def _move(intent: Intent, snap: Snapshot, replica: int, *, aside: bool, stay: bo
 
 
 def _recreate(intent: Intent, snap: Snapshot, replica: int, stay: bool) -> Intent:
-    moved = _move(intent, snap, replica, aside=False, stay=True) if stay else _move(intent, snap, replica, aside=False)
+    moved = (
+        _move(intent, snap, replica, prepared=False, stay=True)
+        if stay
+        else _move(intent, snap, replica, prepared=False)
+    )
     return _take_over(moved, replica)
 
 
 def _replace(intent: Intent, snap: Snapshot, replica: int, *, lost: bool) -> Intent:
     uid = _member(intent, replica).pod_uid
-    moved = _take_over(_move(intent, snap, replica, aside=False), replica)
+    moved = _take_over(_move(intent, snap, replica, prepared=False), replica)
     return _replaced(moved, uid if lost else "")
 
 
 def _switch(intent: Intent, replica: int, *, lost: bool) -> Intent:
     uid = _member(intent, replica).pod_uid
-    kept = [replace(one, aside=False) if one.replica == replica else one for one in intent.state.replacements]
+    kept = [replace(one, prepared=False) if one.replica == replica else one for one in intent.state.replacements]
     switched = _take_over(replace(intent, state=replace(intent.state, replacements=kept)), replica)
     return _replaced(switched, uid if lost else "")
 
@@ -290,7 +295,7 @@ def _take_over(intent: Intent, replica: int) -> Intent:
 
 def _abandon(intent: Intent, replica: int) -> Intent:
     moved = intent.replacement(replica)
-    if moved is None or not moved.aside:
+    if moved is None or not moved.prepared:
         return intent
     return replace(
         intent,

@@ -12,10 +12,11 @@ import msgspec
 
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Generation, Member, TrainingJob
+from falcon_operator.intent import observe
+from falcon_operator.intent.intent import Intent, empty, master_port
+from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
-from falcon_operator.reconcile import observe
-from falcon_operator.reconcile.intents import Intent, empty, master_port
-from falcon_operator.reconcile.snapshot import Snapshot, timestamp
+from falcon_operator.times import timestamp
 
 RELEASE_BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 replace = msgspec.structs.replace
@@ -56,7 +57,7 @@ def gather(snap: Snapshot, intent: Intent) -> Gathering:
 def leavers(snap: Snapshot, intent: Intent) -> list[PodView]:
     """Pods that are no members of the generation, nor being prepared for the next one."""
     kept = {member.pod_name for member in intent.generation.members}
-    kept |= {one.pod_name for one in intent.state.replacements if one.aside}
+    kept |= {one.pod_name for one in intent.state.replacements if one.prepared}
     return [pod for pod in snap.pods if pod.name not in kept]
 
 

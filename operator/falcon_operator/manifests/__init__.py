@@ -1,0 +1,1 @@
+"""Kubernetes objects as the operator makes them: ``build_*`` functions from values to manifests."""

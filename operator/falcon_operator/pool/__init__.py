@@ -1,0 +1,1 @@
+"""The warm pool and the burn-in of nodes: which nodes are tested, ready, and taken."""

@@ -1,1 +1,0 @@
-"""Observed state → desired status and effects. Pure: no I/O, no clock; ``reconciler.py`` carries the effects out."""

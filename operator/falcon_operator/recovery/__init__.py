@@ -1,1 +1,0 @@
-"""Carries out what the recovery decides beyond the job's own objects."""

@@ -1,0 +1,1 @@
+"""What people read: status, conditions, diagnoses, Events. Everything here can be made anew from the intent."""
