@@ -26,7 +26,7 @@ from falcon_core.recovery.observation import (
     Spares,
     Switch,
 )
-from falcon_core.recovery.state import RecoveryState, Replacement
+from falcon_core.recovery.state import RecoveryState
 from falcon_sim.agents import Agents
 from falcon_sim.machines import Machines
 from falcon_sim.scenario import Scenario, StopFault
@@ -128,7 +128,7 @@ class Cluster:
 
     # -- what the recovery orders ------------------------------------------------------------------------------------
 
-    def carry_out(self, actions: list[Action], state: RecoveryState, now: float) -> RecoveryState:
+    def carry_out(self, actions: list[Action], now: float) -> None:
         """Do what the recovery decided; a new generation if the actions ask for one."""
         bump = False
         for action in actions:
@@ -136,45 +136,40 @@ class Cluster:
                 case Restart():
                     bump = True
                 case Recreate(replica=replica, stay=stay):
-                    state = self._recreate(state, replica, now, stay=stay)
+                    self._recreate(replica, now, stay=stay)
                     bump = True
                 case Replace(replica=replica):
                     self._leave(replica)
-                    state = self._move(state, replica, now, prepared=False)
                     self._members[replica] = self._new_pod(replica, now)
                     self.replaced += 1
                     bump = True
                 case Prepare(replica=replica):
-                    state = self._move(state, replica, now, prepared=True)
                     node = self._members[replica].node
                     if node is not None:
                         self._machines.leave(node)
                     self._prepared_members[replica] = self._new_pod(replica, now)
                 case Switch(replica=replica):
                     self._members[replica] = self._prepared_members.pop(replica)
-                    state = self._forget(state, replica)
                     self.replaced += 1
                     bump = True
                 case Abandon(replica=replica):
-                    state = self._abandon(state, replica)
+                    self._abandon(replica)
         if bump:
             self._next_generation(now)
-        return state
 
     def _leave(self, replica: int) -> None:
         node = self._members[replica].node
         if node is not None:
             self._machines.leave(node)
 
-    def _recreate(self, state: RecoveryState, replica: int, now: float, *, stay: bool) -> RecoveryState:
+    def _recreate(self, replica: int, now: float, *, stay: bool) -> None:
         member = self._members[replica]
         if stay and member.node is not None:
             self._members[replica] = _Member(member.pods + 1, member.node, now + self._times.pod_seconds)
             self.wake(now + self._times.pod_seconds)
-            return state
+            return
         self._leave(replica)
         self._members[replica] = self._new_pod(replica, now)
-        return state
 
     def _new_pod(self, replica: int, now: float) -> _Member:
         pods = self._members[replica].pods + 1
@@ -182,32 +177,13 @@ class Cluster:
         self.wake(now + self._times.pod_seconds)
         return _Member(pods, node, now + self._times.pod_seconds, asked_at=now)
 
-    def _move(self, state: RecoveryState, replica: int, now: float, *, prepared: bool) -> RecoveryState:
-        member = self._members[replica]
-        moved = Replacement(
-            replica=replica,
-            pod_name=_name(replica, member.pods + 1),
-            old_pod_name=_name(replica, member.pods),
-            old_pod_uid=_name(replica, member.pods),
-            old_node=_node(member.node),
-            prepared=prepared,
-            at=now,
-        )
-        others = [one for one in state.replacements if one.replica != replica]
-        return replace(state, replacements=[*others, moved] if prepared else others)
-
-    @staticmethod
-    def _forget(state: RecoveryState, replica: int) -> RecoveryState:
-        return replace(state, replacements=[one for one in state.replacements if one.replica != replica])
-
-    def _abandon(self, state: RecoveryState, replica: int) -> RecoveryState:
+    def _abandon(self, replica: int) -> None:
         prepared = self._prepared_members.pop(replica, None)
         if prepared is not None and prepared.node is not None and prepared.node not in self._machines.broken:
             self._machines.spares.append(prepared.node)
         node = self._members[replica].node
         if node is not None:
             self._machines.excluded.discard(node)
-        return self._forget(state, replica)
 
     def _next_generation(self, now: float) -> None:
         if not self.running:
@@ -244,7 +220,7 @@ class Cluster:
         if node is None:
             return member
         self.wake(now + self._times.pod_seconds)
-        return _Member(member.pods, node, now + self._times.pod_seconds)
+        return replace(member, node=node, present_at=now + self._times.pod_seconds)
 
     @property
     def nodes(self) -> set[int]:
@@ -303,9 +279,8 @@ class Cluster:
             running_seconds=now - self.running_since if self.running else 0.0,
             members=[self._member(replica, now) for replica in range(len(self._members))],
             ranks=self._ranks(agents, counts, made),
-            prepared_pods={
-                _name(replica, one.pods): self._prepared(replica, one, now)
-                for replica, one in self._prepared_members.items()
+            prepared={
+                replica: self._prepared(replica, member, now) for replica, member in self._prepared_members.items()
             },
             spares=Spares(
                 pool="spares",
@@ -361,6 +336,7 @@ class Cluster:
     def _prepared(self, replica: int, prepared: _Member, now: float) -> PreparedSeen:
         return PreparedSeen(
             pod_name=_name(replica, prepared.pods),
+            waited_seconds=now - prepared.asked_at,
             claimed_node=_node(prepared.node),
             ready=prepared.node is not None and prepared.died_at is None and now >= prepared.present_at,
             lost=prepared.died_at is not None,

@@ -321,13 +321,13 @@ class Engine:
         if self.agents is not None and self._ladder is not None and any(isinstance(one, SlowClosed) for one in actions):
             self.agents.closed()
             self._ladder.look_again()
-        self.state = cluster.carry_out(actions, self.state, self.now)
+        cluster.carry_out(actions, self.now)
         cluster.advance(self.now)
         if any(isinstance(one, Switch | Replace) for one in actions):
             self.counts = self.model.even
         if any(isinstance(one, GiveUp) for one in actions):
             policy = self.scenario.mitigation
-            self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, replacements=[], attempts=[])
+            self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, attempts=[])
             cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
         elif started and self.agents is not None and self._training and not actions:
             slow = self.state.slow

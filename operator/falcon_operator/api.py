@@ -1,4 +1,4 @@
-"""The API objects as typed values: ``trainingjobs`` and ``warmpools`` of ``falcon.dev/v1alpha1``.
+"""The API objects as typed values: ``trainingjobs``, ``trainingruns`` and ``warmpools`` of ``falcon.dev/v1alpha1``.
 
 The CRDs under ``crds/`` are the schema of record; these structs mirror them. Unknown fields are ignored on reading, so
 that an older operator survives a newer CRD. Statuses are only ever written by the elected operator.
@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+
+from falcon_core.recovery.membership import Exclusion, Replacement
+from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 
 GROUP = "falcon.dev"
 VERSION = "v1alpha1"
@@ -51,7 +54,7 @@ class Strategy(_Api, frozen=True, kw_only=True):
 
 
 class MitigationSpec(_Api, frozen=True, kw_only=True):
-    mode: Literal["Enforce", "Observe"] = "Enforce"
+    mode: Literal["Enforce", "Observe", "Off"] = "Enforce"
     strategies: list[Strategy] = msgspec.field(
         default_factory=lambda: [Strategy(type="Ignore"), Strategy(type="ReplaceNode")]
     )
@@ -97,35 +100,11 @@ class Condition(_Api, frozen=True, kw_only=True, omit_defaults=False):
     observed_generation: int = 0
 
 
-class Member(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    """The pod that holds a replica in the current generation."""
+class DoneStep(_Api, frozen=True, kw_only=True):
+    """One thing that was done, and when."""
 
-    replica: int
-    pod_name: str
-    pod_uid: str = ""  # empty until the pod exists
-    node: str = ""  # empty until it is placed
-    first_rank: int = 0
-
-
-class Generation(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    """One life of the job's process group: the durable half of the plan on the bus."""
-
-    number: int
-    phase: Literal["Stop", "Run", "Finish"]
-    master_addr: str = ""
-    master_port: int = 0
-    members: list[Member] = []
-    started_at: str = ""
-
-
-class Excluded(_Api, frozen=True, kw_only=True):
-    """A node that this job does not use; ``since``: it is excluded, or was last tested."""
-
-    node: str
-    reason: str
-    since: str
-    burn_in: Literal["", "Pending", "Passed", "Failed", "Unavailable"] = ""
-    fenced: bool = False
+    at: str
+    what: str
 
 
 class DiagnosisStatus(_Api, frozen=True, kw_only=True):
@@ -139,7 +118,7 @@ class DiagnosisStatus(_Api, frozen=True, kw_only=True):
     why: str = ""
     cause: str = ""  # machine-readable: falcon_core.model.Cause
     evidence: str = ""
-    done: str = ""
+    done: list[DoneStep] = []  # oldest first
     result: str = ""
     next: str = ""
     state: Literal["Open", "Mitigating", "Resolved"] = "Open"
@@ -158,7 +137,9 @@ class IterationStatus(_Api, frozen=True, kw_only=True):
 
 
 class Counters(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    restarts: int = 0  # in-place restarts of the processes, all causes
+    """What has been done since the job began."""
+
+    restarts: int = 0  # generations that followed another, whatever the reason
     replacements: int = 0  # nodes replaced
 
 
@@ -173,9 +154,6 @@ class TrainingJobStatus(_Api, frozen=True, kw_only=True):
     healthy_iteration: str = ""
     iterations: IterationStatus = IterationStatus()
     conditions: list[Condition] = []
-    generation: Generation | None = None
-    incident: dict[str, Any] | None = None  # core's recovery state, opaque to users, versioned by core
-    excluded_nodes: list[Excluded] = []
     counters: Counters = Counters()
     diagnoses: list[DiagnosisStatus] = []  # newest first, bounded
     start_time: str = ""
@@ -187,6 +165,7 @@ class ObjectMeta(_Api, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    owner_uid: str = ""  # of the object that owns it, for a TrainingRun
     generation: int = 0
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
@@ -198,6 +177,111 @@ class TrainingJob(_Api, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: TrainingJobSpec
     status: TrainingJobStatus = TrainingJobStatus()
+
+
+# -- TrainingRun: what the operator intends for a job ------------------------------------------------------------------
+
+
+class RunMember(_Api, frozen=True, kw_only=True):
+    """The pod of the replica whose number is the place in the list, named ``<job>-<replica>-<suffix>``."""
+
+    suffix: str
+    uid: str = ""  # "" until the pod exists
+    node: str = ""  # "" until it is placed
+
+
+class Gang(_Api, frozen=True, kw_only=True):
+    """A gang that could not be placed in time: how often it was released, and when it tries again."""
+
+    releases: int = 0
+    retry_at: float = 0.0  # unix seconds
+
+
+class NodeVerdict(_Api, frozen=True, kw_only=True):
+    """What is known of a node that the job has left, and what followed from it."""
+
+    node: str
+    incident: str  # id of the incident that made the job leave it
+    outcome: Literal[
+        "NotReady",  # the node's own condition says so
+        "Slower",  # its test, than its peers'
+        "AsFast",
+        "NoScore",  # the test gave none
+        "NoPeers",  # nothing to compare with
+        "NoPool",
+        "BreakerOpen",  # the circuit breaker did not admit the fence
+        "UsableAgain",  # passed, and its probation is over
+        "UsedSlow",  # slow as it is: nothing better was there
+    ]
+    at: float  # unix seconds
+    ratio: float | None = None  # of the peers' score to its own
+    fenced: bool = False
+    detail: str = ""  # from outside: a test's or a breaker's own words
+
+
+class ClosedIncident(_Api, frozen=True, kw_only=True):
+    """An incident that is over; exactly one of ``slow``, ``stop`` and ``hang`` is set."""
+
+    at: float  # closed, unix seconds
+    outcome: Literal[
+        "Relieved",
+        "Helped",
+        "NotHelped",
+        "Superseded",
+        "Resumed",
+        "GivenUp",
+        "Moved",
+        "Restarted",
+        "Suspended",
+        "Ended",
+    ]
+    slow: SlowIncident | None = None
+    stop: StopIncident | None = None
+    hang: HangIncident | None = None
+    seconds: float | None = None  # it lasted
+    iteration_ns: int | None = None  # iteration time when it closed
+    cost_seconds: float | None = None  # of its repair
+
+
+class End(_Api, frozen=True, kw_only=True):
+    """The job is over."""
+
+    at: float  # unix seconds
+    succeeded: bool
+    reason: str
+    message: str
+
+
+class TrainingRunSpec(_Api, frozen=True, kw_only=True):
+    """What the operator intends for one job: written before anything is done about it, by the operator alone."""
+
+    version: int = 1  # of this layout
+    generation: int = 0  # one life of the job's process group
+    phase: str = "Stop"  # Stop | Run | Finish
+    phase_since: float = 0.0  # unix seconds, as all times here
+    nodes: int = 0  # members that have a node
+    members: list[RunMember] = []  # by replica
+    master_addr: str = ""
+    master_port: int = 0
+    replacements: list[Replacement] = []
+    exclusions: list[Exclusion] = []
+    lost_pods: list[str] = []
+    pods_made: int = 0
+    counters: Counters = Counters()
+    gang: Gang = Gang()
+    recovery: RecoveryState = RecoveryState()
+    verdicts: list[NodeVerdict] = []  # newest last
+    history: list[ClosedIncident] = []  # newest first
+    started_at: float = 0.0
+    end: End | None = None
+
+
+class TrainingRun(_Api, frozen=True, kw_only=True):
+    """One a job, with the job's name, owned by it. ``problems``: what could not be read and was left out."""
+
+    metadata: ObjectMeta
+    spec: TrainingRunSpec = TrainingRunSpec()
+    problems: tuple[str, ...] = ()
 
 
 class WarmPoolSpec(_Api, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ class PublishPlan(msgspec.Struct, frozen=True):
 class ClaimSpare(msgspec.Struct, frozen=True):
     pool: str
     key: str
+    avoid: list[str] = []  # nodes that the job does not use
 
 
 class ReleaseSpare(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class BurnIn(msgspec.Struct, frozen=True):
     """Test a node from outside the job; the pool gives the length and the peers' scores."""
 
     node: str
-    since: str  # of the exclusion: the test's name derives from it
+    since: float  # unix seconds, of the exclusion's newest test: the test's name derives from it
 
 
 class TaintNode(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ class DeleteJob(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Told once, after the status that it tells of has been written."""
+    """Recorded once, after the intent and the status that it speaks of have been written."""
 
     type: str  # "Normal" | "Warning"
     reason: str

@@ -15,7 +15,7 @@ import kopf
 from kubernetes.aio.client import Configuration
 
 from falcon_operator.api import GROUP, LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE, VERSION
-from falcon_operator.cluster.views import JobSketch, sketch
+from falcon_operator.cluster.views import JobSketch, run_nodes, sketch
 from falcon_operator.metrics import Metrics, job_figures
 from falcon_operator.queue import KeyedQueue
 from falcon_operator.work import Key, job_key, pool_key
@@ -28,6 +28,8 @@ class Caches(Protocol):
     """What the Kubernetes client keeps of earlier answers."""
 
     def job_changed(self, namespace: str, name: str) -> None: ...
+
+    def run_changed(self, namespace: str, name: str) -> None: ...
 
     def pod_changed(self, job_uid: str) -> None: ...
 
@@ -54,6 +56,7 @@ class Router:
         self._caches = caches
         self._metrics = metrics
         self._jobs: dict[tuple[str, str], JobSketch] = {}
+        self._nodes: dict[tuple[str, str], frozenset[str]] = {}  # of each job's members
         self._pools: set[str] = set()
 
     def job(self, body: Body, *, deleted: bool) -> None:
@@ -61,6 +64,7 @@ class Router:
         name = (one.namespace, one.name)
         if deleted:
             self._jobs.pop(name, None)
+            self._nodes.pop(name, None)
         else:
             self._jobs[name] = one
         self._metrics.job(name, None if deleted else job_figures(body))
@@ -68,6 +72,16 @@ class Router:
         self._queue.add(job_key(*name))
         if (deleted or one.over) and one.pool:
             self._queue.add(pool_key(one.pool))  # its spares may be free again
+
+    def run(self, body: Body, *, deleted: bool) -> None:
+        metadata = body.get("metadata") or {}
+        name = (metadata["namespace"], metadata["name"])
+        if deleted:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = run_nodes(body)
+        self._caches.run_changed(*name)
+        self._queue.add(job_key(*name))
 
     def pod(self, body: Body) -> None:
         metadata = body.get("metadata") or {}
@@ -91,9 +105,9 @@ class Router:
         if not self._caches.node_changed(body, deleted=deleted):
             return  # a heartbeat
         node = body["metadata"]["name"]
-        for (namespace, name), one in self._jobs.items():
-            if node in one.nodes:
-                self._queue.add(job_key(namespace, name))
+        for name, nodes in self._nodes.items():
+            if node in nodes:
+                self._queue.add(job_key(*name))
         for pool in self._pools:
             self._queue.add(pool_key(pool))
 
@@ -110,6 +124,7 @@ class Router:
         for name, one in before.jobs.items():
             if name not in jobs and self._jobs.get(name) is one:
                 del self._jobs[name]
+                self._nodes.pop(name, None)
                 self._metrics.job(name, None)
                 self._caches.job_changed(*name)
                 self._queue.add(job_key(*name))
@@ -137,6 +152,9 @@ def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRe
     async def on_job(event: kopf.RawEvent, **_: Any) -> None:
         router.job(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
 
+    async def on_run(event: kopf.RawEvent, **_: Any) -> None:
+        router.run(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
+
     async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
         router.pod(cast(Body, event["object"]))
 
@@ -148,6 +166,7 @@ def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRe
 
     kopf.on.login(registry=registry)(login)
     kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)(on_job)
+    kopf.on.event(GROUP, VERSION, "trainingruns", registry=registry)(on_run)
     kopf.on.event("", "v1", "pods", registry=registry)(on_pod)
     kopf.on.event(GROUP, VERSION, "warmpools", registry=registry)(on_pool)
     kopf.on.event("", "v1", "nodes", registry=registry)(on_node)

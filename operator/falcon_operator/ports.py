@@ -13,7 +13,7 @@ import msgspec
 
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan, Summary
-from falcon_operator.api import TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import TrainingJob, TrainingJobStatus, TrainingRun, TrainingRunSpec, WarmPool, WarmPoolStatus
 
 Manifest = dict[str, Any]
 
@@ -27,7 +27,14 @@ class NotFound(Exception):  # noqa: N818 - the Kubernetes word
 
 
 class Rejected(Exception):  # noqa: N818 - the API server's answer
-    """The API server refused the object; the message is its own and names the field."""
+    """The API server refused the object; the message is its own and names the field.
+
+    ``transient``: the object may be admitted later as it is (a quota, a missing ServiceAccount, an admission webhook).
+    """
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
 
 
 class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +108,16 @@ class Kube(Protocol):
     async def list_jobs(self) -> list[TrainingJob]: ...
 
     async def get_job(self, namespace: str, name: str) -> TrainingJob | None: ...
+
+    async def get_run(self, namespace: str, name: str) -> TrainingRun | None:
+        """Return what is intended for the job of that name, of whatever uid."""
+        ...
+
+    async def write_run(self, job: TrainingJob, before: TrainingRun | None, spec: TrainingRunSpec) -> TrainingRun:
+        """Create the job's run, or replace the one that was read. Raises Conflict where it has changed since."""
+        ...
+
+    async def delete_run(self, run: TrainingRun) -> None: ...
 
     async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         """Replace the status under the job's resourceVersion; returns the job as stored."""

@@ -208,9 +208,8 @@ def _ladder(
             if hindrance:
                 slow = replace(slow, blocked=hindrance)
                 break
-            actions.append(
-                Prepare(_named(slow).replica, f"rank {current.rank} computes {current.slowdown:.1f}x slower")
-            )
+            reason = f"rank {current.rank} computes {current.slowdown:.1f}x slower"
+            actions.append(Prepare(_named(slow).replica, reason, slow.id))
             slow = replace(slow, phase="Mitigating", blocked="")
         slow = replace(slow, applied=[*slow.applied, applied])
     return replace(state, slow=slow), actions
@@ -261,18 +260,16 @@ def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_ren
 
 def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
     """Wait until the prepared pod can take over; training goes on meanwhile."""
-    moving = [one for one in state.replacements if one.replica == _named(slow).replica and one.prepared]
-    if not moving:  # the ladder for fail-stop took it, or the intent was withdrawn
+    replica = _named(slow).replica
+    prepared = obs.prepared.get(replica)
+    if prepared is None:  # the ladder for fail-stop took it, or the intent was withdrawn
         return replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)), []
-    prepared = obs.prepared_pods.get(moving[0].pod_name)
-    if prepared is None:
-        return state, []
-    if not obs.running and not obs.members[moving[0].replica].acknowledged:
+    if not obs.running and not obs.members[replica].acknowledged:
         return state, []  # a failure is being met: first see whether the culprit's pod still lives
     if prepared.ready:
-        slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=prepared.claimed_node or moving[0].node)
-        return replace(state, slow=slow), [Switch(moving[0].replica)]
-    failure = replace_node.failed(prepared, obs.now - moving[0].at)
+        slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=prepared.claimed_node)
+        return replace(state, slow=slow), [Switch(replica)]
+    failure = replace_node.failed(prepared)
     if not failure:
         return state, []
     slow = replace(
@@ -282,7 +279,7 @@ def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
         retry_at=obs.now + replace_node.RETRY_SECONDS,
         applied=[one for one in slow.applied if one.strategy != replace_node.TYPE],
     )
-    return replace(state, slow=slow), [Abandon(moving[0].replica)]
+    return replace(state, slow=slow), [Abandon(replica)]
 
 
 def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:

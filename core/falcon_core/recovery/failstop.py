@@ -107,12 +107,11 @@ def _act(
     actions: list[Action] = []
     for fault in faults:
         member = obs.members[fault.replica]
-        if any(one.replica == fault.replica and one.prepared for one in state.replacements) and _pod_fault(fault):
+        if fault.replica in obs.prepared and _pod_fault(fault):
             actions.append(Switch(fault.replica, lost=fault.severity is Severity.SEV1))
         elif fault.severity is Severity.SEV1 or (fault is first and verdict == "Replace"):
-            actions.append(
-                Replace(fault.replica, _reason(fault), fault.severity is Severity.SEV1, fault.node_not_ready)
-            )
+            lost = fault.severity is Severity.SEV1
+            actions.append(Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id))
         elif _pod_fault(fault):
             actions.append(Recreate(fault.replica, member.node_usable))
     if not actions:

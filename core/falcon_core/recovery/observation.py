@@ -72,6 +72,7 @@ class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is being prepared to take a replica over."""
 
     pod_name: str
+    waited_seconds: float = 0.0  # since it was asked for
     claimed_node: str = ""  # the spare that the pool gave
     ready: bool = False  # its launcher waits for the plan
     lost: bool = False  # it ended or was deleted
@@ -96,7 +97,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     running_seconds: float = 0.0  # since Run was decided
     members: list[MemberSeen]
     ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
-    prepared_pods: dict[str, PreparedSeen] = {}
+    prepared: dict[int, PreparedSeen] = {}  # by replica
     spares: Spares = Spares()
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
 
@@ -135,6 +136,7 @@ class Replace(msgspec.Struct, frozen=True):
     reason: str
     lost: bool  # its processes count as dead; otherwise they have to acknowledge
     node_not_ready: bool  # a witness outside the job: the node may be fenced
+    incident: str = ""  # id of the incident that asks for it
 
 
 class Prepare(msgspec.Struct, frozen=True):
@@ -142,6 +144,7 @@ class Prepare(msgspec.Struct, frozen=True):
 
     replica: int
     reason: str
+    incident: str = ""  # id of the incident that asks for it
 
 
 class Switch(msgspec.Struct, frozen=True):

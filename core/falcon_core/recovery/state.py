@@ -1,6 +1,6 @@
 """What the recovery remembers: everything it needs to go on after its process died, and nothing else.
 
-It is stored with the job (``status.incident``) before any action is carried out, so each field is an intent or a fact
+It is stored with the job (in its TrainingRun) before any action is carried out, so each field is an intent or a fact
 that cannot be observed again. Times are unix seconds. A job has at most one slowdown, one failure and one hang open at
 a time: a second cause joins the open incident (DESIGN §2, ladders).
 """
@@ -15,7 +15,6 @@ from falcon_core.model import Cause, Component, Severity
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.signals.level import Level
 
-STATE_VERSION = 1
 NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
 
 
@@ -173,35 +172,12 @@ class HangIncident(_State, frozen=True, kw_only=True):
     findings: list[HangFinding] = []
 
 
-class Replacement(_State, frozen=True, kw_only=True):
-    """A replica's move to another pod; claim and pod are named here before they are made."""
-
-    replica: int
-    pod_name: str
-    pool: str = ""  # "": any free node
-    claim_key: str = ""
-    node: str = ""  # the claimed spare
-    old_pod_name: str
-    old_pod_uid: str
-    old_node: str
-    prepared: bool  # prepared while training goes on; False: it is a member already
-    at: float
-
-
 class Attempt(_State, frozen=True, kw_only=True):
     """One recovery from a failure, for the budget in ``spec.recovery``."""
 
     at: float
     node: str
     kind: Literal["Restart", "Replace"]
-
-
-class Gang(_State, frozen=True, kw_only=True):
-    """Since when the generation is in its phase; a gang that could not be placed is released until ``retry_at``."""
-
-    since: float = 0.0
-    releases: int = 0
-    retry_at: float = 0.0
 
 
 class Departure(_State, frozen=True, kw_only=True):
@@ -226,21 +202,15 @@ class Exposure(_State, frozen=True, kw_only=True):
 
 
 class RecoveryState(_State, frozen=True, kw_only=True):
-    """The whole."""
+    """What the ladders remember of a job."""
 
-    version: int = STATE_VERSION
     incidents: int = 0  # numbered from 1; ids derive from it
-    pods_made: int = 0  # pod names derive from it
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
     level: Level | None = None  # the same once it has settled: what later generations are held against
     slow: SlowIncident | None = None
     stop: StopIncident | None = None
     hang: HangIncident | None = None
-    replacements: list[Replacement] = []
-    lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
     attempts: list[Attempt] = []
     overheads: dict[str, float] = {}  # learned, seconds by strategy
-    gang: Gang = Gang()
     departures: list[Departure] = []  # oldest first
     exposure: Exposure = Exposure()
-    verdicts: dict[str, str] = {}  # what a witness outside the job says of an excluded node, in one sentence

@@ -14,7 +14,16 @@ from typing import Any
 import msgspec
 import structlog
 
-from falcon_operator.api import API_VERSION, LABEL_JOB_UID, TAINT_FENCED, TrainingJob, TrainingJobStatus, WarmPool
+from falcon_operator.api import (
+    API_VERSION,
+    LABEL_JOB_UID,
+    TAINT_FENCED,
+    TrainingJob,
+    TrainingJobStatus,
+    TrainingRun,
+    TrainingRunSpec,
+    WarmPool,
+)
 from falcon_operator.api import WarmPoolStatus as PoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster import recorder, views
@@ -28,9 +37,10 @@ from falcon_operator.cluster.transport import (
     Transport,
     path_of,
 )
+from falcon_operator.intent.run import build_run, read_run
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, PodView, Rejected
 
-JOBS, POOLS = "trainingjobs", "warmpools"
+JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"
 KEPT_SECONDS = 10.0  # the longest that an answer is trusted without an event
 PAGE = "500"
 TAINT_ATTEMPTS = 5
@@ -55,6 +65,7 @@ class KubeClient:
         self._instance = instance
         self._namespaces = tuple(watch_namespaces) or ("",)
         self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS)
+        self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS)
         self._pods: ReadCache[str, list[PodView]] = ReadCache(clock, KEPT_SECONDS)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
         self._nodes = NodeCache()
@@ -65,6 +76,9 @@ class KubeClient:
 
     def job_changed(self, namespace: str, name: str) -> None:
         self._jobs.drop((namespace, name))
+
+    def run_changed(self, namespace: str, name: str) -> None:
+        self._runs.drop((namespace, name))
 
     def pod_changed(self, job_uid: str) -> None:
         self._pods.drop(job_uid)
@@ -123,6 +137,41 @@ class KubeClient:
             return  # gone, or its namesake
         finally:
             self._jobs.drop((meta.namespace, meta.name))
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def get_run(self, namespace: str, name: str) -> TrainingRun | None:
+        async def read() -> TrainingRun | None:
+            try:
+                data = await self._http.call("GET", path_of(API_VERSION, RUNS, namespace, name))
+            except NotFound:
+                return None
+            return read_run(msgspec.json.decode(data))
+
+        return await self._runs.get((namespace, name), read)
+
+    async def write_run(self, job: TrainingJob, before: TrainingRun | None, spec: TrainingRunSpec) -> TrainingRun:
+        meta = job.metadata
+        manifest = build_run(job, spec, before.metadata.resource_version if before else "")
+        try:
+            if before is None:
+                data = await self._http.call("POST", path_of(API_VERSION, RUNS, meta.namespace), body=manifest)
+            else:
+                path = path_of(API_VERSION, RUNS, meta.namespace, meta.name)
+                data = await self._http.call("PUT", path, body=manifest)
+        finally:
+            self._runs.drop((meta.namespace, meta.name))
+        return read_run(msgspec.json.decode(data))
+
+    async def delete_run(self, run: TrainingRun) -> None:
+        meta = run.metadata
+        body = {"preconditions": {"uid": meta.uid}}
+        try:
+            await self._http.call("DELETE", path_of(API_VERSION, RUNS, meta.namespace, meta.name), body=body)
+        except (NotFound, Conflict):
+            return  # gone, or its namesake
+        finally:
+            self._runs.drop((meta.namespace, meta.name))
 
     # -- pods --------------------------------------------------------------------------------------------------------
 

@@ -109,7 +109,8 @@ def _error(method: str, path: str, status: int, data: bytes) -> Exception:
     if status == 409:
         return AlreadyExists(text) if said.reason == "AlreadyExists" else Conflict(text)
     if status in (400, 403, 405, 413, 415, 422):
-        return Rejected(text)
+        # 403 is a quota, a missing ServiceAccount, an admission policy or a missing right: none of the object's doing.
+        return Rejected(text, transient=status == 403)
     return Unavailable(f"{method} {path}: HTTP {status}: {text}")
 
 

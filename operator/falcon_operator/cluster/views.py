@@ -172,24 +172,26 @@ class JobSketch(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     over: bool = False  # it has succeeded or failed for good
     pool: str = ""  # the WarmPool that it names
-    nodes: frozenset[str] = frozenset()  # of its members
 
 
 def sketch(body: Any) -> JobSketch:
     """From a decoded body, whatever it holds."""
     metadata = _dict(_dict(body).get("metadata"))
     spec, status = _dict(_dict(body).get("spec")), _dict(_dict(body).get("status"))
-    members = _dict(status.get("generation")).get("members")
     return JobSketch(
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
         uid=str(metadata.get("uid", "")),
         over=bool(status.get("completionTime")),
         pool=str(_dict(spec.get("warmPoolRef")).get("name", "")),
-        nodes=frozenset(
-            str(node) for one in (members if isinstance(members, list) else []) if (node := _dict(one).get("node"))
-        ),
     )
+
+
+def run_nodes(body: Any) -> frozenset[str]:
+    """Return the nodes of a TrainingRun's members, from a decoded body, whatever it holds."""
+    members = _dict(_dict(body).get("spec")).get("members")
+    known = members if isinstance(members, list) else []
+    return frozenset(str(node) for member in known if (node := _dict(member).get("node")))
 
 
 UNREADABLE = "Unreadable"

@@ -1,7 +1,7 @@
-"""Excluding a node is the job's matter; fencing it for all takes a witness outside the job (DESIGN §2, State, safety).
+"""Exclude nodes for one job, and fence them for all where a witness outside the job agrees (DESIGN §2, State, safety).
 
-Witnesses are the node's own NotReady and a burn-in pod that the operator runs there once the job has left. A node that
-was fenced for being NotReady gets its burn-in when it is back, and is released if it passes. A test that failed is
+Such witnesses are the node's own NotReady and a burn-in pod that the operator runs there once the job has left. A node
+that was fenced for being NotReady gets its burn-in when it is back, and is released if it passes. A test that failed is
 repeated as long as the job lives, since most slow nodes grow well again; a node that passed comes back to the job after
 a probation (``recovery.departures``).
 """
@@ -9,157 +9,161 @@ a probation (``recovery.departures``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from falcon_core.recovery import departures
+from falcon_core.recovery.membership import Exclusion, Member
 from falcon_core.recovery.observation import Action, Replace
 from falcon_core.recovery.state import Departure
-from falcon_operator.api import TAINT_FENCED, DiagnosisStatus, Excluded, Member
+from falcon_operator.api import TAINT_FENCED, NodeVerdict
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Score, Snapshot
-from falcon_operator.times import clock_time, timestamp, unix_seconds
 
 SLOWER = 1.5  # times slower than the median of the pool's nodes: the median rule's own factor
+VERDICTS = 32  # that are remembered
+DETAIL_LENGTH = 300
 replace = msgspec.structs.replace
 
 
-def fence_lost_nodes(intent: Intent, actions: Sequence[Action], members: Sequence[Member]) -> Intent:
+def fence_lost_nodes(intent: Intent, actions: Sequence[Action], members: Sequence[Member], now: float) -> Intent:
     """Fence at once where a lost node is NotReady; ``members`` as they were before the actions."""
-    nodes = {
-        members[action.replica].node: action.reason
-        for action in actions
-        if isinstance(action, Replace) and action.node_not_ready
-    }
-    nodes.pop("", None)
-    if not nodes:
-        return intent
-    verdicts = {**intent.state.verdicts, **{node: f"{node} fenced: it is NotReady" for node in nodes}}
-    return replace(
-        intent,
-        excluded=[replace(one, fenced=True) if one.node in nodes else one for one in intent.excluded],
-        state=replace(intent.state, verdicts=verdicts),
-    )
+    for action in actions:
+        if not isinstance(action, Replace) or not action.node_not_ready:
+            continue
+        exclusion = find(intent, members[action.replica].node)
+        if exclusion is not None:
+            intent = _conclude(intent, replace(exclusion, fenced=True), "NotReady", now)
+    return intent
+
+
+def find(intent: Intent, node: str) -> Exclusion | None:
+    """Return the exclusion of the node."""
+    return next((exclusion for exclusion in intent.membership.exclusions if exclusion.node == node), None)
 
 
 def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
-    """Take over the outcome of every burn-in that is done, and the circuit breaker's word on a fence."""
-    for entry in intent.excluded:
-        if entry.fenced and entry.node in snap.refused_fences:
-            intent = _conclude(intent, replace(entry, fenced=False), snap.refused_fences[entry.node])
-            continue
-        if entry.burn_in != "Pending":
-            intent = _with(intent, _tested_again(snap, intent, entry))
-            continue
-        if snap.job.spec.warm_pool_ref is None:
-            intent = _conclude(
-                intent, replace(entry, burn_in="Unavailable"), "the job names no WarmPool to compare with"
-            )
-        elif entry.node in snap.burn_ins:
-            intent = _weigh(intent, entry, snap.burn_ins[entry.node], snap.now)
+    """Take over the outcome of every burn-in that is done, and the circuit breaker's refusal of a fence."""
+    for exclusion in intent.membership.exclusions:
+        node = exclusion.node
+        if exclusion.fenced and node in snap.refused_fences:
+            refused = snap.refused_fences[node]
+            intent = _conclude(intent, replace(exclusion, fenced=False), "BreakerOpen", snap.now, detail=refused)
+        elif exclusion.test != "Pending":
+            intent = _with(intent, _tested_again(snap, intent, exclusion))
+        elif snap.job.spec.warm_pool_ref is None:
+            intent = _conclude(intent, replace(exclusion, test="Unavailable"), "NoPool", snap.now)
+        elif node in snap.burn_ins:
+            intent = _weigh(intent, exclusion, snap.burn_ins[node], snap.now)
     return intent
-
-
-def _departure(intent: Intent, entry: Excluded) -> Departure:
-    """What is remembered of the exclusion; one of an older version is as long ago as it says itself."""
-    since = unix_seconds(entry.since)
-    return departures.find(intent.state, entry.node) or Departure(node=entry.node, left_at=since, tested_at=since)
-
-
-def _tested_again(snap: Snapshot, intent: Intent, entry: Excluded) -> Excluded:
-    """The entry, with another test where one has failed and enough time has passed."""
-    due = snap.pool is not None and snap.now >= departures.retest_at(_departure(intent, entry))
-    if entry.burn_in not in ("Failed", "Unavailable") or not due:
-        return entry
-    return replace(entry, burn_in="Pending", since=timestamp(snap.now))
 
 
 def readmit(snap: Snapshot, intent: Intent) -> Intent:
-    """Nodes that passed their test, are not fenced, and whose probation is over are the job's to use again."""
-    for entry in intent.excluded:
-        node = snap.nodes.get(entry.node)
-        if entry.burn_in != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
+    """Let the job use nodes again that passed their test, are not fenced, and whose probation is over."""
+    for exclusion in intent.membership.exclusions:
+        node = snap.nodes.get(exclusion.node)
+        if exclusion.test != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
             continue
-        if snap.now >= departures.returns_at(_departure(intent, entry)):
-            said = f"{entry.node} may be used again since {clock_time(snap.now)}"
-            intent = used_again(intent, entry.node, said, snap.now)
+        if snap.now >= departures.returns_at(_departure(intent, exclusion)):
+            intent = use_again(intent, exclusion, "UsableAgain", snap.now)
     return intent
 
 
-def used_again(intent: Intent, node: str, why: str, now: float) -> Intent:
-    """No longer excluded; ``why`` is told with the incident that excluded it."""
-    state = departures.back(intent.state, node, now)
+def use_again(
+    intent: Intent, exclusion: Exclusion, outcome: Literal["UsableAgain", "UsedSlow"], now: float, detail: str = ""
+) -> Intent:
+    """Exclude the node no longer."""
+    intent = _conclude(intent, replace(exclusion, fenced=False), outcome, now, detail=detail)
+    kept = [other for other in intent.membership.exclusions if other.node != exclusion.node]
     return replace(
         intent,
-        excluded=[one for one in intent.excluded if one.node != node],
-        state=replace(state, verdicts={**state.verdicts, node: why}),
+        membership=replace(intent.membership, exclusions=kept),
+        recovery=departures.back(intent.recovery, exclusion.node, now),
     )
 
 
-def _weigh(intent: Intent, entry: Excluded, score: Score, now: float) -> Intent:
+def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
+    """Return the taints that are due, and burn-ins of nodes that the job has left."""
+    wanted: list[Effect] = []
+    busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
+    for exclusion in intent.membership.exclusions:
+        node = snap.nodes.get(exclusion.node)
+        if node is None:
+            continue
+        owner = exclusion.incident or snap.job.metadata.name
+        if exclusion.fenced and TAINT_FENCED not in node.taints:
+            wanted.append(TaintNode(node.name, TAINT_FENCED, owner))
+        if exclusion.test == "Passed" and node.taints.get(TAINT_FENCED) == owner:
+            wanted.append(UntaintNode(node.name, TAINT_FENCED))
+        if exclusion.test == "Pending" and node.ready and node.name not in busy and snap.pool is not None:
+            wanted.append(BurnIn(node.name, exclusion.test_since))
+    return wanted
+
+
+def _departure(intent: Intent, exclusion: Exclusion) -> Departure:
+    """Return what the recovery remembers of the exclusion."""
+    known = departures.find(intent.recovery, exclusion.node)
+    return known or Departure(node=exclusion.node, left_at=exclusion.at, tested_at=exclusion.test_since)
+
+
+def _tested_again(snap: Snapshot, intent: Intent, exclusion: Exclusion) -> Exclusion:
+    """Ask for another test where one has failed and enough time has passed."""
+    due = snap.pool is not None and snap.now >= departures.retest_at(_departure(intent, exclusion))
+    if exclusion.test not in ("Failed", "Unavailable") or not due:
+        return exclusion
+    return replace(exclusion, test="Pending", test_since=snap.now)
+
+
+def _weigh(intent: Intent, exclusion: Exclusion, score: Score, now: float) -> Intent:
     if score.state == "Running":
         return intent
     known = score.state == "Done" and score.gflops and score.peers_gflops
     well = bool(known) and (score.peers_gflops or 0.0) <= SLOWER * (score.gflops or 0.0)
-    intent = replace(intent, state=departures.tested(intent.state, entry.node, now, passed=well))
+    recovery = departures.tested(intent.recovery, exclusion.node, now, passed=well)
+    intent = replace(intent, recovery=recovery)
+    unavailable = replace(exclusion, test="Unavailable")
     if score.state == "Failed" or not score.gflops:
-        return _conclude(intent, replace(entry, burn_in="Unavailable"), score.message or "the burn-in gave no score")
+        return _conclude(intent, unavailable, "NoScore", now, detail=score.message)
     if not score.peers_gflops:
-        return _conclude(intent, replace(entry, burn_in="Unavailable"), "the pool has no scores to compare with")
-    ratio = score.peers_gflops / score.gflops
-    if ratio > SLOWER:
-        failed = replace(entry, burn_in="Failed", fenced=True)
-        if entry.fenced and f"{entry.node} fenced: burn-in" in intent.state.verdicts.get(entry.node, ""):
-            return _with(intent, failed)  # as before: told once
-        return _conclude(intent, failed, f"burn-in on it is {ratio:.1f}x slower than its peers")
-    passed = replace(entry, burn_in="Passed", fenced=False)
-    return _conclude(intent, passed, f"burn-in on it is as fast as on its peers ({ratio:.1f}x)")
+        return _conclude(intent, unavailable, "NoPeers", now)
+    ratio = round(score.peers_gflops / score.gflops, 2)
+    if ratio <= SLOWER:
+        return _conclude(intent, replace(exclusion, test="Passed", fenced=False), "AsFast", now, ratio=ratio)
+    failed = replace(exclusion, test="Failed", fenced=True)
+    before = next((known for known in reversed(intent.verdicts) if known.node == exclusion.node), None)
+    if exclusion.fenced and before is not None and before.outcome == "Slower":
+        return _with(intent, failed)  # as before: said once
+    return _conclude(intent, failed, "Slower", now, ratio=ratio)
 
 
-def _conclude(intent: Intent, entry: Excluded, why: str) -> Intent:
-    word = "fenced" if entry.fenced else "not fenced"
-    verdicts = {**intent.state.verdicts, entry.node: f"{entry.node} {word}: {why}"}
-    return replace(
-        intent,
-        excluded=_with(intent, entry).excluded,
-        state=replace(intent.state, verdicts=verdicts),
+def _conclude(
+    intent: Intent,
+    exclusion: Exclusion,
+    outcome: Literal[
+        "NotReady", "Slower", "AsFast", "NoScore", "NoPeers", "NoPool", "BreakerOpen", "UsableAgain", "UsedSlow"
+    ],
+    now: float,
+    *,
+    ratio: float | None = None,
+    detail: str = "",
+) -> Intent:
+    verdict = NodeVerdict(
+        node=exclusion.node,
+        incident=exclusion.incident,
+        outcome=outcome,
+        at=now,
+        ratio=ratio,
+        fenced=exclusion.fenced,
+        detail=detail[:DETAIL_LENGTH],
     )
+    same = (verdict.node, verdict.incident, verdict.outcome)
+    others = [known for known in intent.verdicts if (known.node, known.incident, known.outcome) != same]
+    return replace(_with(intent, exclusion), verdicts=[*others, verdict][-VERDICTS:])
 
 
-def _with(intent: Intent, entry: Excluded) -> Intent:
-    return replace(intent, excluded=[entry if one.node == entry.node else one for one in intent.excluded])
-
-
-def effects(snap: Snapshot, intent: Intent, notes: Sequence[DiagnosisStatus]) -> list[Effect]:
-    """Taints that are due, and burn-ins of nodes that the job has left."""
-    wanted: list[Effect] = []
-    busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
-    for entry in intent.excluded:
-        node = snap.nodes.get(entry.node)
-        if node is None:
-            continue
-        ours = _incident(entry.node, notes, snap.job.metadata.name)
-        if entry.fenced and TAINT_FENCED not in node.taints:
-            wanted.append(TaintNode(entry.node, TAINT_FENCED, ours))
-        if entry.burn_in == "Passed" and node.taints.get(TAINT_FENCED) == ours:
-            wanted.append(UntaintNode(entry.node, TAINT_FENCED))
-        if entry.burn_in == "Pending" and node.ready and entry.node not in busy and snap.pool is not None:
-            wanted.append(BurnIn(entry.node, entry.since))
-    return wanted
-
-
-def _incident(node: str, notes: Sequence[DiagnosisStatus], job: str) -> str:
-    """The taint's value: the incident that excluded the node."""
-    return next((note.id for note in notes if note.node == node), job)
-
-
-def annotate(notes: Sequence[DiagnosisStatus], intent: Intent) -> list[DiagnosisStatus]:
-    """The notes with what the witness says of their nodes, once it has spoken and the incident is over."""
-    said = intent.state.verdicts
-    return [
-        replace(note, result=f"{note.result}; {said[note.node]}")
-        if note.state == "Resolved" and note.node in said and said[note.node] not in note.result
-        else note
-        for note in notes
-    ]
+def _with(intent: Intent, exclusion: Exclusion) -> Intent:
+    membership = intent.membership
+    exclusions = [exclusion if other.node == exclusion.node else other for other in membership.exclusions]
+    return replace(intent, membership=replace(membership, exclusions=exclusions))

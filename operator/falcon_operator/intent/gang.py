@@ -8,17 +8,20 @@ again.
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
+from falcon_core.recovery.membership import Member, Membership
 from falcon_core.wire.messages import Detection, Plan, PlanMember
-from falcon_operator.api import TAINT_FENCED, Generation, Member, TrainingJob
+from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
 from falcon_operator.intent import observe
-from falcon_operator.intent.intent import Intent, empty, master_port
+from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
-from falcon_operator.times import timestamp
 
 RELEASE_BACKOFF_SECONDS = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+NAMED_NODES = 5
 replace = msgspec.structs.replace
 
 
@@ -30,77 +33,76 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     placed: bool = False  # every member has a node
 
 
-def gather(snap: Snapshot, intent: Intent) -> Gathering:
-    """Whether the generation may run, and otherwise what it waits for."""
-    generation = intent.generation
-    total = len(generation.members)
-    unplaced = [member for member in generation.members if not member.node]
+def gather(snap: Snapshot, membership: Membership) -> Gathering:
+    """Return whether the generation may run, and otherwise what it waits for."""
+    if membership.phase == "Run":
+        return Gathering(ready=True, placed=True)
+    members = membership.members
+    unplaced = [member for member in members if not member.node]
     if unplaced:
-        return Gathering(ready=False, waiting=_unplaced(snap, intent, unplaced))
-    silent = [member for member in generation.members if not _waits(snap, generation, member)]
-    if silent:
-        told = _silent(snap, generation, silent)
-        return Gathering(
-            ready=False, placed=True, waiting=f"{total - len(silent)} of {total} launchers are ready: {told}"
-        )
-    left = [pod for pod in leavers(snap, intent) if not _out_of_the_way(snap, intent, pod)]
-    if left:
-        return Gathering(
-            ready=False, placed=True, waiting=f"the processes in pod {left[0].name} (node {left[0].node}) are to end"
-        )
-    first = snap.pod(generation.members[0].pod_name)
-    if first is None or not first.pod_ip:
-        return Gathering(ready=False, placed=True, waiting=f"pod {generation.members[0].pod_name} has no address yet")
-    return Gathering(ready=True, placed=True)
+        return Gathering(ready=False, waiting=_unplaced(snap, membership, unplaced))
+    waiting = _silent(snap, membership) or _leaving(snap, membership) or _unaddressed(snap, membership)
+    return Gathering(ready=not waiting, placed=True, waiting=waiting)
 
 
-def leavers(snap: Snapshot, intent: Intent) -> list[PodView]:
-    """Pods that are no members of the generation, nor being prepared for the next one."""
-    kept = {member.pod_name for member in intent.generation.members}
-    kept |= {one.pod_name for one in intent.state.replacements if one.prepared}
+def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
+    """Return the pods that are no members of the generation, nor being prepared for the next one."""
+    kept = {member.pod_name for member in membership.members}
+    kept |= {move.pod_name for move in membership.replacements if move.prepared}
     return [pod for pod in snap.pods if pod.name not in kept]
 
 
-def _waits(snap: Snapshot, generation: Generation, member: Member) -> bool:
-    launch = observe.launch_status(snap, member.pod_uid)
-    return observe.alive(snap, member.pod_uid) is True and observe.acknowledged(launch, generation.number)
-
-
-def _out_of_the_way(snap: Snapshot, intent: Intent, pod: PodView) -> bool:
+def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> bool:
+    """Return whether no process in a pod that leaves can disturb the present generation."""
     launch = observe.launch_status(snap, pod.uid)
     node = snap.nodes.get(pod.node)
     dead_node = node is None or not node.ready
     return (
         observe.over(snap.job, pod)
         or (dead_node and observe.alive(snap, pod.uid) is False)
-        or pod.uid in intent.state.lost_pods
-        or observe.acknowledged(launch, intent.generation.number)
+        or pod.uid in membership.lost_pods
+        or observe.acknowledged(launch, membership.generation)
         or (launch is None and pod.phase == "Pending")
     )
 
 
-def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
+def _unplaced(snap: Snapshot, membership: Membership, unplaced: list[Member]) -> str:
     member = unplaced[0]
     pod = snap.pod(member.pod_name)
-    count = f"{len(unplaced)} of {len(intent.generation.members)} pods wait for a node"
+    count = f"{len(unplaced)} of {len(membership.members)} pods wait for a node"
     if pod is not None:
-        reason = observe.waiting_for(pod) + _fences(snap)
+        reason = "; ".join(part for part in (observe.waiting_for(pod), _fences(snap)) if part)
     else:
-        moved = intent.replacement(member.replica)
-        spareless = moved is not None and moved.pool and not moved.node
-        reason = observe.spares(snap, intent).message if spareless else snap.refused
+        move = membership.replacement(member.replica)
+        spareless = move is not None and move.pool and not move.node
+        reason = observe.spares(snap, membership).message if spareless else snap.refused
     return f"{count}: {reason}" if reason else count
 
 
 def _fences(snap: Snapshot) -> str:
-    """The scheduler says only that a taint was in the way: name the nodes, and how they come back."""
+    """Name the fenced nodes, and how they come back: the scheduler says only that a taint was in the way."""
     fenced = sorted(node.name for node in snap.nodes.values() if TAINT_FENCED in node.taints)
     if not fenced:
         return ""
-    return f"; fenced: {', '.join(fenced)} (once repaired: kubectl taint node {fenced[0]} {TAINT_FENCED}-)"
+    named = ", ".join(fenced[:NAMED_NODES]) + (f" and {len(fenced) - NAMED_NODES} more" * (len(fenced) > NAMED_NODES))
+    return f"fenced: {named} (once repaired: kubectl taint node {fenced[0]} {TAINT_FENCED}-)"
 
 
-def _silent(snap: Snapshot, generation: Generation, silent: list[Member]) -> str:
+def _silent(snap: Snapshot, membership: Membership) -> str:
+    """Say which launchers do not wait for the plan yet; "" if all do."""
+    members = membership.members
+    silent = [
+        member
+        for member in members
+        if observe.alive(snap, member.pod_uid) is not True
+        or not observe.acknowledged(observe.launch_status(snap, member.pod_uid), membership.generation)
+    ]
+    if not silent:
+        return ""
+    return f"{len(members) - len(silent)} of {len(members)} launchers are ready: {_why_silent(snap, silent)}"
+
+
+def _why_silent(snap: Snapshot, silent: list[Member]) -> str:
     for member in silent:
         pod = snap.pod(member.pod_name)
         reason = observe.waiting_for(pod) if pod else ""
@@ -111,48 +113,58 @@ def _silent(snap: Snapshot, generation: Generation, silent: list[Member]) -> str
     return f"waiting for pod {silent[0].pod_name} (node {silent[0].node})"
 
 
+def _leaving(snap: Snapshot, membership: Membership) -> str:
+    for pod in leavers(snap, membership):
+        if not is_out_of_the_way(snap, membership, pod):
+            return f"the processes in pod {pod.name} (node {pod.node}) are to end"
+    return ""
+
+
+def _unaddressed(snap: Snapshot, membership: Membership) -> str:
+    first = snap.pod(membership.members[0].pod_name)
+    return "" if first is not None and first.pod_ip else f"pod {membership.members[0].pod_name} has no address yet"
+
+
 def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
-    """Run a gathered generation; release one that has waited for its nodes for too long."""
-    generation = intent.generation
-    if generation.phase != "Stop" or not generation.members:
+    """Run a gathered generation; release a gang that has waited for its nodes for too long."""
+    membership = intent.membership
+    if membership.phase != "Stop" or not membership.members:
         return intent
     if gathering.ready:
-        first = snap.pod(generation.members[0].pod_name)
+        first = snap.pod(membership.members[0].pod_name)
         assert first is not None  # gather() has looked
         return replace(
             intent,
-            generation=replace(
-                generation,
-                phase="Run",
-                master_addr=first.pod_ip,
-                master_port=master_port(snap.job, generation.number),
-                started_at=timestamp(snap.now),
-            ),
-            state=replace(intent.state, gang=replace(intent.state.gang, releases=0, since=snap.now)),
+            membership=replace(membership, phase="Run", since=snap.now),
+            master_addr=first.pod_ip,
+            master_port=master_port(snap.job, membership.generation),
+            gang=replace(intent.gang, releases=0),
         )
-    waited = snap.now - intent.state.gang.since
+    waited = snap.now - membership.since
     if gathering.placed or waited < snap.job.spec.scheduling_deadline_seconds:
         return intent
-    gang = intent.state.gang
-    pause = RELEASE_BACKOFF_SECONDS[min(gang.releases, len(RELEASE_BACKOFF_SECONDS) - 1)]
-    released = empty(intent, snap.now)
-    return replace(
-        released,
-        state=replace(released.state, gang=replace(gang, releases=gang.releases + 1, retry_at=snap.now + pause)),
-    )
+    releases = intent.gang.releases
+    pause = RELEASE_BACKOFF_SECONDS[min(releases, len(RELEASE_BACKOFF_SECONDS) - 1)] * _jitter(snap.job, releases)
+    return replace(give_up_pods(intent, snap.now), gang=Gang(releases=releases + 1, retry_at=snap.now + pause))
 
 
-def plan(job: TrainingJob, generation: Generation, exit_code: int = 0) -> Plan:
-    """The generation as the agents read it; the bus puts the leader's epoch in."""
-    spec = job.spec
+def _jitter(job: TrainingJob, releases: int) -> float:
+    """Return 0.75 … 1.25, its own for each job and attempt: two half-placed gangs must not meet again and again."""
+    digest = hashlib.sha256(f"{job.metadata.uid}/{releases}".encode()).digest()
+    return 0.75 + 0.5 * digest[0] / 255
+
+
+def plan(job: TrainingJob, intent: Intent, exit_code: int = 0) -> Plan:
+    """Return the generation as the agents read it; the bus puts the leader's epoch in."""
+    spec, membership = job.spec, intent.membership
     return Plan(
         epoch=0,
-        generation=generation.number,
-        phase=generation.phase,
+        generation=membership.generation,
+        phase=membership.phase,
         procs_per_replica=spec.procs_per_replica,
         world_size=spec.replicas * spec.procs_per_replica,
-        master_addr=generation.master_addr,
-        master_port=generation.master_port,
+        master_addr=intent.master_addr,
+        master_port=intent.master_port,
         exit_code=exit_code,
         members=[
             PlanMember(
@@ -162,7 +174,7 @@ def plan(job: TrainingJob, generation: Generation, exit_code: int = 0) -> Plan:
                 node=member.node,
                 first_rank=member.first_rank,
             )
-            for member in generation.members
+            for member in membership.members
             if member.pod_uid
         ],
         detection=Detection(

@@ -11,50 +11,52 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery import departures, failslow
+from falcon_core.recovery.membership import Exclusion, Replacement, apply_actions
 from falcon_core.recovery.observation import Policy, Recreate
-from falcon_core.recovery.state import Replacement, Step
+from falcon_core.recovery.state import Step
 from falcon_core.recovery.strategies import replace_node
-from falcon_operator.api import TAINT_FENCED, TAINT_SPARE, Excluded
+from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.intent import exclusion, observe
-from falcon_operator.intent.intent import Intent, apply
+from falcon_operator.intent.intent import Intent, JobNames
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.times import timestamp
 
 PLACE_SECONDS = 30.0  # after which a pod that is not placed will not be: others have taken the room
 replace = msgspec.structs.replace
 
 
 def reuse_departed_node(snap: Snapshot, intent: Intent, rules: Policy) -> Intent:
-    """The intent, with a node that was left for each replica that has waited for a spare for too long."""
-    if intent.generation.phase == "Run":
+    """Pin each replica that has waited for a spare for too long to a node that the job had left."""
+    if intent.membership.phase == "Run":
         return intent
-    for moved in intent.state.replacements:
-        if moved.prepared or not moved.pool:
+    for move in intent.membership.replacements:
+        if move.prepared or not move.pool:
             continue
-        if _hopeless(snap, intent, moved):
-            intent = _withdrawn(snap, intent, moved)
+        if _hopeless(snap, intent, move):
+            intent = _withdrawn(snap, intent, move)
             continue
-        if moved.node or snap.pod(moved.pod_name):
+        if move.node or snap.pod(move.pod_name):
             continue
-        if observe.spares(snap, intent).available:
+        if observe.spares(snap, intent.membership).available:
             return intent  # it is being claimed
         node = departures.last_resort(
-            intent.state,
+            intent.recovery,
             _usable(snap, intent),
-            stood_still_seconds=snap.now - moved.at,
-            replacement_seconds=failslow.overhead_seconds(intent.state, rules, replace_node.TYPE),
+            stood_still_seconds=snap.now - move.at,
+            replacement_seconds=failslow.overhead_seconds(intent.recovery, rules, replace_node.TYPE),
         )
         if node:
-            intent = _taken(snap, intent, moved, node)
+            intent = _taken(snap, intent, move, node)
     return intent
 
 
 def _usable(snap: Snapshot, intent: Intent) -> list[str]:
-    """Nodes that the job had left and on which it might run at once. One that is the pool's must be ready there."""
+    """Return nodes that the job had left and on which it might run at once; a pool's node must be ready there."""
+    membership = intent.membership
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
-    busy |= {member.node for member in intent.generation.members}
-    busy |= {one.node for one in intent.state.replacements}
-    left = {one.node for one in intent.state.departures} - {one.node for one in intent.excluded if one.fenced}
+    busy |= {member.node for member in membership.members}
+    busy |= {move.node for move in membership.replacements}
+    fenced = {exclusion.node for exclusion in membership.exclusions if exclusion.fenced}
+    left = {departure.node for departure in intent.recovery.departures} - fenced
     return [
         node.name
         for node in snap.nodes.values()
@@ -67,38 +69,42 @@ def _usable(snap: Snapshot, intent: Intent) -> list[str]:
 
 
 def _ready(snap: Snapshot) -> set[str]:
-    return {one.node for one in snap.pool.status.spares if one.state == "Ready"} if snap.pool is not None else set()
+    spares = snap.pool.status.spares if snap.pool is not None else []
+    return {spare.node for spare in spares if spare.state == "Ready"}
 
 
-def _taken(snap: Snapshot, intent: Intent, moved: Replacement, node: str) -> Intent:
-    """Pin the replica's pod to the node; one that is the pool's spare is claimed as any other, now that it may be."""
-    if any(one.node == node for one in intent.excluded):
-        waited = snap.now - moved.at
-        said = f"{node} used again, slow as it is: no spare was ready for {waited:.0f} s"
-        intent = exclusion.used_again(intent, node, said, snap.now)
-    state = intent.state
+def _taken(snap: Snapshot, intent: Intent, move: Replacement, node: str) -> Intent:
+    """Pin the replica's pod to the node; a ready spare of the pool is claimed as any other, now that it may be."""
+    excluded = exclusion.find(intent, node)
+    if excluded is not None:
+        waited = f"no spare was ready for {snap.now - move.at:.0f} s"
+        intent = exclusion.use_again(intent, excluded, "UsedSlow", snap.now, detail=waited)
+    membership, recovery = intent.membership, intent.recovery
     if node not in _ready(snap):
-        pinned = replace(moved, node=node, claim_key="")
-        state = replace(state, replacements=[pinned if one is moved else one for one in state.replacements])
-    if state.stop is not None:
-        step = Step(at=snap.now, what="Recall", generation=intent.generation.number, node=node)
-        state = replace(state, stop=replace(state.stop, done=[*state.stop.done, step][-8:]))
-    return replace(intent, state=state)
+        pinned = replace(move, node=node, claim_key="")
+        moves = [pinned if other is move else other for other in membership.replacements]
+        membership = replace(membership, replacements=moves)
+    if recovery.stop is not None:
+        step = Step(at=snap.now, what="Recall", generation=membership.generation, node=node)
+        recovery = replace(recovery, stop=replace(recovery.stop, done=[*recovery.stop.done, step][-8:]))
+    return replace(intent, membership=membership, recovery=recovery)
 
 
-def _hopeless(snap: Snapshot, intent: Intent, moved: Replacement) -> bool:
-    """A pod that was pinned here and has no node yet, while a spare is ready or the scheduler finds no room."""
-    pod = snap.pod(moved.pod_name)
-    if pod is None or pod.node or not moved.node or moved.claim_key:
+def _hopeless(snap: Snapshot, intent: Intent, move: Replacement) -> bool:
+    """Return whether a pinned pod has no node yet while a spare is ready or the scheduler finds no room."""
+    pod = snap.pod(move.pod_name)
+    if pod is None or pod.node or not move.node or move.claim_key:
         return False
     full = bool(pod.unschedulable) and snap.now - pod.created_unix > PLACE_SECONDS
-    return full or observe.spares(snap, intent).available
+    return full or observe.spares(snap, intent.membership).available
 
 
-def _withdrawn(snap: Snapshot, intent: Intent, moved: Replacement) -> Intent:
-    """Another pod waits for a spare; the node is left again, and is no last resort before it has passed a test."""
-    state = departures.left(intent.state, moved.node, 0.0, snap.now)
-    entry = Excluded(node=moved.node, reason="no room for the job's pod", since=timestamp(snap.now), burn_in="Pending")
-    others = [one for one in intent.excluded if one.node != moved.node]
-    intent = replace(intent, state=state, excluded=[*others, entry])
-    return apply(intent, [Recreate(moved.replica, stay=False)], snap)
+def _withdrawn(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
+    """Leave the node again and wait for a spare; it is no last resort before it has passed a test."""
+    recovery = departures.left(intent.recovery, move.node, 0.0, snap.now)
+    entry = Exclusion(node=move.node, reason="no room for the job's pod", at=snap.now, test_since=snap.now)
+    others = [other for other in intent.membership.exclusions if other.node != move.node]
+    membership = replace(intent.membership, exclusions=[*others, entry])
+    again = [Recreate(move.replica, stay=False)]
+    membership = apply_actions(membership, again, JobNames(snap.job), snap.now)
+    return replace(intent, membership=membership, recovery=recovery)

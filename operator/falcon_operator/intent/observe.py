@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     MemberSeen,
     Observation,
@@ -14,14 +15,12 @@ from falcon_core.recovery.observation import (
     RankSeen,
     Spares,
 )
-from falcon_core.recovery.state import Replacement
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, RankSignals, Summary
-from falcon_operator.api import Generation, Member, TrainingJob, TrainingJobSpec
-from falcon_operator.intent.intent import Intent
+from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
@@ -67,21 +66,20 @@ def _layout(spec: TrainingJobSpec) -> Parallelism | None:
         return None
 
 
-def observe(snap: Snapshot, intent: Intent) -> Observation:
-    """The job now, as the ladders see it."""
-    generation = intent.generation
-    running = generation.phase == "Run"
-    age = max(0.0, snap.now - intent.state.gang.since)
-    observed = generation.number if running else generation.number - 1
+def observe(snap: Snapshot, membership: Membership) -> Observation:
+    """Return the job now, as the ladders see it."""
+    running = membership.phase == "Run"
+    age = max(0.0, snap.now - membership.since)
+    observed = membership.generation if running else membership.generation - 1
     return Observation(
         now=snap.now,
-        generation=generation.number,
+        generation=membership.generation,
         running=running,
         running_seconds=age if running else 0.0,
-        members=[_member(snap, intent, member, age) for member in generation.members],
-        ranks=[rank for member in generation.members for rank in _ranks(snap, member, observed)],
-        prepared_pods={one.pod_name: _prepared(snap, one) for one in intent.state.replacements if one.prepared},
-        spares=spares(snap, intent),
+        members=[_member(snap, membership, member, age) for member in membership.members],
+        ranks=[rank for member in membership.members for rank in _ranks(snap, member, observed)],
+        prepared={move.replica: _prepared(snap, move) for move in membership.replacements if move.prepared},
+        spares=spares(snap, membership),
         bus_healthy=bus_healthy(snap),
     )
 
@@ -135,9 +133,9 @@ def _end_message(job: TrainingJob, pod: PodView) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _member(snap: Snapshot, intent: Intent, member: Member, age: float) -> MemberSeen:
+def _member(snap: Snapshot, membership: Membership, member: Member, age: float) -> MemberSeen:
     pod = snap.pod(member.pod_name)
-    moved = intent.replacement(member.replica)
+    moved = membership.replacement(member.replica)
     pinned = moved is not None and not moved.prepared and bool(moved.node)
     node_name = member.node or (moved.node if moved is not None and pinned else "")
     node = snap.nodes.get(node_name)
@@ -163,12 +161,10 @@ def _member(snap: Snapshot, intent: Intent, member: Member, age: float) -> Membe
         alive=alive(snap, member.pod_uid),
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
-        acknowledged=acknowledged(launch, intent.generation.number),
+        acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
-        start_error=(launch.error or "")
-        if launch is not None and launch.generation == intent.generation.number
-        else "",
+        start_error=(launch.error or "") if launch is not None and launch.generation == membership.generation else "",
         oom_kills=launch.oom_kills if launch is not None else None,
     )
 
@@ -266,11 +262,17 @@ def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
     pod = snap.pod(moved.pod_name)
     if pod is None:
         waiting = "" if moved.node or not moved.pool else f"no spare of pool {moved.pool} has been given yet"
-        return PreparedSeen(pod_name=moved.pod_name, claimed_node=moved.node, message=waiting)
+        return PreparedSeen(
+            pod_name=moved.pod_name,
+            waited_seconds=snap.now - moved.at,
+            claimed_node=moved.node,
+            message=waiting,
+        )
     launch = launch_status(snap, pod.uid)
     ended = over(snap.job, pod) or pod.deleting
     return PreparedSeen(
         pod_name=moved.pod_name,
+        waited_seconds=snap.now - moved.at,
         claimed_node=pod.node or moved.node,
         ready=not ended and launch is not None and alive(snap, pod.uid) is True,
         lost=ended,
@@ -289,24 +291,29 @@ def waiting_for(pod: PodView) -> str:
     return ""
 
 
-def spares(snap: Snapshot, intent: Intent) -> Spares:
+def pool_messages(snap: Snapshot) -> list[str]:
+    """Return what is wrong with the pool that the job names; empty if nothing is, or it names none."""
+    return [str(problem) for problem in pool_problems(snap.job, snap.pool)]
+
+
+def spares(snap: Snapshot, membership: Membership) -> Spares:
     """Where a replacement would go, and if nowhere, why."""
     reference = snap.job.spec.warm_pool_ref
     if reference is None:
         return Spares()
     name = reference.name
-    problems = pool_problems(snap.job, snap.pool)
+    problems = pool_messages(snap)
     if problems or snap.pool is None:
-        return Spares(pool=name, available=False, message="; ".join(map(str, problems)))
-    excluded = {one.node for one in intent.excluded}
-    ready = [one for one in snap.pool.status.spares if one.state == "Ready" and one.node not in excluded]
+        return Spares(pool=name, available=False, message="; ".join(problems))
+    excluded = membership.excluded_nodes
+    ready = [spare for spare in snap.pool.status.spares if spare.state == "Ready" and spare.node not in excluded]
     if ready:
         return Spares(pool=name, ready=len(ready))
     return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare", ready=0)
 
 
-def finished(snap: Snapshot, generation: Generation) -> bool:
-    """Every rank of the running generation ended with exit code 0."""
+def finished(snap: Snapshot, membership: Membership) -> bool:
+    """Return whether every rank of the running generation ended with exit code 0."""
 
     def done(member: Member) -> bool:
         pod = snap.pod(member.pod_name)
@@ -316,9 +323,10 @@ def finished(snap: Snapshot, generation: Generation) -> bool:
         launch = launch_status(snap, member.pod_uid)
         return (
             launch is not None
-            and launch.generation == generation.number
+            and launch.generation == membership.generation
             and bool(launch.ranks)
             and all(rank.state == "Exited" and rank.exit_code == 0 for rank in launch.ranks)
         )
 
-    return generation.phase == "Run" and bool(generation.members) and all(done(one) for one in generation.members)
+    members = membership.members
+    return membership.phase == "Run" and bool(members) and all(done(member) for member in members)

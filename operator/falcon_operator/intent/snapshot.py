@@ -9,6 +9,7 @@ import msgspec
 
 from falcon_core.wire.messages import Summary
 from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
+from falcon_operator.intent.intent import Intent
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView
 
@@ -26,12 +27,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One job and its surroundings."""
 
     job: TrainingJob
+    intent: Intent | None = None  # as stored; None: there is no TrainingRun
+    unreadable: tuple[str, ...] = ()  # parts of the TrainingRun that another version wrote and that were left out
     pods: list[PodView] = []  # with the job's uid and the trainer's role
     nodes: dict[str, NodeView] = {}
     pool: WarmPool | None = None  # the one that the job names
     reports: JobReports = JobReports()
     burn_ins: dict[str, Score] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
+    hindrance: str = ""  # why the cluster does not admit the first pod at present, though the spec is right
     refused: str = ""  # the API server's word on the last pod that it did not accept
     refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings
@@ -39,10 +43,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     monotonic: float  # seconds, the clock of ``reports``
 
     def pod(self, name: str) -> PodView | None:
-        return self._pods_by_name.get(name)
+        return self.pods_by_name.get(name)
 
     @cached_property
-    def _pods_by_name(self) -> dict[str, PodView]:
+    def pods_by_name(self) -> dict[str, PodView]:
         return {pod.name: pod for pod in self.pods}
 
     def summary(self, pod_uid: str) -> Summary | None:

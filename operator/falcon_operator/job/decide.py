@@ -1,7 +1,7 @@
-"""One look at one job: snapshot → the status to write, the effects to carry out, the events to tell.
+"""One look at one job: snapshot → the intent to store, the status to show, the effects to carry out, the Events.
 
-The status comes first: it holds the intent from which each effect is derived, so an operator that dies between the two
-derives the same effects again.
+One way through: recover → exclude → gather → render → effects; each result is made once and passed on. The intent is
+written first, since each effect is derived from it: an operator that dies in between derives the same effects again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,18 @@ import msgspec
 
 from falcon_core.recovery import machine
 from falcon_core.recovery.failslow import next_step
-from falcon_core.recovery.observation import Action, GiveUp, HangClosed, SlowClosed, StopClosed
+from falcon_core.recovery.membership import apply_actions
+from falcon_core.recovery.observation import (
+    Action,
+    GiveUp,
+    HangClosed,
+    Observation,
+    Policy,
+    SlowClosed,
+    StopClosed,
+)
 from falcon_core.recovery.witness import assess_liveness
-from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
+from falcon_operator.api import ClosedIncident, TrainingJobStatus
 from falcon_operator.effects import (
     ClaimSpare,
     CreatePod,
@@ -25,16 +34,23 @@ from falcon_operator.effects import (
     PublishPlan,
 )
 from falcon_operator.intent import exclusion, gang, last_resort, observe
-from falcon_operator.intent import intent as intents
-from falcon_operator.intent.intent import Intent, unused_claims
+from falcon_operator.intent.intent import (
+    Intent,
+    JobNames,
+    adopt,
+    begin,
+    remember,
+    unused_claims,
+)
+from falcon_operator.intent.rebuild import rebuild
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job import inactive
 from falcon_operator.manifests import validation
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.service import build_service
-from falcon_operator.status import diagnoses, hang_diagnosis, render
-from falcon_operator.status.events import turning_points
-from falcon_operator.times import timestamp
+from falcon_operator.status.events import Look, turning_points
+from falcon_operator.status.render import render
+from falcon_operator.status.view import View
 
 LOOK_SECONDS = 2.0  # while it runs: losses accumulate and deadlines pass also when nothing happens
 GATHER_SECONDS = 1.0
@@ -43,8 +59,9 @@ replace = msgspec.structs.replace
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look concludes."""
+    """What one look concludes. ``intent`` None: nothing is known yet, and nothing is written."""
 
+    intent: Intent | None
     status: TrainingJobStatus
     effects: list[Effect] = []
     events: list[Event] = []
@@ -52,182 +69,202 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(snap: Snapshot) -> Decision:
-    """The whole decision."""
+    """Decide about one job."""
     job = snap.job
-    before = job.status
     if job.metadata.deletion_timestamp:
-        return Decision(status=before)  # owner references do the rest
-    if inactive.is_over(before):
-        return _conclude(snap, before, inactive.after(snap))
+        return Decision(intent=None, status=job.status)  # owner references do the rest
+    intent = snap.intent if snap.intent is not None else rebuild(snap)
+    if intent is None:
+        return Decision(intent=None, status=job.status, again_seconds=GATHER_SECONDS)
+    if intent.end is not None:
+        return _conclude(snap, intent, inactive.after(snap, intent))
     if job.spec.suspend:
-        return _conclude(snap, before, inactive.suspended(snap))
-    intent = intents.stored(before)
-    if snap.problems and (intent is None or not intent.generation.members):
-        return _conclude(snap, before, inactive.invalid(snap))
-    deadline = inactive.deadline(snap)
+        return _conclude(snap, intent, inactive.suspended(snap, intent))
+    if snap.problems and not intent.membership.members:
+        return _conclude(snap, intent, inactive.invalid(snap, intent))
+    if snap.hindrance and not intent.membership.members:
+        return _conclude(snap, intent, inactive.hindered(snap, intent))
+    deadline = inactive.deadline(snap, intent)
     if deadline is not None and deadline <= 0:
         message = f"spec.activeDeadlineSeconds ({job.spec.active_deadline_seconds} s) has passed"
-        return _conclude(snap, before, inactive.failed(snap, intent, "DeadlineExceeded", message))
-    decision = _live(snap, before, intent)
+        return _conclude(snap, intent, inactive.failed(snap, intent, "DeadlineExceeded", message))
+    decision = _live(snap, intent)
     if deadline is not None and decision.again_seconds is not None:
         decision = replace(decision, again_seconds=min(decision.again_seconds, deadline))
     return decision
 
 
-def _conclude(snap: Snapshot, before: TrainingJobStatus, end: inactive.Ending) -> Decision:
+def _conclude(snap: Snapshot, before: Intent, rest: inactive.Inactive, actions: Sequence[Action] = ()) -> Decision:
     return Decision(
-        status=end.status,
-        effects=end.effects,
-        events=turning_points(before, end.status, []),
-        again_seconds=end.again_seconds,
+        intent=rest.intent,
+        status=rest.status,
+        effects=rest.effects,
+        events=turning_points(Look(before, snap.job.status), Look(rest.intent, rest.status), actions),
+        again_seconds=rest.again_seconds,
     )
 
 
-def _live(snap: Snapshot, before: TrainingJobStatus, intent: Intent | None) -> Decision:
-    """A job that is to run: recover, gather, run."""
-    job, now = snap.job, snap.now
-    started = before.start_time or timestamp(now)
-    before_start = replace(before, start_time=started)
-    if intent is None or not intent.generation.members:
-        if intent is not None and now < intent.state.gang.retry_at:
-            return _released(snap, before_start, intent)
-        intent = intents.begin(job, intent, now)
-    intent = intents.adopt(intent, snap)
-    rules = observe.policy(job)
-    obs = observe.observe(snap, intent)
-    members = intent.generation.members
-    state, actions = machine.step(intent.state, obs, rules)
-    intent = replace(intent, state=state)
-    told = _close_notes(before.diagnoses, intent, actions, snap)
+def _live(snap: Snapshot, before: Intent) -> Decision:
+    """Decide about a job that is to run."""
+    intent = before
+    if not intent.membership.members:
+        if snap.now < intent.gang.retry_at:
+            return _conclude(snap, before, inactive.released(snap, intent))
+        intent = begin(snap.job, intent, snap.now)
+    intent = adopt(intent, snap.pods_by_name, snap.pool)
+    policy = observe.policy(snap.job)
+    obs = observe.observe(snap, intent.membership)
+    intent, actions = _recover(snap, intent, obs, policy)
     given_up = next((action for action in actions if isinstance(action, GiveUp)), None)
     if given_up is not None:
-        end = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message, told)
-        return replace(_conclude(snap, before, end), events=turning_points(before, end.status, actions))
-    intent = exclusion.fence_lost_nodes(intents.apply(intent, actions, snap), actions, members)
-    intent = exclusion.readmit(snap, exclusion.apply_burn_in_results(snap, intent))
-    intent = last_resort.reuse_departed_node(snap, intent, rules)
-    if observe.finished(snap, intent.generation):
-        end = inactive.succeeded(snap, intent, exclusion.annotate(told, intent))
-        return _conclude(snap, before, end)
-    intent = gang.advance(snap, intent, gang.gather(snap, intent))
-    if not intent.generation.members:
-        return _released(snap, before_start, intent)
-    for note in (
-        diagnoses.stop_note(intent.state.stop) if intent.state.stop else None,
-        hang_diagnosis.hang_note(intent.state.hang) if intent.state.hang else None,
-        diagnoses.slow_note(intent.state.slow, intent, rules, next_step(intent.state, obs, rules))
-        if intent.state.slow
-        else None,
-    ):
-        told = diagnoses.upsert(told, note) if note is not None else told
-    told = exclusion.annotate(told, intent)
-    obs = observe.observe(snap, intent)
-    view = render.View(
+        rest = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message)
+        return _conclude(snap, before, rest, actions)
+    intent = _exclude(snap, intent, policy)
+    if observe.finished(snap, intent.membership):
+        return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
+    gathering = gang.gather(snap, intent.membership)
+    intent = gang.advance(snap, intent, gathering)
+    if not intent.membership.members:
+        return _conclude(snap, before, inactive.released(snap, intent), actions)
+    obs = _after(obs, intent)
+    view = View(
         snap=snap,
         intent=intent,
+        policy=policy,
         obs=obs,
-        live=assess_liveness(obs, intent.state.stop),
-        gathering=gang.gather(snap, intent),
+        live=assess_liveness(obs, intent.recovery.stop),
+        gathering=gathering,
     )
-    state_word = render.state_of(view)
-    after = render.render(view, before_start, state_word, render.summary_of(view, state_word))
-    after = replace(after, diagnoses=told)
+    status = render(view, next_step(intent.recovery, obs, policy))
+    events = turning_points(Look(before, snap.job.status), Look(intent, status), actions)
     return Decision(
-        status=after,
-        effects=_effects(snap, intent, told),
-        events=[*_warnings(snap), *turning_points(before, after, actions)],
-        again_seconds=LOOK_SECONDS if intent.generation.phase == "Run" else GATHER_SECONDS,
+        intent=intent,
+        status=status,
+        effects=_effects(snap, intent),
+        events=[*_warnings(snap, before), *events],
+        again_seconds=LOOK_SECONDS if intent.membership.phase == "Run" else GATHER_SECONDS,
     )
 
 
-def _warnings(snap: Snapshot) -> list[Event]:
-    """What the spec asks for and will not get, told once at the job's start."""
-    if snap.job.status.generation is not None:
+# -- recover ---------------------------------------------------------------------------------------------------------
+
+
+def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, list[Action]]:
+    """Let the ladders decide, and take their actions into the intent."""
+    recovery, actions = machine.step(intent.recovery, obs, policy)
+    closed = [incident for action in actions if (incident := _closed(action, snap.now)) is not None]
+    intent = remember(replace(intent, recovery=recovery), closed)
+    seats = intent.membership.members
+    membership = apply_actions(intent.membership, actions, JobNames(snap.job), snap.now)
+    if membership.generation != intent.membership.generation:
+        intent = replace(intent, master_addr="", master_port=0)
+    intent = replace(intent, membership=membership)
+    return exclusion.fence_lost_nodes(intent, actions, seats, snap.now), actions
+
+
+def _closed(action: Action, now: float) -> ClosedIncident | None:
+    match action:
+        case StopClosed(incident=stop, resumed=resumed, seconds=seconds):
+            return ClosedIncident(at=now, outcome="Resumed" if resumed else "GivenUp", stop=stop, seconds=seconds)
+        case HangClosed(incident=hang, moved=moved, seconds=seconds):
+            return ClosedIncident(at=now, outcome="Moved" if moved else "Restarted", hang=hang, seconds=seconds)
+        case SlowClosed(incident=slow) if slow.id:
+            return ClosedIncident(
+                at=now,
+                outcome=action.outcome,
+                slow=slow,
+                iteration_ns=action.iteration_ns,
+                cost_seconds=action.cost_seconds,
+            )
+        case _:
+            return None
+
+
+def _exclude(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
+    """Take over what is known of the nodes that the job has left."""
+    intent = exclusion.apply_burn_in_results(snap, intent)
+    intent = exclusion.readmit(snap, intent)
+    return last_resort.reuse_departed_node(snap, intent, policy)
+
+
+def _after(obs: Observation, intent: Intent) -> Observation:
+    """Return what is to be shown: after a change of generation or phase nothing is known of its ranks yet."""
+    membership = intent.membership
+    running = membership.phase == "Run"
+    if (obs.generation, obs.running) == (membership.generation, running):
+        return obs
+    return replace(obs, generation=membership.generation, running=running, running_seconds=0.0, ranks=[])
+
+
+# -- effects ---------------------------------------------------------------------------------------------------------
+
+
+def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
+    """Say once, at the job's start, what the spec asks for and will not get."""
+    if before.membership.generation:
         return []
     return [Event("Warning", "SpecNote", str(note)) for note in validation.notes(snap.job)]
 
 
-def _released(snap: Snapshot, before: TrainingJobStatus, intent: Intent) -> Decision:
-    """A gang that gave its nodes back waits for its next attempt."""
-    end = inactive.released(snap, before, intent)
-    return replace(
-        _conclude(snap, before, end), again_seconds=max(1.0, min(30.0, intent.state.gang.retry_at - snap.now))
-    )
-
-
-def _close_notes(
-    told: Sequence[DiagnosisStatus], intent: Intent, actions: Sequence[Action], snap: Snapshot
-) -> list[DiagnosisStatus]:
-    """The notes of incidents that ended with this look."""
-    result = list(told)
-    for action in actions:
-        if isinstance(action, StopClosed):
-            result = diagnoses.upsert(result, diagnoses.stop_closed(action, snap.now))
-        elif isinstance(action, HangClosed):
-            result = diagnoses.upsert(result, hang_diagnosis.hang_closed(action, snap.now))
-        elif isinstance(action, SlowClosed):
-            note = diagnoses.slow_note(action.incident, intent, observe.policy(snap.job), None)
-            if note is not None:
-                result = diagnoses.upsert(result, diagnoses.slow_closed(note, action, snap.now))
-    return result
-
-
-def _effects(snap: Snapshot, intent: Intent, told: Sequence[DiagnosisStatus]) -> list[Effect]:
-    wanted: list[Effect] = [EnsureGroundwork(build_service(snap.job))]
-    wanted.append(PublishPlan(gang.plan(snap.job, intent.generation)))
-    wanted += _claims(snap, intent)
-    wanted += _creations(snap, intent)
-    wanted += _deletions(snap, intent)
-    wanted += exclusion.effects(snap, intent, told)
-    return wanted
+def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
+    return [
+        EnsureGroundwork(build_service(snap.job)),
+        PublishPlan(gang.plan(snap.job, intent)),
+        *_claims(snap, intent),
+        *_creations(snap, intent),
+        *_deletions(snap, intent),
+        *exclusion.effects(snap, intent),
+    ]
 
 
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Claim what a replacement has named; give back what an abandoned one held."""
-    wanted: list[Effect] = [
-        ClaimSpare(one.pool, one.claim_key)
-        for one in intent.state.replacements
-        if one.claim_key and not one.node and observe.spares(snap, intent).available
-    ]
-    return [*wanted, *unused_claims(snap, intent)]
+    membership = intent.membership
+    unclaimed = [move for move in membership.replacements if move.claim_key and not move.node]
+    wanted: list[Effect] = []
+    if unclaimed and observe.spares(snap, membership).available:
+        wanted += [ClaimSpare(move.pool, move.claim_key, membership.excluded_nodes) for move in unclaimed]
+    return [*wanted, *unused_claims(snap.job, intent, snap.pods, snap.pool)]
 
 
 def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Pods that are named and do not exist yet. One that waits for a spare waits."""
+    """Make the pods that are named and do not exist yet. A pod that waits for a spare waits."""
+    membership = intent.membership
+    moves = {move.pod_name: move for move in membership.replacements}
+    seats = [member for member in membership.members if not member.pod_uid]
+    seats += [
+        replace(membership.members[move.replica], pod_name=move.pod_name, pod_uid="", node=move.node)
+        for move in membership.replacements
+        if move.prepared
+    ]
     wanted: list[Effect] = []
-    for member in intent.generation.members:
-        moved = intent.replacement(member.replica)
-        moved = moved if moved is not None and moved.pod_name == member.pod_name else None
-        if member.pod_uid or snap.pod(member.pod_name) or (moved is not None and moved.pool and not moved.node):
+    for member in seats:
+        move = moves.get(member.pod_name)
+        if snap.pod(member.pod_name) or (move is not None and move.pool and not move.node):
             continue
-        wanted.append(
-            CreatePod(build_pod(snap.job, member, snap.settings, excluded=intent.excluded, replacement=moved))
-        )
-    for moved in intent.state.replacements:
-        if not moved.prepared or snap.pod(moved.pod_name) or (moved.pool and not moved.node):
-            continue
-        member = replace(intent.generation.members[moved.replica], pod_name=moved.pod_name, pod_uid="", node=moved.node)
-        wanted.append(
-            CreatePod(build_pod(snap.job, member, snap.settings, excluded=intent.excluded, replacement=moved))
-        )
+        manifest = build_pod(snap.job, member, snap.settings, excluded=membership.excluded_nodes, replacement=move)
+        wanted.append(CreatePod(manifest))
     return wanted
 
 
 def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Pods that belong to nobody: at once where nothing in them can be cut short, else after they had time to stop."""
-    generation = intent.generation
-    age = snap.now - intent.state.gang.since
-    wanted: list[Effect] = []
-    for pod in gang.leavers(snap, intent):
-        launch = observe.launch_status(snap, pod.uid)
-        stopped = (
-            generation.phase == "Run"
-            or observe.over(snap.job, pod)
-            or launch is None
-            or pod.uid in intent.state.lost_pods
-            or observe.acknowledged(launch, generation.number)
-            or observe.alive(snap, pod.uid) is False
-        )
-        if not pod.deleting and (stopped or age > LEAVE_SECONDS):
-            wanted.append(DeletePod(pod))
-    return wanted
+    """Delete pods that belong to nobody: at once where nothing in them can be cut short, else when they had time."""
+    membership = intent.membership
+    late = snap.now - membership.since > LEAVE_SECONDS
+    return [
+        DeletePod(pod)
+        for pod in gang.leavers(snap, membership)
+        if not pod.deleting and (late or _has_stopped(snap, intent, pod.uid) or observe.over(snap.job, pod))
+    ]
+
+
+def _has_stopped(snap: Snapshot, intent: Intent, pod_uid: str) -> bool:
+    membership = intent.membership
+    launch = observe.launch_status(snap, pod_uid)
+    return (
+        membership.phase == "Run"
+        or launch is None
+        or pod_uid in membership.lost_pods
+        or observe.acknowledged(launch, membership.generation)
+        or observe.alive(snap, pod_uid) is False
+    )

@@ -1,7 +1,9 @@
-"""The shell around ``decide``: observe → decide → write the status → carry out its effects.
+"""The shell around ``decide``: observe → decide → store the intent → show the status → carry out the effects.
 
-The status is written under the resourceVersion that was read, before anything is done: whoever wrote in between makes
-this look void, and the next one starts afresh. Effects are idempotent, so one that fails is simply wanted again.
+The intent is written to the job's TrainingRun under the resourceVersion that was read, before anything is done: whoever
+wrote in between makes this look void, and the next one starts afresh. The status is a projection of it. Effects are
+idempotent, so an effect that fails is simply wanted again. Decisions run in a thread: a job of ten thousand ranks must
+not hold up the election or another job's events.
 """
 
 from __future__ import annotations
@@ -12,15 +14,13 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
-from falcon_operator.api import LABEL_JOB_UID, TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import LABEL_JOB_UID, TrainingJob, TrainingRun, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
-from falcon_operator.intent import intent as intents
+from falcon_operator.intent.intent import Intent, begin
+from falcon_operator.intent.run import decode, encode, lasting
 from falcon_operator.intent.snapshot import Snapshot, is_trainer
-from falcon_operator.job import inactive
 from falcon_operator.job.decide import Decision, decide
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
@@ -29,8 +29,10 @@ from falcon_operator.manifests.validation import problems
 from falcon_operator.pool import decide as pool
 from falcon_operator.pool.burn_ins import BurnIns
 from falcon_operator.ports import Bus, Conflict, Kube, NotFound, Rejected
+from falcon_operator.status.limits import essence, have_moved, minimal
 
-DISPLAY_SECONDS = 3.0  # between writes that change figures only
+DISPLAY_SECONDS = 3.0  # between two writes of figures that have moved
+FIGURES_SECONDS = 30.0  # between two writes of figures that have hardly moved
 GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
 CONFLICT_SECONDS = 0.1
 REFUSED_SECONDS = 5.0
@@ -63,7 +65,10 @@ class _Memory(msgspec.Struct):
     """What this process remembers of a job; losing it costs a repeated write."""
 
     uid: str
-    displayed_at: float = float("-inf")
+    run: TrainingRun | None = None  # as last read or written
+    intent: Intent | None = None  # the newest: its figures may be ahead of the run's
+    run_at: float = float("-inf")  # of the last write, monotonic
+    status_at: float = float("-inf")
     groundwork_at: float = float("-inf")
     refused: str = ""
     refused_fences: dict[str, str] = {}
@@ -83,7 +88,7 @@ class JobReconciler:
         self._memory: dict[tuple[str, str], _Memory] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
-        """One look; returns when to look again (seconds), None if only a change makes it worth while."""
+        """Look once; return when to look again (seconds), None if only a change makes it worth while."""
         job = await self._kube.get_job(namespace, name)
         memory = self._memory.get((namespace, name))
         if memory is not None and (job is None or job.metadata.uid != memory.uid):
@@ -96,27 +101,39 @@ class JobReconciler:
             memory = self._memory[(namespace, name)] = _Memory(uid=job.metadata.uid)
         try:
             snap = await self._observe(job, memory)
-            decision = decide(snap)
-            postponed = await self._write(job, decision, memory)
+            decision = await asyncio.to_thread(decide, snap)
+            if decision.intent is None:
+                return decision.again_seconds
+            postponed = [
+                await self._write_run(job, decision.intent, memory),
+                await self._write_status(job, decision, memory),
+            ]
+            await self._record(job, decision.events)
             again = await self._carry_out(snap, decision, memory)
         except Conflict:
+            memory.intent = None
             return CONFLICT_SECONDS
         except NotFound:
             return CONFLICT_SECONDS  # deleted meanwhile: look again
-        return min((one for one in (decision.again_seconds, postponed, again) if one is not None), default=None)
+        due = [decision.again_seconds, again, *postponed]
+        return min((seconds for seconds in due if seconds is not None), default=None)
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
     async def _observe(self, job: TrainingJob, memory: _Memory) -> Snapshot:
-        pods, nodes, pools = await asyncio.gather(
+        pods, nodes, pools, run = await asyncio.gather(
             self._kube.list_pods(job.metadata.namespace, {LABEL_JOB_UID: job.metadata.uid}),
             self._kube.list_nodes(),
             self._kube.list_pools(),
+            self._kube.get_run(job.metadata.namespace, job.metadata.name),
         )
+        intent = await self._intent(job, run, memory)
         reference = job.spec.warm_pool_ref
-        named = next((one for one in pools if reference is not None and one.metadata.name == reference.name), None)
+        named = next((pool for pool in pools if reference is not None and pool.metadata.name == reference.name), None)
         snap = Snapshot(
             job=job,
+            intent=intent,
+            unreadable=run.problems if run is not None and intent is not None else (),
             pods=[pod for pod in pods if is_trainer(pod)],
             nodes={node.name: node for node in nodes},
             pool=named,
@@ -128,55 +145,97 @@ class JobReconciler:
             now=self._clock.unix(),
             monotonic=self._clock.monotonic(),
         )
-        if named is not None and job.status.excluded_nodes:
-            snap = replace(snap, burn_ins=await self._burn_ins.look(job.status.excluded_nodes, named))
+        if named is not None and intent is not None and intent.membership.exclusions:
+            snap = replace(snap, burn_ins=await self._burn_ins.look(intent.membership.exclusions, named))
         if not snap.problems and _about_to_begin(snap):
-            snap = replace(snap, problems=await self._dry_run(snap))
+            snap = await self._dry_run(snap)
         return snap
 
-    async def _dry_run(self, snap: Snapshot) -> list[str]:
-        """What the API server itself has against the pods, before the first one is made."""
-        intent = intents.begin(snap.job, intents.stored(snap.job.status), snap.now)
-        manifest = build_pod(
-            snap.job, intent.generation.members[0], snap.settings, excluded=intent.excluded, replacement=None
-        )
+    async def _intent(self, job: TrainingJob, run: TrainingRun | None, memory: _Memory) -> Intent | None:
+        """Return the stored intent with the newest figures; None where no run of this job is stored."""
+        if run is not None and run.metadata.owner_uid != job.metadata.uid:
+            await self._kube.delete_run(run)  # of a namesake that is gone
+            run = None
+        known = memory.run is not None and run is not None
+        if known and memory.intent is not None and _version(memory.run) == _version(run):
+            return memory.intent
+        memory.run, memory.intent = run, None
+        return decode(job, run.spec) if run is not None else None
+
+    async def _dry_run(self, snap: Snapshot) -> Snapshot:
+        """Ask the API server what it has against the pods, before the first is made."""
+        intent = begin(snap.job, snap.intent or Intent(), snap.now)
+        membership = intent.membership
+        manifest = build_pod(snap.job, membership.members[0], snap.settings, excluded=membership.excluded_nodes)
         try:
             await self._kube.dry_run_pod(manifest)
         except Rejected as error:
-            return [f"spec.template: the API server refuses a pod made from it: {error}"]
-        return []
+            if error.transient:
+                return replace(snap, hindrance=str(error))
+            return replace(snap, problems=[f"spec.template: the API server refuses a pod made from it: {error}"])
+        return snap
 
     # -- write -------------------------------------------------------------------------------------------------------
 
-    async def _write(self, job: TrainingJob, decision: Decision, memory: _Memory) -> float | None:
-        """Write what changed; figures only now and then. Returns when a postponed write is due."""
+    async def _write_run(self, job: TrainingJob, intent: Intent, memory: _Memory) -> float | None:
+        """Store the intent before anything else; figures alone now and then. Returns when a postponed write is due."""
+        spec = encode(job, intent)
+        memory.intent = intent
+        before = memory.run
+        if before is not None and spec == before.spec:
+            return None
+        now = self._clock.monotonic()
+        due = memory.run_at + FIGURES_SECONDS - now
+        if before is not None and due > 0 and lasting(spec) == lasting(before.spec):
+            return due
+        try:
+            memory.run = await self._kube.write_run(job, before, spec)
+        except BaseException:
+            memory.run = memory.intent = None  # what is stored now is not known
+            raise
+        memory.run_at = now
+        return None
+
+    async def _write_status(self, job: TrainingJob, decision: Decision, memory: _Memory) -> float | None:
+        """Show what changed; figures alone when they have moved, or now and then. Returns when a write is due."""
         if decision.status == job.status:
             return None
         now = self._clock.monotonic()
-        due = memory.displayed_at + DISPLAY_SECONDS - now
-        if due > 0 and essence(decision.status) == essence(job.status):
+        least = DISPLAY_SECONDS if have_moved(job.status, decision.status) else FIGURES_SECONDS
+        due = memory.status_at + least - now
+        if due > 0 and not decision.events and essence(decision.status) == essence(job.status):
             return due
-        await self._kube.write_job_status(job, decision.status)
-        memory.displayed_at = now
-        for event in decision.events:
-            log.info(
-                "event", job=job.metadata.name, namespace=job.metadata.namespace, reason=event.reason, note=event.note
-            )
+        memory.status_at = now
+        try:
+            await self._kube.write_job_status(job, decision.status)
+        except Rejected as error:
+            log.error("status refused", job=job.metadata.name, namespace=job.metadata.namespace, error=str(error))
+            await self._kube.write_job_status(job, minimal(job.status, decision.status, str(error), self._clock.unix()))
+        return None
+
+    async def _record(self, job: TrainingJob, events: list[fx.Event]) -> None:
+        meta = job.metadata
+        for event in events:
+            log.info("event", job=meta.name, namespace=meta.namespace, reason=event.reason, note=event.note)
             self._metrics.event(event.reason)
             await self._kube.record_event(job, event.type, event.reason, event.note)
-        return None
 
     # -- carry out ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
         refused = broken = ""
+        no_more_pods = False
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in decision.effects:
+            if isinstance(effect, fx.CreatePod) and (no_more_pods or not await self._is_still_wanted(snap.job)):
+                no_more_pods = True
+                continue
             try:
                 await self._do(snap, effect, memory)
             except Rejected as error:
                 if isinstance(effect, fx.TaintNode):
                     memory.refused_fences[effect.node] = str(error)
+                no_more_pods |= isinstance(effect, fx.CreatePod)  # a quota would refuse the next ones as well
                 refused = str(error)
                 if refused != memory.refused:
                     log.warning("refused", job=snap.job.metadata.name, effect=type(effect).__name__, error=refused)
@@ -186,6 +245,16 @@ class JobReconciler:
                     log.warning("failed", job=snap.job.metadata.name, effect=type(effect).__name__, error=broken)
         memory.refused, memory.broken = refused, broken
         return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
+
+    async def _is_still_wanted(self, job: TrainingJob) -> bool:
+        """Return whether the job is neither deleted nor suspended since; making a thousand pods takes a while."""
+        now = await self._kube.get_job(job.metadata.namespace, job.metadata.name)
+        return (
+            now is not None
+            and now.metadata.uid == job.metadata.uid
+            and not now.metadata.deletion_timestamp
+            and now.spec.suspend == job.spec.suspend
+        )
 
     async def _do(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> None:
         job = snap.job
@@ -201,9 +270,8 @@ class JobReconciler:
                 log.info("pod deleted", job=job.metadata.name, pod=pod.name)
             case fx.PublishPlan(plan=plan):
                 await self._bus.publish_plan(key, plan)
-            case fx.ClaimSpare(key=claim):
+            case fx.ClaimSpare(key=claim, avoid=avoid):
                 assert snap.pool is not None  # its status says which spare is ready
-                avoid = [one.node for one in job.status.excluded_nodes]
                 await self._write_pool(
                     snap.pool, pool.claim(snap.pool, claim, job.metadata.namespace, avoid=avoid, now=snap.now)
                 )
@@ -235,24 +303,13 @@ class JobReconciler:
 
 
 def _about_to_begin(snap: Snapshot) -> bool:
-    status = snap.job.status
-    idle = status.generation is None or not status.generation.members
-    return idle and not (snap.job.spec.suspend or inactive.is_over(status) or snap.job.metadata.deletion_timestamp)
+    job, intent = snap.job, snap.intent
+    if job.spec.suspend or job.metadata.deletion_timestamp or job.status.completion_time:
+        return False
+    if intent is None:
+        return not snap.pods
+    return not intent.membership.members and intent.end is None
 
 
-def essence(status: TrainingJobStatus) -> tuple[TrainingJobStatus, RecoveryState]:
-    """The status without the figures that change with every look."""
-    state = intents.decode_state(status.incident)
-    if state.slow is not None:
-        state = replace(state, slow=replace(state.slow, loss=Loss(), slow_ns=0, refreshed_at=0.0, culprit=None))
-    words = replace(
-        status,
-        summary="",
-        iteration="",
-        healthy_iteration="",
-        iterations=type(status.iterations)(),
-        incident=None,
-        conditions=[replace(one, message="") for one in status.conditions],
-        diagnoses=[replace(note, slowdown="", why="", evidence="") for note in status.diagnoses],
-    )
-    return words, replace(state, healthy_ns=None, level=None)
+def _version(run: TrainingRun | None) -> str:
+    return run.metadata.resource_version if run is not None else ""

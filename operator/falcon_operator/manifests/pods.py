@@ -10,7 +10,7 @@ import copy
 import hashlib
 import json
 
-from falcon_core.recovery.state import Replacement
+from falcon_core.recovery.membership import Member, Replacement
 from falcon_operator.api import (
     ANNOTATION_TEMPLATE_HASH,
     API_VERSION,
@@ -20,8 +20,6 @@ from falcon_operator.api import (
     LABEL_ROLE,
     ROLE_TRAINER,
     TAINT_SPARE,
-    Excluded,
-    Member,
     TrainingJob,
 )
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
@@ -76,7 +74,7 @@ def build_pod(
     member: Member,
     settings: PodSettings,
     *,
-    excluded: list[Excluded],
+    excluded: list[str],
     replacement: Replacement | None = None,
 ) -> Manifest:
     """The manifest of one replica's pod; ``replacement`` pins it to a claimed spare or to the node it had."""
@@ -96,7 +94,7 @@ def build_pod(
     spec["hostname"] = f"{job.metadata.name}-{member.replica}"
     spec["subdomain"] = job.metadata.name
     pin = replacement.node if replacement else ""
-    _place(spec, job, pin, [one.node for one in excluded])
+    _place(spec, job, pin, excluded)
     if replacement and replacement.pool and pin:
         spec["tolerations"] = [
             *spec.get("tolerations", []),

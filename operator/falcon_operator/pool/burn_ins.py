@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, Excluded, WarmPool
+from falcon_core.recovery.membership import Exclusion
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, WarmPool
 from falcon_operator.intent.snapshot import Score
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
@@ -31,11 +32,11 @@ class BurnIns:
         self._kube = kube
         self._namespace = namespace
 
-    async def start(self, node: str, since: str, pool: WarmPool, pods: PodSettings) -> None:
+    async def start(self, node: str, since: float, pool: WarmPool, pods: PodSettings) -> None:
         """Run the test of an excluded node, unless it runs already."""
         await self._kube.create_pod(
             build_burn_in_pod(
-                name=burn_in_name(pool.metadata.uid, node, since),
+                name=burn_in_name(pool.metadata.uid, node, str(since)),
                 namespace=self._namespace,
                 node=node,
                 pool=pool,
@@ -45,17 +46,17 @@ class BurnIns:
             )
         )
 
-    async def look(self, excluded: Sequence[Excluded], pool: WarmPool) -> dict[str, Score]:
+    async def look(self, excluded: Sequence[Exclusion], pool: WarmPool) -> dict[str, Score]:
         """The tests of these nodes that have begun, by node; tests whose outcome is known are cleaned up."""
         labels = {LABEL_ROLE: ROLE_BURN_IN, LABEL_PURPOSE: PURPOSE_EXCLUDED, LABEL_POOL: pool.metadata.name}
         pods = {pod.name: pod for pod in await self._kube.list_pods(self._namespace, labels)}
         scores: dict[str, Score] = {}
         done: list[PodView] = []
         for entry in excluded:
-            pod = pods.get(burn_in_name(pool.metadata.uid, entry.node, entry.since))
+            pod = pods.get(burn_in_name(pool.metadata.uid, entry.node, str(entry.test_since)))
             if pod is None:
                 continue
-            if entry.burn_in == "Pending":
+            if entry.test == "Pending":
                 scores[entry.node] = score(pod, entry.node, pool)
             elif not pod.deleting:
                 done.append(pod)

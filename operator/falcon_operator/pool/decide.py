@@ -38,7 +38,7 @@ from falcon_operator.manifests.burn_in import (
     parse_burn_in,
 )
 from falcon_operator.ports import NodeView, PodView
-from falcon_operator.status.render import set_condition
+from falcon_operator.status.conditions import set_condition
 from falcon_operator.times import timestamp, unix_seconds
 
 RETEST_SECONDS = 600.0  # after a failed test

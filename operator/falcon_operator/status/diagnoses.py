@@ -1,6 +1,7 @@
-"""The doctor's note: an incident in the words of ``kubectl describe`` (DESIGN §3).
+"""The doctor's note: each incident in the words of ``kubectl describe``, made anew from the intent at each look.
 
-Figures that would change with every look are left to the job's summary; a note changes when there is something new.
+Figures that would change with every look are left to the job's summary; a diagnosis changes when there is something
+new.
 """
 
 from __future__ import annotations
@@ -11,44 +12,79 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.observation import Policy, SlowClosed, StopClosed
-from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.state import Applied, Culprit, SlowIncident, SlowLink, Step, StopIncident
 from falcon_core.recovery.strategies import ignore, replace_node
-from falcon_operator.api import DiagnosisStatus
+from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
-from falcon_operator.status.hang_diagnosis import op_name
+from falcon_operator.status.hang_diagnosis import describe_hang
+from falcon_operator.status.verdicts import verdict_words
+from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, seconds
 from falcon_operator.times import clock_time, timestamp
 
-MAX_DIAGNOSES = 10
 replace = msgspec.structs.replace
 
 
-def milliseconds(nanoseconds: float) -> str:
-    """An iteration time for a printer column: ``612ms``, ``12.3s``."""
-    return f"{nanoseconds / 1e6:.0f}ms" if nanoseconds < 10e9 else f"{nanoseconds / 1e9:.1f}s"
+def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -> list[DiagnosisStatus]:
+    """Return all incidents, open and over, the newest first. ``next_strategy``: of the open slowdown."""
+    recovery = intent.recovery
+    found = [
+        describe_stop(recovery.stop) if recovery.stop else None,
+        describe_hang(recovery.hang) if recovery.hang else None,
+        describe_slowdown(recovery.slow, policy, next_strategy) if recovery.slow else None,
+        *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
+    ]
+    return sorted((note for note in found if note is not None), key=_number, reverse=True)
 
 
-def seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+def _number(diagnosis: DiagnosisStatus) -> int:
+    """Return the incident's number; ids end with it."""
+    return int(diagnosis.id.rpartition("-")[2])
 
 
-def upsert(notes: Sequence[DiagnosisStatus], note: DiagnosisStatus) -> list[DiagnosisStatus]:
-    """The note in its place, or as the newest; the oldest are dropped."""
-    if any(one.id == note.id for one in notes):
-        return [note if one.id == note.id else one for one in notes]
-    return [note, *notes][:MAX_DIAGNOSES]
+def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdict]) -> DiagnosisStatus | None:
+    if closed.slow is not None:
+        note = describe_slowdown(closed.slow, policy, None)
+    elif closed.stop is not None:
+        note = replace(describe_stop(closed.stop), slowdown="")
+    elif closed.hang is not None:
+        note = replace(describe_hang(closed.hang), slowdown="")
+    else:
+        return None  # of a kind that a newer version has added
+    if note is None:
+        return None
+    parts = [_result(closed), *(verdict_words(verdict) for verdict in verdicts if verdict.incident == note.id)]
+    return replace(note, result="; ".join(parts), next="", state="Resolved", resolved_at=timestamp(closed.at))
+
+
+def _result(closed: ClosedIncident) -> str:
+    at = clock_time(closed.at)
+    iteration = f"iteration {milliseconds(closed.iteration_ns)}" if closed.iteration_ns else "iteration time not known"
+    healthy = milliseconds(closed.slow.healthy_ns) if closed.slow else ""
+    cost = f"; cost {seconds(closed.cost_seconds)}" if closed.cost_seconds is not None else ""
+    lasted = seconds(closed.seconds or 0.0)
+    return {
+        "Relieved": f"relieved by itself: {iteration} at {at}",
+        "Helped": f"{iteration} at {at}{cost}",
+        "NotHelped": f"did not help: {iteration} at {at}, healthy {healthy}{cost}",
+        "Superseded": f"its node was left at {at} after a failure",
+        "Resumed": f"training again {lasted} after the failure",
+        "GivenUp": f"given up after {lasted}: spec.recovery allows no further attempt",
+        "Moved": f"training moves again by itself at {at}, after {lasted}",
+        "Restarted": f"all ranks were restarted at {at}, after {lasted}",
+        "Suspended": "ended by suspension",
+        "Ended": "the job ended first",
+    }.get(closed.outcome, f"over since {at}")
 
 
 # -- fail-slow -------------------------------------------------------------------------------------------------------
 
 
-def slow_note(
-    slow: SlowIncident, intent: Intent, policy: Policy, next_strategy: Candidate | None
-) -> DiagnosisStatus | None:
-    """An open slowdown; None while nobody is named."""
+def describe_slowdown(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> DiagnosisStatus | None:
+    """Describe a slowdown; None while neither a rank nor a link is named."""
     culprit = slow.culprit
     if culprit is None:
-        return None if slow.link is None else _link_note(slow, slow.link, policy)
+        return None if slow.link is None else _describe_link(slow, slow.link, policy)
     return DiagnosisStatus(
         id=slow.id,
         what="fail-slow, computation",
@@ -58,7 +94,7 @@ def slow_note(
         why=_why(culprit),
         cause=culprit.cause.value,
         evidence=_evidence(culprit),
-        done=_slow_done(slow, intent),
+        done=_slow_done(slow),
         next=_slow_next(slow, policy, next_strategy),
         state="Open" if slow.phase == "Located" else "Mitigating",
         node=culprit.node,
@@ -66,9 +102,7 @@ def slow_note(
     )
 
 
-def _link_note(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisStatus:
-    unavailable = [name for name, _ in policy.strategies if name not in (ignore.TYPE, replace_node.TYPE)]
-    missing = f" ({', '.join(unavailable)}: not available in this version)" if unavailable else ""
+def _describe_link(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisStatus:
     growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
     if link.compute_growth > 1 + policy.verify:
         others = "no computation, though slower as well, accounts for it"
@@ -87,30 +121,10 @@ def _link_note(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisS
             f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
             f" of the rank whose own grew most: {growth}"
         ),
-        done="ignored",
-        next=f"endured: no strategy of this version mends a link{missing}",
+        next=f"endured: no strategy of this version mends a link{_unavailable(policy)}",
         state="Open",
         node=link.node,
     )
-
-
-def link_where(link: SlowLink) -> str:
-    """Both ends, or as many as cannot be told apart."""
-    places = ", ".join(f"rank {one.rank} (pod {one.pod_name}, node {one.node})" for one in link.ranks)
-    more = f" and {link.members - len(link.ranks)} more" if link.members > len(link.ranks) else ""
-    if link.node:
-        return f"the link of node {link.node}: {places}{more}"
-    return f"{'the link' if link.members == 2 else 'a link'} between {places}{more}"
-
-
-def link_brief(link: SlowLink) -> str:
-    """For a line in a table."""
-    if link.node:
-        return f"the link of {link.node} is slow"
-    more = f" and {link.members - len(link.ranks)} more" if link.members > len(link.ranks) else ""
-    nodes = ", ".join(dict.fromkeys(one.node for one in link.ranks))
-    which = "the link" if link.members == 2 else "a link"
-    return f"{which} between ranks {', '.join(str(one.rank) for one in link.ranks)}{more} ({nodes}) is slow"
 
 
 def _comms(link: SlowLink) -> str:
@@ -120,7 +134,7 @@ def _comms(link: SlowLink) -> str:
 
 
 def _slow_where(culprit: Culprit) -> str:
-    also = f"; further slow ranks: {', '.join(map(str, culprit.also))}" if culprit.also else ""
+    also = f"; further slow ranks: {listed([str(rank) for rank in culprit.also])}" if culprit.also else ""
     return f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}){also}"
 
 
@@ -131,10 +145,6 @@ def _since(slow: SlowIncident) -> str:
     return f"{timestamp(slow.onset_at)} (iteration {slow.onset_iteration}, reported after {after} iterations)"
 
 
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{share * 100:.0f} %"
-
-
 def _delay(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2f} s"
 
@@ -143,8 +153,8 @@ def _why(culprit: Culprit) -> str:
     match culprit.cause:
         case Cause.CPU_THROTTLING:
             return (
-                f"CPU throttling: its container was throttled in {_percent(culprit.cause_culprit)} of periods"
-                f" (peers: {_percent(culprit.cause_peers)}; itself before: {_percent(culprit.cause_healthy)})"
+                f"CPU throttling: its container was throttled in {percent(culprit.cause_culprit)} of periods"
+                f" (peers: {percent(culprit.cause_peers)}; itself before: {percent(culprit.cause_healthy)})"
             )
         case Cause.CPU_CONTENTION:
             return (
@@ -170,19 +180,24 @@ def _evidence(culprit: Culprit) -> str:
     return text
 
 
-def _slow_done(slow: SlowIncident, intent: Intent) -> str:
-    acted = next((one for one in slow.applied if one.strategy == replace_node.TYPE), None)
+def _slow_done(slow: SlowIncident) -> list[DoneStep]:
+    ignored = next((applied for applied in slow.applied if applied.strategy == ignore.TYPE), None)
+    acted = next((applied for applied in slow.applied if applied.strategy == replace_node.TYPE), None)
     if acted is None:
-        return "ignored so far" if any(one.strategy == ignore.TYPE for one in slow.applied) else ""
-    parts = [_endured(slow, acted)]
+        return [] if ignored is None else [_step(ignored.at, "ignored: so far cheaper than anything else")]
+    steps = [_step(acted.at, _endured(slow, acted))]
     if acted.observed_only:
-        return f"{parts[0]}; mode Observe: the node would have been replaced at {clock_time(acted.at)}"
+        return [*steps, _step(acted.at, "mode Observe: the node would have been replaced; nothing was done")]
     node = slow.culprit.node if slow.culprit else ""
-    if any(one.node == node for one in intent.excluded):
-        parts.append(f"{node} excluded")
+    steps.append(_step(acted.at, f"{node} excluded; a pod prepared on another node while training went on"))
     if slow.switched_at is not None:
-        parts.append(f"replaced by {slow.replaced_by} at {clock_time(slow.switched_at)}")
-    return "; ".join(parts)
+        replaced = f"replaced by {slow.replaced_by}" if slow.replaced_by else "replaced"
+        steps.append(_step(slow.switched_at, f"{replaced}; all ranks restarted"))
+    return steps
+
+
+def _step(at: float, what: str) -> DoneStep:
+    return DoneStep(at=timestamp(at), what=what)
 
 
 def _endured(slow: SlowIncident, acted: Applied) -> str:
@@ -207,32 +222,21 @@ def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | No
     if slow.phase == "Mitigating":
         return "a pod is being prepared on another node while training goes on; then all ranks restart"
     if slow.phase == "Checking":
-        return "all ranks restart from the last checkpoint; the iteration time tells whether it helped"
+        return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
-    if any(one.observed_only for one in slow.applied):
+    if any(applied.observed_only for applied in slow.applied):
         return "mode Observe: the node would have been replaced; nothing is done"
     if next_strategy is None:
-        unavailable = [name for name, _ in policy.strategies if name not in (ignore.TYPE, replace_node.TYPE)]
-        missing = f" ({', '.join(unavailable)}: not available in this version)" if unavailable else ""
-        return f"endured: spec.mitigation.strategies offers nothing further{missing}"
+        return f"endured: spec.mitigation.strategies offers nothing further{_unavailable(policy)}"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
     cost = _cost(next_strategy.overhead_seconds, next_strategy.spare_seconds)
     return f"{action} when the loss reaches a replacement's cost ({cost})"
 
 
-def slow_closed(note: DiagnosisStatus, closed: SlowClosed, now: float) -> DiagnosisStatus:
-    """The note's last words."""
-    iteration = f"iteration {milliseconds(closed.iteration_ns)}" if closed.iteration_ns else "iteration time not known"
-    healthy = milliseconds(closed.incident.healthy_ns)
-    cost = f"; cost {seconds(closed.cost_seconds)}" if closed.cost_seconds is not None else ""
-    result = {
-        "Relieved": f"relieved by itself: {iteration} at {clock_time(now)}",
-        "Helped": f"{iteration} at {clock_time(now)}{cost}",
-        "NotHelped": f"did not help: {iteration} at {clock_time(now)}, healthy {healthy}{cost}",
-        "Superseded": f"its node was left at {clock_time(now)} after a failure",
-    }[closed.outcome]
-    return replace(note, result=result, next="", state="Resolved", resolved_at=timestamp(now))
+def _unavailable(policy: Policy) -> str:
+    missing = [name for name, _ in policy.strategies if name not in (ignore.TYPE, replace_node.TYPE)]
+    return f" ({', '.join(missing)}: not available in this version)" if missing else ""
 
 
 # -- fail-stop -------------------------------------------------------------------------------------------------------
@@ -253,16 +257,11 @@ _DONE = {
 }
 
 
-def fault_where(fault: Fault) -> str:
-    who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
-    return f"{who} (pod {fault.pod_name}, node {fault.node or 'none'})"
-
-
-def stop_note(stop: StopIncident) -> DiagnosisStatus:
-    """An open failure."""
+def describe_stop(stop: StopIncident) -> DiagnosisStatus:
+    """Describe an open failure."""
     fault = stop.fault
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
-    recurred = f"; it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
+    recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),
@@ -271,8 +270,8 @@ def stop_note(stop: StopIncident) -> DiagnosisStatus:
         slowdown="training stands still",
         why=fault.text,
         cause=fault.cause.value,
-        evidence=(f"{fault.witness}{recurred}" if fault.witness else recurred.removeprefix("; ")),
-        done="; ".join(_step(step) for step in stop.done),
+        evidence="; ".join(part for part in (fault.witness, recurred) if part),
+        done=[_done_step(step) for step in stop.done],
         next="training goes on from the last checkpoint as soon as all ranks are back",
         state="Mitigating",
         severity=fault.severity.value,
@@ -281,14 +280,5 @@ def stop_note(stop: StopIncident) -> DiagnosisStatus:
     )
 
 
-def _step(step: Step) -> str:
-    return f"{_DONE[step.what].format(node=step.node)} at {clock_time(step.at)} (generation {step.generation})"
-
-
-def stop_closed(closed: StopClosed, now: float) -> DiagnosisStatus:
-    note = stop_note(closed.incident)
-    if closed.resumed:
-        result = f"training again {seconds(closed.seconds)} after the failure"
-    else:
-        result = f"given up after {seconds(closed.seconds)}: spec.recovery allows no further attempt"
-    return replace(note, result=result, next="", slowdown="", state="Resolved", resolved_at=timestamp(now))
+def _done_step(step: Step) -> DoneStep:
+    return _step(step.at, f"{_DONE[step.what].format(node=step.node)} (generation {step.generation})")

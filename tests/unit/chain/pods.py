@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 
 from falcon_agent.tracker import Tracker
-from falcon_core.recovery.state import Gang, RecoveryState
+from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary, ThrottleSignals
-from falcon_operator.api import Generation, Member, ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from falcon_operator.effects import Event
-from falcon_operator.intent import intent as intents
+from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import decide
 from falcon_operator.manifests.instrument import PodSettings
@@ -99,14 +100,15 @@ class Operator:
             "template": {"spec": {"containers": [{"name": "t", "image": "x", "command": ["python"]}]}},
             **(spec or {}),
         }
-        state = RecoveryState(gang=Gang(since=self.now - 600), healthy_ns=healthy_ns)
+        self.intent = Intent(
+            membership=Membership(generation=1, phase="Run", since=self.now - 600, members=members),
+            master_addr="10.0.0.1",
+            master_port=1,
+            recovery=RecoveryState(healthy_ns=healthy_ns),
+        )
         self.job = TrainingJob(
             metadata=ObjectMeta(name="gpt2", namespace="ml", uid="u"),
             spec=msgspec.convert(body, TrainingJobSpec),
-            status=TrainingJobStatus(
-                generation=Generation(number=1, phase="Run", members=members, master_addr="10.0.0.1", master_port=1),
-                incident=intents.encode_state(state),
-            ),
         )
         self.events: list[Event] = []
 
@@ -120,10 +122,9 @@ class Operator:
     def look(self, reports: Sequence[RankSignals | dict[str, Any]], throttle: ThrottleSignals | None = None) -> None:
         """Hear one report a rank, and decide."""
         self.now += 2.0
-        generation = self.status.generation
-        assert generation is not None
+        members = self.intent.membership.members
         summaries = {}
-        for number, (member, told) in enumerate(zip(generation.members, reports, strict=True)):
+        for number, (member, told) in enumerate(zip(members, reports, strict=True)):
             rank = LaunchRank(
                 local_rank=0, rank=number, pid=7, state="Running", started_unix_ns=int((self.now - 900) * 1e9)
             )
@@ -142,11 +143,12 @@ class Operator:
             summaries[member.pod_uid] = Received(summary=heard, at_seconds=MONOTONIC)
         snap = Snapshot(
             job=self.job,
+            intent=self.intent,
             pods=[
                 PodView(namespace="ml", name=one.pod_name, uid=one.pod_uid, node=one.node, phase="Running")
-                for one in generation.members
+                for one in members
             ],
-            nodes={one.node: NodeView(name=one.node) for one in generation.members},
+            nodes={one.node: NodeView(name=one.node) for one in members},
             reports=JobReports(
                 summaries=summaries, alive=frozenset(summaries), session_healthy_since_seconds=MONOTONIC - 100
             ),
@@ -155,5 +157,7 @@ class Operator:
             monotonic=MONOTONIC,
         )
         decision = decide(snap)
+        assert decision.intent is not None
+        self.intent = decision.intent
         self.events += decision.events
         self.job = replace(self.job, status=decision.status)

@@ -8,7 +8,17 @@ import msgspec
 
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan
-from falcon_operator.api import LABEL_JOB_UID, LABEL_ROLE, TrainingJob, TrainingJobStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import (
+    LABEL_JOB_UID,
+    LABEL_ROLE,
+    TrainingJob,
+    TrainingJobStatus,
+    TrainingRun,
+    TrainingRunSpec,
+    WarmPool,
+    WarmPoolStatus,
+)
+from falcon_operator.intent.run import build_run, read_run
 from falcon_operator.ports import (
     Conflict,
     ContainerView,
@@ -51,6 +61,24 @@ class FakeKube:
         world.job = replace(world.job, metadata=meta, status=stored)
         world.mutate()
         return world.job
+
+    async def get_run(self, namespace: str, name: str) -> TrainingRun | None:
+        return None if self.world.run is None else read_run(self.world.run)
+
+    async def write_run(self, job: TrainingJob, before: TrainingRun | None, spec: TrainingRunSpec) -> TrainingRun:
+        world = self.world
+        version = world.run["metadata"]["resourceVersion"] if world.run is not None else ""
+        if version != (before.metadata.resource_version if before else ""):
+            raise Conflict
+        world._version += 1
+        manifest = build_run(job, spec, str(world._version))
+        world.run = msgspec.json.decode(msgspec.json.encode(manifest))
+        world.mutate()
+        return read_run(world.run)
+
+    async def delete_run(self, run: TrainingRun) -> None:
+        self.world.run = None
+        self.world.mutate()
 
     async def delete_job(self, job: TrainingJob) -> None:
         self.world.job = None

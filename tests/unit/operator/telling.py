@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import TrainingJobStatus
+from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import Conflict
@@ -34,6 +34,11 @@ def state(wanted: str) -> Any:
 
 def condition(status: TrainingJobStatus, type_: str) -> str:
     return next((one.status for one in status.conditions if one.type == type_), "")
+
+
+def steps(diagnosis: DiagnosisStatus) -> str:
+    """What was done about an incident, in one text."""
+    return "; ".join(step.what for step in diagnosis.done)
 
 
 async def run(
@@ -68,7 +73,6 @@ def runs(generation: int) -> Callable[[World], bool]:
     """The job is well again in its ``generation``-th life."""
 
     def look(world: World) -> bool:
-        now = world.status.generation
-        return world.status.state == "Running" and now is not None and now.number == generation
+        return world.status.state == "Running" and world.generation == generation
 
     return look

@@ -26,6 +26,9 @@ class Caches:
     def job_changed(self, namespace: str, name: str) -> None:
         self.voided.append((namespace, name))
 
+    def run_changed(self, namespace: str, name: str) -> None:
+        self.voided.append(f"run {namespace}/{name}")
+
     def pod_changed(self, job_uid: str) -> None:
         self.voided.append(job_uid)
 
@@ -58,14 +61,18 @@ def bench() -> Bench:
     return Bench()
 
 
-def job(name: str, *, pool: str = "", nodes: tuple[str, ...] = (), over: bool = False) -> dict[str, Any]:
+def job(name: str, *, pool: str = "", over: bool = False) -> dict[str, Any]:
     return {
         "metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}"},
         "spec": {"warmPoolRef": {"name": pool}} if pool else {},
-        "status": {
-            "generation": {"members": [{"node": node} for node in nodes]},
-            **({"completionTime": "2026-11-20T12:00:00Z"} if over else {}),
-        },
+        "status": {"completionTime": "2026-11-20T12:00:00Z"} if over else {},
+    }
+
+
+def the_run(name: str, *nodes: str) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "ns", "name": name},
+        "spec": {"members": [{"suffix": "x", "node": node} for node in nodes]},
     }
 
 
@@ -102,8 +109,10 @@ def test_the_end_of_a_job_concerns_its_pool(bench: Bench) -> None:
 
 
 def test_a_node_concerns_the_jobs_on_it_and_every_pool_unless_it_is_a_heartbeat(bench: Bench) -> None:
-    bench.router.job(job("a", nodes=("n1", "n2")), deleted=False)
-    bench.router.job(job("b", nodes=("n3",)), deleted=False)
+    bench.router.job(job("a"), deleted=False)
+    bench.router.run(the_run("a", *("n1", "n2")), deleted=False)
+    bench.router.job(job("b"), deleted=False)
+    bench.router.run(the_run("b", *("n3",)), deleted=False)
     bench.router.pool({"metadata": {"name": "spares"}}, deleted=False)
     bench.queued()
     bench.router.node({"metadata": {"name": "n2"}}, deleted=False)
@@ -114,16 +123,19 @@ def test_a_node_concerns_the_jobs_on_it_and_every_pool_unless_it_is_a_heartbeat(
 
 
 def test_a_deleted_job_is_forgotten_by_its_nodes(bench: Bench) -> None:
-    bench.router.job(job("a", nodes=("n1",)), deleted=False)
-    bench.router.job(job("a", nodes=("n1",)), deleted=True)
+    bench.router.job(job("a"), deleted=False)
+    bench.router.run(the_run("a", *("n1",)), deleted=False)
+    bench.router.job(job("a"), deleted=True)
     bench.queued()
     bench.router.node({"metadata": {"name": "n1"}}, deleted=False)
     assert bench.queued() == set()
 
 
 def test_what_a_listing_no_longer_has_is_forgotten_and_looked_at_once_more(bench: Bench) -> None:
-    bench.router.job(job("a", nodes=("n1",)), deleted=False)
-    bench.router.job(job("b", nodes=("n1",)), deleted=False)
+    bench.router.job(job("a"), deleted=False)
+    bench.router.run(the_run("a", *("n1",)), deleted=False)
+    bench.router.job(job("b"), deleted=False)
+    bench.router.run(the_run("b", *("n1",)), deleted=False)
     bench.router.pool({"metadata": {"name": "spares"}, "spec": {"size": 1}}, deleted=False)
     bench.queued()
     before = bench.router.known()

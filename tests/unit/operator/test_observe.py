@@ -6,12 +6,11 @@ from typing import Any
 
 import msgspec
 
+from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.observation import RankSeen
-from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
-from falcon_operator.api import Generation, Member, ObjectMeta, TrainingJob, TrainingJobSpec
-from falcon_operator.intent.intent import Intent
+from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.observe import FRESH_SECONDS, observe, policy
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import PodSettings
@@ -72,23 +71,19 @@ def snapshot(
     )
 
 
-def intent(phase: Any = "Run", number: int = 3) -> Intent:
+def members(phase: Any = "Run", number: int = 3) -> Membership:
     member = Member(replica=0, pod_name="gpt2-0-a", pod_uid="p", node="node-a")
-    state = RecoveryState()
-    return Intent(
-        generation=Generation(number=number, phase=phase, members=[member]),
-        state=replace(state, gang=replace(state.gang, since=NOW - 30)),
-    )
+    return Membership(generation=number, phase=phase, since=NOW - 30, members=[member])
 
 
 def rank(snap: Snapshot, phase: Any = "Run", number: int = 3) -> RankSeen:
-    return observe(snap, intent(phase, number)).ranks[0]
+    return observe(snap, members(phase, number)).ranks[0]
 
 
 def test_a_rank_that_trains() -> None:
     seen = rank(snapshot())
     assert (seen.process, seen.iterations, seen.tracked, seen.fresh, seen.stalled) == ("Running", 50, True, True, False)
-    assert observe(snapshot(), intent()).running_seconds == 30.0
+    assert observe(snapshot(), members()).running_seconds == 30.0
 
 
 def test_another_generations_report_says_nothing() -> None:
@@ -120,7 +115,7 @@ def test_age_and_silence() -> None:
 
 def test_liveness_needs_a_session_that_hears() -> None:
     def alive(**reports: Any) -> bool | None:
-        return observe(snapshot(reports=reports), intent()).members[0].alive
+        return observe(snapshot(reports=reports), members()).members[0].alive
 
     assert alive() is True
     assert alive(session_healthy_since_seconds=None) is None
@@ -133,7 +128,7 @@ def test_liveness_needs_a_session_that_hears() -> None:
 
 def test_the_life_of_a_pod() -> None:
     def state(**pod: Any) -> str:
-        return observe(snapshot(pod=pod), intent()).members[0].pod
+        return observe(snapshot(pod=pod), members()).members[0].pod
 
     def trainer(code: int) -> dict[str, ContainerView]:
         return {"t": ContainerView(name="t", exit_code=code, exit_reason="OOMKilled")}
@@ -150,7 +145,7 @@ def test_the_life_of_a_pod() -> None:
 def test_a_launcher_of_the_users_own_speaks_for_all_its_ranks() -> None:
     ended = replace(STARTED, state="Exited", exit_code=1)
     snap = snapshot(launch={"state": "Exited", "ranks": [ended]}, spec={"launcher": "Own", "procsPerReplica": 4})
-    assert [seen.process for seen in observe(snap, intent()).ranks] == ["Ended"] * 4
+    assert [seen.process for seen in observe(snap, members()).ranks] == ["Ended"] * 4
 
 
 def test_the_policy_is_the_specs() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from falcon_core.recovery.state import Replacement
-from falcon_operator.api import Excluded, Member, ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_core.recovery.membership import Member, Replacement
+from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod, pod_name, template_hash
 from falcon_operator.manifests.service import build_secret, build_service
@@ -24,10 +24,6 @@ def job(pod: dict[str, Any] | None = None, metadata: dict[str, Any] | None = Non
     }
     spec = msgspec.convert({"replicas": 3, "procsPerReplica": 8, "template": template}, TrainingJobSpec)
     return TrainingJob(metadata=ObjectMeta(name="gpt2", namespace="ml", uid="u-1"), spec=spec)
-
-
-def excluded(*nodes: str) -> list[Excluded]:
-    return [Excluded(node=node, reason="slow", since="2026-01-01T00:00:00Z") for node in nodes]
 
 
 def moved(node: str, pool: str = "spares") -> Replacement:
@@ -88,12 +84,12 @@ def test_one_pod_of_a_job_a_node_beside_the_users_own_rules() -> None:
 def test_excluded_nodes_one_requirement_each_in_every_alternative() -> None:
     terms = [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}, {"matchExpressions": []}]
     users = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    manifest = build_pod(job({"affinity": users}), MEMBER, SETTINGS, excluded=excluded("a", "b"))
+    manifest = build_pod(job({"affinity": users}), MEMBER, SETTINGS, excluded=["a", "b"])
     assert node_fields(manifest) == [[("NotIn", ["a"]), ("NotIn", ["b"])]] * 2
 
 
 def test_a_replacement_is_pinned_to_its_spare_and_alone_tolerates_the_pool() -> None:
-    manifest = build_pod(job(), MEMBER, SETTINGS, excluded=excluded("node-c"), replacement=moved("spare-1"))
+    manifest = build_pod(job(), MEMBER, SETTINGS, excluded=["node-c"], replacement=moved("spare-1"))
     assert node_fields(manifest) == [[("In", ["spare-1"]), ("NotIn", ["node-c"])]]
     assert manifest["spec"]["tolerations"] == [
         {"key": "falcon.dev/spare", "operator": "Equal", "value": "spares", "effect": "NoSchedule"}
@@ -111,7 +107,7 @@ def test_a_pod_made_anew_returns_to_its_node_without_tolerating_the_pool() -> No
 def test_the_template_is_not_touched() -> None:
     given = job({"affinity": None})
     before = msgspec.json.encode(given)
-    build_pod(given, MEMBER, SETTINGS, excluded=excluded("a"), replacement=moved("s"))
+    build_pod(given, MEMBER, SETTINGS, excluded=["a"], replacement=moved("s"))
     assert msgspec.json.encode(given) == before
 
 

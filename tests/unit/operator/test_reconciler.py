@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_operator.job.reconciler import DISPLAY_SECONDS, essence
+from falcon_operator.job.reconciler import DISPLAY_SECONDS
+from falcon_operator.status.limits import essence
 from tests.unit.operator.telling import operator, run, trained
 from tests.unit.operator.world import World
 
@@ -81,10 +82,11 @@ async def test_a_pod_that_the_server_refuses_is_told_and_tried_again() -> None:
 async def test_the_essence_has_no_figures() -> None:
     world = World()
     await trained(world)
-    world.node_of(1).slow = 3.0
+    world.node_of(1).slow = 1.6
     await run(world, operator, lambda w: w.status.state == "Degraded")
     first = world.status
     later = first.iterations.count + 8
     await run(world, operator, lambda w: w.status.iterations.count > later)
+    assert world.status.diagnoses[0].state == "Open"
     assert world.status != first
     assert essence(world.status) == essence(first)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate, Loss
-from falcon_core.recovery.observation import Policy, SlowClosed
-from falcon_core.recovery.state import Applied, Culprit, SlowIncident
-from falcon_operator.api import Condition, DiagnosisStatus, Excluded, Generation
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
-from falcon_operator.status import diagnoses as notes
-from falcon_operator.status.render import set_condition
+from falcon_operator.status.conditions import set_condition
+from falcon_operator.status.diagnoses import describe_slowdown, diagnoses
 from falcon_operator.times import parse_duration
 
 NOON = 1_795_176_250.0  # 2026-11-20T12:04:10Z
@@ -46,10 +47,7 @@ SLOW = SlowIncident(
     applied=[Applied(strategy="Ignore", at=NOON + 3, loss_seconds=2.0, overhead_seconds=0.0)],
 )
 ACTED = Applied(strategy="ReplaceNode", at=NOON + 21, loss_seconds=13.3, overhead_seconds=13.0)
-INTENT = Intent(
-    generation=Generation(number=1, phase="Run"),
-    excluded=[Excluded(node="node-c", reason="slow", since="2026-11-20T12:04:31Z")],
-)
+replace = msgspec.structs.replace
 
 
 def put(conditions: list[Condition], value: bool | None, *, now: float, reason: str = "Why") -> list[Condition]:
@@ -70,7 +68,7 @@ def test_what_was_never_true_is_not_told_to_be_false() -> None:
 
 
 def test_an_open_slowdown_reads_like_a_doctors_note() -> None:
-    note = notes.slow_note(SLOW, INTENT, POLICY, Candidate(name="ReplaceNode", overhead_seconds=13.0))
+    note = describe_slowdown(SLOW, POLICY, Candidate(name="ReplaceNode", overhead_seconds=13.0))
     assert note is not None
     assert note.what == "fail-slow, computation"
     assert note.where == "rank 2 (pod gpt2-2-x7kfd, node node-c)"
@@ -80,72 +78,71 @@ def test_an_open_slowdown_reads_like_a_doctors_note() -> None:
     assert note.evidence == (
         "wait/compute per iteration: rank 2 0.01 s/0.58 s, others 0.39 s/0.20 s; rank 2 computed 0.20 s before"
     )
-    assert note.done == "ignored so far"
+    assert note.done == [DoneStep(at="2026-11-20T12:04:13Z", what="ignored: so far cheaper than anything else")]
     assert note.next == "the node is replaced when the loss reaches a replacement's cost (13 s)"
     assert (note.state, note.cause, note.rank, note.severity) == ("Open", "CpuThrottling", 2, "")
 
 
 def test_what_was_done_and_what_it_cost() -> None:
-    replaced = notes.replace(
+    replaced = replace(
         SLOW, phase="Checking", applied=[*SLOW.applied, ACTED], switched_at=NOON + 34, replaced_by="spare-1"
     )
-    note = notes.slow_note(replaced, INTENT, POLICY, None)
+    note = describe_slowdown(replaced, POLICY, None)
     assert note is not None
-    assert note.done == (
-        "ignored for 21 s, until the loss (13.3 s) reached a replacement's cost (13 s); node-c excluded;"
-        " replaced by spare-1 at 12:04:44"
+    assert [(step.at[11:19], step.what) for step in note.done] == [
+        ("12:04:31", "ignored for 21 s, until the loss (13.3 s) reached a replacement's cost (13 s)"),
+        ("12:04:31", "node-c excluded; a pod prepared on another node while training went on"),
+        ("12:04:44", "replaced by spare-1; all ranks restarted"),
+    ]
+    helped = ClosedIncident(at=NOON + 40, outcome="Helped", slow=replaced, iteration_ns=233_000_000, cost_seconds=12.0)
+    verdict = NodeVerdict(node="node-c", incident="gpt2-1", outcome="Slower", at=NOON + 45, ratio=2.8, fenced=True)
+    of_another = replace(verdict, incident="gpt2-2", outcome="AsFast")
+    (final,) = diagnoses(Intent(history=[helped], verdicts=[verdict, of_another]), POLICY, None)
+    assert final.result == (
+        "iteration 233ms at 12:04:50; cost 12 s; node-c fenced: burn-in on it is 2.8x slower than its peers"
     )
-    closed = SlowClosed(incident=replaced, outcome="Helped", iteration_ns=233_000_000, cost_seconds=12.0)
-    final = notes.slow_closed(note, closed, NOON + 40)
-    assert final.result == "iteration 233ms at 12:04:50; cost 12 s"
     assert (final.state, final.next, final.resolved_at) == ("Resolved", "", "2026-11-20T12:04:50Z")
-    useless = SlowClosed(incident=replaced, outcome="NotHelped", iteration_ns=600_000_000, cost_seconds=12.0)
-    assert notes.slow_closed(note, useless, NOON + 40).result == (
-        "did not help: iteration 600ms at 12:04:50, healthy 231ms; cost 12 s"
-    )
+    useless = replace(helped, outcome="NotHelped", iteration_ns=600_000_000)
+    (final,) = diagnoses(Intent(history=[useless]), POLICY, None)
+    assert final.result == "did not help: iteration 600ms at 12:04:50, healthy 231ms; cost 12 s"
 
 
 @pytest.mark.parametrize(
     ("culprit", "words"),
     [
-        (notes.replace(CULPRIT, cause=Cause.UNKNOWN), "unknown: "),
+        (replace(CULPRIT, cause=Cause.UNKNOWN), "unknown: "),
         (
-            notes.replace(
-                CULPRIT, cause=Cause.CPU_CONTENTION, cause_culprit=0.58, cause_peers=0.14, cause_healthy=None
-            ),
+            replace(CULPRIT, cause=Cause.CPU_CONTENTION, cause_culprit=0.58, cause_peers=0.14, cause_healthy=None),
             "waited 0.58 s a second (peers: 0.14 s; itself before: unknown)",
         ),
     ],
 )
 def test_other_causes(culprit: Culprit, words: str) -> None:
-    note = notes.slow_note(notes.replace(SLOW, culprit=culprit), INTENT, POLICY, None)
+    note = describe_slowdown(replace(SLOW, culprit=culprit), POLICY, None)
     assert note is not None
     assert words in note.why
     assert "throttled" not in note.why
 
 
 def test_nobody_named_no_note() -> None:
-    assert notes.slow_note(notes.replace(SLOW, culprit=None), INTENT, POLICY, None) is None
+    assert describe_slowdown(replace(SLOW, culprit=None), POLICY, None) is None
 
 
 def test_strategies_that_this_version_lacks_are_named() -> None:
     policy = Policy(job="gpt2", strategies=[("Ignore", None), ("SwapNodes", None)])
-    note = notes.slow_note(SLOW, INTENT, policy, None)
+    note = describe_slowdown(SLOW, policy, None)
     assert note is not None
     assert note.next == (
         "endured: spec.mitigation.strategies offers nothing further (SwapNodes: not available in this version)"
     )
 
 
-def test_notes_are_bounded_and_the_newest_comes_first() -> None:
-    told: list[DiagnosisStatus] = []
-    for number in range(notes.MAX_DIAGNOSES + 3):
-        told = notes.upsert(told, DiagnosisStatus(id=str(number), what="w", where="x", since="s"))
-    assert len(told) == notes.MAX_DIAGNOSES
-    assert told[0].id == str(notes.MAX_DIAGNOSES + 2)
-    again = notes.upsert(told, notes.replace(told[4], result="r"))
-    assert again[4].result == "r"
-    assert [note.id for note in again] == [note.id for note in told]
+def test_the_newest_incident_comes_first_open_or_over() -> None:
+    closed = [
+        ClosedIncident(at=NOON, outcome="Relieved", slow=replace(SLOW, id=f"gpt2-{number}")) for number in (9, 10)
+    ]
+    intent = Intent(recovery=RecoveryState(slow=replace(SLOW, id="gpt2-11")), history=closed)
+    assert [note.id for note in diagnoses(intent, POLICY, None)] == ["gpt2-11", "gpt2-10", "gpt2-9"]
 
 
 @pytest.mark.parametrize(

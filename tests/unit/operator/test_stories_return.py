@@ -6,7 +6,7 @@ import msgspec
 
 from falcon_operator.api import TAINT_FENCED
 from falcon_operator.intent.last_resort import PLACE_SECONDS
-from tests.unit.operator.telling import operator, run, state, trained
+from tests.unit.operator.telling import operator, run, state, steps, trained
 from tests.unit.operator.world import Node, World
 
 replace = msgspec.structs.replace
@@ -32,7 +32,7 @@ async def left_slow(world: World, factor: float) -> Node:
     await run(
         world,
         operator,
-        lambda w: w.status.excluded_nodes and w.status.excluded_nodes[0].burn_in != "Pending",
+        lambda w: w.exclusions and w.exclusions[0].test != "Pending",
         seconds=120,
     )
     await run(world, operator, state("Running"))
@@ -49,7 +49,7 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     await run(
         world,
         operator,
-        lambda w: len(w.tested) == tested_again and w.status.excluded_nodes[0].burn_in == "Failed",
+        lambda w: len(w.tested) == tested_again and w.exclusions[0].test == "Failed",
         seconds=30,
     )
     assert TAINT_FENCED in slow.taints, "still slow"
@@ -59,21 +59,21 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     await run(world, operator, lambda _: True)
     assert len(world.tested) == tested_again, "the distance has doubled"
     pass_time(world, 600)
-    await run(world, operator, lambda w: w.status.excluded_nodes == [], seconds=30)
+    await run(world, operator, lambda w: w.exclusions == [], seconds=30)
     assert slow.taints == {}
     assert world.status.diagnoses[0].result.startswith(result), "told once that it failed"
     assert f"{slow.name} may be used again" in world.status.diagnoses[0].result
     assert ("NodeReturned", True) in [(reason, slow.name in note) for reason, note in world.events]
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
-    assert f"node {slow.name}, which the job had left, used again" in world.status.diagnoses[0].done
+    assert f"node {slow.name}, which the job had left, used again" in steps(world.status.diagnoses[0])
 
 
 async def test_a_slow_node_is_better_than_a_dead_one() -> None:
     world = World()
     slow = await left_slow(world, 1.4)
-    assert (slow.taints, world.status.excluded_nodes[0].burn_in) == ({}, "Passed")
-    assert "a replacement's cost (13 s + 3 s for a spare that a failure may need)" in world.status.diagnoses[0].done
+    assert (slow.taints, world.exclusions[0].test) == ({}, "Passed")
+    assert "a replacement's cost (13 s + 3 s for a spare that a failure may need)" in steps(world.status.diagnoses[0])
     take_spares(world)
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: "no ready spare" in w.status.summary)
@@ -81,9 +81,10 @@ async def test_a_slow_node_is_better_than_a_dead_one() -> None:
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
     assert world.clock.seconds - begun > 1, "not before standing still has paid for it"
     stop, first = world.status.diagnoses[:2]
-    assert f"node {slow.name}, which the job had left, used again" in stop.done
-    assert f"{slow.name} used again, slow as it is" in first.result
-    assert slow.name not in [one.node for one in world.status.excluded_nodes]
+    assert f"node {slow.name}, which the job had left, used again" in steps(stop)
+    assert f"{slow.name} used again at" in first.result
+    assert "slow as it is" in first.result
+    assert slow.name not in [one.node for one in world.exclusions]
 
 
 async def test_a_fenced_node_is_no_last_resort() -> None:
@@ -107,9 +108,7 @@ async def test_a_node_without_room_is_left_again_and_a_spare_taken() -> None:
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: len(w.made) == 5)
     waited = world.clock.seconds
-    await run(
-        world, operator, lambda w: [one.reason for one in w.status.excluded_nodes][-1:] == ["no room for the job's pod"]
-    )
+    await run(world, operator, lambda w: [one.reason for one in w.exclusions][-1:] == ["no room for the job's pod"])
     assert world.clock.seconds - waited > PLACE_SECONDS - 1
     world.pool = ready
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).spare)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from falcon_core.recovery.membership import Exclusion
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Summary, ThrottleSignals
 from falcon_operator.api import (
@@ -24,6 +25,8 @@ from falcon_operator.api import (
     WarmPoolSpec,
     WarmPoolStatus,
 )
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.run import decode, read_run
 from falcon_operator.ports import Manifest, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
 
@@ -135,6 +138,7 @@ class World:
                 spares=[SpareStatus(node=f"spare-{n + 1}", state="Ready", gemm_gflops="100") for n in range(spares)]
             ),
         )
+        self.run: dict[str, Any] | None = None  # the TrainingRun's JSON
         self.kube = FakeKube(self)
         self.bus = FakeBus(self)
 
@@ -145,9 +149,22 @@ class World:
         assert self.job is not None
         return self.job.status
 
+    @property
+    def intent(self) -> Intent:
+        """What the run holds."""
+        assert self.job is not None
+        return decode(self.job, read_run(self.run).spec) if self.run is not None else Intent()
+
+    @property
+    def generation(self) -> int:
+        return self.intent.membership.generation
+
+    @property
+    def exclusions(self) -> list[Exclusion]:
+        return self.intent.membership.exclusions
+
     def pod_of(self, rank: int) -> Pod:
-        assert self.status.generation is not None
-        return self.pods[self.status.generation.members[rank].pod_name]
+        return self.pods[self.intent.membership.members[rank].pod_name]
 
     def node_of(self, rank: int) -> Node:
         return self.nodes[self.pod_of(rank).node]

@@ -21,7 +21,7 @@ from falcon_core.recovery.observation import (
     Spares,
     Switch,
 )
-from falcon_core.recovery.state import Applied, Culprit, RecoveryState, Replacement, SlowIncident
+from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.level import Level
 from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
@@ -164,7 +164,7 @@ def test_the_node_is_replaced_when_the_loss_has_paid_for_it() -> None:
     assert step(seen(ranks=STRAGGLER), poor)[1] == []
     rich = located(loss=Loss(seconds=13.0, generation=1, counted_iterations=100))
     state, actions = step(seen(ranks=STRAGGLER), rich)
-    assert actions == [Prepare(2, "rank 2 computes 3.0x slower")]
+    assert actions == [Prepare(2, "rank 2 computes 3.0x slower", "gpt2-1")]
     assert (incident(state).phase, incident(state).applied[-1].loss_seconds) == ("Mitigating", 13.0)
 
 
@@ -225,30 +225,20 @@ def test_relief_is_judged_on_the_culprits_own_compute_time() -> None:
     assert step(seen(ranks=half), located())[1] == [], "25 % slower is not relief"
 
 
-MOVING = Replacement(
-    replica=2,
-    pod_name="new",
-    node="spare-1",
-    old_pod_name="gpt2-2",
-    old_pod_uid="uid-2",
-    old_node="node-2",
-    prepared=True,
-    at=NOW - 5,
-)
 MITIGATING = located(
     phase="Mitigating",
     applied=[Applied(strategy="ReplaceNode", at=NOW - 5, loss_seconds=13.0, overhead_seconds=13.0)],
 )
 
 
-def prepared(**fields: Any) -> dict[str, PreparedSeen]:
-    return {"new": PreparedSeen(pod_name="new", claimed_node="spare-1", **fields)}
+def prepared(**fields: Any) -> dict[int, PreparedSeen]:
+    return {2: PreparedSeen(pod_name="new", claimed_node="spare-1", **fields)}
 
 
 def test_the_switch_waits_for_the_prepared_pod() -> None:
-    state, actions = step(seen(ranks=STRAGGLER, prepared_pods=prepared()), MITIGATING, replacements=[MOVING])
+    state, actions = step(seen(ranks=STRAGGLER, prepared=prepared()), MITIGATING)
     assert (incident(state).phase, actions) == ("Mitigating", [])
-    state, actions = step(seen(ranks=STRAGGLER, prepared_pods=prepared(ready=True)), MITIGATING, replacements=[MOVING])
+    state, actions = step(seen(ranks=STRAGGLER, prepared=prepared(ready=True)), MITIGATING)
     assert actions == [Switch(2)]
     assert (incident(state).phase, incident(state).replaced_by, incident(state).switched_at) == (
         "Checking",
@@ -259,8 +249,8 @@ def test_the_switch_waits_for_the_prepared_pod() -> None:
 
 @pytest.mark.parametrize(("late", "fields"), [(0.0, {"lost": True}), (200.0, {"message": "ImagePullBackOff"})])
 def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float, fields: dict[str, Any]) -> None:
-    obs = seen(ranks=STRAGGLER, prepared_pods=prepared(**fields), now=NOW + late)
-    state, actions = step(obs, MITIGATING, replacements=[MOVING])
+    obs = seen(ranks=STRAGGLER, prepared=prepared(**fields, waited_seconds=5 + late), now=NOW + late)
+    state, actions = step(obs, MITIGATING)
     assert actions == [Abandon(2)]
     assert incident(state).phase == "Located"
     assert "new" in incident(state).blocked
@@ -270,7 +260,7 @@ def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float,
 
 
 def test_relief_during_the_preparation_gives_it_back() -> None:
-    _, actions = step(seen(prepared_pods=prepared()), MITIGATING, replacements=[MOVING])
+    _, actions = step(seen(prepared=prepared()), MITIGATING)
     assert actions[0] == Abandon(2)
     assert isinstance(actions[1], SlowClosed)
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.hanging import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS, explain, nobody_waits, step
-from falcon_core.recovery.state import Gang, RecoveryState
+from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.messages import CommSignals, PairSignals
-from tests.unit.recovery.seen import NOW, POLICY, seen
+from tests.unit.recovery.seen import POLICY, seen
 
-STATE = RecoveryState(gang=Gang(since=NOW - 10_000))
+STATE = RecoveryState()
 
 
 def stalled(seconds: float, inside: tuple[int, ...] = (1, 2), **zero: Any) -> Any:

@@ -20,11 +20,11 @@ def hindrance(spares: Spares) -> str:
     return "" if spares.available else spares.message
 
 
-def failed(prepared: PreparedSeen, waited_seconds: float) -> str:
+def failed(prepared: PreparedSeen) -> str:
     """Why the preparation has to be given up; "" while there is hope."""
     why = prepared.message or "no reason given"
     if prepared.lost:
         return f"the new pod {prepared.pod_name} ended before it could take over ({why})"
-    if waited_seconds > PREPARE_DEADLINE_SECONDS:
+    if prepared.waited_seconds > PREPARE_DEADLINE_SECONDS:
         return f"the new pod {prepared.pod_name} was not ready within {PREPARE_DEADLINE_SECONDS:.0f} s ({why})"
     return ""

@@ -152,17 +152,20 @@ def test_an_unreadable_job_is_told_once_in_its_condition_and_keeps_the_others() 
     [
         {},
         {"metadata": None, "spec": [], "status": "x"},
-        {"metadata": {}, "status": {"generation": {"members": "none"}}},
-        {"status": {"generation": {"members": [None, 1, {"node": ""}]}}},
+        {"metadata": {}, "spec": {"members": "none"}},
+        {"spec": {"members": [None, 1, {"node": ""}]}},
     ],
 )
 def test_a_sketch_can_be_made_of_anything(body: Any) -> None:
     one = views.sketch(body)
-    assert (one.uid, one.over, one.nodes) == ("", False, frozenset())
+    assert (one.uid, one.over) == ("", False)
+    assert views.run_nodes(body) == frozenset()
 
 
 def test_a_sketch_of_a_job() -> None:
-    status = {"completionTime": "2026-11-20T12:00:00Z", "generation": {"members": [{"node": "a"}, {"node": "b"}]}}
-    one = views.sketch({**JOB, "status": status})
+    one = views.sketch({**JOB, "status": {"completionTime": "2026-11-20T12:00:00Z"}})
     assert (one.namespace, one.name, one.uid, one.over, one.pool) == ("ns", "j", "u", True, "spares")
-    assert one.nodes == {"a", "b"}
+
+
+def test_the_nodes_of_a_run() -> None:
+    assert views.run_nodes({"spec": {"members": [{"node": "a"}, {"node": "b"}, {"suffix": "x"}]}}) == {"a", "b"}

@@ -9,7 +9,8 @@ import pytest
 
 from falcon_core.recovery.state import Awaited, HangFinding, HangIncident, Place
 from falcon_core.wire.ring import Op
-from falcon_operator.status.hang_diagnosis import hang_note, op_name, size, told
+from falcon_operator.status.hang_diagnosis import describe_hang, finding_words
+from falcon_operator.status.words import op_name, size
 
 replace = msgspec.structs.replace
 
@@ -37,11 +38,11 @@ HANG = HangIncident(id="gpt2-1", since=0.0, generation=2, iterations=40, finding
 
 
 def why(**fields: Any) -> str:
-    return hang_note(replace(HANG, findings=[replace(FINDING, **fields)])).why
+    return describe_hang(replace(HANG, findings=[replace(FINDING, **fields)])).why
 
 
 def test_the_call_and_its_communicator() -> None:
-    assert told(FINDING) == (
+    assert finding_words(FINDING) == (
         "rank 3 never arrived at call 7 (reduce-scatter, 1.5 MiB) of the communicator of 2 ranks"
         " (tensor group of rank 2), in which 1 rank waits"
     )
@@ -61,11 +62,11 @@ def test_what_the_process_does_meanwhile(fields: dict[str, Any], words: str) -> 
 
 
 def test_of_an_unknown_process_nothing_is_said() -> None:
-    assert why() == told(FINDING)
+    assert why() == finding_words(FINDING)
 
 
 def test_many_ranks_are_counted() -> None:
-    note = hang_note(replace(HANG, findings=[replace(FINDING, ranks=awaited(1, 3), total=5)]))
+    note = describe_hang(replace(HANG, findings=[replace(FINDING, ranks=awaited(1, 3), total=5)]))
     assert note.where == "rank 1 (pod gpt2-1, node node-1), rank 3 (pod gpt2-3, node node-3) and 3 more"
     assert note.why.startswith("ranks 1, 3 and 3 more never arrived")
     assert (note.rank, note.node, note.severity) == (None, "", "SEV2")
@@ -73,9 +74,9 @@ def test_many_ranks_are_counted() -> None:
 
 def test_a_deadlock_and_a_hang_of_which_nothing_is_known() -> None:
     assert "being inside a call of another communicator: a deadlock" in why(kind="Deadlock")
-    note = hang_note(replace(HANG, findings=[]))
+    note = describe_hang(replace(HANG, findings=[]))
     assert note.where == "not known: all ranks are silent"
-    assert "do not tell" in note.why
+    assert "do not show" in note.why
 
 
 def test_names_and_sizes() -> None:

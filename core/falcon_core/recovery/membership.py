@@ -1,0 +1,223 @@
+"""Which pods make up a job, and what the recovery's actions mean for that: one pure function.
+
+The operator stores the membership before it acts and derives every effect from it; the simulator asks the same function
+who is where. A generation is one life of the job's process group. Its number grows by one each time that a running
+generation is stopped, however many actions ask for it at once. Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from falcon_core.recovery.observation import Abandon, Action, Prepare, Recreate, Replace, Restart, Switch
+
+replace = msgspec.structs.replace
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of what the operator stores: camelCase, defaults left out."""
+
+
+class Member(_Stored, frozen=True, kw_only=True):
+    """The pod that holds a replica in the present generation."""
+
+    replica: int
+    pod_name: str
+    pod_uid: str = ""  # "" until the pod exists
+    node: str = ""  # "" until it is placed
+    first_rank: int = 0
+
+
+class Replacement(_Stored, frozen=True, kw_only=True):
+    """A replica's move to another pod; claim and pod are named here before they are made."""
+
+    replica: int
+    pod_name: str
+    pool: str = ""  # "": any free node
+    claim_key: str = ""
+    node: str = ""  # the claimed spare, or the node that the pod has to return to
+    old_pod_name: str
+    old_pod_uid: str
+    old_node: str
+    prepared: bool  # made while training goes on; False: the new pod is a member already
+    at: float
+
+
+class Exclusion(_Stored, frozen=True, kw_only=True):
+    """A node that this job does not use, and how far the test of the node is."""
+
+    node: str
+    reason: str
+    at: float  # excluded
+    incident: str = ""  # id of the incident that excluded it
+    test: Literal["Pending", "Passed", "Failed", "Unavailable"] = "Pending"
+    test_since: float = 0.0  # the newest test was asked for; its pod's name derives from this
+    fenced: bool = False  # for all jobs, by a witness outside the job
+
+
+class Membership(_Stored, frozen=True, kw_only=True):
+    """Who is in the job."""
+
+    generation: int = 0  # 0: none yet
+    phase: Literal["Stop", "Run", "Finish"] = "Stop"
+    since: float = 0.0  # of the phase
+    members: list[Member] = []  # by replica; empty while the job holds no pods
+    replacements: list[Replacement] = []
+    exclusions: list[Exclusion] = []
+    lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
+    pods_made: int = 0  # pod names and claims derive from it
+    restarts: int = 0  # generations that followed another
+    replaced: int = 0  # nodes
+
+    def replacement(self, replica: int) -> Replacement | None:
+        """Return the move of a replica that is under way."""
+        return next((move for move in self.replacements if move.replica == replica), None)
+
+    @property
+    def excluded_nodes(self) -> list[str]:
+        """Return the names of the nodes that the job does not use."""
+        return [exclusion.node for exclusion in self.exclusions]
+
+
+class Names(Protocol):
+    """How the caller names what it makes; a name derives from the number alone, so that making it twice makes one."""
+
+    @property
+    def pool(self) -> str:
+        """Return the warm pool from which replacements come; "" for any free node."""
+        ...
+
+    def pod(self, replica: int, number: int) -> str: ...
+
+    def claim(self, number: int) -> str: ...
+
+
+def apply_actions(membership: Membership, actions: Sequence[Action], names: Names, now: float) -> Membership:
+    """Return the membership after the recovery's actions; at most one new generation, whatever their number."""
+    changed, stop = membership, False
+    for action in actions:
+        match action:
+            case Restart():
+                stop = True
+            case Recreate(replica=replica, stay=stay):
+                changed = _take_over(_move(changed, names, replica, now, prepared=False, stay=stay), replica)
+                stop = True
+            case Replace(replica=replica, reason=reason, lost=lost, incident=incident):
+                uid = changed.members[replica].pod_uid
+                changed = _exclude(changed, replica, reason, incident, now)
+                changed = _take_over(_move(changed, names, replica, now, prepared=False), replica)
+                changed = _count_replaced(changed, uid if lost else "")
+                stop = True
+            case Prepare(replica=replica, reason=reason, incident=incident):
+                changed = _exclude(changed, replica, reason, incident, now)
+                changed = _move(changed, names, replica, now, prepared=True)
+            case Switch(replica=replica, lost=lost):
+                uid = changed.members[replica].pod_uid
+                moves = [replace(m, prepared=False) if m.replica == replica else m for m in changed.replacements]
+                changed = _take_over(replace(changed, replacements=moves), replica)
+                changed = _count_replaced(changed, uid if lost else "")
+                stop = True
+            case Abandon(replica=replica):
+                changed = _abandon(changed, replica)
+            case _:
+                pass  # an incident's end changes no membership
+    return _next_generation(changed, now) if stop else changed
+
+
+def begin(membership: Membership, names: Names, *, replicas: int, procs: int, now: float) -> Membership:
+    """Return the membership with new pods for every replica: the first generation, or one after all pods were given up.
+
+    Nodes that are excluded stay excluded.
+    """
+    made = membership.pods_made
+    members = [
+        Member(replica=replica, pod_name=names.pod(replica, made + replica + 1), first_rank=replica * procs)
+        for replica in range(replicas)
+    ]
+    return replace(
+        membership,
+        generation=membership.generation + 1,
+        phase="Stop",
+        since=now,
+        members=members,
+        replacements=[],
+        pods_made=made + replicas,
+    )
+
+
+def release(membership: Membership) -> Membership:
+    """Return the membership without any pods (suspension, or a gang that found no room)."""
+    return replace(membership, phase="Stop", members=[], replacements=[], lost_pods=[])
+
+
+def _next_generation(membership: Membership, now: float) -> Membership:
+    """Stop the running generation. While one is being stopped already, its successor's number is still free to use."""
+    if membership.phase != "Run":
+        return membership
+    return replace(
+        membership,
+        generation=membership.generation + 1,
+        phase="Stop",
+        since=now,
+        restarts=membership.restarts + 1,
+    )
+
+
+def _exclude(membership: Membership, replica: int, reason: str, incident: str, now: float) -> Membership:
+    node = membership.members[replica].node
+    if not node or node in membership.excluded_nodes:
+        return membership
+    exclusion = Exclusion(node=node, reason=reason, at=now, incident=incident, test_since=now)
+    return replace(membership, exclusions=[*membership.exclusions, exclusion])
+
+
+def _move(
+    membership: Membership, names: Names, replica: int, now: float, *, prepared: bool, stay: bool = False
+) -> Membership:
+    """Name the replica's new pod, and the claim of a spare for it; ``stay``: on the node that it has."""
+    member = membership.members[replica]
+    number = membership.pods_made + 1
+    pool = "" if stay else names.pool
+    move = Replacement(
+        replica=replica,
+        pod_name=names.pod(replica, number),
+        pool=pool,
+        claim_key=names.claim(number) if pool else "",
+        node=member.node if stay else "",
+        old_pod_name=member.pod_name,
+        old_pod_uid=member.pod_uid,
+        old_node=member.node,
+        prepared=prepared,
+        at=now,
+    )
+    others = [other for other in membership.replacements if other.replica != replica]
+    return replace(membership, pods_made=number, replacements=[*others, move])
+
+
+def _take_over(membership: Membership, replica: int) -> Membership:
+    """Make the replica's named new pod its member."""
+    move = membership.replacement(replica)
+    assert move is not None  # named by _move, or by the Prepare before a Switch
+    member = replace(membership.members[replica], pod_name=move.pod_name, pod_uid="", node="")
+    members = [member if other.replica == replica else other for other in membership.members]
+    return replace(membership, members=members)
+
+
+def _count_replaced(membership: Membership, lost_pod: str) -> Membership:
+    """Count a replaced node. ``lost_pod``: uid of a pod whose processes count as dead; "": they have to acknowledge."""
+    lost_pods = [*membership.lost_pods, lost_pod] if lost_pod else membership.lost_pods
+    return replace(membership, lost_pods=lost_pods, replaced=membership.replaced + 1)
+
+
+def _abandon(membership: Membership, replica: int) -> Membership:
+    move = membership.replacement(replica)
+    if move is None or not move.prepared:
+        return membership
+    return replace(
+        membership,
+        replacements=[other for other in membership.replacements if other is not move],
+        exclusions=[exclusion for exclusion in membership.exclusions if exclusion.node != move.old_node],
+    )

@@ -1,0 +1,55 @@
+"""Text that people read: bounded, printable, and without secrets.
+
+Status, Events and logs show words that come from outside: a scheduler's message, a program's last line, a refusal of
+the API server. They may hold control characters (a terminal would obey them), or a token that somebody passed on a
+command line.
+"""
+
+from __future__ import annotations
+
+import re
+
+ELLIPSIS = "…"
+REDACTED = "[redacted]"
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_SECRETS = (
+    # A password in a URL.
+    (re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)"), REDACTED),
+    # What follows a word for a secret: password=…, "api_key": "…", --token …, Authorization: Bearer …
+    (
+        re.compile(
+            r"""((?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"""
+            r"""["']?\s*[=:]\s*["']?|--?(?:password|secret|token|api-key)\s+|\b(?:Bearer|Basic)\s+)[^\s"',;]{4,}""",
+            re.IGNORECASE,
+        ),
+        r"\1" + REDACTED,
+    ),
+    # Tokens that are known by their form: JSON web tokens, GitHub, Hugging Face, AWS, Slack, OpenAI-like keys, PEM.
+    (
+        re.compile(
+            r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|\bgh[pousr]_\w{20,}|\bhf_\w{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+            r"|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
+        ),
+        REDACTED,
+    ),
+)
+
+
+def clean(text: str) -> str:
+    """Return the text without control characters and with what looks like a secret replaced. Line breaks stay."""
+    text = _CONTROL.sub(" ", _ANSI.sub("", text))
+    for pattern, put in _SECRETS:
+        text = pattern.sub(put, text)
+    return text
+
+
+def clip(text: str, most: int) -> str:
+    """Return at most ``most`` characters, cut between words where that loses little; an ellipsis marks the cut."""
+    if len(text) <= most:
+        return text
+    cut = text[: most - 1]
+    space = cut.rfind(" ")
+    if space > most * 2 // 3:
+        cut = cut[:space].rstrip(" ,;:")
+    return cut + ELLIPSIS

@@ -1,0 +1,88 @@
+"""Make a lost TrainingRun again from the job's pods, so that training goes on untouched.
+
+Each pod says by its labels which replica it is; its launcher says which generation it runs. What cannot be seen is
+lost: exclusions (the pool and the fences still know the nodes), counters, learned figures, the history.
+"""
+
+from __future__ import annotations
+
+from falcon_core.recovery.membership import Member, Membership
+from falcon_operator.api import LABEL_REPLICA, End, TrainingJob
+from falcon_operator.intent.intent import Intent, master_port
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.ports import PodView
+from falcon_operator.times import unix_seconds
+
+REPORT_SECONDS = 10.0  # agents report each second
+
+
+def rebuild(snap: Snapshot) -> Intent | None:
+    """Return an intent that fits what runs; None while the launchers have not reported, so that nothing is known."""
+    job = snap.job
+    if job.status.completion_time:
+        return _ended(job)
+    if not snap.pods:
+        return Intent()
+    pods = _newest_by_replica(snap.pods)
+    first = pods.get(0)
+    launches = [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
+    generation = max((launch.generation for launch in launches), default=0)
+    complete = len(pods) == job.spec.replicas and first is not None and bool(first.pod_ip)
+    if complete and len(launches) < len(pods) and not _heard_out(snap):
+        return None
+    running = complete and generation > 0 and all(launch.generation == generation for launch in launches)
+    members = [_member(job, replica, pods.get(replica)) for replica in range(job.spec.replicas)]
+    if not all(member.pod_name for member in members):
+        # Some replica has no pod: begin anew with a number that no launcher has seen; the pods that are left end.
+        return Intent(membership=Membership(generation=generation, pods_made=_unused_number(snap.now)))
+    membership = Membership(
+        generation=max(1, generation),
+        phase="Run" if running else "Stop",
+        since=snap.now,
+        members=members,
+        pods_made=_unused_number(snap.now),
+    )
+    return Intent(
+        membership=membership,
+        master_addr=first.pod_ip if running and first else "",
+        master_port=master_port(job, generation) if running else 0,
+        started_at=unix_seconds(job.status.start_time) or snap.now,
+    )
+
+
+def _heard_out(snap: Snapshot) -> bool:
+    """Whether the bus has been heard for so long that whoever lives has reported."""
+    since = snap.reports.session_healthy_since_seconds
+    return since is not None and snap.monotonic - since >= REPORT_SECONDS
+
+
+def _ended(job: TrainingJob) -> Intent:
+    succeeded = job.status.state == "Succeeded"
+    return Intent(
+        end=End(
+            at=unix_seconds(job.status.completion_time),
+            succeeded=succeeded,
+            reason=job.status.state,
+            message=job.status.summary,
+        )
+    )
+
+
+def _newest_by_replica(pods: list[PodView]) -> dict[int, PodView]:
+    newest: dict[int, PodView] = {}
+    for pod in sorted(pods, key=lambda pod: pod.created_unix):
+        if not pod.deleting:
+            newest[int(pod.labels[LABEL_REPLICA])] = pod
+    return newest
+
+
+def _member(job: TrainingJob, replica: int, pod: PodView | None) -> Member:
+    first_rank = replica * job.spec.procs_per_replica
+    if pod is None:
+        return Member(replica=replica, pod_name="", first_rank=first_rank)
+    return Member(replica=replica, pod_name=pod.name, pod_uid=pod.uid, node=pod.node, first_rank=first_rank)
+
+
+def _unused_number(now: float) -> int:
+    """Return a number for the next pods that was never used: it is beyond any count, and grows with the clock."""
+    return int(now)

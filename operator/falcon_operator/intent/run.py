@@ -1,0 +1,201 @@
+"""Intent ↔ TrainingRun: how the intent is stored, and how it is read from what another version stored.
+
+A run holds no more than 512 KiB for 4 096 members, so a member's place in the list is its replica, and of its pod's
+name only the suffix is stored. What a newer version has written and this version does not know is passed over: unknown
+fields are ignored, and a part that holds an unknown word is left out and named. A job is never stopped by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast, get_type_hints
+
+import msgspec
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.state import Culprit, RecoveryState
+from falcon_operator.api import (
+    API_VERSION,
+    LABEL_JOB,
+    LABEL_JOB_UID,
+    Counters,
+    ObjectMeta,
+    RunMember,
+    TrainingJob,
+    TrainingRun,
+    TrainingRunSpec,
+)
+from falcon_operator.intent.intent import Intent
+from falcon_operator.manifests.pods import owner_reference
+from falcon_operator.ports import Manifest
+
+_PHASES = ("Stop", "Run", "Finish")
+replace = msgspec.structs.replace
+
+
+def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
+    """Return the intent as it is stored."""
+    membership = intent.membership
+    start = len(job.metadata.name) + 1
+    return TrainingRunSpec(
+        generation=membership.generation,
+        phase=membership.phase,
+        phase_since=membership.since,
+        nodes=sum(bool(member.node) for member in membership.members),
+        members=[
+            RunMember(
+                suffix=member.pod_name[start + len(str(member.replica)) + 1 :], uid=member.pod_uid, node=member.node
+            )
+            for member in membership.members
+        ],
+        master_addr=intent.master_addr,
+        master_port=intent.master_port,
+        replacements=membership.replacements,
+        exclusions=membership.exclusions,
+        lost_pods=membership.lost_pods,
+        pods_made=membership.pods_made,
+        counters=Counters(restarts=membership.restarts, replacements=membership.replaced),
+        gang=intent.gang,
+        recovery=intent.recovery,
+        verdicts=intent.verdicts,
+        history=intent.history,
+        started_at=intent.started_at,
+        end=intent.end,
+    )
+
+
+def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
+    """Return the stored intent of the job."""
+    procs = job.spec.procs_per_replica
+    # Another version's phase: a generation that has an address may run, and its plan stays as it is.
+    phase = spec.phase if spec.phase in _PHASES else "Run" if spec.master_addr else "Stop"
+    return Intent(
+        membership=Membership(
+            generation=spec.generation,
+            phase=phase,  # type: ignore[arg-type]  # one of _PHASES
+            since=spec.phase_since,
+            members=[
+                Member(
+                    replica=replica,
+                    pod_name=f"{job.metadata.name}-{replica}-{member.suffix}",
+                    pod_uid=member.uid,
+                    node=member.node,
+                    first_rank=replica * procs,
+                )
+                for replica, member in enumerate(spec.members)
+            ],
+            replacements=spec.replacements,
+            exclusions=spec.exclusions,
+            lost_pods=spec.lost_pods,
+            pods_made=spec.pods_made,
+            restarts=spec.counters.restarts,
+            replaced=spec.counters.replacements,
+        ),
+        master_addr=spec.master_addr,
+        master_port=spec.master_port,
+        gang=spec.gang,
+        recovery=spec.recovery,
+        verdicts=spec.verdicts,
+        history=spec.history,
+        started_at=spec.started_at,
+        end=spec.end,
+    )
+
+
+def build_run(job: TrainingJob, spec: TrainingRunSpec, resource_version: str) -> Manifest:
+    """Return the object that holds the intent; with ``resource_version`` it replaces that version alone."""
+    meta = job.metadata
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingRun",
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": {LABEL_JOB: meta.name, LABEL_JOB_UID: meta.uid},
+            "ownerReferences": [owner_reference(job)],
+            **({"resourceVersion": resource_version} if resource_version else {}),
+        },
+        "spec": msgspec.to_builtins(spec),
+    }
+
+
+def read_run(data: Mapping[str, Any]) -> TrainingRun:
+    """Return the run in an object's decoded JSON; parts that this version cannot read are left out and named."""
+    spec = data.get("spec") or {}
+    raw = data.get("metadata") or {}
+    owner = next(
+        (str(owner.get("uid", "")) for owner in raw.get("ownerReferences") or [] if owner.get("controller")), ""
+    )
+    metadata = replace(msgspec.convert(raw, ObjectMeta, strict=False), owner_uid=owner)
+    problems: list[str] = []
+    return TrainingRun(
+        metadata=metadata, spec=_lenient(TrainingRunSpec, spec, "spec", problems), problems=tuple(problems)
+    )
+
+
+def _lenient(type_: type[Any], value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
+    """Convert the whole, or else each field by itself; a list keeps the items that can be read."""
+    try:
+        return msgspec.convert(value, type_, strict=False)
+    except msgspec.ValidationError:
+        pass
+    hints = get_type_hints(type_)
+    fields = {}
+    for field in msgspec.structs.fields(type_):
+        if field.encode_name not in value:
+            continue
+        raw, where = value[field.encode_name], f"{path}.{field.encode_name}"
+        hint = hints[field.name]
+        if hint is RecoveryState and isinstance(raw, Mapping):
+            fields[field.name] = _lenient(RecoveryState, raw, where, problems)
+            continue
+        try:
+            fields[field.name] = msgspec.convert(raw, hint, strict=False)
+        except msgspec.ValidationError as error:
+            kept = _readable_items(raw, hint) if isinstance(raw, list) else None
+            problems.append(f"{where}: {error}")
+            if kept is not None:
+                fields[field.name] = kept
+    return type_(**fields)
+
+
+def _readable_items(raw: list[Any], hint: Any) -> list[Any]:
+    kept: list[Any] = []
+    for item in raw:
+        try:
+            kept += cast(list[Any], msgspec.convert([item], hint, strict=False))
+        except msgspec.ValidationError:
+            continue
+    return kept
+
+
+def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
+    """Return the run without the figures that grow with every look: losing them costs a moment of counting again."""
+    recovery = spec.recovery
+    if recovery.healthy_ns is not None:
+        recovery = replace(recovery, healthy_ns=1)
+    if recovery.level is not None:
+        recovery = replace(recovery, level=replace(recovery.level, iteration_ns=1, noise=0.0, iterations=1))
+    slow = recovery.slow
+    if slow is not None:
+        recovery = replace(
+            recovery, slow=replace(slow, loss=Loss(), slow_ns=0, refreshed_at=0.0, culprit=_place_of(slow.culprit))
+        )
+    return replace(spec, recovery=recovery)
+
+
+def _place_of(culprit: Culprit | None) -> Culprit | None:
+    """Return who is named, without the evidence."""
+    if culprit is None:
+        return None
+    return Culprit(
+        rank=culprit.rank,
+        replica=culprit.replica,
+        pod_name=culprit.pod_name,
+        node=culprit.node,
+        slowdown=0.0,
+        compute_ns=0,
+        peers_compute_ns=0,
+        cause=culprit.cause,
+    )

@@ -1,0 +1,175 @@
+"""The job's conditions, one function each, by the API conventions: a transition time moves with its status alone.
+
+``Ready``: all ranks of the present generation train. ``Accepted``: the spec can run. ``Failed`` and ``Succeeded`` are
+final.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from falcon_operator.api import Condition, TrainingJobStatus
+from falcon_operator.intent import observe
+from falcon_operator.status.view import State, View
+from falcon_operator.status.words import link_where, listed
+from falcon_operator.times import clock_time, timestamp
+
+ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a condition is to say. ``value`` None: unknown."""
+
+    type: str
+    value: bool | None
+    reason: str
+    message: str
+    shown: bool = False  # also where it has never been true
+
+
+def set_condition(
+    conditions: list[Condition],
+    type_: str,
+    value: bool | None,
+    reason: str,
+    message: str,
+    *,
+    now: float,
+    observed_generation: int,
+) -> list[Condition]:
+    """Return the conditions with one of them set. A condition that has never been true is not added as false."""
+    finding = Finding(type_, value, reason, message)
+    return put(conditions, [finding], now=now, observed_generation=observed_generation)
+
+
+def put(
+    conditions: list[Condition], findings: list[Finding], *, now: float, observed_generation: int
+) -> list[Condition]:
+    """Return the conditions with the findings in their places."""
+    result = list(conditions)
+    for finding in findings:
+        at = next((at for at, condition in enumerate(result) if condition.type == finding.type), None)
+        if at is None and finding.value is False and not finding.shown and finding.type not in ALWAYS_SHOWN:
+            continue
+        word = _word(finding.value)
+        moved = at is None or result[at].status != word
+        after = Condition(
+            type=finding.type,
+            status=word,
+            reason=finding.reason,
+            message=finding.message,
+            last_transition_time=timestamp(now) if at is None or moved else result[at].last_transition_time,
+            observed_generation=observed_generation,
+        )
+        if at is None:
+            result.append(after)
+        else:
+            result[at] = after
+    return result
+
+
+def _word(value: bool | None) -> Literal["True", "False", "Unknown"]:
+    return "Unknown" if value is None else "True" if value else "False"
+
+
+def is_true(status: TrainingJobStatus, type_: str) -> bool:
+    """Return whether the status has the condition, and it is true."""
+    return any(condition.type == type_ and condition.status == "True" for condition in status.conditions)
+
+
+def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> list[Finding]:
+    """Return what the conditions of a job say that starts, runs or recovers."""
+    findings = [
+        ready(view, state),
+        degraded(view),
+        recovering(view, state),
+        agent_lost(view),
+        pool_missing(view),
+        run_readable(unreadable),
+        Finding("Suspended", False, "Resumed", "spec.suspend is false"),
+        Finding("Accepted", True, "Valid", "the spec can run"),
+    ]
+    return [finding for finding in findings if finding is not None]
+
+
+def ready(view: View, state: State) -> Finding:
+    """Say whether all ranks train, and what they wait for if they do not."""
+    if view.blind_since is not None:
+        message = (
+            f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
+            " look at etcd and at the containers falcon-agent"
+        )
+        return Finding("Ready", None, "Blind", message)
+    if view.stalled_since is not None:
+        since, awaited = clock_time(view.stalled_since), f"; {view.awaited}" if view.awaited else ""
+        hang = ": a hang" if view.intent.recovery.hang else ""
+        message = f"every process lives, but no rank has moved since {since}{hang}{awaited}"
+        return Finding("Ready", False, "Stalled", message)
+    if state in ("Running", "Degraded"):
+        watched = f"; they are not watched: {view.untracked}" if view.untracked else ""
+        number = view.intent.membership.generation
+        return Finding("Ready", True, "Training", f"all {view.total} ranks of generation {number} train{watched}")
+    return Finding("Ready", False, state, view.gathering.waiting or f"the job is {state.lower()}")
+
+
+def degraded(view: View) -> Finding:
+    """Say whether a rank or a link is slow."""
+    slow = view.intent.recovery.slow
+    if slow is not None and slow.culprit is not None and slow.phase != "Checking":
+        culprit = slow.culprit
+        message = (
+            f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}) is slow since"
+            f" {timestamp(slow.onset_at)}: see diagnosis {slow.id}"
+        )
+        return Finding("Degraded", True, "Straggler", message)
+    if slow is not None and slow.culprit is None and slow.link is not None:
+        message = f"slow transfers over {link_where(slow.link)}: see diagnosis {slow.id}"
+        return Finding("Degraded", True, "SlowLink", message)
+    return Finding("Degraded", False, "NoStraggler", "no rank is known to be slow")
+
+
+def recovering(view: View, state: State) -> Finding:
+    """Say whether training stands still for a repair."""
+    if state != "Recovering":
+        return Finding("Recovering", False, "Recovered", "no recovery is under way")
+    slow, stop = view.intent.recovery.slow, view.intent.recovery.stop
+    incident = stop.id if stop is not None else slow.id if slow is not None else ""
+    return Finding("Recovering", True, "Restarting", f"training stands still: see diagnosis {incident}")
+
+
+def agent_lost(view: View) -> Finding | None:
+    """Say whether an agent is silent; None where the bus cannot tell."""
+    lost = view.live.agents_lost
+    if lost and view.watching:
+        pods = listed([view.obs.members[replica].pod_name for replica in lost])
+        peers = (
+            "its peers have gone on since: training is untouched, but that pod is not watched"
+            if view.goes_on_without(lost)
+            else "whether training goes on is not known yet"
+        )
+        return Finding("AgentLost", True, "LeaseLost", f"no sign of life from the agent in {pods}; {peers}")
+    if view.live.bus_trouble:
+        return None
+    if view.intent.recovery.stop is not None or not view.obs.running:
+        return Finding("AgentLost", False, "Recovering", "training stands still for a repair")
+    return Finding("AgentLost", False, "AgentsAlive", "every agent reports")
+
+
+def pool_missing(view: View) -> Finding | None:
+    """Say whether the pool that the job names can be used; None for a job without one."""
+    if view.snap.job.spec.warm_pool_ref is None:
+        return None
+    problems = observe.pool_messages(view.snap)
+    if problems:
+        return Finding("WarmPoolUsable", False, "Unusable", "; ".join(problems), shown=True)
+    return Finding("WarmPoolUsable", True, "Usable", "the pool exists and serves this namespace")
+
+
+def run_readable(unreadable: tuple[str, ...]) -> Finding:
+    """Say whether all of the TrainingRun could be read."""
+    if unreadable:
+        message = f"left out, since this version cannot read it: {'; '.join(unreadable)}"
+        return Finding("RunReadable", False, "UnknownContent", message, shown=True)
+    return Finding("RunReadable", True, "Readable", "the TrainingRun is read as a whole")

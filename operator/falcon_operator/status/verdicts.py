@@ -1,0 +1,38 @@
+"""What is known of a node that the job has left, in words."""
+
+from __future__ import annotations
+
+from falcon_operator.api import NodeVerdict
+from falcon_operator.times import clock_time
+
+GOOD_NEWS = frozenset({"AsFast", "UsableAgain"})
+NODE_RETURNS = frozenset({"UsableAgain", "UsedSlow"})
+
+
+def verdict_words(verdict: NodeVerdict) -> str:
+    """Return one sentence without its full stop."""
+    node, at = verdict.node, clock_time(verdict.at)
+    match verdict.outcome:
+        case "UsableAgain":
+            return f"{node} may be used again since {at}"
+        case "UsedSlow":
+            return f"{node} used again at {at}, slow as it is" + (f": {verdict.detail}" if verdict.detail else "")
+    fence = "fenced" if verdict.fenced else "not fenced"
+    return f"{node} {fence}: {_why(verdict)}"
+
+
+def _why(verdict: NodeVerdict) -> str:
+    ratio = f"{verdict.ratio:.1f}x" if verdict.ratio is not None else "?"
+    match verdict.outcome:
+        case "NotReady":
+            return "it is NotReady"
+        case "Slower":
+            return f"burn-in on it is {ratio} slower than its peers"
+        case "AsFast":
+            return f"burn-in on it is as fast as on its peers ({ratio})"
+        case "NoPeers":
+            return "the pool has no scores to compare with"
+        case "NoPool":
+            return "the job names no WarmPool to compare with"
+        case _:
+            return verdict.detail or "the burn-in gave no score"

@@ -1,0 +1,127 @@
+"""What a job looks like that starts, runs or recovers: everything that status and conditions are made of."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from falcon_core.recovery import hanging
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.witness import Liveness
+from falcon_operator.intent import observe
+from falcon_operator.intent.gang import Gathering
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.status import hang_diagnosis
+
+BLIND_SECONDS = 10.0  # without any report while pods run: longer than a change of the bus's leader
+CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
+State = Literal["", "Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"]
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One look at a job. Figures that several readers need are computed once."""
+
+    snap: Snapshot
+    intent: Intent
+    policy: Policy
+    obs: Observation
+    live: Liveness
+    gathering: Gathering
+
+    @property
+    def total(self) -> int:
+        return self.snap.job.spec.replicas * self.snap.job.spec.procs_per_replica
+
+    @cached_property
+    def training(self) -> int:
+        """Return the number of ranks whose process runs."""
+        return sum(rank.process == "Running" for rank in self.obs.ranks) if self.obs.running else 0
+
+    @cached_property
+    def finished(self) -> int:
+        """Return the number of ranks that have ended well before the others."""
+        return sum(rank.process == "Ended" and rank.exit_code == 0 for rank in self.obs.ranks)
+
+    @cached_property
+    def untracked(self) -> str:
+        """Return why the ranks run without the shim, "" if they run with it."""
+        for member in self.intent.membership.members:
+            launch = observe.launch_status(self.snap, member.pod_uid)
+            if launch is not None and launch.untracked:
+                return launch.untracked
+        return ""
+
+    @cached_property
+    def stalled_since(self) -> float | None:
+        return hanging.stalled_since(self.obs)
+
+    @cached_property
+    def awaited(self) -> str:
+        """Return whom a job that does not move waits for, as far as the counts of calls show; "" if they do not."""
+        hang = self.intent.recovery.hang
+        findings = hang.findings if hang else hanging.explain(self.obs, self.policy)
+        if not findings:
+            return hang_diagnosis.NOBODY_WAITS if hanging.nobody_waits(self.obs) else ""
+        words = hang_diagnosis.finding_words(findings[0])
+        return words if hang else words + hang_diagnosis.meanwhile(findings[0])
+
+    @cached_property
+    def blind_since(self) -> float | None:
+        """Return when the last report came (unix seconds), if none has come for too long although pods run."""
+        uids = {pod.uid for pod in self.snap.pods if pod.phase == "Running"}
+        if not uids or not self.obs.running or self.obs.running_seconds < BLIND_SECONDS:
+            return None
+        heard = [at for uid in uids if (at := self._heard_at(uid)) is not None]
+        if not heard:
+            listening = self.snap.reports.session_healthy_since_seconds
+            deaf = listening is None or self.snap.monotonic - listening > BLIND_SECONDS
+            return self.snap.now - self.obs.running_seconds if deaf else None
+        age = self.snap.monotonic - max(heard)
+        return self.snap.now - age if age > BLIND_SECONDS else None
+
+    @cached_property
+    def unheard(self) -> bool:
+        """Return whether this operator has not heard of the running generation yet, as after its own start."""
+        uids = [member.pod_uid for member in self.intent.membership.members]
+        return self.obs.running and all(self._heard_at(uid) is None for uid in uids)
+
+    def _heard_at(self, pod_uid: str) -> float | None:
+        """Return when this operator last heard the pod's agent; None for what it found on the bus when it came."""
+        received = self.snap.reports.summaries.get(pod_uid)
+        return received.at_seconds if received is not None and math.isfinite(received.at_seconds) else None
+
+    @property
+    def watching(self) -> bool:
+        """Return whether a silent agent is news: while a generation is stopped or gathered, the recovery handles it."""
+        return self.obs.running and self.intent.recovery.stop is None
+
+    def goes_on_without(self, replicas: Collection[int]) -> bool:
+        """Return whether a rank elsewhere has returned from a call since these replicas' agents fell silent."""
+        uids = [self.intent.membership.members[replica].pod_uid for replica in replicas]
+        gone = [self.snap.reports.gone_since_seconds.get(uid) for uid in uids]
+        silent_for = [self.snap.monotonic - since for since in gone if since is not None]
+        if not silent_for:
+            return False
+        return any(
+            rank.fresh and rank.tracked and rank.silent_seconds < min(silent_for)
+            for rank in self.obs.ranks
+            if rank.replica not in replicas
+        )
+
+    @cached_property
+    def current_ns(self) -> float | None:
+        """Return the job's iteration time: the median over the ranks of their newest iterations' median."""
+        if not self.obs.running:
+            return None
+        newest = [
+            statistics.median(rank.iteration_ns[-CURRENT_ITERATIONS:])
+            for rank in self.obs.ranks
+            if rank.iteration_ns and rank.fresh
+        ]
+        return statistics.median(newest) if newest else None

@@ -1,0 +1,100 @@
+"""Figures, ranks and places in words; shared by everything that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from falcon_core.model import Cause
+from falcon_core.recovery.state import Fault, Place, SlowLink
+from falcon_core.text import clip
+from falcon_core.wire.ring import Op
+
+_BRIEF = {Cause.NODE_LOST: "node lost", Cause.OUT_OF_MEMORY: "out of memory"}
+NAMED = 5  # of a list: the rest is counted
+_OPS = {
+    Op.ALL_REDUCE: "all-reduce",
+    Op.ALL_GATHER: "all-gather",
+    Op.REDUCE_SCATTER: "reduce-scatter",
+    Op.ALL_TO_ALL: "all-to-all",
+    Op.BARRIER: "barrier",
+    Op.BROADCAST: "broadcast",
+    Op.REDUCE: "reduce",
+    Op.GATHER: "gather",
+    Op.SCATTER: "scatter",
+    Op.SEND: "send",
+    Op.RECV: "receive",
+}
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """Return an iteration time for a printer column: ``612ms``, ``12.3s``."""
+    return f"{nanoseconds / 1e6:.0f}ms" if nanoseconds < 10e9 else f"{nanoseconds / 1e9:.1f}s"
+
+
+def seconds(value: float) -> str:
+    """Return ``8.3 s`` or ``42 s``."""
+    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
+def percent(share: float | None) -> str:
+    """Return ``71 %``; "unknown" without a figure."""
+    return "unknown" if share is None else f"{share * 100:.0f} %"
+
+
+def size(count: int) -> str:
+    """Return ``4 B``, ``1.5 MiB``."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+
+
+def op_name(op: int) -> str:
+    """Return ``all-reduce``; "collective" for an operation that is not known."""
+    return _OPS.get(Op(op), "collective") if op in set(Op) else "collective"
+
+
+def listed(names: Sequence[str], total: int | None = None, most: int = NAMED) -> str:
+    """Return ``a, b and 3 more``; ``total`` where ``names`` are only the first of more."""
+    total = len(names) if total is None else total
+    shown = list(names[:most])
+    more = f" and {total - len(shown)} more" if total > len(shown) else ""
+    return ", ".join(shown) + more
+
+
+def place(at: Place) -> str:
+    """Return ``rank 2 (pod gpt2-2-x7kfd, node node-c)``."""
+    return f"rank {at.rank} (pod {at.pod_name}, node {at.node or 'none'})"
+
+
+def fault_where(fault: Fault) -> str:
+    """Return the rank, or the replica, with its pod and node."""
+    who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
+    return f"{who} (pod {fault.pod_name}, node {fault.node or 'none'})"
+
+
+def fault_brief(fault: Fault) -> str:
+    """Return who failed, and how, for a line in a table."""
+    who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
+    who = f"{who} on {fault.node}" if fault.node else who
+    return f"{who}: {_BRIEF.get(fault.cause) or clip(fault.text, 50)}"
+
+
+def link_where(link: SlowLink) -> str:
+    """Return both ends of a slow link, or as many ranks as cannot be told apart."""
+    places = listed([place(end) for end in link.ranks], link.members)
+    if link.node:
+        return f"the link of node {link.node}: {places}"
+    return f"{'the link' if link.members == 2 else 'a link'} between {places}"
+
+
+def link_brief(link: SlowLink) -> str:
+    """Return the slow link for a line in a table."""
+    if link.node:
+        return f"the link of {link.node} is slow"
+    which = "the link" if link.members == 2 else "a link"
+    ranks = listed([str(end.rank) for end in link.ranks], link.members)
+    nodes = listed(list(dict.fromkeys(end.node for end in link.ranks)), most=3)
+    return f"{which} between ranks {ranks} ({nodes}) is slow"
