@@ -42,7 +42,6 @@ class Parallelism(_Api, frozen=True, kw_only=True):
 
 class DetectionSpec(_Api, frozen=True, kw_only=True):
     verify_percent: int = 10
-    suspicion_percent: int = 110
     median_percent: int = 150
     consecutive_iterations: int = 5
     hang_factor: int = 3
@@ -61,13 +60,16 @@ class MitigationSpec(_Api, frozen=True, kw_only=True):
 
 
 class RecoverySpec(_Api, frozen=True, kw_only=True):
-    retries: int = 3
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
 
 
 class WarmPoolRef(_Api, frozen=True, kw_only=True):
     name: str
+
+
+class CheckpointSpec(_Api, frozen=True, kw_only=True):
+    interval_seconds: int | None = None  # how often the training code writes one; only for prices
 
 
 class TrainingJobSpec(_Api, frozen=True, kw_only=True):
@@ -81,8 +83,7 @@ class TrainingJobSpec(_Api, frozen=True, kw_only=True):
     mitigation: MitigationSpec = MitigationSpec()
     recovery: RecoverySpec = RecoverySpec()
     warm_pool_ref: WarmPoolRef | None = None
-    weight: str = "1.0"
-    min_replicas: int | None = None
+    checkpoint: CheckpointSpec = CheckpointSpec()
     suspend: bool = False
     active_deadline_seconds: int | None = None
     ttl_seconds_after_finished: int | None = None

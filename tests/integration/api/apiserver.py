@@ -111,6 +111,8 @@ def _apiserver_flags(work_dir: Path, etcd_url: str, port: int) -> list[str]:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={key}",
         f"--service-account-signing-key-file={key}",
+        # as OpenShift does: the operator's owner references must be within its rights
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         # no controller makes the default service accounts that this plugin would demand of pods
         "--disable-admission-plugins=ServiceAccount",
         "--v=1",

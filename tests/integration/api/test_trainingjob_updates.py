@@ -44,8 +44,7 @@ FREE: dict[str, Changes] = {
     "mitigation": {"spec.mitigation": {"mode": "Observe"}},
     "recovery": {"spec.recovery": {"window": "30m"}},
     "pool": {"spec.warmPoolRef": {"name": "spares"}},
-    "weight": {"spec.weight": "2.0"},
-    "minReplicas": {"spec.minReplicas": 2},
+    "checkpoints": {"spec.checkpoint": {"intervalSeconds": 600}},
     "deadlines": {"spec.activeDeadlineSeconds": 60, "spec.ttlSecondsAfterFinished": 1},
     "the update that suspends": {"spec.suspend": True, "spec.replicas": 2, f"{POD}.nodeSelector": {}},
 }

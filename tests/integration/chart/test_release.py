@@ -14,7 +14,7 @@ from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.api.manifests import TRAINING_JOB
 from tests.integration.chart.charts import CHART, NAMESPACE
 
-CRDS = ("trainingjobs.falcon.dev", "warmpools.falcon.dev")
+CRDS = ("trainingjobs.falcon.dev", "trainingruns.falcon.dev", "warmpools.falcon.dev")
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_crds_applied_by_kubectl_are_not_taken_silently(cluster: ApiServer) -> N
     cluster.ok("kubectl", "apply", "--server-side", "-f", str(CHART / "files" / "crds"))
     status, said = install(cluster, "falcon", NAMESPACE)
     assert status != 0
-    assert "kubectl annotate --overwrite crd trainingjobs.falcon.dev warmpools.falcon.dev" in said
+    assert f"kubectl annotate --overwrite crd {' '.join(CRDS)}" in said
     status, said = install(cluster, "falcon", NAMESPACE, "--set", "crds.enabled=false")
     assert status == 0, said
 

@@ -81,6 +81,15 @@ def test_watched_namespaces_narrow_the_rights() -> None:
     assert chart.operator_env()["FALCON_WATCH_NAMESPACES"] == "team-a,team-b"
 
 
+@pytest.mark.parametrize(("value", "name"), [("secretPolicy", "secrets"), ("nodePolicy", "nodes")])
+def test_an_admission_policy_can_be_left_out(value: str, name: str) -> None:
+    """And is left out where the cluster does not know it: Kubernetes 1.29, which the chart still serves."""
+    policy = ("ValidatingAdmissionPolicy", f"falcon-{name}.falcon.dev")
+    assert policy in Rendered().objects
+    assert policy not in Rendered("--set", f"rbac.{value}=false").objects
+    assert policy not in Rendered("--kube-version", "1.29").objects
+
+
 def test_without_crds() -> None:
     assert "CustomResourceDefinition" not in Rendered("--set", "crds.enabled=false").kinds()
 

@@ -39,13 +39,17 @@ def may(cluster: ApiServer, verb: str, resource: str, namespace: str = "team", u
         "list trainingjobs",
         "watch trainingjobs",
         "delete trainingjobs",
-        "patch trainingjobs/status",
+        "update trainingjobs/status",
+        "create trainingruns",
+        "update trainingruns",
+        "watch trainingruns",
         "list warmpools",
-        "patch warmpools/status",
+        "update warmpools/status",
         "create pods",
         "delete pods",
         "watch pods",
         "create services",
+        "patch services",
         "create secrets",
         "update secrets",
         "watch nodes",
@@ -78,6 +82,13 @@ def test_the_operator_may(cluster: ApiServer, granted: str) -> None:
         "create clusterroles",
         "get configmaps",
         "create leases",
+        "get services",
+        "update services",
+        "patch trainingjobs/status",
+        "update trainingjobs/finalizers",
+        "patch trainingruns",
+        "patch warmpools/status",
+        "create events.events.k8s.io",
     ],
 )
 def test_the_operator_may_not(cluster: ApiServer, denied: str) -> None:
@@ -86,7 +97,8 @@ def test_the_operator_may_not(cluster: ApiServer, denied: str) -> None:
 
 
 def test_in_its_own_namespace_it_reads_its_own_secrets_alone(cluster: ApiServer) -> None:
-    assert may(cluster, "create", "leases", NAMESPACE)
+    assert may(cluster, "update", "leases", NAMESPACE)
+    assert not may(cluster, "patch", "leases", NAMESPACE)
     assert may(cluster, "get", "secrets/falcon-etcd-ca", NAMESPACE)
     assert may(cluster, "update", "secrets/falcon-etcd-server", NAMESPACE)
     assert not may(cluster, "get", "secrets/someone-elses", NAMESPACE)
@@ -108,16 +120,90 @@ def test_it_writes_no_other_secret_of_a_job(cluster: ApiServer) -> None:
     assert create("gpt2-falcon-etcd") == ""
 
 
-@pytest.mark.parametrize(("role", "verb", "allowed"), [("edit", "create", True), ("view", "create", False)])
-def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: str, verb: str, allowed: bool) -> None:
-    """No controller aggregates here, so what would be aggregated is bound itself."""
+FENCE = {"key": "falcon.dev/fenced", "effect": "NoSchedule", "value": "gpt2"}
+FOREIGN = {"key": "maintenance", "effect": "NoSchedule"}
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def guarded_node(cluster: ApiServer) -> str:
+    """A node with somebody else's taint; the policy takes effect a moment after its installation."""
+    spec = {"taints": [FOREIGN], "providerID": "cloud://1"}
+    metadata = {"name": "worker", "labels": {"gpu": "h200"}, "annotations": {"a": "b"}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
+    cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(node))
+    # the server itself adds a taint, not-ready, to a new node
+    cluster.ok("kubectl", "patch", "node", "worker", "--type=merge", "-p", json.dumps({"spec": spec}))
+    deadline = time.monotonic() + POLICY_TIMEOUT_SECONDS
+    while not (refusal := patch_node(cluster, {"metadata": {"labels": {"gpu": None}}})):
+        assert time.monotonic() < deadline, f"not refused: {refusal}"
+        time.sleep(0.2)
+    return "worker"
+
+
+def patch_node(cluster: ApiServer, change: dict[str, object]) -> str:
+    """The refusal of the operator's merge patch on trial; empty where it would be taken."""
+    command = ("kubectl", "patch", "node", "worker", "--type=merge", "--dry-run=server", "--as", OPERATOR)
+    return cluster.run(*command, "-p", json.dumps(change)).stderr
+
+
+@pytest.mark.parametrize(
+    "taints",
+    [[FOREIGN, FENCE], [FOREIGN, FENCE, {"key": "falcon.dev/spare", "effect": "NoSchedule", "value": "p"}], [FOREIGN]],
+    ids=["fence", "fence and spare", "none"],
+)
+def test_it_may_change_its_own_taints(cluster: ApiServer, guarded_node: str, taints: list[dict[str, str]]) -> None:
+    assert patch_node(cluster, {"spec": {"taints": taints}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"spec": {"taints": [FENCE]}}, "only taints whose keys begin with falcon.dev/"),
+        ({"spec": {"taints": [FOREIGN, CORDON]}}, "only taints whose keys begin with falcon.dev/"),
+        ({"spec": {"taints": [{**FOREIGN, "value": "x"}]}}, "only taints whose keys begin with falcon.dev/"),
+        ({"spec": {"taints": None}}, "only taints whose keys begin with falcon.dev/"),
+        ({"spec": {"taints": [FOREIGN, {**FENCE, "effect": "NoExecute"}]}}, "only taints of effect NoSchedule"),
+        ({"spec": {"unschedulable": True}}, "spec: Falcon's operator may change nothing of a node but its taints"),
+        ({"metadata": {"labels": {"more": "x"}}}, "metadata: Falcon's operator may change nothing"),
+        ({"metadata": {"labels": None}}, "metadata: Falcon's operator may change nothing"),
+        ({"metadata": {"annotations": {"a": "c"}}}, "metadata: Falcon's operator may change nothing"),
+        ({"metadata": {"finalizers": ["example.com/x"]}}, "metadata: Falcon's operator may change nothing"),
+        ({"metadata": {"ownerReferences": []}, "spec": {"podCIDR": "10.0.0.0/24"}}, "nothing of a node but its taints"),
+    ],
+    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
+)
+def test_it_may_change_nothing_else_of_a_node(
+    cluster: ApiServer, guarded_node: str, change: dict[str, object], says: str
+) -> None:
+    assert says in patch_node(cluster, change)
+
+
+def test_other_users_patch_nodes_as_before(cluster: ApiServer, guarded_node: str) -> None:
+    change = {"metadata": {"labels": {"more": "x"}}, "spec": {"taints": [CORDON], "unschedulable": True}}
+    cluster.ok("kubectl", "patch", "node", guarded_node, "--type=merge", "--dry-run=server", "-p", json.dumps(change))
+
+
+WRITES = ("create", "update", "patch", "delete")
+
+
+@pytest.mark.parametrize("role", ["edit", "view"])
+def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: str) -> None:
+    """No controller aggregates here, so what would be aggregated is bound itself; edit includes view."""
     user = f"{role}or"
-    cluster.ok("kubectl", "create", "rolebinding", user, "-n", "team", f"--clusterrole=falcon-{role}", f"--user={user}")
+    for part in {role, "view"}:
+        name = f"{user}-{part}"
+        cluster.ok("kubectl", "create", "clusterrolebinding", name, f"--clusterrole=falcon-{part}", f"--user={user}")
+    for verb in WRITES:
+        assert may(cluster, verb, "trainingjobs", user=user) is (role == "edit")
+        assert not may(cluster, verb, "trainingruns", user=user)  # the operator's own memory
+        assert not may(cluster, verb, "warmpools", user=user)
+    for resource in ("trainingjobs", "trainingjobs/status", "trainingruns", "warmpools", "warmpools/status"):
+        assert may(cluster, "get", resource, user=user)
     labels = json.loads(cluster.ok("kubectl", "get", "clusterrole", f"falcon-{role}", "-o", "json"))["metadata"][
         "labels"
     ]
     assert labels[f"rbac.authorization.k8s.io/aggregate-to-{role}"] == "true"
-    assert may(cluster, verb, "trainingjobs", user=user) is allowed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""msgspec structs -> the structural OpenAPI schema of a CustomResourceDefinition.
+
+What the operator remembers is read and written by the operator alone, of this version and of its neighbours. So the
+schema gives types and bounds and refuses nothing else: a word is a string and no enumeration, and no field is required.
+A newer version's object must never be refused, because a refused object would stop the job that it belongs to.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect as python
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+Schema = dict[str, Any]
+
+MAX_LENGTH = 4096  # characters of a string whose type gives no bound
+MAX_ITEMS = 4096  # entries of a list or a map likewise: as many as a job may have members
+
+
+class UnsupportedTypeError(TypeError):
+    """A field's type has no counterpart in a structural schema; the message gives the field's path."""
+
+
+def schema_of(struct: type[msgspec.Struct]) -> Schema:
+    """The schema of a struct, its docstrings as descriptions.
+
+    Raises:
+        UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
+    """
+    return _schema(inspect.type_info(struct), struct.__name__)
+
+
+def _schema(kind: inspect.Type, at: str) -> Schema:
+    match kind:
+        case inspect.Metadata():
+            return {**(kind.extra_json_schema or {}), **_schema(kind.type, at)}
+        case inspect.UnionType():
+            return _nullable(kind, at)
+        case inspect.StructType():
+            return _object(kind, at)
+        case inspect.ListType() | inspect.VarTupleType():
+            bound = kind.max_length or MAX_ITEMS
+            # atomic: the API server then tracks the owner of the list, and not of each entry
+            return {
+                "type": "array",
+                "maxItems": bound,
+                "x-kubernetes-list-type": "atomic",
+                "items": _schema(kind.item_type, f"{at}[]"),
+            }
+        case inspect.DictType():
+            bound = kind.max_length or MAX_ITEMS
+            return {
+                "type": "object",
+                "maxProperties": bound,
+                "additionalProperties": _schema(kind.value_type, f"{at}{{}}"),
+            }
+        case _:
+            return _scalar(kind, at)
+
+
+def _scalar(kind: inspect.Type, at: str) -> Schema:
+    match kind:
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType():
+            return {"type": "integer", "format": "int64", **_limits(kind)}
+        case inspect.FloatType():
+            return {"type": "number", **_limits(kind)}
+        case inspect.StrType():
+            return {"type": "string", "maxLength": kind.max_length or MAX_LENGTH}
+        case inspect.LiteralType():
+            return _word(kind.values, at)
+        case inspect.EnumType():
+            return _word((member.value for member in kind.cls), at)
+        case _:
+            raise UnsupportedTypeError(f"{at}: {type(kind).__name__} has no counterpart in a structural schema")
+
+
+def _word(values: Iterable[object], at: str) -> Schema:
+    kinds = {type(value) for value in values}
+    if all(issubclass(kind, str) for kind in kinds):
+        return {"type": "string", "maxLength": MAX_LENGTH}
+    if all(issubclass(kind, int) for kind in kinds):
+        return {"type": "integer", "format": "int64"}
+    raise UnsupportedTypeError(f"{at}: its values are of several types: {sorted(kind.__name__ for kind in kinds)}")
+
+
+def _limits(kind: inspect.IntType | inspect.FloatType) -> Schema:
+    limits = {"minimum": kind.ge, "maximum": kind.le}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _nullable(kind: inspect.UnionType, at: str) -> Schema:
+    options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+    if len(options) != 1 or len(options) == len(kind.types):
+        raise UnsupportedTypeError(f"{at}: a union of several types has no counterpart in a structural schema")
+    return {**_schema(options[0], at), "nullable": True}
+
+
+def _object(kind: inspect.StructType, at: str) -> Schema:
+    text = description(kind.cls)
+    return {
+        **({"description": text} if text else {}),
+        "type": "object",
+        "properties": {field.encode_name: _schema(field.type, f"{at}.{field.encode_name}") for field in kind.fields},
+    }
+
+
+def description(kind: type) -> str:
+    """The class's own docstring as a paragraph; empty where it has none."""
+    text = kind.__dict__.get("__doc__") or ""
+    generated = issubclass(kind, enum.Enum) and text == enum.Enum.__doc__
+    return "" if generated else " ".join(python.cleandoc(text).replace("``", "`").split())

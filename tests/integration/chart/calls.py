@@ -1,0 +1,160 @@
+"""Which rights the operator's calls need: each method of its clients is called once, and what it sends is written down.
+
+The answers are made up, since only the requests count: an object that decodes as any of the kinds; or "not found"; or
+"exists already", which some methods meet with a second call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import msgspec
+
+from falcon_operator.api import API_VERSION, ObjectMeta
+from falcon_operator.clock import SystemClock
+from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.leases import KubeLeases
+from falcon_operator.cluster.nodes import Breaker
+from falcon_operator.cluster.secrets import CertificateStore
+from falcon_operator.cluster.transport import APPLY_PATCH, AlreadyExists
+from falcon_operator.cluster.views import Unreadable
+from falcon_operator.handlers import registry_of
+from falcon_operator.ports import NotFound
+
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+OBJECT: dict[str, Any] = {
+    "apiVersion": API_VERSION,
+    "kind": "Any",
+    "metadata": {"name": "x", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+    "spec": {
+        "replicas": 1,
+        "template": {},
+        "nodeSelector": {},
+        "taints": [{"key": "x", "effect": "NoSchedule", "value": "another"}],
+    },
+    "items": [],
+}
+
+
+class Right(NamedTuple):
+    """What RBAC is asked for."""
+
+    group: str
+    resource: str  # with its subresource: "nodes", "trainingjobs/status"
+    verb: str
+
+
+class _Recorder:
+    """In the transport's place."""
+
+    def __init__(self, *, found: bool, exists: bool) -> None:
+        self._found = found
+        self._exists = exists
+        self.rights: set[Right] = set()
+
+    async def call(self, method: str, path: str, *, content_type: str = "", **_: Any) -> bytes:
+        self.rights |= rights_of(method, path, content_type)
+        if method == "GET" and not self._found:
+            raise NotFound(path)
+        if method == "POST" and self._exists:
+            raise AlreadyExists(path)
+        return msgspec.json.encode(OBJECT)
+
+
+def rights_of(method: str, path: str, content_type: str = "") -> set[Right]:
+    """Of one request; a server-side apply may also create."""
+    api, *rest = path.strip("/").split("/")
+    group = "" if api == "api" else rest.pop(0)
+    del rest[0]  # the version
+    if rest[0] == "namespaces":
+        rest = rest[2:]
+    resource, name, subresource = (*rest, "", "")[:3]
+    verb = ("get" if name else "list") if method == "GET" else VERBS[method]
+    verbs = {verb, "create"} if content_type == APPLY_PATCH else {verb}
+    return {Right(group, f"{resource}/{subresource}" if subresource else resource, verb) for verb in verbs}
+
+
+def client_rights() -> set[Right]:
+    """Of all that is done with jobs, pods, nodes and pools."""
+
+    def client(transport: Any) -> KubeClient:
+        breaker = Breaker(limit=2, window_seconds=60)
+        return KubeClient(transport, SystemClock(), breaker, instance="x")
+
+    return asyncio.run(_rights(client))
+
+
+def own_rights() -> set[Right]:
+    """Of what it keeps in its own namespace: the Lease, and etcd's certificates."""
+    leases = asyncio.run(_rights(lambda transport: KubeLeases(transport, "n")))
+    return leases | asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd")))
+
+
+def watch_rights() -> set[Right]:
+    """Of kopf's watches."""
+    handlers = registry_of(Mock(), Mock())._watching.get_all_handlers()
+    selectors = [handler.selector for handler in handlers if handler.selector is not None]
+    return {
+        Right(selector.group or "", str(selector.any_name), verb)
+        for selector in selectors
+        for verb in ("list", "watch")
+    }
+
+
+async def _rights(make: Callable[[Any], Any]) -> set[Right]:
+    rights: set[Right] = set()
+    for found, exists in ((True, False), (False, False), (True, True)):
+        names = [name for name, value in inspect.getmembers(type(make(None)), inspect.isfunction) if name[0] != "_"]
+        for name in names:
+            recorder = _Recorder(found=found, exists=exists)
+            await _call(getattr(make(recorder), name))
+            rights |= recorder.rights
+    return rights
+
+
+async def _call(method: Callable[..., Any]) -> None:
+    """Call it with arguments made up from its annotations; how it fares with the answers does not matter."""
+    hints = typing.get_type_hints(method)
+    hints.pop("return", None)
+    signature = inspect.signature(method)
+    given = {
+        name: _sample(kind)
+        for name, kind in hints.items()
+        if signature.parameters[name].default is inspect.Parameter.empty
+    }
+    try:
+        answer = method(**given)
+        if inspect.isawaitable(answer):
+            await answer
+        elif isinstance(answer, AsyncIterator):
+            [item async for item in answer]
+    except Exception:  # noqa: BLE001, S110 - "not found", "exists already", or a made-up answer that is too bare
+        pass
+
+
+def _sample(kind: Any) -> Any:
+    samples: dict[Any, Any] = {
+        str: "x",
+        bool: False,
+        int: 1,
+        Any: OBJECT,
+        dt.datetime: dt.datetime.now(dt.UTC),
+        Unreadable: Unreadable(ObjectMeta(name="x", namespace="n"), "odd"),
+    }
+    if kind in samples:
+        return samples[kind]
+    options = typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        return ()
+    if origin is dict:
+        return OBJECT if options[1] is Any else {"a": "b"}
+    if options:  # a union: the first will do
+        return _sample(options[0])
+    return msgspec.convert({**OBJECT, **OBJECT["metadata"], "identity": "x", "transitions": 0, "leaseSeconds": 1}, kind)

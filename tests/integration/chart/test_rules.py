@@ -1,0 +1,53 @@
+"""The chart's rules and the operator's calls are the same set: no call is refused, and no right lies idle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.chart.calls import Right, client_rights, own_rights, rights_of, watch_rights
+from tests.integration.chart.charts import Rendered
+
+EXTERNAL = "etcd.enabled=false,etcd.external.secretPrefix=shared,etcd.external.endpoints={https://a:1}"
+PODS = {Right("", "pods", verb) for verb in ("create", "delete", "get", "list", "watch")}  # burn-ins, at home
+RUNS = {Right("falcon.dev", "trainingruns", verb) for verb in ("create", "delete", "get", "list", "update", "watch")}
+
+
+def granted(*rules: dict[str, Any]) -> set[Right]:
+    return {
+        Right(group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_what_concerns_the_cluster_and_the_jobs() -> None:
+    chart = Rendered()
+    rights = granted(*chart("ClusterRole", "falcon")["rules"], *chart("ClusterRole", "falcon-jobs")["rules"])
+    assert rights == client_rights() | watch_rights() | RUNS
+
+
+def test_what_it_keeps_at_home() -> None:
+    assert granted(*Rendered()("Role", "falcon")["rules"]) == own_rights() | PODS
+
+
+def test_of_an_external_etcd_it_only_reads_the_certificates() -> None:
+    rules = Rendered("--set", EXTERNAL)("Role", "falcon")["rules"]
+    secrets = {right for right in own_rights() if right.resource == "secrets" and right.verb != "get"}
+    assert granted(*rules) == (own_rights() | PODS) - secrets
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "right"),
+    [
+        ("GET", "/api/v1/nodes", Right("", "nodes", "list")),
+        ("GET", "/api/v1/namespaces/n/pods/p", Right("", "pods", "get")),
+        ("PUT", "/apis/falcon.dev/v1alpha1/warmpools/w/status", Right("falcon.dev", "warmpools/status", "update")),
+    ],
+)
+def test_a_request_needs_this_right(method: str, path: str, right: Right) -> None:
+    """The reckoning itself."""
+    assert rights_of(method, path) == {right}

@@ -1,0 +1,101 @@
+"""The generator of TrainingRun's definition: what each type becomes, and what it refuses to guess."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from dev.crd.schema import MAX_ITEMS, MAX_LENGTH, UnsupportedTypeError, schema_of
+from dev.crd.trainingrun import definition
+from falcon_core.recovery.state import RecoveryState
+
+
+class Colour(enum.StrEnum):
+    RED = "Red"
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part
+    of the ``whole``."""
+
+    pod_name: Annotated[str, msgspec.Meta(max_length=253)]
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    count: Annotated[int, msgspec.Meta(ge=0, description="How many.")] = 0
+    done: bool = False
+    phase: Literal["Stop", "Run"] = "Run"
+    side: Literal[1, 2] = 1
+    colour: Colour = Colour.RED
+    number: Number = Number.ONE
+    first_part: Part | None = None
+    parts: list[Part] = []
+    few: Annotated[list[int], msgspec.Meta(max_length=8)] = []
+    by_name: dict[str, float] = {}
+
+
+def word(length: int = MAX_LENGTH) -> dict[str, Any]:
+    return {"type": "string", "maxLength": length}
+
+
+WHOLE_NUMBER = {"type": "integer", "format": "int64"}
+PART = {"description": "A part of the `whole`.", "type": "object", "properties": {"podName": word(253)}}
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("name", word()),
+        ("share", {"type": "number", "minimum": 0, "maximum": 1}),
+        ("count", {"description": "How many.", **WHOLE_NUMBER, "minimum": 0}),
+        ("done", {"type": "boolean"}),
+        ("phase", word()),
+        ("side", WHOLE_NUMBER),
+        ("colour", word()),
+        ("number", WHOLE_NUMBER),
+        ("firstPart", {**PART, "nullable": True}),
+        ("parts", {"type": "array", "maxItems": MAX_ITEMS, "x-kubernetes-list-type": "atomic", "items": PART}),
+        ("few", {"type": "array", "maxItems": 8, "x-kubernetes-list-type": "atomic", "items": WHOLE_NUMBER}),
+        ("byName", {"type": "object", "maxProperties": MAX_ITEMS, "additionalProperties": {"type": "number"}}),
+    ],
+)
+def test_each_type_has_its_schema(field: str, expected: dict[str, Any]) -> None:
+    assert schema_of(Whole)["properties"][field] == expected
+
+
+def test_nothing_that_a_newer_version_stores_is_refused() -> None:
+    """No enumeration of words, and no field that must be there."""
+    assert set(keywords(schema_of(RecoveryState))).isdisjoint({"enum", "required"})
+
+
+@pytest.mark.parametrize("kind", [str | int, tuple[int, str], int | Part | None, Literal["a", 1], bytes])
+def test_a_type_without_counterpart_is_refused_by_its_path(kind: Any) -> None:
+    odd = msgspec.defstruct("Odd", [("inner", kind)])
+    with pytest.raises(UnsupportedTypeError, match=r"^Odd\.inner: "):
+        schema_of(odd)
+
+
+def test_a_run_has_no_status_and_is_found_by_its_short_name() -> None:
+    spec = definition(RecoveryState)["spec"]
+    (version,) = spec["versions"]
+    assert (spec["scope"], spec["names"]["kind"], spec["names"]["shortNames"]) == ("Namespaced", "TrainingRun", ["ftr"])
+    assert "subresources" not in version
+    assert set(version["schema"]["openAPIV3Schema"]["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
+
+
+def keywords(node: dict[str, Any]) -> set[str]:
+    """Of a schema and of all within it; names of properties are none."""
+    found = set(node)
+    inner = [*node.get("properties", {}).values(), node.get("items"), node.get("additionalProperties")]
+    for child in inner:
+        found |= keywords(child) if child else set()
+    return found
