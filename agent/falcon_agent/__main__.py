@@ -45,9 +45,10 @@ def _run() -> int:
 
 def _burn_in(seconds: float, output: Path, folder: Path) -> int:
     from falcon_agent.burn_in import burn_in
+    from falcon_core.wire.burn_in import encode_report
 
     result = burn_in(seconds, folder)
-    line = msgspec.json.encode(result)
+    line = encode_report(result)
     print(line.decode(), flush=True)
     if output.parent.exists():
         output.write_bytes(line)

@@ -8,22 +8,15 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
+
+from falcon_core.wire.burn_in import BurnInReport
 
 _SIZE = 384  # of the matrices: 1.2 MB each, beyond the first caches
 _COPY_BYTES = 32 << 20
 
 
-class BurnIn(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's scores; medians over the test's repetitions, one thread."""
-
-    gflops: float
-    copy_gb_per_second: float
-    disk_error: str = ""
-
-
-def burn_in(seconds: float, folder: Path) -> BurnIn:
+def burn_in(seconds: float, folder: Path) -> BurnInReport:
     """Run for about ``seconds``; ``folder`` is where a small file is written and read back."""
     left = np.random.default_rng(1).standard_normal((_SIZE, _SIZE))
     right = left.T.copy()
@@ -38,7 +31,7 @@ def burn_in(seconds: float, folder: Path) -> BurnIn:
         if len(gemm) % 20 == 1:
             copy.append(_seconds_of(lambda: np.copyto(target, source)))
     # The mean rate, not the fastest block's: a quota stops every block sometimes, and some not at all.
-    return BurnIn(
+    return BurnInReport(
         gflops=round(2 * _SIZE**3 / statistics.fmean(gemm) / 1e9, 3),
         copy_gb_per_second=round(2 * _COPY_BYTES / statistics.fmean(copy) / 1e9, 3),
         disk_error=_disk_error(folder),

@@ -18,10 +18,9 @@ from falcon_core.recovery.state import Departure
 from falcon_operator.api import TAINT_FENCED, DiagnosisStatus, Excluded, Member
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import Score, Snapshot
+from falcon_operator.intent.snapshot import BurnInResult, Snapshot
 from falcon_operator.times import clock_time, timestamp, unix_seconds
 
-SLOWER = 1.5  # times slower than the median of the pool's nodes: the median rule's own factor
 replace = msgspec.structs.replace
 
 
@@ -97,18 +96,17 @@ def used_again(intent: Intent, node: str, why: str, now: float) -> Intent:
     )
 
 
-def _weigh(intent: Intent, entry: Excluded, score: Score, now: float) -> Intent:
-    if score.state == "Running":
+def _weigh(intent: Intent, entry: Excluded, result: BurnInResult, now: float) -> Intent:
+    if result.outcome == "Running":
         return intent
-    known = score.state == "Done" and score.gflops and score.peers_gflops
-    well = bool(known) and (score.peers_gflops or 0.0) <= SLOWER * (score.gflops or 0.0)
+    ratio = result.ratio
+    well = result.outcome == "Passed" and ratio is not None
     intent = replace(intent, state=departures.tested(intent.state, entry.node, now, passed=well))
-    if score.state == "Failed" or not score.gflops:
-        return _conclude(intent, replace(entry, burn_in="Unavailable"), score.message or "the burn-in gave no score")
-    if not score.peers_gflops:
+    if result.outcome == "Failed":
+        return _conclude(intent, replace(entry, burn_in="Unavailable"), result.message)
+    if ratio is None:
         return _conclude(intent, replace(entry, burn_in="Unavailable"), "the pool has no scores to compare with")
-    ratio = score.peers_gflops / score.gflops
-    if ratio > SLOWER:
+    if result.outcome == "Slow":
         failed = replace(entry, burn_in="Failed", fenced=True)
         if entry.fenced and f"{entry.node} fenced: burn-in" in intent.state.verdicts.get(entry.node, ""):
             return _with(intent, failed)  # as before: told once

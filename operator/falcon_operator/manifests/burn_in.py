@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
-
-import msgspec
 
 from falcon_operator.api import (
     API_VERSION,
@@ -23,7 +20,7 @@ from falcon_operator.api import (
     WarmPool,
 )
 from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, restricted
-from falcon_operator.ports import Manifest, PodView
+from falcon_operator.ports import Manifest
 
 ROLE_BURN_IN = "burn-in"
 LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, or an excluded node's
@@ -31,21 +28,6 @@ PURPOSE_SPARE, PURPOSE_EXCLUDED = "spare", "excluded"
 BURN_IN_CONTAINER = "burn-in"
 START_SECONDS = 600  # to pull images and start; the test itself comes on top
 _VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
-
-
-class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a test stands. ``gflops`` is the node's matrix-multiplication rate, for Passed alone."""
-
-    state: Literal["Running", "Passed", "Failed"]
-    gflops: float | None = None
-    message: str = ""
-
-
-class _Score(msgspec.Struct, frozen=True):
-    """What the agent's ``burn-in`` writes to the termination message, as far as it is judged here."""
-
-    gflops: float
-    disk_error: str = ""
 
 
 def burn_in_name(pool_uid: str, node: str, since: str) -> str:
@@ -156,41 +138,3 @@ def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> l
         for index, image in enumerate(images)
     ]
     return [install, *pulls]
-
-
-def parse_burn_in(pod: PodView) -> BurnInResult | None:
-    """The state of the test in ``pod``; None for a pod that is no burn-in."""
-    if pod.labels.get(LABEL_ROLE) != ROLE_BURN_IN:
-        return None
-    container = pod.containers.get(BURN_IN_CONTAINER)
-    if container is not None and container.exit_code is not None:
-        return _judge(container.exit_code, container.exit_message, container.exit_reason)
-    if pod.phase in ("Succeeded", "Failed") or pod.deleting:
-        why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
-        return BurnInResult(state="Failed", message=f"the test's pod ended without a result: {why}")
-    return BurnInResult(state="Running", message=_waiting_for(pod))
-
-
-def _judge(exit_code: int, message: str, reason: str) -> BurnInResult:
-    try:
-        score = msgspec.json.decode(message, type=_Score)
-    except msgspec.MsgspecError as error:
-        if exit_code == 0:
-            return BurnInResult(state="Failed", message=f"the test's result cannot be read: {error}")
-        said = message.strip()[-300:] or reason or "it said nothing"
-        return BurnInResult(state="Failed", message=f"the test ended with exit code {exit_code}: {said}")
-    if score.disk_error:
-        return BurnInResult(state="Failed", message=f"disk: {score.disk_error}")
-    if exit_code != 0 or score.gflops <= 0:
-        said = f"the test measured {score.gflops} GFLOP/s and ended with exit code {exit_code}"
-        return BurnInResult(state="Failed", message=said)
-    return BurnInResult(state="Passed", gflops=score.gflops)
-
-
-def _waiting_for(pod: PodView) -> str:
-    if pod.unschedulable:
-        return pod.unschedulable
-    for container in pod.containers.values():
-        if container.waiting_reason not in ("", "PodInitializing", "ContainerCreating"):
-            return f"container {container.name}: {container.waiting_reason} {container.waiting_message}".strip()
-    return "the test runs" if pod.phase == "Running" else "the test's pod starts"

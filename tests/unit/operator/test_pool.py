@@ -149,7 +149,7 @@ def test_a_failed_test_is_told_and_repeated_later(message: str, exit_code: int, 
     assert told in failed.status.conditions[0].message
     soon = look(then(pool, failed), a_node("a"), now=NOW + 60)
     assert states(soon) == {"a": "Failed"}
-    later = look(then(pool, failed), a_node("a"), now=NOW + pools.RETEST_SECONDS)
+    later = look(then(pool, failed), a_node("a"), now=NOW + pools.FAILED_SPARE_RETEST_SECONDS)
     assert states(later) == {"a": "Testing"}
     edited = msgspec.structs.replace(pool, metadata=ObjectMeta(name="spares", uid="pool-uid", generation=4))
     assert states(look(then(edited, failed), a_node("a"), now=NOW + 60)) == {"a": "Testing"}
