@@ -15,8 +15,9 @@ class BurnInReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one test measured; rates are means over the whole test."""
 
     version: int = BURN_IN_VERSION
-    gflops: float  # matrix multiplication, GFLOP/s
-    copy_gb_per_second: float | None = None  # memory copied, read and written bytes together, GB/s
+    gflops: float  # matrix multiplication, GFLOP/s of all threads together
+    threads: int = 1
+    copy_gb_per_second: float | None = None  # memory copied by a thread, bytes read and written together, GB/s
     disk_error: str = ""  # empty: a file was written and read back
 
 

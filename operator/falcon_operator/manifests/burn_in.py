@@ -1,9 +1,12 @@
-"""The burn-in pod: a test of one node from outside any job, run by the operator in its own namespace.
+"""The burn-in pod: a test of a node from outside any job, run by the operator in its own namespace.
 
-The pod is pinned to its node, tolerates Falcon's own taints and nothing else, and says its result as JSON in the
-container's termination message, which the kubelet carries into the pod's status. It may also pull images ahead: each
-becomes an init container that runs our static launcher's ``version``, so that an image needs no program of its own.
-All of it passes Pod Security "restricted".
+The pod is pinned to its node and tolerates Falcon's own taints and those that the pool names, no others: a taint is its
+owner's decision. The container writes its report (``falcon_core.wire.burn_in``) as its termination message, which the
+kubelet carries into the pod's status. The pod may also pull images ahead: each becomes an init container that runs our
+static launcher's ``version``, so that an image needs no program of its own. All of it passes Pod Security "restricted".
+
+Requests equal limits unless the pool says otherwise: the test gets the CPU that it uses, also beside other pods, and
+uses no more than it asks for.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import msgspec
+
 from falcon_operator.api import (
     API_VERSION,
     LABEL_POOL,
     LABEL_ROLE,
     TAINT_FENCED,
     TAINT_SPARE,
+    Resources,
     WarmPool,
 )
 from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, restricted
@@ -27,6 +33,7 @@ LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, 
 PURPOSE_SPARE, PURPOSE_EXCLUDED = "spare", "excluded"
 BURN_IN_CONTAINER = "burn-in"
 START_SECONDS = 600  # to pull images and start; the test itself comes on top
+DEFAULT_RESOURCES: dict[str, int | str] = {"cpu": 1, "memory": "512Mi"}
 _VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
 
 
@@ -46,8 +53,9 @@ def build_burn_in_pod(
     image_pull_policy: str,
     images: Sequence[str] = (),
 ) -> Manifest:
-    """The test of ``node`` for ``spec.burnInSeconds``; the pool owns the pod, so that it goes with it."""
-    seconds = pool.spec.burn_in_seconds
+    """The test of ``node`` as ``spec.burnIn`` wants it; the pool owns the pod, so that it goes with it."""
+    wanted = pool.spec.burn_in
+    image = wanted.image or agent_image
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -69,7 +77,7 @@ def build_burn_in_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "activeDeadlineSeconds": START_SECONDS + seconds,
+            "activeDeadlineSeconds": START_SECONDS + wanted.seconds,
             "terminationGracePeriodSeconds": 1,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -87,9 +95,11 @@ def build_burn_in_pod(
                 }
             },
             "tolerations": [
-                {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)
+                *({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)),
+                *msgspec.to_builtins(wanted.tolerations),
             ],
-            "initContainers": _pulls(agent_image, image_pull_policy, images),
+            "imagePullSecrets": msgspec.to_builtins(wanted.image_pull_secrets),
+            "initContainers": _pulls(image, image_pull_policy, images, _shared(wanted.resources)),
             "volumes": [
                 {"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},  # on the node's disk, which is tested, too
@@ -97,12 +107,12 @@ def build_burn_in_pod(
             "containers": [
                 {
                     "name": BURN_IN_CONTAINER,
-                    "image": agent_image,
+                    "image": image,
                     "imagePullPolicy": image_pull_policy,
-                    "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(seconds)],
+                    "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(wanted.seconds)],
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
-                    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+                    "resources": _resources(wanted.resources),
                     "securityContext": restricted(),
                 }
             ],
@@ -110,15 +120,32 @@ def build_burn_in_pod(
     }
 
 
-def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> list[Manifest]:
-    """One container an image, after the one that brings the program they run."""
+def _resources(wanted: Resources) -> Manifest:
+    """What the pool says; cpu and memory have their default where it says nothing of them."""
+    defaults = {
+        name: quantity
+        for name, quantity in DEFAULT_RESOURCES.items()
+        if name not in wanted.requests and name not in wanted.limits
+    }
+    return {"requests": {**defaults, **wanted.requests}, "limits": {**defaults, **wanted.limits}}
+
+
+def _shared(wanted: Resources) -> Manifest:
+    """The test's CPU and memory for the init containers: they run before it, so the pod asks for no more."""
+    return {
+        kind: {name: quantity for name, quantity in quantities.items() if name in DEFAULT_RESOURCES}
+        for kind, quantities in _resources(wanted).items()
+    }
+
+
+def _pulls(image: str, image_pull_policy: str, images: Sequence[str], resources: Manifest) -> list[Manifest]:
+    """A container for each image, after the one that brings the program they run."""
     if not images:
         return []
     mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}
-    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
     install = {
         "name": "falcon-install",
-        "image": agent_image,
+        "image": image,
         "imagePullPolicy": image_pull_policy,
         "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
         "volumeMounts": [mount],
@@ -128,13 +155,13 @@ def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> l
     pulls = [
         {
             "name": f"pull-{index}",
-            "image": image,
+            "image": pulled,
             "imagePullPolicy": image_pull_policy,
             "command": [LAUNCHER, "version"],
             "volumeMounts": [{**mount, "readOnly": True}],
             "resources": resources,
             "securityContext": restricted(),
         }
-        for index, image in enumerate(images)
+        for index, pulled in enumerate(images)
     ]
     return [install, *pulls]

@@ -275,7 +275,7 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:
     """Tests of excluded nodes whose jobs were deleted before they could read and remove them."""
-    longest = START_SECONDS + snap.pool.spec.burn_in_seconds + UNREAD_SECONDS
+    longest = START_SECONDS + snap.pool.spec.burn_in.seconds + UNREAD_SECONDS
     return [
         pod
         for pod in snap.burn_ins
