@@ -44,10 +44,13 @@ def _run() -> int:
 
 
 def _burn_in(seconds: float, output: Path, folder: Path) -> int:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the test makes its own threads; read once, when numpy is loaded
     from falcon_agent.burn_in import burn_in
+    from falcon_agent.telemetry.cpu import usable_cpus
+    from falcon_core.wire.burn_in import encode_report
 
-    result = burn_in(seconds, folder)
-    line = msgspec.json.encode(result)
+    result = burn_in(seconds, folder, usable_cpus())
+    line = encode_report(result)
     print(line.decode(), flush=True)
     if output.parent.exists():
         output.write_bytes(line)

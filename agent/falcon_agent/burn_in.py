@@ -5,48 +5,74 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import numpy as np
+
+from falcon_core.wire.burn_in import BurnInReport
 
 _SIZE = 384  # of the matrices: 1.2 MB each, beyond the first caches
 _COPY_BYTES = 32 << 20
+_COPY_SHARE, _COPY_SECONDS = 0.1, 2.0  # of the test, and at most
 
 
-class BurnIn(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's scores; medians over the test's repetitions, one thread."""
+def burn_in(seconds: float, folder: Path, threads: int) -> BurnInReport:
+    """Run for about ``seconds`` on ``threads`` threads; a small file is written to ``folder`` and read back.
 
-    gflops: float
-    copy_gb_per_second: float
-    disk_error: str = ""
-
-
-def burn_in(seconds: float, folder: Path) -> BurnIn:
-    """Run for about ``seconds``; ``folder`` is where a small file is written and read back."""
-    left = np.random.default_rng(1).standard_normal((_SIZE, _SIZE))
-    right = left.T.copy()
-    source = np.ones(_COPY_BYTES // 8)
-    target = np.empty_like(source)
-    gemm: list[float] = []
-    copy: list[float] = []
-    ends = time.monotonic() + seconds
-    left @ right  # warm: the library starts its machinery at the first call
-    while not gemm or time.monotonic() < ends:
-        gemm.append(_seconds_of(lambda: left @ right))
-        if len(gemm) % 20 == 1:
-            copy.append(_seconds_of(lambda: np.copyto(target, source)))
-    # The mean rate, not the fastest block's: a quota stops every block sometimes, and some not at all.
-    return BurnIn(
-        gflops=round(2 * _SIZE**3 / statistics.fmean(gemm) / 1e9, 3),
-        copy_gb_per_second=round(2 * _COPY_BYTES / statistics.fmean(copy) / 1e9, 3),
+    The matrix library must not make threads of its own (OPENBLAS_NUM_THREADS=1, set before numpy is loaded).
+    """
+    copy_seconds = min(_COPY_SECONDS, _COPY_SHARE * seconds)
+    copied = _copy_gb_per_second(copy_seconds)
+    return BurnInReport(
+        threads=threads,
+        gflops=round(_gflops(seconds - copy_seconds, threads), 3),
+        copy_gb_per_second=round(copied, 3),
         disk_error=_disk_error(folder),
     )
 
 
-def _seconds_of(work: object) -> float:
-    assert callable(work)
+def _gflops(seconds: float, threads: int) -> float:
+    """The rate of all threads together.
+
+    The mean over the whole time, not the fastest block's: whatever takes CPU away stops every block sometimes, and some
+    blocks not at all.
+    """
+    together = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(lambda _: _multiply(seconds, together), range(threads)))
+
+
+def _multiply(seconds: float, together: threading.Barrier) -> float:
+    """One thread's GFLOP/s, measured from when all threads are warm."""
+    left = np.random.default_rng(1).standard_normal((_SIZE, _SIZE))
+    right = left.T.copy()
+    result = np.empty_like(left)
+    np.matmul(left, right, out=result)  # the library starts its machinery at the first call
+    together.wait()
+    blocks = 0
+    began = time.perf_counter()
+    while blocks == 0 or time.perf_counter() - began < seconds:
+        np.matmul(left, right, out=result)
+        blocks += 1
+    return blocks * 2 * _SIZE**3 / (time.perf_counter() - began) / 1e9
+
+
+def _copy_gb_per_second(seconds: float) -> float:
+    """Of one thread; bytes read and written together."""
+    source = np.ones(_COPY_BYTES // 8)
+    target = np.empty_like(source)
+    durations: list[float] = []
+    ends = time.perf_counter() + seconds
+    while not durations or time.perf_counter() < ends:
+        durations.append(_seconds_of(lambda: np.copyto(target, source)))
+    return 2 * _COPY_BYTES / statistics.fmean(durations) / 1e9
+
+
+def _seconds_of(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

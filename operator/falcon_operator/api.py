@@ -285,6 +285,38 @@ class TrainingRun(_Api, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
+class Toleration(_Api, frozen=True, kw_only=True):
+    """corev1.Toleration; without effect it stands for all effects, an empty key with Exists for all taints."""
+
+    key: str = ""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class LocalReference(_Api, frozen=True, kw_only=True):
+    """corev1.LocalObjectReference."""
+
+    name: str
+
+
+class Resources(_Api, frozen=True, kw_only=True):
+    """corev1.ResourceRequirements: quantities by resource."""
+
+    requests: dict[str, int | str] = {}
+    limits: dict[str, int | str] = {}
+
+
+class BurnInSpec(_Api, frozen=True, kw_only=True):
+    """How the nodes of a pool are tested. The test runs in the operator's namespace."""
+
+    seconds: int = 5
+    image: str = ""  # empty: the agent's
+    image_pull_secrets: list[LocalReference] = []  # in the operator's namespace
+    tolerations: list[Toleration] = []  # beside Falcon's own taints
+    resources: Resources = Resources()  # cpu and memory have a default where neither request nor limit is given
+
+
 class WarmPoolSpec(_Api, frozen=True, kw_only=True):
     """Nodes kept free for replacement; cluster scope."""
 
@@ -292,7 +324,7 @@ class WarmPoolSpec(_Api, frozen=True, kw_only=True):
     size: int = 1
     allowed_namespaces: list[str] = []  # empty: all
     images: list[str] = []  # pulled ahead on every spare
-    burn_in_seconds: int = 5
+    burn_in: BurnInSpec = BurnInSpec()
 
 
 class SpareStatus(_Api, frozen=True, kw_only=True):

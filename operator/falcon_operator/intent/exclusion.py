@@ -20,9 +20,8 @@ from falcon_core.recovery.state import Departure
 from falcon_operator.api import TAINT_FENCED, NodeVerdict
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.snapshot import Score, Snapshot
+from falcon_operator.intent.snapshot import BurnInResult, Snapshot
 
-SLOWER = 1.5  # times slower than the median of the pool's nodes: the median rule's own factor
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300
 replace = msgspec.structs.replace
@@ -116,20 +115,18 @@ def _tested_again(snap: Snapshot, intent: Intent, exclusion: Exclusion) -> Exclu
     return replace(exclusion, test="Pending", test_since=snap.now)
 
 
-def _weigh(intent: Intent, exclusion: Exclusion, score: Score, now: float) -> Intent:
-    if score.state == "Running":
+def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: float) -> Intent:
+    if result.outcome == "Running":
         return intent
-    known = score.state == "Done" and score.gflops and score.peers_gflops
-    well = bool(known) and (score.peers_gflops or 0.0) <= SLOWER * (score.gflops or 0.0)
-    recovery = departures.tested(intent.recovery, exclusion.node, now, passed=well)
-    intent = replace(intent, recovery=recovery)
+    ratio = None if result.ratio is None else round(result.ratio, 2)
+    well = result.outcome == "Passed" and ratio is not None
+    intent = replace(intent, recovery=departures.tested(intent.recovery, exclusion.node, now, passed=well))
     unavailable = replace(exclusion, test="Unavailable")
-    if score.state == "Failed" or not score.gflops:
-        return _conclude(intent, unavailable, "NoScore", now, detail=score.message)
-    if not score.peers_gflops:
+    if result.outcome == "Failed":
+        return _conclude(intent, unavailable, "NoScore", now, detail=result.message)
+    if ratio is None:
         return _conclude(intent, unavailable, "NoPeers", now)
-    ratio = round(score.peers_gflops / score.gflops, 2)
-    if ratio <= SLOWER:
+    if result.outcome == "Passed":
         return _conclude(intent, replace(exclusion, test="Passed", fenced=False), "AsFast", now, ratio=ratio)
     failed = replace(exclusion, test="Failed", fenced=True)
     before = next((known for known in reversed(intent.verdicts) if known.node == exclusion.node), None)

@@ -14,12 +14,12 @@ from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a burn-in pod on an excluded node, and the median score of its pool's nodes."""
+class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the test of a node stands. Failed: the test gave no score, or found the disk broken."""
 
-    state: Literal["Running", "Done", "Failed"]
-    gflops: float | None = None
-    peers_gflops: float | None = None
+    outcome: Literal["Running", "Passed", "Slow", "Failed"]
+    gflops: float | None = None  # of Passed and Slow
+    ratio: float | None = None  # the peers' median to ``gflops``; None where there are no peers to compare with
     message: str = ""
 
 
@@ -33,7 +33,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nodes: dict[str, NodeView] = {}
     pool: WarmPool | None = None  # the one that the job names
     reports: JobReports = JobReports()
-    burn_ins: dict[str, Score] = {}  # by node
+    burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
     hindrance: str = ""  # why the cluster does not admit the first pod at present, though the spec is right
     refused: str = ""  # the API server's word on the last pod that it did not accept

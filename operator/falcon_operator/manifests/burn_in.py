@@ -1,16 +1,18 @@
-"""The burn-in pod: a test of one node from outside any job, run by the operator in its own namespace.
+"""The burn-in pod: a test of a node from outside any job, run by the operator in its own namespace.
 
-The pod is pinned to its node, tolerates Falcon's own taints and nothing else, and says its result as JSON in the
-container's termination message, which the kubelet carries into the pod's status. It may also pull images ahead: each
-becomes an init container that runs our static launcher's ``version``, so that an image needs no program of its own.
-All of it passes Pod Security "restricted".
+The pod is pinned to its node and tolerates Falcon's own taints and those that the pool names, no others: a taint is its
+owner's decision. The container writes its report (``falcon_core.wire.burn_in``) as its termination message, which the
+kubelet carries into the pod's status. The pod may also pull images ahead: each becomes an init container that runs our
+static launcher's ``version``, so that an image needs no program of its own. All of it passes Pod Security "restricted".
+
+Requests equal limits unless the pool says otherwise: the test gets the CPU that it uses, also beside other pods, and
+uses no more than it asks for.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
@@ -20,32 +22,19 @@ from falcon_operator.api import (
     LABEL_ROLE,
     TAINT_FENCED,
     TAINT_SPARE,
+    Resources,
     WarmPool,
 )
 from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, restricted
-from falcon_operator.ports import Manifest, PodView
+from falcon_operator.ports import Manifest
 
 ROLE_BURN_IN = "burn-in"
 LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, or an excluded node's
 PURPOSE_SPARE, PURPOSE_EXCLUDED = "spare", "excluded"
 BURN_IN_CONTAINER = "burn-in"
 START_SECONDS = 600  # to pull images and start; the test itself comes on top
+DEFAULT_RESOURCES: dict[str, int | str] = {"cpu": 1, "memory": "512Mi"}
 _VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
-
-
-class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a test stands. ``gflops`` is the node's matrix-multiplication rate, for Passed alone."""
-
-    state: Literal["Running", "Passed", "Failed"]
-    gflops: float | None = None
-    message: str = ""
-
-
-class _Score(msgspec.Struct, frozen=True):
-    """What the agent's ``burn-in`` writes to the termination message, as far as it is judged here."""
-
-    gflops: float
-    disk_error: str = ""
 
 
 def burn_in_name(pool_uid: str, node: str, since: str) -> str:
@@ -64,8 +53,9 @@ def build_burn_in_pod(
     image_pull_policy: str,
     images: Sequence[str] = (),
 ) -> Manifest:
-    """The test of ``node`` for ``spec.burnInSeconds``; the pool owns the pod, so that it goes with it."""
-    seconds = pool.spec.burn_in_seconds
+    """The test of ``node`` as ``spec.burnIn`` wants it; the pool owns the pod, so that it goes with it."""
+    wanted = pool.spec.burn_in
+    image = wanted.image or agent_image
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -87,7 +77,7 @@ def build_burn_in_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "activeDeadlineSeconds": START_SECONDS + seconds,
+            "activeDeadlineSeconds": START_SECONDS + wanted.seconds,
             "terminationGracePeriodSeconds": 1,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -105,9 +95,11 @@ def build_burn_in_pod(
                 }
             },
             "tolerations": [
-                {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)
+                *({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)),
+                *msgspec.to_builtins(wanted.tolerations),
             ],
-            "initContainers": _pulls(agent_image, image_pull_policy, images),
+            "imagePullSecrets": msgspec.to_builtins(wanted.image_pull_secrets),
+            "initContainers": _pulls(image, image_pull_policy, images, _shared(wanted.resources)),
             "volumes": [
                 {"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},  # on the node's disk, which is tested, too
@@ -115,12 +107,12 @@ def build_burn_in_pod(
             "containers": [
                 {
                     "name": BURN_IN_CONTAINER,
-                    "image": agent_image,
+                    "image": image,
                     "imagePullPolicy": image_pull_policy,
-                    "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(seconds)],
+                    "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(wanted.seconds)],
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
-                    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+                    "resources": _resources(wanted.resources),
                     "securityContext": restricted(),
                 }
             ],
@@ -128,15 +120,32 @@ def build_burn_in_pod(
     }
 
 
-def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> list[Manifest]:
-    """One container an image, after the one that brings the program they run."""
+def _resources(wanted: Resources) -> Manifest:
+    """What the pool says; cpu and memory have their default where it says nothing of them."""
+    defaults = {
+        name: quantity
+        for name, quantity in DEFAULT_RESOURCES.items()
+        if name not in wanted.requests and name not in wanted.limits
+    }
+    return {"requests": {**defaults, **wanted.requests}, "limits": {**defaults, **wanted.limits}}
+
+
+def _shared(wanted: Resources) -> Manifest:
+    """The test's CPU and memory for the init containers: they run before it, so the pod asks for no more."""
+    return {
+        kind: {name: quantity for name, quantity in quantities.items() if name in DEFAULT_RESOURCES}
+        for kind, quantities in _resources(wanted).items()
+    }
+
+
+def _pulls(image: str, image_pull_policy: str, images: Sequence[str], resources: Manifest) -> list[Manifest]:
+    """A container for each image, after the one that brings the program they run."""
     if not images:
         return []
     mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}
-    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
     install = {
         "name": "falcon-install",
-        "image": agent_image,
+        "image": image,
         "imagePullPolicy": image_pull_policy,
         "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
         "volumeMounts": [mount],
@@ -146,51 +155,13 @@ def _pulls(agent_image: str, image_pull_policy: str, images: Sequence[str]) -> l
     pulls = [
         {
             "name": f"pull-{index}",
-            "image": image,
+            "image": pulled,
             "imagePullPolicy": image_pull_policy,
             "command": [LAUNCHER, "version"],
             "volumeMounts": [{**mount, "readOnly": True}],
             "resources": resources,
             "securityContext": restricted(),
         }
-        for index, image in enumerate(images)
+        for index, pulled in enumerate(images)
     ]
     return [install, *pulls]
-
-
-def parse_burn_in(pod: PodView) -> BurnInResult | None:
-    """The state of the test in ``pod``; None for a pod that is no burn-in."""
-    if pod.labels.get(LABEL_ROLE) != ROLE_BURN_IN:
-        return None
-    container = pod.containers.get(BURN_IN_CONTAINER)
-    if container is not None and container.exit_code is not None:
-        return _judge(container.exit_code, container.exit_message, container.exit_reason)
-    if pod.phase in ("Succeeded", "Failed") or pod.deleting:
-        why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
-        return BurnInResult(state="Failed", message=f"the test's pod ended without a result: {why}")
-    return BurnInResult(state="Running", message=_waiting_for(pod))
-
-
-def _judge(exit_code: int, message: str, reason: str) -> BurnInResult:
-    try:
-        score = msgspec.json.decode(message, type=_Score)
-    except msgspec.MsgspecError as error:
-        if exit_code == 0:
-            return BurnInResult(state="Failed", message=f"the test's result cannot be read: {error}")
-        said = message.strip()[-300:] or reason or "it said nothing"
-        return BurnInResult(state="Failed", message=f"the test ended with exit code {exit_code}: {said}")
-    if score.disk_error:
-        return BurnInResult(state="Failed", message=f"disk: {score.disk_error}")
-    if exit_code != 0 or score.gflops <= 0:
-        said = f"the test measured {score.gflops} GFLOP/s and ended with exit code {exit_code}"
-        return BurnInResult(state="Failed", message=said)
-    return BurnInResult(state="Passed", gflops=score.gflops)
-
-
-def _waiting_for(pod: PodView) -> str:
-    if pod.unschedulable:
-        return pod.unschedulable
-    for container in pod.containers.values():
-        if container.waiting_reason not in ("", "PodInitializing", "ContainerCreating"):
-            return f"container {container.name}: {container.waiting_reason} {container.waiting_message}".strip()
-    return "the test runs" if pod.phase == "Running" else "the test's pod starts"

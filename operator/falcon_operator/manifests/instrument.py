@@ -7,7 +7,8 @@ It knows a pod and the job's identity on the bus, not ``TrainingJob``: pods of o
 - the trainer's command is wrapped by ``falcon-launch``.
 
 All that is injected passes Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled agent
-would report late, and its use is bounded by what it does. The trainer's own resources stay as the user set them.
+would report late, and its use is bounded by what it does. In a Guaranteed pod it has one, because the pod would lose
+its own CPUs otherwise (``manifests.qos``). The trainer's own resources stay as the user set them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from falcon_operator.manifests import qos
 from falcon_operator.ports import Manifest
 
 BIN_DIR = "/falcon/bin"
@@ -28,6 +30,7 @@ INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
 RUN_DIR_MIB = 64  # control files and status
 RING_MIB = 24  # a process: its rings of the newest generations
+GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guaranteed pod
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +69,13 @@ def restricted() -> Manifest:
 def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Manifest:
     """The instrumented copy of a pod's spec. Raises KeyError where ``identity.container`` is not in it."""
     result = copy.deepcopy(spec)
-    trainer = next((one for one in result["containers"] if one["name"] == identity.container), None)
+    trainer = next((item for item in result["containers"] if item["name"] == identity.container), None)
     if trainer is None:
         raise KeyError(f"no container named {identity.container!r} in the pod's spec")
     _wrap(trainer, identity)
     result["initContainers"] = [
-        _install(settings),
-        _agent(identity, settings),
+        {**_install(settings), "resources": _install_resources(spec)},
+        {**_agent(identity, settings), "resources": _agent_resources(spec)},
         *result.get("initContainers", []),
     ]
     run_dir_mib = RUN_DIR_MIB + RING_MIB * identity.procs
@@ -106,6 +109,24 @@ def _wrap(trainer: Manifest, identity: Identity) -> None:
     trainer.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
+def _install_resources(spec: Manifest) -> Manifest:
+    return qos.resources(
+        spec,
+        requests={"cpu": "10m", "memory": "16Mi"},
+        limits={"memory": "64Mi"},
+        guaranteed={"cpu": GUARANTEED_CPU, "memory": "64Mi"},
+    )
+
+
+def _agent_resources(spec: Manifest) -> Manifest:
+    return qos.resources(
+        spec,
+        requests={"cpu": "20m", "memory": "96Mi"},
+        limits={"memory": "384Mi"},
+        guaranteed={"cpu": GUARANTEED_CPU, "memory": "384Mi"},
+    )
+
+
 def _install(settings: PodSettings) -> Manifest:
     return {
         "name": INSTALL_CONTAINER,
@@ -113,7 +134,6 @@ def _install(settings: PodSettings) -> Manifest:
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
         "volumeMounts": [{"name": VOLUME_BIN, "mountPath": BIN_DIR}],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": restricted(),
     }
 
@@ -145,6 +165,5 @@ def _agent(identity: Identity, settings: PodSettings) -> Manifest:
             {"name": VOLUME_RUN, "mountPath": RUN_DIR},
             {"name": VOLUME_TLS, "mountPath": TLS_DIR, "readOnly": True},
         ],
-        "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "384Mi"}},
         "securityContext": restricted(),
     }

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 from falcon_core.recovery.membership import Exclusion
 from falcon_operator.api import LABEL_POOL, LABEL_ROLE, WarmPool
-from falcon_operator.intent.snapshot import Score
+from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PURPOSE_EXCLUDED,
     ROLE_BURN_IN,
     build_burn_in_pod,
     burn_in_name,
-    parse_burn_in,
 )
 from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.pool.burn_in_result import weigh
 from falcon_operator.pool.decide import median_gflops
 from falcon_operator.ports import Kube, PodView
 
@@ -46,32 +46,19 @@ class BurnIns:
             )
         )
 
-    async def look(self, excluded: Sequence[Exclusion], pool: WarmPool) -> dict[str, Score]:
+    async def look(self, excluded: Sequence[Exclusion], pool: WarmPool) -> dict[str, BurnInResult]:
         """The tests of these nodes that have begun, by node; tests whose outcome is known are cleaned up."""
         labels = {LABEL_ROLE: ROLE_BURN_IN, LABEL_PURPOSE: PURPOSE_EXCLUDED, LABEL_POOL: pool.metadata.name}
         pods = {pod.name: pod for pod in await self._kube.list_pods(self._namespace, labels)}
-        scores: dict[str, Score] = {}
+        results: dict[str, BurnInResult] = {}
         done: list[PodView] = []
         for entry in excluded:
             pod = pods.get(burn_in_name(pool.metadata.uid, entry.node, str(entry.test_since)))
             if pod is None:
                 continue
             if entry.test == "Pending":
-                scores[entry.node] = score(pod, entry.node, pool)
+                results[entry.node] = weigh(pod, median_gflops(pool, without=entry.node))
             elif not pod.deleting:
                 done.append(pod)
         await asyncio.gather(*(self._kube.delete_pod(pod) for pod in done))
-        return scores
-
-
-def score(pod: PodView, node: str, pool: WarmPool) -> Score:
-    """Where one test stands, beside the median of the pool's other nodes."""
-    result = parse_burn_in(pod)
-    if result is None:
-        return Score(state="Failed", message="the pod of that name is no burn-in")
-    return Score(
-        state="Done" if result.state == "Passed" else result.state,
-        gflops=result.gflops,
-        peers_gflops=median_gflops(pool, without=node),
-        message=result.message,
-    )
+        return results

@@ -35,16 +35,17 @@ from falcon_operator.manifests.burn_in import (
     START_SECONDS,
     build_burn_in_pod,
     burn_in_name,
-    parse_burn_in,
 )
+from falcon_operator.pool import burn_in_result
 from falcon_operator.ports import NodeView, PodView
 from falcon_operator.status.conditions import set_condition
 from falcon_operator.times import timestamp, unix_seconds
 
-RETEST_SECONDS = 600.0  # after a failed test
+# After a failed test. A pool tests at a fixed distance: only the pool waits for the node. A job that has left a node
+# doubles the distance each time (falcon_core.recovery.departures), since each test also keeps the node from others.
+FAILED_SPARE_RETEST_SECONDS = 600.0
 UNREAD_SECONDS = 300.0  # after its latest end an excluded node's test counts as left behind: its job reads it at once
 LOOK_SECONDS = 1.0  # while a test runs: its pod's end may not be seen by a watch
-SLOWER = 1.5  # times slower than the median of its peers (the median rule's own factor): not ready
 MIN_PEERS = 2
 replace = msgspec.structs.replace
 
@@ -170,21 +171,21 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
 def _is_worth_a_retest(snap: PoolSnapshot, spare: SpareStatus) -> bool:
     """After a while, or at once when the pool's spec changed."""
     changed = snap.pool.status.observed_generation != snap.pool.metadata.generation
-    return changed or snap.now - unix_seconds(spare.since) >= RETEST_SECONDS
+    return changed or snap.now - unix_seconds(spare.since) >= FAILED_SPARE_RETEST_SECONDS
 
 
 def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus:
     pod = tests.get(_test_name(snap.pool, spare))
-    result = parse_burn_in(pod) if pod is not None else None
-    if result is None:
+    if pod is None:
         waiting = "waits until the training pods on it have ended" if spare.node in snap.busy else ""
         return replace(spare, message=waiting)
-    match result.state:
+    result = burn_in_result.weigh(pod, peers_gflops=None)  # compared with its peers afterwards
+    match result.outcome:
         case "Running":
             return replace(spare, message=result.message)
         case "Failed":
             return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
-        case "Passed":
+        case _:
             score = f"{result.gflops:.2f}"
             return replace(spare, state="Ready", message="", since=timestamp(snap.now), gemm_gflops=score)
 
@@ -196,9 +197,10 @@ def _against_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float
     if spare.state != "Ready" or score is None or len(peers) < MIN_PEERS:
         return spare
     median = statistics.median(peers)
-    if median <= SLOWER * score:
+    if not burn_in_result.is_slow(score, median):
         return spare
-    message = f"its test is {median / score:.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
+    ratio = burn_in_result.ratio(score, median)
+    message = f"its test is {ratio:.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
     return replace(spare, state="Failed", message=message, since=timestamp(now))
 
 
@@ -273,7 +275,7 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:
     """Tests of excluded nodes whose jobs were deleted before they could read and remove them."""
-    longest = START_SECONDS + snap.pool.spec.burn_in_seconds + UNREAD_SECONDS
+    longest = START_SECONDS + snap.pool.spec.burn_in.seconds + UNREAD_SECONDS
     return [
         pod
         for pod in snap.burn_ins

@@ -109,7 +109,8 @@ def test_names(api: ApiServer, job: str) -> None:
         ("trainingjob.spec.weight", "Not supported yet"),
         ("trainingjob.spec.template.spec.containers.command", "falcon-launch"),
         ("trainingjob.status.diagnoses.evidence", "What was measured"),
-        ("warmpool.spec.burnInSeconds", "seconds"),
+        ("warmpool.spec.burnIn.seconds", "Length of the test"),
+        ("warmpool.spec.burnIn.tolerations", "nvidia.com/gpu"),
     ],
 )
 def test_explain(api: ApiServer, field: str, says: str) -> None:

@@ -20,7 +20,25 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "namespace twice": ({"spec.allowedNamespaces": ["a", "a"]}, "spec.allowedNamespaces[1]", "Duplicate value"),
     "image with a space": ({"spec.images": ["a b"]}, "spec.images[0]", "remove it"),
     "empty image": ({"spec.images": [""]}, "spec.images[0]", "at least 1 chars"),
-    "no burn-in": ({"spec.burnInSeconds": 0}, "spec.burnInSeconds", "greater than or equal to 1"),
+    "no burn-in": ({"spec.burnIn.seconds": 0}, "spec.burnIn.seconds", "greater than or equal to 1"),
+    "burn-in of old": ({"spec.burnInSeconds": 5}, "spec.burnInSeconds", "unknown field"),
+    "burn-in elsewhere": ({"spec.burnIn.nodeSelector": {"a": "b"}}, "spec.burnIn.nodeSelector", "unknown field"),
+    "no quantity": (
+        {"spec.burnIn.resources": {"limits": {"cpu": "two"}}},
+        "spec.burnIn.resources.limits.cpu",
+        "should match",
+    ),
+    "tolerate all by accident": (
+        {"spec.burnIn.tolerations": [{"effect": "NoSchedule"}]},
+        "spec.burnIn.tolerations",
+        "set operator to Exists",
+    ),
+    "exists with a value": (
+        {"spec.burnIn.tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
+        "spec.burnIn.tolerations",
+        "remove it",
+    ),
+    "secret without name": ({"spec.burnIn.imagePullSecrets": [{}]}, "spec.burnIn.imagePullSecrets", "Required value"),
     "name too long": ({"metadata.name": "a" * 64}, "metadata.name", "at most 63 lower-case letters"),
     "namespaced words": ({"spec.namespaces": ["a"]}, "spec.namespaces", "unknown field"),
 }
@@ -31,7 +49,13 @@ GOOD: dict[str, Changes] = {
         "spec.size": 4,
         "spec.allowedNamespaces": ["team-a", "team-b"],
         "spec.images": ["registry.example.com/train:1"],
-        "spec.burnInSeconds": 30,
+        "spec.burnIn": {
+            "seconds": 30,
+            "image": "mirror.example.com/falcon/agent:1",
+            "imagePullSecrets": [{"name": "mirror"}],
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}, {"operator": "Exists"}],
+            "resources": {"requests": {"cpu": 4}, "limits": {"cpu": "4", "memory": "2Gi", "nvidia.com/gpu": 8}},
+        },
     },
     "released": {"spec.size": 0},
 }
@@ -55,4 +79,4 @@ def test_defaults(api: ApiServer) -> None:
     stored = json.loads(
         api.ok("kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(WARM_POOL))
     )
-    assert stored["spec"] == {"nodeSelector": {"pool": "spares"}, "size": 1, "burnInSeconds": 5}
+    assert stored["spec"] == {"nodeSelector": {"pool": "spares"}, "size": 1, "burnIn": {"seconds": 5}}

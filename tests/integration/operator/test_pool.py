@@ -14,7 +14,7 @@ def a_pool(size: int = 1, **spec: Any) -> dict[str, Any]:
         "apiVersion": "falcon.dev/v1alpha1",
         "kind": "WarmPool",
         "metadata": {"name": "spares"},
-        "spec": {"nodeSelector": {"pool": "yes"}, "size": size, "burnInSeconds": 1, **spec},
+        "spec": {"nodeSelector": {"pool": "yes"}, "size": size, "burnIn": {"seconds": 1}, **spec},
     }
 
 

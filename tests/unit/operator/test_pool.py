@@ -11,6 +11,7 @@ import pytest
 from falcon_operator.api import (
     TAINT_FENCED,
     TAINT_SPARE,
+    BurnInSpec,
     ObjectMeta,
     SpareStatus,
     WarmPool,
@@ -118,6 +119,43 @@ def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() ->
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
+def burn_in_pod(**burn_in: Any) -> dict[str, Any]:
+    """The spec of the pod that tests a node as ``spec.burnIn`` wants it."""
+    pool = a_pool(images=["trainer:1"], burn_in=msgspec.convert(burn_in, BurnInSpec))
+    [created] = of_type(look(pool, a_node("a")), CreatePod)
+    spec: dict[str, Any] = created.manifest["spec"]
+    return spec
+
+
+def test_the_pool_names_taints_secrets_image_and_length_of_its_test() -> None:
+    spec = burn_in_pod(
+        seconds=30,
+        image="mirror/agent:1",
+        imagePullSecrets=[{"name": "mirror"}],
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    )
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
+    assert {one["key"] for one in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED, "nvidia.com/gpu"}
+    assert spec["imagePullSecrets"] == [{"name": "mirror"}]
+    assert [one["image"] for one in spec["initContainers"]] == ["mirror/agent:1", "trainer:1"]
+    [container] = spec["containers"]
+    assert (container["image"], container["command"][-1]) == ("mirror/agent:1", "30")
+    assert spec["activeDeadlineSeconds"] > 30
+
+
+def test_the_test_asks_for_the_cpu_that_it_uses() -> None:
+    spec = burn_in_pod()
+    for container in [*spec["initContainers"], *spec["containers"]]:
+        assert container["resources"]["requests"] == container["resources"]["limits"] == {"cpu": 1, "memory": "512Mi"}
+    [container] = burn_in_pod(resources={"requests": {"cpu": "50m"}, "limits": {"nvidia.com/gpu": 8}})["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "50m", "memory": "512Mi"},
+        "limits": {"memory": "512Mi", "nvidia.com/gpu": 8},
+    }
+    [pull, *_] = burn_in_pod(resources={"limits": {"cpu": 4, "nvidia.com/gpu": 8}})["initContainers"]
+    assert pull["resources"]["limits"] == {"cpu": 4, "memory": "512Mi"}, "no GPU to pull an image"
+
+
 def test_asking_for_a_test_twice_is_asking_for_it_once() -> None:
     pool = a_pool()
     first = look(pool, a_node("a"))
@@ -149,7 +187,7 @@ def test_a_failed_test_is_told_and_repeated_later(message: str, exit_code: int, 
     assert told in failed.status.conditions[0].message
     soon = look(then(pool, failed), a_node("a"), now=NOW + 60)
     assert states(soon) == {"a": "Failed"}
-    later = look(then(pool, failed), a_node("a"), now=NOW + pools.RETEST_SECONDS)
+    later = look(then(pool, failed), a_node("a"), now=NOW + pools.FAILED_SPARE_RETEST_SECONDS)
     assert states(later) == {"a": "Testing"}
     edited = msgspec.structs.replace(pool, metadata=ObjectMeta(name="spares", uid="pool-uid", generation=4))
     assert states(look(then(edited, failed), a_node("a"), now=NOW + 60)) == {"a": "Testing"}

@@ -1,0 +1,31 @@
+"""What a test of a node (a burn-in) says, as JSON in its container's termination message (at most 4096 bytes).
+
+The agent's ``burn-in`` command writes the report, the kubelet carries it into the pod's status, and the operator reads
+it there. Fields are only added, with defaults, so that agent and operator may be one minor version apart.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+BURN_IN_VERSION = 1
+
+
+class BurnInReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one test measured; rates are means over the whole test."""
+
+    version: int = BURN_IN_VERSION
+    gflops: float  # matrix multiplication, GFLOP/s of all threads together
+    threads: int = 1
+    copy_gb_per_second: float | None = None  # memory copied by a thread, bytes read and written together, GB/s
+    disk_error: str = ""  # empty: a file was written and read back
+
+
+def encode_report(report: BurnInReport) -> bytes:
+    """One line of JSON."""
+    return msgspec.json.encode(report)
+
+
+def decode_report(message: str) -> BurnInReport:
+    """Read a report. Raises ValueError where the text is none; the message says what is wrong with it."""
+    return msgspec.json.decode(message, type=BurnInReport)

@@ -1,0 +1,75 @@
+"""The quality-of-service class of a pod, as Kubernetes works it out, and what our containers may ask for in each.
+
+Guaranteed pods alone get CPUs of their own and memory of one NUMA node (the kubelet's static policies). A pod is
+Guaranteed when all its containers, init containers included, limit CPU and memory and request what they limit; so a
+single container of ours without CPU limit would take that from the trainer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from falcon_operator.ports import Manifest
+
+_COUNTED = ("cpu", "memory")
+_QUANTITY = re.compile(r"\+?((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]?)")
+_SCALES = {
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("num", start=-3)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+
+def quantity(value: str | int) -> Decimal:
+    """A Kubernetes quantity such as 500m or 2Gi. Raises ValueError for anything else."""
+    found = _QUANTITY.fullmatch(str(value))
+    if found is None:
+        raise ValueError(f"{value!r} is not a quantity")
+    return Decimal(found[1]) * _SCALES[found[2]]
+
+
+def is_guaranteed(spec: Manifest) -> bool:
+    """Whether a pod of this spec is Guaranteed; False also for one that the API server will refuse."""
+    whole = spec.get("resources")
+    parts = [whole] if whole else _resources_of_containers(spec)
+    try:
+        return bool(parts) and all(_requests_its_limits(part) for part in parts)
+    except ValueError:
+        return False
+
+
+def resources(
+    spec: Manifest, requests: Mapping[str, str], limits: Mapping[str, str], guaranteed: Mapping[str, str]
+) -> Manifest:
+    """What a container of ours asks for in a pod of this spec.
+
+    Where the pod as a whole has resources, our containers share them: their own requests would not fit in.
+
+    Args:
+        requests: in a Burstable pod.
+        limits: in a Burstable pod.
+        guaranteed: both requests and limits in a Guaranteed pod; a fraction of a CPU, so that the whole CPUs are the
+            trainer's and ours comes out of the shared pool.
+    """
+    if spec.get("resources"):
+        return {}
+    if is_guaranteed(spec):
+        return {"requests": dict(guaranteed), "limits": dict(guaranteed)}
+    return {"requests": dict(requests), "limits": dict(limits)}
+
+
+def _resources_of_containers(spec: Manifest) -> list[Mapping[str, Any]]:
+    containers = [*(spec.get("initContainers") or []), *spec["containers"]]
+    return [container.get("resources") or {} for container in containers]
+
+
+def _requests_its_limits(part: Mapping[str, Any]) -> bool:
+    """Of CPU and memory; a request that is left out is the limit."""
+    limits, requests = part.get("limits") or {}, part.get("requests") or {}
+    return all(
+        name in limits and quantity(limits[name]) == quantity(requests.get(name, limits[name])) > 0 for name in _COUNTED
+    )

@@ -1,0 +1,73 @@
+"""The test of a machine: it runs on every CPU that the container may use, and reports what the operator reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from falcon_agent.telemetry.cpu import cpu_quota, usable_cpus
+from falcon_core.wire.burn_in import decode_report
+
+CPUS = len(os.sched_getaffinity(0))
+
+
+def v2(tmp_path: Path, cpu_max: str, path: str = "/") -> dict[str, Path]:
+    """The mount as a container with a cgroup namespace sees it."""
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    (tmp_path / "cpu.max").write_text(cpu_max)
+    return files(tmp_path, f"0::{path}\n")
+
+
+def v1(tmp_path: Path, quota: str, path: str) -> dict[str, Path]:
+    """The mount as a container without a cgroup namespace sees it: its own folder, under a path of the host's."""
+    folder = tmp_path / "cpu"
+    folder.mkdir()
+    (folder / "cpu.cfs_quota_us").write_text(quota)
+    (folder / "cpu.cfs_period_us").write_text("100000\n")
+    return files(tmp_path, f"5:cpu,cpuacct:{path}\n1:name=systemd:/x\n")
+
+
+def files(tmp_path: Path, own: str) -> dict[str, Path]:
+    (tmp_path / "self").write_text(own)
+    return {"mount": tmp_path, "own": tmp_path / "self"}
+
+
+def test_a_quota_limits_the_threads_to_the_whole_cpus_that_it_pays_for(tmp_path: Path) -> None:
+    assert cpu_quota(**v2(tmp_path, "150000 100000\n")) == 1.5
+    assert usable_cpus(**v2(tmp_path, "150000 100000\n")) == 1
+    assert usable_cpus(**v2(tmp_path, "20000 100000\n")) == 1
+    assert usable_cpus(**v2(tmp_path, f"{CPUS * 2}00000 100000\n")) == CPUS
+
+
+def test_the_quota_of_cgroup_v1_is_read_in_the_containers_own_folder(tmp_path: Path) -> None:
+    assert cpu_quota(**v1(tmp_path, "200000\n", "/kubepods/pod1/abc")) == 2.0
+
+
+@pytest.mark.parametrize("cpu_max", ["max 100000\n", "nonsense"])
+def test_no_quota_and_an_unreadable_one_leave_all_cpus(tmp_path: Path, cpu_max: str) -> None:
+    assert usable_cpus(**v2(tmp_path, cpu_max)) == CPUS
+    assert cpu_quota(mount=tmp_path, own=tmp_path / "absent") is None
+
+
+def test_the_command_reports_a_thread_for_each_cpu(tmp_path: Path) -> None:
+    output = tmp_path / "termination-log"
+    command = [sys.executable, "-m", "falcon_agent", "burn-in", "--seconds", "0.2"]
+    done = subprocess.run(
+        [*command, "--output", str(output), "--folder", str(tmp_path)], capture_output=True, check=True, timeout=60
+    )
+    report = decode_report(output.read_text())
+    assert json.loads(done.stdout) == json.loads(output.read_text())
+    assert report.threads == usable_cpus()
+    assert report.gflops > 0
+    assert report.disk_error == ""
+
+
+def test_the_matrix_library_is_told_to_make_no_threads_before_it_is_loaded() -> None:
+    """Its setting is read once, when numpy is loaded."""
+    check = "import falcon_agent.__main__, sys; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False, timeout=60).returncode == 0

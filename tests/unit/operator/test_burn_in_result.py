@@ -1,0 +1,50 @@
+"""What a burn-in's pod says of its node, alone and beside its peers."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
+from falcon_operator.pool.burn_in_result import SLOWER, is_slow, weigh
+from falcon_operator.ports import ContainerView, PodView
+
+
+def ended(report: BurnInReport | str, exit_code: int = 0) -> PodView:
+    """A test's pod after its end, with this termination message."""
+    message = report if isinstance(report, str) else encode_report(report).decode()
+    container = ContainerView(name="burn-in", exit_code=exit_code, exit_message=message)
+    return PodView(namespace="falcon-system", name="test", uid="u", containers={"burn-in": container})
+
+
+def test_a_report_of_a_newer_agent_can_be_read() -> None:
+    assert decode_report('{"version": 2, "gflops": 41.5, "new": {"field": 1}}').gflops == 41.5
+    with pytest.raises(ValueError, match="gflops"):
+        decode_report('{"version": 1}')
+
+
+def test_the_factor_itself_is_not_slow() -> None:
+    assert not is_slow(100.0, 100.0 * SLOWER)
+    assert is_slow(100.0, 100.0 * SLOWER + 1)
+
+
+@pytest.mark.parametrize(
+    ("gflops", "peers", "outcome", "ratio"),
+    [(50.0, 100.0, "Slow", 2.0), (80.0, 100.0, "Passed", 1.25), (50.0, None, "Passed", None)],
+)
+def test_a_score_is_compared_with_its_peers(
+    gflops: float, peers: float | None, outcome: str, ratio: float | None
+) -> None:
+    result = weigh(ended(BurnInReport(gflops=gflops)), peers)
+    assert (result.outcome, result.gflops, result.ratio) == (outcome, gflops, ratio)
+
+
+def test_a_broken_disk_fails_however_fast_the_node_is() -> None:
+    result = weigh(ended(BurnInReport(gflops=500.0, disk_error="EIO"), exit_code=1), 100.0)
+    assert (result.outcome, result.message) == ("Failed", "disk: EIO")
+
+
+def test_a_pod_that_ended_without_a_container_says_why() -> None:
+    pod = PodView(namespace="n", name="test", uid="u", phase="Failed", reason="Evicted", message="disk pressure")
+    assert weigh(pod, None).message == "the test's pod ended without a result: Evicted, disk pressure"
+    waiting = PodView(namespace="n", name="test", uid="u", unschedulable="0/4 nodes are available")
+    assert (weigh(waiting, None).outcome, weigh(waiting, None).message) == ("Running", "0/4 nodes are available")
