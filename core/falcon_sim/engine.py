@@ -88,6 +88,7 @@ class Engine:
         return Policy(
             job=self.scenario.job.name,
             strategies=[(one.type, one.overhead_seconds) for one in strategies],
+            checkpoint_interval_seconds=mitigation.checkpoint_interval_seconds,
             verify=watch.verify_percent / 100,
             median_factor=watch.median_percent / 100,
             consecutive=watch.consecutive_iterations,

@@ -71,6 +71,7 @@ class Applied(_State, frozen=True, kw_only=True):
     loss_seconds: float
     overhead_seconds: float
     spare_seconds: float = 0.0  # of it, for the spare that it took
+    redo_seconds: float = 0.0  # of it, for the work since the last checkpoint
     observed_only: bool = False
 
 
@@ -239,7 +240,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     replacements: list[Replacement] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
     attempts: list[Attempt] = []
-    overheads: dict[str, float] = {}  # learned, seconds by strategy
+    overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
     gang: Gang = Gang()
     departures: list[Departure] = []  # oldest first
     exposure: Exposure = Exposure()
