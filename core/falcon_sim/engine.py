@@ -88,6 +88,7 @@ class Engine:
         return Policy(
             job=self.scenario.job.name,
             strategies=[(one.type, one.overhead_seconds) for one in strategies],
+            checkpoint_interval_seconds=mitigation.checkpoint_interval_seconds,
             verify=watch.verify_percent / 100,
             median_factor=watch.median_percent / 100,
             consecutive=watch.consecutive_iterations,
@@ -248,8 +249,10 @@ class Engine:
         look = int(np.searchsorted(ends, self.now + report * (1 - 1e-9))) + 1
         change = int(np.searchsorted(ends, self._conditions_until)) + 1  # the iteration under way ends as it began
         stop = int(np.searchsorted(ends, self._next_stop(), side="right"))  # this one never ends
-        left = math.inf if self.scenario.run.iterations is None else self.scenario.run.iterations - self.timeline.useful
-        return min(len(block), self._at + int(min(look, change, stop, max(1, left))))
+        run = self.scenario.run
+        end = math.inf if run.seconds is None else int(np.searchsorted(ends, run.seconds)) + 1
+        left = math.inf if run.iterations is None else run.iterations - self.timeline.useful
+        return min(len(block), self._at + int(min(look, change, stop, end, max(1, left))))
 
     def _jump(self) -> bool:
         """Skip iterations in which nothing is wrong; the newest before the next fault are played out."""

@@ -182,6 +182,7 @@ class Policy(_Part, frozen=True, kw_only=True):
     strategies: tuple[Strategy, ...] = LADDER
     restarts: int = 3
     window_seconds: float = 3600.0
+    checkpoint_interval_seconds: float | None = None  # as the job's owner declares it; None: not declared
     unwatched_notice_seconds: float = 1800.0  # without Falcon: the collective's time-out
     unwatched_restart_seconds: float = 600.0  # and a person or a script who starts the job again
     unwatched_repair_seconds: float = 3600.0  # and who finds a node in place of a dead one
@@ -251,6 +252,7 @@ def checked(scenario: Scenario) -> Scenario:
         raise ScenarioError("detection: sample_every must be at least 1, delay_seconds not negative")
     if not 0 <= watch.sentinels <= scenario.job.parallelism.world:
         raise ScenarioError(f"detection.sentinels is {watch.sentinels} of {scenario.job.parallelism.world} ranks")
+    _positive("mitigation.checkpoint_interval_seconds", scenario.mitigation.checkpoint_interval_seconds)
     for name in scenario.cluster.__struct_fields__:
         if getattr(scenario.cluster, name) < 0:
             raise ScenarioError(f"cluster.{name} is negative")

@@ -60,6 +60,7 @@ def training_job(
             "replicas": replicas,
             "procsPerReplica": 1,
             "template": {"spec": {"containers": [container], "volumes": volumes}},
+            "mitigation": {"strategies": [{"type": "Ignore"}, {"type": "ReplaceNode", "overheadSeconds": 13}]},
             **(spec or {}),
         },
     }

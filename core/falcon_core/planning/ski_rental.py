@@ -47,6 +47,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     overhead_seconds: float
     spare_seconds: float = 0.0  # of it, for the spare that it takes (``spare_price``)
+    redo_seconds: float = 0.0  # of it, for the work since the last checkpoint (``restart_price``)
 
 
 def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, healthy_ns: float) -> Loss:

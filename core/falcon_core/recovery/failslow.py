@@ -16,6 +16,7 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.planning import ski_rental
+from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery import departures
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.links import slow_link
@@ -199,6 +200,7 @@ def _ladder(
             loss_seconds=slow.loss.seconds,
             overhead_seconds=strategy.overhead_seconds,
             spare_seconds=strategy.spare_seconds,
+            redo_seconds=strategy.redo_seconds,
             observed_only=not policy.enforce and strategy.name != ignore.TYPE,
         )
         if strategy.name == replace_node.TYPE and policy.enforce:
@@ -235,19 +237,45 @@ def _named(slow: SlowIncident) -> Culprit:
 
 
 def _next(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
-    """The cheapest that is left; what this version cannot do does not apply. A replacement also costs its spare."""
-    candidates = []
-    for name, _ in policy.strategies:
-        if name in _DEFAULT_OVERHEADS:
-            spare = departures.spare_seconds(state, obs) if name == replace_node.TYPE else 0.0
-            overhead = overhead_seconds(state, policy, name) + spare
-            candidates.append(ski_rental.Candidate(name=name, overhead_seconds=overhead, spare_seconds=spare))
+    """Choose the cheapest strategy that is left; what this version cannot do does not apply."""
+    candidates = [
+        _replacement(state, slow, obs, policy, configured)
+        if name == replace_node.TYPE
+        else ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
+        for name, configured in policy.strategies
+        if name in _DEFAULT_OVERHEADS
+    ]
     done = [one.strategy for one in slow.applied if not (one.observed_only and policy.enforce)]
     return ski_rental.next_strategy(candidates, done)
 
 
+def _replacement(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, configured_seconds: float | None
+) -> ski_rental.Candidate:
+    """Price a replacement: the standstill, the work since the last checkpoint, and the spare that it takes."""
+    iterations = max((rank.iterations for rank in obs.ranks), default=0)
+    price = restart_price(
+        configured_seconds=configured_seconds,
+        measured_seconds=state.overheads.get(replace_node.TYPE),
+        default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
+        trained_seconds=iterations * slow.healthy_ns / 1e9,
+        interval_seconds=policy.checkpoint_interval_seconds,
+    )
+    spare = departures.spare_seconds(state, obs)
+    return ski_rental.Candidate(
+        name=replace_node.TYPE,
+        overhead_seconds=price.seconds + spare,
+        spare_seconds=spare,
+        redo_seconds=price.redo_seconds,
+    )
+
+
 def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
-    """What the strategy takes by itself [s]: as learned, else as configured, else our own guess."""
+    """Return how long training stands still for the strategy [s]: as measured, else as configured, else our guess.
+
+    What a job that stands still has to wait for (``departures.last_resort``): redone work is no part of it, since a job
+    that waits instead makes no work that could be lost.
+    """
     configured = dict(policy.strategies).get(name)
     guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
     return state.overheads.get(name, guess)

@@ -107,7 +107,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str  # prefix of incident ids
     enforce: bool = True
-    strategies: list[tuple[str, float | None]]  # type and configured overhead, seconds
+    strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
+    checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
     verify: float = 0.10
     median_factor: float = 1.5
     consecutive: int = 5

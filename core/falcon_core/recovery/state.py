@@ -70,6 +70,7 @@ class Applied(_State, frozen=True, kw_only=True):
     loss_seconds: float
     overhead_seconds: float
     spare_seconds: float = 0.0  # of it, for the spare that it took
+    redo_seconds: float = 0.0  # of it, for the work since the last checkpoint
     observed_only: bool = False
 
 
@@ -211,6 +212,6 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     attempts: list[Attempt] = []
-    overheads: dict[str, float] = {}  # learned, seconds by strategy
+    overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
     departures: list[Departure] = []  # oldest first
     exposure: Exposure = Exposure()

@@ -203,19 +203,21 @@ def _step(at: float, what: str) -> DoneStep:
 def _endured(slow: SlowIncident, acted: Applied) -> str:
     return (
         f"ignored for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached a"
-        f" replacement's cost ({_cost(acted.overhead_seconds, acted.spare_seconds)})"
+        f" replacement's cost ({_cost(acted)})"
     )
 
 
-def _cost(overhead_seconds: float, spare_seconds: float) -> str:
-    """``13 s``, or ``13 s + 40 s for a spare that a failure may need``.
+def _cost(price: Applied | Candidate) -> str:
+    """``13 s``, or ``13 s + 900 s of work since the last checkpoint + 40 s for a spare that a failure may need``.
 
-    The spare's price drifts with what is learned, so two of its digits are shown.
+    The last two are estimates that move with time, so two of their digits are shown.
     """
-    own = f"{overhead_seconds - spare_seconds:.3g} s"
-    if spare_seconds < 1:
-        return own
-    return f"{own} + {float(f'{spare_seconds:.2g}'):.0f} s for a spare that a failure may need"
+    parts = [f"{price.overhead_seconds - price.spare_seconds - price.redo_seconds:.3g} s"]
+    if price.redo_seconds >= 1:
+        parts.append(f"{float(f'{price.redo_seconds:.2g}'):.0f} s of work since the last checkpoint")
+    if price.spare_seconds >= 1:
+        parts.append(f"{float(f'{price.spare_seconds:.2g}'):.0f} s for a spare that a failure may need")
+    return " + ".join(parts)
 
 
 def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
@@ -230,7 +232,7 @@ def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | No
     if next_strategy is None:
         return f"endured: spec.mitigation.strategies offers nothing further{_unavailable(policy)}"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
-    cost = _cost(next_strategy.overhead_seconds, next_strategy.spare_seconds)
+    cost = _cost(next_strategy)
     return f"{action} when the loss reaches a replacement's cost ({cost})"
 
 

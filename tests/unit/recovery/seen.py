@@ -11,7 +11,7 @@ from falcon_core.wire.messages import Onset
 
 NOW = 1_000_000.0
 MS = 1_000_000
-POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", None)], world_size=3)
+POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", 13.0)], world_size=3)
 replace = msgspec.structs.replace
 
 # Rank 2 is slow, and the others wait for it.

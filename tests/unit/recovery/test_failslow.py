@@ -179,6 +179,41 @@ def test_configured_and_learned_overheads() -> None:
     )
 
 
+UNPRICED = replace(POLICY, strategies=[("Ignore", None), ("ReplaceNode", None)])
+TRAINED = 100 * 0.25  # seconds of healthy work that ``seen`` has behind it
+
+
+@pytest.mark.parametrize(
+    ("policy", "redo"),
+    [
+        (UNPRICED, TRAINED),
+        (replace(UNPRICED, checkpoint_interval_seconds=1800.0), TRAINED),
+        (replace(UNPRICED, checkpoint_interval_seconds=10.0), 5.0),
+    ],
+    ids=["not declared: all of the generation", "within the first interval: since its start", "later: half of one"],
+)
+def test_a_replacement_also_costs_the_work_since_the_last_checkpoint(policy: Policy, redo: float) -> None:
+    poor = located(loss=Loss(seconds=12.9 + redo, generation=1, counted_iterations=100))
+    state, actions = step(seen(ranks=STRAGGLER), poor, policy)
+    assert actions == []
+    price = failslow.next_step(state, seen(ranks=STRAGGLER), policy)
+    assert price is not None
+    assert (price.overhead_seconds, price.redo_seconds) == (pytest.approx(13 + redo), pytest.approx(redo))
+    rich = located(loss=Loss(seconds=13.1 + redo, generation=1, counted_iterations=100))
+    state, actions = step(seen(ranks=STRAGGLER), rich, policy)
+    assert actions != []
+    assert incident(state).applied[-1].redo_seconds == pytest.approx(redo)
+
+
+def test_a_short_measured_pause_does_not_replace_an_honest_configured_price() -> None:
+    honest = replace(POLICY, strategies=[("Ignore", None), ("ReplaceNode", 900.0)])
+    loss = Loss(seconds=899.0, generation=1, counted_iterations=100)
+    assert step(seen(ranks=STRAGGLER), located(loss=loss), honest, overheads={"ReplaceNode": 12.0})[1] == []
+    rich = located(loss=replace(loss, seconds=901.0))
+    assert step(seen(ranks=STRAGGLER), rich, honest, overheads={"ReplaceNode": 12.0})[1] != []
+    assert step(seen(ranks=STRAGGLER), rich, honest, overheads={"ReplaceNode": 950.0})[1] == [], "a longer one does"
+
+
 def test_no_action_against_a_culprit_that_is_not_slow_right_now() -> None:
     rich = located(loss=Loss(seconds=50.0, generation=1, counted_iterations=100))
     flicker = {**STRAGGLER, 2: {**SLOW, "compute_ns": [600 * MS] * 14 + [230 * MS, 600 * MS]}}

@@ -83,6 +83,12 @@ def test_without_falcon_a_failure_lasts_until_somebody_looks() -> None:
     assert goodput.seconds[Activity.RECOVERING] > 500
 
 
+@pytest.mark.parametrize("falcon", ["None", "FailStop", "All"])
+def test_a_run_of_so_many_seconds_ends_with_the_iteration_under_way(falcon: str) -> None:
+    engine = _run(run={"seconds": 300}, mitigation={"falcon": falcon})
+    assert 300 <= engine.now < 300 + 1.5 * engine.healthy_seconds
+
+
 def test_one_seed_one_story() -> None:
     faults = {
         "random_slow": [{"node_hours_between": 0.3, "factor": {"constant": 2}, "duration_seconds": {"constant": 60}}]

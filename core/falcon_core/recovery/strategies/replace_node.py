@@ -1,8 +1,8 @@
 """S4: move the straggler's replica to another node and restart all ranks from the last checkpoint (FALCON §5.1).
 
-The new pod is prepared while training goes on slowly, so the price is the restart alone: processes die, start,
-load the checkpoint and redo the iterations since. Thirteen seconds is a guess for a small job; the first replacement
-measures the job's own.
+The new pod is prepared while training goes on slowly, so the price is the restart alone: processes die, start, load
+the checkpoint, and the work since that checkpoint is done again (``planning.restart_price``). Thirteen seconds is a
+guess of the standstill for a small job; the first replacement measures the job's own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""What an action that restarts every process costs, by what is declared, measured or neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.planning.errors import InvalidInputError
+from falcon_core.planning.restart_price import UNDECLARED_AT_MOST_SECONDS, RestartPrice, redo_seconds, restart_price
+
+
+@pytest.mark.parametrize(
+    ("trained", "interval", "redo"),
+    [
+        (0.0, None, 0.0),
+        (1000.0, None, 1000.0),
+        (1e6, None, UNDECLARED_AT_MOST_SECONDS),
+        (1000.0, 1800.0, 1000.0),
+        (1799.0, 1800.0, 1799.0),
+        (1800.0, 1800.0, 900.0),
+        (1e6, 1800.0, 900.0),
+    ],
+)
+def test_the_work_to_redo(trained: float, interval: float | None, redo: float) -> None:
+    assert redo_seconds(trained, interval_seconds=interval) == redo
+
+
+def price(**fields: float | None) -> RestartPrice:
+    return restart_price(
+        configured_seconds=fields.get("configured"),
+        measured_seconds=fields.get("measured"),
+        default_seconds=13.0,
+        trained_seconds=fields.get("trained") or 0.0,
+        interval_seconds=fields.get("interval"),
+    )
+
+
+def test_without_a_configured_price_the_parts_are_added() -> None:
+    assert price(trained=100.0) == RestartPrice(seconds=113.0, redo_seconds=100.0)
+    assert price(trained=100.0, measured=40.0) == RestartPrice(seconds=140.0, redo_seconds=100.0)
+    assert price(trained=1e4, measured=40.0, interval=600.0) == RestartPrice(seconds=340.0, redo_seconds=300.0)
+
+
+def test_a_configured_price_is_raised_by_what_is_known_and_never_lowered() -> None:
+    assert price(configured=900.0, trained=1e4, measured=12.0).seconds == 900.0
+    assert price(configured=900.0, trained=1e4, measured=950.0).seconds == 950.0
+    assert price(configured=5.0, trained=1e4) == RestartPrice(seconds=5.0), "it is the whole price: nothing is guessed"
+    assert price(configured=5.0, trained=1e4, interval=600.0) == RestartPrice(seconds=305.0, redo_seconds=300.0)
+    assert price(configured=900.0, trained=1e4, interval=1800.0) == RestartPrice(seconds=913.0, redo_seconds=900.0)
+    assert price(configured=900.0, trained=1e4, interval=600.0, measured=12.0) == RestartPrice(seconds=900.0)
+
+
+@pytest.mark.parametrize(("trained", "interval"), [(-1.0, None), (1.0, 0.0), (float("nan"), None), (1.0, float("nan"))])
+def test_what_makes_no_sense_is_refused(trained: float, interval: float | None) -> None:
+    with pytest.raises(InvalidInputError):
+        redo_seconds(trained, interval_seconds=interval)
