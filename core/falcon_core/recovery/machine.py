@@ -28,8 +28,10 @@ def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Re
     if slow is not None and slow.culprit is not None and slow.culprit.replica in left and slow.phase != "Checking":
         actions.append(SlowClosed(incident=slow, outcome="Superseded"))
         state = msgspec.structs.replace(state, slow=None)
-    state, told = hanging.step(state, obs, policy)
+    if not policy.watch:
+        return msgspec.structs.replace(state, slow=None, hang=None), actions
+    state, closed = hanging.step(state, obs, policy)
     if actions:
-        return state, [*actions, *told]  # the generation changes: look again before judging speed
+        return state, [*actions, *closed]  # the generation changes: look again before judging speed
     state, actions = failslow.step(state, obs, policy)
-    return state, [*told, *actions]
+    return state, [*closed, *actions]

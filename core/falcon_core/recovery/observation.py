@@ -106,6 +106,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The job's spec, as far as decisions need it."""
 
     job: str  # prefix of incident ids
+    watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)
     enforce: bool = True
     strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
     checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)

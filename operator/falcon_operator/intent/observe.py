@@ -35,6 +35,7 @@ def policy(job: TrainingJob) -> Policy:
     spec = job.spec
     return Policy(
         job=job.metadata.name,
+        watch=spec.mitigation.mode != "Off",
         enforce=spec.mitigation.mode == "Enforce",
         strategies=[
             (one.type, None if one.overhead_seconds is None else float(one.overhead_seconds))
@@ -45,6 +46,7 @@ def policy(job: TrainingJob) -> Policy:
         consecutive=spec.detection.consecutive_iterations,
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
+        checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
         stages=spec.parallelism.pipeline,
         world_size=spec.replicas * spec.procs_per_replica,
         layout=_layout(spec),

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from dev.crd.schema import MAX_ITEMS, MAX_LENGTH, UnsupportedTypeError, schema_of
-from dev.crd.trainingrun import definition
+from dev.crd.trainingrun import PATH, definition, render
 from falcon_core.recovery.state import RecoveryState
+from falcon_operator.api import TrainingRunSpec
 
 
 class Colour(enum.StrEnum):
@@ -99,3 +100,7 @@ def keywords(node: dict[str, Any]) -> set[str]:
     for child in inner:
         found |= keywords(child) if child else set()
     return found
+
+
+def test_the_committed_definition_is_the_generated_one() -> None:
+    assert PATH.read_text(encoding="utf-8") == render(TrainingRunSpec), "run: python -m dev.crd"

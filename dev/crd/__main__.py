@@ -1,0 +1,8 @@
+"""Write ``crds/trainingruns.falcon.dev.yaml`` anew: ``python -m dev.crd``."""
+
+from __future__ import annotations
+
+from dev.crd.trainingrun import PATH, render
+from falcon_operator.api import TrainingRunSpec
+
+PATH.write_text(render(TrainingRunSpec), encoding="utf-8")
