@@ -12,7 +12,7 @@ import sys
 import time
 
 from dev.cluster import faults
-from dev.demo.story import Story, iteration_ms, node_of_rank
+from dev.demo.story import Story, iteration_ms
 from dev.install import KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, install_chart, load_images
 from dev.kubectl import Kubectl, KubectlError, WaitTimeoutError
 
@@ -52,9 +52,10 @@ def tell(story: Story, kubectl: Kubectl) -> None:
     healthy = settled_iteration_ms(story, 10)
     story.say(f"healthy: {healthy:.0f} ms an iteration")
     story.show("get", "trainingjob", JOB)
+    story.show("get", "trainingrun", JOB, "-o", "wide")
     story.show("get", "pods", "-o", "wide")
 
-    node = node_of_rank(story.status(), SLOW_RANK)
+    node = story.node_of_rank(SLOW_RANK)
     story.say(f"slowing {node}, which holds rank {SLOW_RANK}, to {SLOWED_TO:.0%} of its CPU (a real cgroup quota)")
     faults.slow(node, SLOWED_TO)
     slowed_at = time.monotonic()
@@ -66,6 +67,7 @@ def tell(story: Story, kubectl: Kubectl) -> None:
     slowed = iteration_ms(status) or 0.0
     story.say(f"named {time.monotonic() - slowed_at:.1f} s after the fault; {slowed:.0f} ms an iteration")
     story.describe_status()
+    story.show("get", "trainingrun", JOB, "-o", "wide")
     story.wait(
         "the node is replaced and training goes on",
         lambda s: s.get("state") == "Running" and any(d.get("state") == "Resolved" for d in s.get("diagnoses", [])),
@@ -74,6 +76,7 @@ def tell(story: Story, kubectl: Kubectl) -> None:
     after = settled_iteration_ms(story, 10)
     story.say(f"repaired {time.monotonic() - slowed_at:.0f} s after the fault")
     story.describe_status()
+    story.show("get", "trainingrun", JOB, "-o", "wide")
     story.show("get", "pods", "-o", "wide")
     print(f"  iteration time   healthy {healthy:.0f} ms   slowed {slowed:.0f} ms   after {after:.0f} ms\n")
 

@@ -39,6 +39,13 @@ class Story:
     def status(self) -> Json:
         return dict(self.job().get("status", {}))
 
+    def node_of_rank(self, rank: int) -> str:
+        """The node that holds a rank of the current generation (one process a pod)."""
+        run = self._kubectl.get("trainingrun", self._job)
+        if run is None:
+            raise RuntimeError(f"trainingrun {self._job} is gone: was it deleted while the demo ran?")
+        return str(run["spec"]["members"][rank]["node"])
+
     def wait(self, what: str, look: Any, timeout_seconds: float) -> Json:
         """Wait until ``look(status)`` is true, telling every change of the job's summary meanwhile."""
         told = ""
@@ -75,10 +82,3 @@ def iteration_ms(status: Json) -> float | None:
     """The job's current iteration time, milliseconds; None before it is known."""
     micros = status.get("iterations", {}).get("currentMicroseconds")
     return None if micros is None else micros / 1000
-
-
-def node_of_rank(status: Json, rank: int) -> str:
-    """The node that holds a rank of the current generation."""
-    members = sorted(status["generation"]["members"], key=lambda member: member["firstRank"])
-    holder = [member for member in members if member["firstRank"] <= rank]
-    return str(holder[-1]["node"])

@@ -95,7 +95,7 @@ class Job:
 
         def told() -> str:
             status = seen[0]
-            kept = {key: status.get(key) for key in ("state", "summary", "generation", "diagnoses", "conditions")}
+            kept = {key: status.get(key) for key in ("state", "summary", "diagnoses", "conditions")}
             pods = [
                 (pod["metadata"]["name"], pod["spec"].get("nodeName"), pod["status"].get("phase"))
                 for pod in self.pods()
@@ -112,14 +112,36 @@ class Job:
             timeout_seconds,
         )
 
+    def run(self) -> Json:
+        """What the operator intends for the job: the spec of its TrainingRun."""
+        found = self.kubectl.get("trainingrun", self.name)
+        assert found is not None, f"trainingrun {self.name} is gone"
+        return dict(found["spec"])
+
+    def generation(self) -> int:
+        return int(self.run()["generation"])
+
+    def members(self) -> list[Json]:
+        """The pods of the current generation, by rank (one process a pod)."""
+        return [
+            {
+                "podName": f"{self.name}-{rank}-{member['suffix']}",
+                "podUid": member.get("uid"),
+                "node": member.get("node"),
+            }
+            for rank, member in enumerate(self.run()["members"])
+        ]
+
+    def nodes(self) -> list[str]:
+        return [member["node"] for member in self.members()]
+
     def member(self, rank: int) -> Json:
-        """Who holds a rank in the current generation (one process a pod)."""
-        members = self.status()["generation"]["members"]
-        return next(member for member in members if member["firstRank"] == rank)
+        """Who holds a rank in the current generation."""
+        return self.members()[rank]
 
     def pod_uids(self) -> dict[int, str]:
         """Rank → pod uid of the current generation."""
-        return {member["firstRank"]: member["podUid"] for member in self.status()["generation"]["members"]}
+        return {rank: member["podUid"] for rank, member in enumerate(self.members())}
 
     def log_lines(self) -> list[Json]:
         """What rank 0 of the current generation has logged, oldest first; the other ranks are silent."""

@@ -33,13 +33,13 @@ def test_a_killed_rank_is_restarted_in_its_pod(nodes: None, start: Callable[[Jso
     job = start(training_job("killed", steps=MANY, checkpoints=checkpoints))
     job.wait_training()
     before = job.pod_uids()
-    generation = job.status()["generation"]["number"]
+    generation = job.generation()
     victim = job.member(1)
     killed_at = time.time()
     assert faults.send_signal(victim["node"], f"python3 /opt/examples/{SCRIPT}", signal.SIGKILL, victim["podUid"]) >= 1
     job.wait(
         "the next generation trains",
-        lambda s: s["generation"]["number"] > generation and s["state"] == "Running",
+        lambda s: job.generation() > generation and s["state"] == "Running",
         40,
     )
     lines = job.log_lines()
@@ -58,7 +58,7 @@ def test_a_killed_node_is_replaced_by_the_spare(nodes: None, start: Callable[[Js
     faults.kill(victim["node"])
     after = job.wait(
         "training goes on without the node",
-        lambda s: s["state"] == "Running" and victim["node"] not in [m["node"] for m in s["generation"]["members"]],
+        lambda s: s["state"] == "Running" and victim["node"] not in job.nodes(),
         120,
     )
     _advances(job)
@@ -72,7 +72,7 @@ def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(
 ) -> None:
     job = start(training_job("agent", steps=MANY))
     job.wait_training()
-    before = job.status()["generation"]["number"]
+    before = job.generation()
     member = job.member(1)
     # Stopped, not killed: the kubelet would restart it before anyone missed it.
     assert faults.send_signal(member["node"], "python3 -m falcon_agent", signal.SIGSTOP, member["podUid"]) == 1
@@ -82,7 +82,7 @@ def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(
     job.wait("the agent is back", lambda s: condition(s, "AgentLost").get("status") == "False", 30)
     assert faults.send_signal(member["node"], "python3 -m falcon_agent", signal.SIGKILL, member["podUid"]) == 1
     _advances(job, by=20)
-    assert job.status()["generation"]["number"] == before
+    assert job.generation() == before
     assert job.status().get("diagnoses", []) == []
 
 
@@ -97,12 +97,12 @@ def test_the_operator_killed_in_a_replacement_finishes_it_once(
     system.run("delete", "pod", "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
     after = job.wait(
         "the replacement is finished",
-        lambda s: s["state"] == "Running" and victim["node"] not in [m["node"] for m in s["generation"]["members"]],
+        lambda s: s["state"] == "Running" and victim["node"] not in job.nodes(),
         150,
     )
     assert after["counters"]["replacements"] == 1
     pods = [pod["metadata"]["name"] for pod in job.pods() if not pod["metadata"].get("deletionTimestamp")]
-    assert sorted(pods) == sorted(member["podName"] for member in after["generation"]["members"])
+    assert sorted(pods) == sorted(member["podName"] for member in job.members())
 
 
 def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
@@ -110,7 +110,7 @@ def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
 ) -> None:
     job = start(training_job("bus", steps=MANY))
     job.wait_training()
-    generation = job.status()["generation"]["number"]
+    generation = job.generation()
     # The pod's volume goes with the pod: killing the process restarts etcd, deleting the pod loses its data.
     for lose_data in (False, True):
         if lose_data:
@@ -120,7 +120,7 @@ def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
         _advances(job, by=10)
         resumed_after = job.status()["iterations"]["count"]
         job.wait("reporting resumes", lambda s, n=resumed_after: s["iterations"]["count"] > n + 5, 90)  # type: ignore[misc]
-        assert job.status()["generation"]["number"] == generation
+        assert job.generation() == generation
         assert job.status().get("diagnoses", []) == []
 
 

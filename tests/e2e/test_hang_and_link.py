@@ -22,7 +22,7 @@ def _open_hang(status: Json) -> Json | None:
 def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("hang", steps=MANY))
     job.wait_training()
-    victim, generation = job.member(1), job.status()["generation"]["number"]
+    victim, generation = job.member(1), job.generation()
     command = f"python3 {SCRIPT}"
     for _ in range(ATTEMPTS):
         assert faults.send_signal(victim["node"], command, signal.SIGSTOP, victim["podUid"]) >= 1
@@ -45,7 +45,7 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
     else:
         raise AssertionError(f"stopped inside a call {ATTEMPTS} times in a row: {note['why']}")
     after = job.wait("it trains", lambda s: condition(s, "Ready").get("status") == "True", 60)
-    assert after["generation"]["number"] == generation
+    assert job.generation() == generation
     assert "moves again by itself" in after["diagnoses"][0]["result"]
     assert {note["cause"] for note in after["diagnoses"]} == {"Hang"}
 

@@ -12,10 +12,8 @@ from falcon_operator.api import (
     Condition,
     Counters,
     DiagnosisStatus,
-    Excluded,
-    Generation,
+    DoneStep,
     IterationStatus,
-    Member,
     TrainingJobStatus,
 )
 from tests.integration.api.apiserver import ApiServer
@@ -39,15 +37,6 @@ STATUS = TrainingJobStatus(
             observed_generation=1,
         )
     ],
-    generation=Generation(
-        number=2,
-        phase="Run",
-        master_addr="10.1.0.7",
-        master_port=30001,
-        members=[Member(replica=0, pod_name="read-0-x7kfd"), Member(replica=1, pod_name="read-1-a", node="node-b")],
-    ),
-    incident={"version": 1, "step": {"name": "Replace"}, "numbers": [1, 2]},
-    excluded_nodes=[Excluded(node="node-c", reason="slow", since="2026-11-20T12:04:10Z", burn_in="Pending")],
     counters=Counters(restarts=1, replacements=2),
     diagnoses=[
         DiagnosisStatus(
@@ -55,6 +44,7 @@ STATUS = TrainingJobStatus(
             what="fail-slow, computation",
             where="rank 2 (pod read-2-x7kfd, node node-c)",
             since="2026-11-20T12:04:10Z (iteration 412, reported after 9 iterations)",
+            done=[DoneStep(at="2026-11-20T12:04:31Z", what="node-c excluded")],
             state="Mitigating",
             node="node-c",
             rank=2,
@@ -87,7 +77,7 @@ def test_columns(api: ApiServer, job: str) -> None:
     assert row.split()[:5] == [job, "3/3", "612ms", "231ms", "Degraded"]
     assert STATUS.summary in row
     wide = api.ok("kubectl", "get", "ftj", job, "-o", "wide").splitlines()[0].split()
-    assert wide[6:10] == ["RESTARTS", "REPLACED", "GENERATION", "POOL"]
+    assert wide[6:10] == ["RESTARTS", "REPLACED", "POOL", "AGE"]
 
 
 def test_names(api: ApiServer, job: str) -> None:
