@@ -21,6 +21,7 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.locate import locate, no_longer_slow
+from falcon_core.recovery.medians import iteration_ns
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -46,12 +47,6 @@ _DEFAULT_OVERHEADS = {
 }
 
 
-def iteration_ns(ranks: list[RankSeen], width: int) -> float | None:
-    """The job's iteration time: the median over the ranks of their newest ``width`` iterations' median."""
-    newest = [statistics.median(rank.iteration_ns[-width:]) for rank in ranks if rank.iteration_ns]
-    return statistics.median(newest) if newest else None
-
-
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """One look at the job; call after the ladder for fail-stop, which goes first."""
     state = _learn_healthy(state, obs, policy)
@@ -70,7 +65,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow.phase == "Mitigating":
         return _mitigate(state, slow, obs)
     if obs.running and state.stop is None:
-        return _ladder(state, slow, obs, policy)
+        return _ladder(state, slow, obs, policy, locate(obs, policy, slow))
     return state, []
 
 
@@ -166,7 +161,7 @@ def _watch(
     if culprit is None:
         return replace(state, slow=replace(slow, link=link)), []
     slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
-    return _ladder(replace(state, slow=slow), slow, obs, policy)
+    return _ladder(replace(state, slow=slow), slow, obs, policy, culprit)
 
 
 def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
@@ -184,10 +179,9 @@ def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
 
 
 def _ladder(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, current: Culprit | None
 ) -> tuple[RecoveryState, list[Action]]:
-    """Located: apply whatever the loss has paid for."""
-    current = locate(obs, policy, slow)
+    """Located: apply whatever the loss has paid for; ``current``: who stands out at this look."""
     if current is not None and current.rank == _named(slow).rank:
         explained = _named(slow).cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
         if explained or obs.now - slow.refreshed_at >= REFRESH_SECONDS:

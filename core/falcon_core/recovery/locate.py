@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
+from itertools import chain, pairwise
 
+import numpy as np
+
+from falcon_core.recovery.medians import Floats, iteration_ns, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
-from falcon_core.signals.culprits import RankView, attribute_slowdown
+from falcon_core.signals.culprits import least_excess_ns, median_of_others, own_excess_ns
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
 UNIT_FACTOR = 1.5  # between iteration times of ranks that count the same; a layer or a micro-batch is 2 or more off
-EXCESS_SHARE = 0.5  # of the loss: who explains less of it is not moved for it
+EXCESS_SHARE = 0.5  # minimum share of the loss that justifies a replacement
 EXCESS_WINDOWS = 3  # × consecutive iterations that have to agree: without the median rule's factor, noise is nearer
+
+Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
 
 
 def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
-    """Ranks of one pipeline stage do the same work; stages are the slowest-varying part of a rank's number."""
+    """Group the ranks that do the same work: those of a pipeline stage, the slowest-varying part of a rank's number."""
     stage_size = max(1, policy.world_size // max(1, policy.stages))
     groups: dict[int, list[RankSeen]] = defaultdict(list)
     for rank in ranks:
@@ -27,93 +32,105 @@ def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
 
 
 def comparable(ranks: list[RankSeen]) -> list[RankSeen]:
-    """Those that take the same stretch of calls for an iteration as most do; nobody where there is no majority.
+    """Keep the ranks that take the same stretch of calls for an iteration as most do; none where there is no majority.
 
     Ranks of a synchronous job have equal iteration times, whoever is slow. Each agent finds the period by itself,
-    though, and for a while one may count layers or micro-batches where another counts iterations: their computation
-    does not compare. (The numbers of calls would not tell: pipeline stages differ in them.)
+    though, and for a while an agent may count layers or micro-batches where another counts iterations: their
+    computation does not compare. (The numbers of calls would not show it: pipeline stages differ in them.)
     """
-    times = {rank.rank: statistics.median(rank.iteration_ns) for rank in ranks if rank.iteration_ns}
-    if not times:
+    timed = [rank for rank in ranks if rank.iteration_ns]
+    if not timed:
         return ranks
-    level = statistics.median_low(list(times.values()))
-    same = {one for one, time in times.items() if level < UNIT_FACTOR * time and time < UNIT_FACTOR * level}
-    if 2 * len(same) <= len(times):
+    times = medians([rank.iteration_ns for rank in timed])
+    level = float(np.sort(times)[(len(times) - 1) // 2])
+    same = (level < UNIT_FACTOR * times) & (times < UNIT_FACTOR * level)
+    if 2 * int(same.sum()) <= len(timed):
         return []
-    return [rank for rank in ranks if rank.rank in same or rank.rank not in times]
+    differing = {timed[row].rank for row in np.flatnonzero(~same).tolist()}
+    return [rank for rank in ranks if rank.rank not in differing]
 
 
 def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -> Culprit | None:
-    """The worst straggler, from fresh reports alone; None where nobody stands out.
+    """Find the worst straggler, from fresh reports alone; None where nobody stands out.
 
     First the median rule, which needs no healthy level. Where it is silent and the job is known to be ``slow``, a rank
     whose own excess explains the loss is named too: a rank that computes 1.2 × slower costs every step a fifth, and
     the median rule's factor would never see it.
     """
-    groups = peer_groups(comparable([one for one in obs.ranks if one.fresh and one.process == "Running"]), policy)
-    found: list[tuple[Outlier, list[RankSeen]]] = []
+    fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
+    groups = peer_groups(comparable(fresh), policy)
+    found: list[Straggler] = []
     for group in groups:
-        series = [Series(rank=one.rank, iterations=one.iterations, values_ns=one.compute_ns) for one in group]
+        series = [Series(rank=rank.rank, iterations=rank.iterations, values_ns=rank.compute_ns) for rank in group]
         found += [(out, group) for out in outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)]
     if not found and slow is not None:
         found = _by_own_excess(groups, policy, slow)
     if not found:
         return None
-    found.sort(key=lambda pair: -pair[0].ratio)
+    found.sort(key=lambda straggler: -straggler[0].ratio)
     worst, group = found[0]
     named = {out.rank for out, _ in found}
     return _culprit(obs, policy, worst, [rank for rank in group if rank.rank not in named], sorted(named))
 
 
-def _by_own_excess(
-    groups: list[list[RankSeen]], policy: Policy, slow: SlowIncident
-) -> list[tuple[Outlier, list[RankSeen]]]:
-    """The rank that every window of C iterations, of the newest three, finds to be slow by itself."""
+def _by_own_excess(groups: list[list[RankSeen]], policy: Policy, slow: SlowIncident) -> list[Straggler]:
+    """Find the ranks that every window of C iterations, of the newest three, finds to be slow by themselves."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     ranks = [rank for group in groups for rank in group]
     windows = max(1, min(EXCESS_WINDOWS, RECENT_ITERATIONS // policy.consecutive))  # as many as a report can hold
-    known = min((len(rank.compute_ns) for rank in ranks), default=0)
-    if loss_ns <= 0 or len(ranks) < 2 or known < windows * policy.consecutive:
+    shortest = min((len(rank.compute_ns) for rank in ranks), default=0)
+    if loss_ns <= 0 or len(ranks) < 2 or shortest < windows * policy.consecutive:
         return []
-    work = {rank.rank: str(index) for index, group in enumerate(groups) for rank in group}
-    named: set[int] | None = None
-    for window in range(windows):
-        verdicts = attribute_slowdown([_view(rank, work[rank.rank], policy, window) for rank in ranks], loss_ns=loss_ns)
-        alone = {
-            one.ranks[0]
-            for one in verdicts
-            if one.kind == "Computation" and len(one.ranks) == 1 and one.excess_ns >= EXCESS_SHARE * loss_ns
-        }
-        named = alone if named is None else named & alone
-    found: list[tuple[Outlier, list[RankSeen]]] = []
+    times = medians([rank.iteration_ns or [0] for rank in ranks])
+    least_ns = max(EXCESS_SHARE * loss_ns, least_excess_ns(times, loss_ns))
+    own = _least_own_excess(groups, windows, policy.consecutive)
+    found: list[Straggler] = []
     for group in groups:
-        for rank in group:
-            if rank.rank in (named or ()) and rank.healthy_compute_ns:
-                value = statistics.median(rank.compute_ns)
-                peers = _median([_newest(peer.compute_ns, len(peer.compute_ns)) for peer in group if peer is not rank])
-                out = Outlier(
-                    rank=rank.rank,
-                    ratio=value / rank.healthy_compute_ns,
-                    value_ns=int(value),
-                    peers_ns=peers or rank.healthy_compute_ns,
-                )
-                found.append((out, group))
+        places = [place for place, rank in enumerate(group) if own.get(rank.rank, 0.0) >= least_ns]
+        if places:
+            found += [(out, group) for out in _held_against_peers(group, places)]
     return found
 
 
-def _view(rank: RankSeen, work: str, policy: Policy, window: int) -> RankView:
-    """One rank over the ``window``-th newest C iterations: its fastest, since all of them in a row have to be slow."""
-    end = len(rank.compute_ns) - window * policy.consecutive
-    return RankView(
-        rank=rank.rank,
-        iteration_ns=statistics.median(rank.iteration_ns) if rank.iteration_ns else 0.0,
-        work=work,
-        compute_ns=min(rank.compute_ns[end - policy.consecutive : end]),
-        healthy_compute_ns=rank.healthy_compute_ns,
-    )
+def _least_own_excess(groups: list[list[RankSeen]], windows: int, width: int) -> dict[int, float]:
+    """Return by rank the least of its own excess over the newest ``windows`` of ``width`` iterations, ns.
+
+    A window's computation is its fastest, since all iterations in a row have to be slow. Ranks whose healthy
+    computation is not known are left out.
+    """
+    known = [[rank for rank in group if rank.healthy_compute_ns] for group in groups]
+    ranks = list(chain.from_iterable(known))
+    bounds = np.cumsum([0] + [len(group) for group in known]).tolist()
+    rows = [np.arange(begin, end) for begin, end in pairwise(bounds)]
+    newest = chain.from_iterable(rank.compute_ns[-windows * width :] for rank in ranks)
+    compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(ranks) * windows * width)
+    fastest = compute_ns.reshape(len(ranks), windows, width).min(axis=2)
+    healthy_ns = np.array([rank.healthy_compute_ns for rank in ranks], dtype=np.float64)
+    own = np.min([own_excess_ns(fastest[:, window], healthy_ns, rows) for window in range(windows)], axis=0)
+    return dict(zip((rank.rank for rank in ranks), own.tolist(), strict=True))
+
+
+def _held_against_peers(group: list[RankSeen], places: list[int]) -> list[Outlier]:
+    """Compare the ranks at these ``places`` of a group with their own healthy level and with their peers."""
+    levels = medians([rank.compute_ns for rank in group])
+    others = median_of_others(np.floor(levels)).tolist() if len(group) > 1 else [0.0]
+    found = []
+    for place in places:
+        rank, value = group[place], float(levels[place])
+        healthy_ns = rank.healthy_compute_ns or 1
+        found.append(
+            Outlier(
+                rank=rank.rank,
+                ratio=value / healthy_ns,
+                value_ns=int(value),
+                peers_ns=int(others[place]) or healthy_ns,
+            )
+        )
+    return found
 
 
 def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankSeen], named: list[int]) -> Culprit:
+    """Put the evidence together: ``peers`` do the same work and are well, ``named`` are all stragglers."""
     culprit = next(rank for rank in obs.ranks if rank.rank == worst.rank)
     healthy = culprit.healthy_compute_ns
     evidence = culprit.cpu
@@ -132,8 +149,8 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
         compute_ns=worst.value_ns,
         healthy_compute_ns=healthy,
         peers_compute_ns=worst.peers_ns,
-        wait_ns=_newest(culprit.wait_ns, policy.consecutive),
-        peers_wait_ns=_median([_newest(peer.wait_ns, policy.consecutive) for peer in peers]),
+        wait_ns=_wait_ns([culprit], policy),
+        peers_wait_ns=_wait_ns(peers, policy),
         cause=cause.cause,
         cause_culprit=cause.culprit,
         cause_peers=cause.peers,
@@ -142,36 +159,31 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
     )
 
 
+def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:
+    """Return the median of the ranks' newest waits, ns; None where none is known."""
+    newest = medians([rank.wait_ns[-policy.consecutive :] for rank in ranks if rank.wait_ns])
+    return int(np.median(np.floor(newest))) if len(newest) else None
+
+
 def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    """Relief: the culprit computes as fast as it did (or as its peers); unlocated, the agents' own word."""
+    """Check for relief: the culprit computes as fast as it did (or as its peers); unlocated, by the agents' reports."""
     tracked = [rank for rank in obs.ranks if rank.fresh and rank.iterations]
     if not tracked:
         return False
     if slow.culprit is None:
         onsets = sum(rank.onset is not None for rank in tracked)
-        bound = slow.healthy_ns * (1 + policy.verify)
-        newest = [statistics.median(rank.iteration_ns[-policy.consecutive :]) for rank in tracked if rank.iteration_ns]
-        return 2 * onsets <= len(tracked) and bool(newest) and statistics.median(newest) <= bound
+        return 2 * onsets <= len(tracked) and _is_healthy(tracked, slow, policy)
     named = slow.culprit
     culprit = next((rank for rank in tracked if rank.rank == named.rank), None)
     if culprit is None or len(culprit.compute_ns) < policy.consecutive:
         return False
     reference = named.healthy_compute_ns or named.peers_compute_ns
     return max(culprit.compute_ns[-policy.consecutive :]) <= reference * (1 + policy.verify) or (
-        culprit.onset is None and _recovered(obs, slow, policy)
+        culprit.onset is None and _is_healthy(obs.ranks, slow, policy)
     )
 
 
-def _recovered(obs: Observation, slow: SlowIncident, policy: Policy) -> bool:
-    """The agents have withdrawn their onset, and the iteration time is back."""
-    newest = [statistics.median(rank.iteration_ns[-policy.consecutive :]) for rank in obs.ranks if rank.iteration_ns]
-    return bool(newest) and statistics.median(newest) <= slow.healthy_ns * (1 + policy.verify)
-
-
-def _newest(values: list[int], width: int) -> int | None:
-    return int(statistics.median(values[-width:])) if values else None
-
-
-def _median(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return int(statistics.median(known)) if known else None
+def _is_healthy(ranks: list[RankSeen], slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether the iteration time is back at its healthy level."""
+    newest_ns = iteration_ns(ranks, policy.consecutive)
+    return newest_ns is not None and newest_ns <= slow.healthy_ns * (1 + policy.verify)

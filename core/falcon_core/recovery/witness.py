@@ -3,6 +3,8 @@
 A member is lost if its agent's lease is gone while the operator's own session has been healthy for a TTL, *and* a
 second witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers
 advance, only its agent is gone. Many leases lost together mean trouble with the bus, and nothing is done.
+
+What the peers show is read once for all silent members, so that the cost is linear in the number of ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
-    """The judgement over all members."""
+    """What the silence of members means, over all members."""
 
     lost: list[Lost] = []
     agents_lost: list[int] = []  # replicas
@@ -31,7 +33,7 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def broke_off(rank: RankSeen) -> bool:
-    """Whether the rank ended as one ends when a peer leaves a collective."""
+    """Check whether the rank ended as a process does when a peer leaves its collective."""
     if rank.process != "Ended":
         return False
     end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
@@ -39,11 +41,19 @@ def broke_off(rank: RankSeen) -> bool:
 
 
 def died(rank: RankSeen) -> bool:
-    """Whether the rank ended by something that no peer can cause."""
+    """Check whether the rank ended by something that no peer can cause."""
     if rank.process != "Ended":
         return False
     end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
     return end is not None and not end.consequence
+
+
+class _Peers(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks that report show of those that do not."""
+
+    somebody_died: bool  # among themselves, which explains whatever else they show
+    broke_off: int | None  # the first rank that broke off its collective
+    stalled: bool
 
 
 def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
@@ -57,31 +67,39 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
         return Liveness(
             bus_trouble=f"{len(silent)} of {len(obs.members)} agents fell silent together, which points at etcd"
         )
+    replicas = {member.replica for member in silent}
+    ended = {rank.replica for rank in obs.ranks if rank.process == "Ended"}
+    peers = _look_at([rank for rank in obs.ranks if rank.replica not in replicas])
     lost, agents_lost = [], []
     for member in silent:
-        witness = _second_witness(obs, member, {one.replica for one in silent}, stop)
-        if witness is None:
-            agents_lost.append(member.replica)
+        if not member.node_ready:
+            witness = f"node {member.node} is NotReady"
+        elif member.replica in ended:
+            witness = ""  # its own last report explains what the peers show
         else:
+            witness = _witness_of_peers(member, peers, stop if not obs.running else None)
+        if witness:
             lost.append(Lost(replica=member.replica, witness=witness, node_not_ready=not member.node_ready))
+        else:
+            agents_lost.append(member.replica)
     return Liveness(lost=lost, agents_lost=agents_lost)
 
 
-def _second_witness(obs: Observation, member: MemberSeen, silent: set[int], stop: StopIncident | None) -> str | None:
-    if not member.node_ready:
-        return f"node {member.node} is NotReady"
-    own = [rank for rank in obs.ranks if rank.replica == member.replica]
-    if any(rank.process == "Ended" for rank in own):
-        return None  # its own last report explains what the peers show
-    peers = [rank for rank in obs.ranks if rank.replica not in silent]
-    if any(died(rank) for rank in peers) or (stop is not None and not obs.running and not stop.fault.symptom):
-        return None  # somebody else's death explains what the peers show
-    broken = [rank.rank for rank in peers if broke_off(rank)]
-    if broken:
-        return f"rank {broken[0]} broke off its collective"
-    if stop is not None and not obs.running and stop.fault.replica != member.replica:
-        return f"rank {stop.fault.rank} broke off its collective"
-    fresh = [rank for rank in peers if rank.fresh and rank.process == "Running"]
-    if fresh and all(rank.stalled for rank in fresh):
-        return "its peers have stalled"
-    return None
+def _look_at(ranks: list[RankSeen]) -> _Peers:
+    fresh = [rank for rank in ranks if rank.fresh and rank.process == "Running"]
+    return _Peers(
+        somebody_died=any(died(rank) for rank in ranks),
+        broke_off=next((rank.rank for rank in ranks if broke_off(rank)), None),
+        stalled=bool(fresh) and all(rank.stalled for rank in fresh),
+    )
+
+
+def _witness_of_peers(member: MemberSeen, peers: _Peers, stopping: StopIncident | None) -> str:
+    """Say what the peers show of a silent member, "" for nothing; ``stopping``: the job is being stopped for it."""
+    if peers.somebody_died or (stopping is not None and not stopping.fault.symptom):
+        return ""
+    if peers.broke_off is not None:
+        return f"rank {peers.broke_off} broke off its collective"
+    if stopping is not None and stopping.fault.replica != member.replica:
+        return f"rank {stopping.fault.rank} broke off its collective"
+    return "its peers have stalled" if peers.stalled else ""

@@ -26,9 +26,17 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from falcon_core.signals.outliers import Series, outliers
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 SHARE = 0.3  # of the loss: what a culprit accounts for at least
 _ALIKE = 0.5  # members of a group whose own excess is at least this share of the group's largest are slow alike
@@ -91,7 +99,7 @@ def attribute_slowdown(
     if loss_ns is None:
         found = _by_level(views, factor)
         return found or _imbalance(views)
-    floor = max(SHARE * loss_ns, _LEAST * statistics.median([view.iteration_ns for view in views]) if views else 0.0)
+    floor = least_excess_ns(np.array([view.iteration_ns for view in views], dtype=np.float64), loss_ns)
     growth = _transfer_growth(views)
     own = _own_excess(views)
     found = _computation(views, own, floor)
@@ -106,20 +114,26 @@ def attribute_slowdown(
     return sorted(found, key=lambda verdict: -verdict.excess_ns)
 
 
+def least_excess_ns(iteration_ns: Floats, loss_ns: float) -> float:
+    """Return what a culprit has to account for at least, ns an iteration; ``iteration_ns`` by rank: [n]."""
+    return max(SHARE * loss_ns, _LEAST * float(np.median(iteration_ns)) if len(iteration_ns) else 0.0)
+
+
 # computation
 
 
-def _median_of_others(values: Sequence[float]) -> list[float]:
-    """For each value, the median of all the others; of one value alone, itself. O(n log n)."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ordered = [values[index] for index in order]
-    if len(values) < 2:
-        return list(values)
-    out = [0.0] * len(values)
-    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
-    for place, index in enumerate(order):
-        out[index] = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2
-    return out
+def median_of_others(values: Floats) -> Floats:
+    """Return for each value the median of all the others: [n] → [n]; of a single value, itself. O(n log n)."""
+    count = len(values)
+    if count < 2:
+        return values
+    order = np.argsort(values)
+    ordered = values[order]
+    low, high = (count - 2) // 2, (count - 1) // 2
+    place = np.arange(count)
+    others = np.empty(count)
+    others[order] = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2
+    return others
 
 
 def _by_work(views: Iterable[RankView]) -> list[list[RankView]]:
@@ -129,22 +143,32 @@ def _by_work(views: Iterable[RankView]) -> list[list[RankView]]:
     return list(groups.values())
 
 
-def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
-    """Compute time over the healthy one, less what the others gained; for the ranks where both are known, ns.
+def own_excess_ns(compute_ns: Floats, healthy_ns: Floats, groups: Sequence[Ints]) -> Floats:
+    """Return compute time over the healthy one, less what the others gained: [n], ns.
 
-    More work for everybody (longer sequences) is nobody's fault. The others are those of the same work if there are at
-    least two; a stage with a single replica is compared with the whole job.
+    More work for everybody (longer sequences) is nobody's fault. ``groups``: rows of the ranks that do the same work,
+    each row once. The others are those of the same work if there are at least two; a stage with a single replica is
+    compared with the whole job.
     """
-    own: dict[int, float] = {}
-    known = [view for view in views if view.compute_ns is not None and view.healthy_compute_ns]
-    growth = {view.rank: (view.compute_ns or 0.0) / (view.healthy_compute_ns or 1.0) for view in known}
-    whole = dict(zip(growth, _median_of_others(list(growth.values())), strict=True))
-    for group in _by_work(known):
-        others = _median_of_others([growth[view.rank] for view in group]) if len(group) > 2 else None
-        for place, view in enumerate(group):
-            common = max(1.0, others[place] if others else whole[view.rank] if len(known) > 1 else 1.0)
-            own[view.rank] = (view.compute_ns or 0.0) - common * (view.healthy_compute_ns or 0.0)
-    return own
+    growth = compute_ns / healthy_ns
+    common = median_of_others(growth) if len(growth) > 1 else np.ones(len(growth))
+    for rows in groups:
+        if len(rows) > 2:
+            common[rows] = median_of_others(growth[rows])
+    return np.asarray(compute_ns - np.maximum(1.0, common) * healthy_ns)
+
+
+def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
+    """Return ``own_excess_ns`` by rank, for the ranks whose compute time is known, now and healthy."""
+    groups = _by_work(view for view in views if view.compute_ns is not None and view.healthy_compute_ns)
+    known = [view for group in groups for view in group]
+    bounds = np.cumsum([0] + [len(group) for group in groups])
+    own = own_excess_ns(
+        np.array([view.compute_ns for view in known], dtype=np.float64),
+        np.array([view.healthy_compute_ns for view in known], dtype=np.float64),
+        [np.arange(begin, end) for begin, end in pairwise(bounds.tolist())],
+    )
+    return dict(zip((view.rank for view in known), own.tolist(), strict=True))
 
 
 def _common_gain_ns(views: Sequence[RankView], loss_ns: float) -> float:
@@ -184,15 +208,15 @@ def _joined(
     """The slow ranks as findings: (ranks, node). Whole nodes first, then whole communicators, then single ranks."""
     left = set(slow)
     found: list[tuple[tuple[int, ...], str]] = []
-    nodes: dict[str, list[int]] = defaultdict(list)
-    groups: set[tuple[int, ...]] = set()
+    nodes: dict[str, list[int]] = {view.node: [] for view in slow.values() if view.node}
     for view in views:
-        if view.node:
+        if view.node in nodes:
             nodes[view.node].append(view.rank)
-        groups.update(wait.members for wait in view.waits if not wait.p2p)
-        groups.update(view.unseen)
+    # By name first: the members of a large communicator are hashed once, not once a member.
+    named = {wait.comm: wait.members for view in slow.values() for wait in view.waits if not wait.p2p}
+    groups = {*named.values(), *(members for view in slow.values() for members in view.unseen)}
     candidates = [(tuple(sorted(ranks)), node) for node, ranks in nodes.items()]
-    candidates += [(tuple(sorted(members)), "") for members in sorted(groups, key=len)]
+    candidates += sorted(((tuple(sorted(members)), "") for members in groups), key=lambda group: (len(group[0]), group))
     for ranks, node in candidates:
         alike = left.issuperset(ranks) and min(own[rank] for rank in ranks) >= _ALIKE * max(own[rank] for rank in ranks)
         if len(ranks) > 1 and len(ranks) < len(views) and alike:
@@ -202,20 +226,14 @@ def _joined(
 
 
 def _by_level(views: Sequence[RankView], factor: float) -> list[Verdict]:
-    """The median rule on one set of medians; stragglers are peeled off, the worst first."""
+    """Apply the median rule to a single set of medians."""
     found: list[Verdict] = []
     for group in _by_work(view for view in views if view.compute_ns is not None):
-        left = list(group)
-        while len(left) > 1:
-            computes = [view.compute_ns or 0.0 for view in left]
-            others = _median_of_others(computes)
-            worst = max(range(len(left)), key=lambda place: computes[place] / max(others[place], 1.0))
-            if not computes[worst] > factor * others[worst] > 0.0:
-                break
-            view = left.pop(worst)
-            ratio = computes[worst] / others[worst]
-            excess = computes[worst] - others[worst]
-            found.append(Verdict(kind="Computation", ranks=(view.rank,), excess_ns=excess, ratio=ratio))
+        series = [Series(rank=view.rank, iterations=1, values_ns=[round(view.compute_ns or 0.0)]) for view in group]
+        found += [
+            Verdict(kind="Computation", ranks=(out.rank,), excess_ns=out.value_ns - out.peers_ns, ratio=out.ratio)
+            for out in outliers(series, factor=factor, consecutive=1)
+        ]
     return sorted(found, key=lambda verdict: -verdict.excess_ns)
 
 

@@ -1,28 +1,34 @@
 """The median rule: which ranks compute slower than their peers, for long enough to be more than noise.
 
-A rank is an outlier when its compute time exceeds ``factor`` × the group's median in C iterations in a row
-(FALCON §4; "consistently": one slow step is a checkpoint or a garbage collection). Two choices of ours:
+A rank is a straggler when its compute time exceeds ``factor`` × the group's median in C iterations in a row
+(FALCON §4; "consistently": a single slow step is a checkpoint or a garbage collection). Two choices of ours:
 
 - The median is taken over the *other* members (leave one out). In a large group it makes no difference; in a group of
   two the plain median lies half-way to the straggler and would need it to be three times slower than its peer.
-- Several stragglers at once (a compound fault) are peeled off one by one, the worst first, so that one does not hide
-  behind another. Where half of a group or more is slow there is no majority to compare with, and the rule stays silent
-  about ranks that are within ``factor`` of the median of what is left.
+- Several stragglers at once (a compound fault) are peeled off, so that a straggler does not hide behind another. Where
+  half of a group or more is slow there is no majority to compare with, and the rule stays silent about ranks that are
+  within ``factor`` of the median of what is left.
+
+Taking a straggler away can only lower the medians of the others, since it lies above its own. So whoever is a straggler
+stays one, the order of peeling does not matter, and all of them are peeled together. Each is then compared with the
+ranks that are left: a ratio never depends on which other straggler was peeled first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's newest values, oldest first; the last belongs to iteration ``iterations`` (counted from 1)."""
+    """The newest values of a rank, oldest first; the last belongs to iteration ``iterations`` (counted from 1)."""
 
     rank: int
     iterations: int
@@ -39,7 +45,7 @@ class Outlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leave_one_out_medians(values: Matrix) -> Matrix:
-    """For each row, the column-wise median of all other rows: [n, c] → [n, c], n ≥ 2. O(c · n log n)."""
+    """Return for each row the column-wise median of all other rows: [n, c] → [n, c], n ≥ 2. O(c · n log n)."""
     count = values.shape[0]
     if count < 2:
         raise ValueError("a median of the others needs at least two rows")
@@ -56,42 +62,85 @@ def leave_one_out_medians(values: Matrix) -> Matrix:
 
 
 def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
-    """The ranks that have ``width`` values, and those values as [n, width].
+    """Return the ranks that have ``width`` values, and those values as [n, width].
 
     Iterations are matched by their number where the reports overlap enough (work may vary from step to step, for all
-    ranks alike); where they do not (very short iterations), each rank's newest values stand for it.
+    ranks alike); where they do not (very short iterations), each rank's newest values are compared.
     """
-    usable = [one for one in series if len(one.values_ns) >= width]
+    usable = [rank for rank in series if len(rank.values_ns) >= width]
     if not usable:
         return [], np.empty((0, width))
-    last = min(one.iterations for one in usable)
-    first = max(one.iterations - len(one.values_ns) + 1 for one in usable)
+    last = min(rank.iterations for rank in usable)
+    first = max(rank.iterations - len(rank.values_ns) + 1 for rank in usable)
+    overlap = last - first + 1 >= width
     rows = []
-    for one in usable:
-        end = len(one.values_ns) - (one.iterations - last) if last - first + 1 >= width else len(one.values_ns)
-        rows.append(list(one.values_ns[end - width : end]))
-    return [one.rank for one in usable], np.asarray(rows, dtype=np.float64)
+    for rank in usable:
+        end = len(rank.values_ns) - (rank.iterations - last if overlap else 0)
+        rows.append(rank.values_ns[end - width : end])
+    values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=len(rows) * width)
+    return [rank.rank for rank in usable], values.reshape(-1, width)
 
 
 def outliers(series: Sequence[Series], *, factor: float, consecutive: int) -> list[Outlier]:
-    """The stragglers of a group of ranks that do the same work, worst first."""
+    """Name the stragglers of a group of ranks that do the same work, worst first. ``factor`` ≥ 1.
+
+    O(n log n) for n ranks and a given ``consecutive``, however many of them are slow.
+    """
     ranks, values = compared(series, consecutive)
-    found: list[Outlier] = []
-    while len(ranks) >= 2:
-        others = leave_one_out_medians(values)
-        out = np.all((values > factor * others) & (others > 0), axis=1)
-        if not out.any():
+    left = np.arange(len(ranks))
+    while len(left) >= 2 and _any_suspect(values[left], factor):
+        slow = _peeled_together(values[left], factor)
+        if not len(slow):
+            slow = _beyond(values[left], factor)
+        if not len(slow):
             break
-        ratios = np.where(out, np.median(values / np.maximum(others, 1.0), axis=1), 0.0)
-        worst = int(np.argmax(ratios))
-        found.append(
-            Outlier(
-                rank=ranks[worst],
-                ratio=float(ratios[worst]),
-                value_ns=int(np.median(values[worst])),
-                peers_ns=int(np.median(others[worst])),
-            )
-        )
-        ranks = ranks[:worst] + ranks[worst + 1 :]
-        values = np.delete(values, worst, axis=0)
-    return found
+        left = np.delete(left, slow)
+    slow = np.setdiff1d(np.arange(len(ranks)), left)
+    if not len(slow):
+        return []
+    peers = np.median(values[left], axis=0)
+    peers_ns = int(np.median(peers))
+    ratios = np.median(values[slow] / np.maximum(peers, 1.0), axis=1)
+    levels = np.median(values[slow], axis=1)
+    return [
+        Outlier(rank=ranks[slow[index]], ratio=float(ratios[index]), value_ns=int(levels[index]), peers_ns=peers_ns)
+        for index in np.argsort(-ratios, kind="stable").tolist()
+    ]
+
+
+def _any_suspect(values: Matrix, factor: float) -> bool:
+    """Check against a lower bound of all medians of others, in O(n): in a healthy group the rule ends here."""
+    place = (values.shape[0] - 2) // 2
+    floor = np.partition(values, place, axis=0)[place]
+    return bool(np.any(np.all(values > factor * floor, axis=1)))
+
+
+def _beyond(values: Matrix, factor: float) -> Rows:
+    """Find the rows that exceed ``factor`` × the median of all others in every column."""
+    others = leave_one_out_medians(values)
+    return np.flatnonzero(np.all((values > factor * others) & (others > 0), axis=1))
+
+
+def _peeled_together(values: Matrix, factor: float) -> Rows:
+    """Find rows of [n, c] that peeling row by row would take, sorting once.
+
+    All that is peeled lies above the median, so the t-th median is known before anything is peeled: it moves down the
+    sorted column by half a place a row. A row is exposed from the first t on at which it exceeds ``factor`` × the
+    median in every column; peeling goes on while more rows are exposed than were peeled.
+
+    A row that is itself the upper of two middle values is left to ``_beyond``: its median of the others is another.
+    """
+    count = values.shape[0]
+    ordered = np.sort(values, axis=0)
+    peeled = np.arange(count - 1)
+    low, high = (count - peeled - 2) // 2, (count - peeled - 1) // 2
+    medians = (ordered[low] + ordered[high]) / 2
+    exposed = np.zeros(count, dtype=np.int64)
+    for column in range(values.shape[1]):
+        lower = np.searchsorted(factor * medians[::-1, column], values[:, column], side="left")  # medians below the row
+        place = np.searchsorted(ordered[:, column], values[:, column], side="left")
+        exposed = np.maximum(exposed, np.maximum(count - 1 - lower, count - 2 * place))
+    positive = np.flatnonzero(np.all(medians > 0, axis=1))
+    order = np.lexsort((-values.sum(axis=1), exposed))
+    known = np.append(exposed[order] <= np.arange(count), False)
+    return order[: min(int(np.argmin(known)), len(positive))]

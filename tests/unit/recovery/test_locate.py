@@ -67,6 +67,12 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
     assert locate(seen(ranks=stage), replace(POLICY, stages=3)) is None
 
 
+def test_of_two_stragglers_the_slower_is_the_culprit_and_both_are_compared_with_those_that_are_well() -> None:
+    culprit = locate(seen(ranks={1: {"compute_ns": [600 * MS] * 16}, 2: {"compute_ns": [800 * MS] * 16}}), POLICY)
+    assert culprit is not None
+    assert (culprit.rank, culprit.also, culprit.peers_compute_ns) == (2, [1], 200 * MS)
+
+
 def test_stale_reports_name_nobody() -> None:
     assert locate(seen(ranks={**STRAGGLER, 2: {**STRAGGLER[2], "fresh": False}}), POLICY) is None
 

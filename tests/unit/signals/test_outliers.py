@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.signals.outliers import Series, compared, leave_one_out_medians, outliers
@@ -89,6 +89,58 @@ def test_noise_below_the_factor_names_nobody_and_a_real_straggler_is_found(size:
     assert named(series(*rows.tolist())) == []
     rows[who % size] *= 3
     assert named(series(*rows.tolist())) == [who % size]
+
+
+def peeled_one_by_one(values: np.ndarray, factor: float) -> list[int]:
+    """The rule as it is defined, in O(stragglers × n log n): take the worst away, and look again."""
+    left = list(range(len(values)))
+    peeled = []
+    while len(left) >= 2:
+        others = leave_one_out_medians(values[left])
+        out = np.all((values[left] > factor * others) & (others > 0), axis=1)
+        if not out.any():
+            break
+        ratios = np.where(out, np.median(values[left] / np.maximum(others, 1.0), axis=1), 0.0)
+        peeled.append(left.pop(int(np.argmax(ratios))))
+    return peeled
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda width: st.lists(
+            st.lists(st.integers(1, 40) | st.integers(1, 10**6), min_size=width, max_size=width), max_size=24
+        )
+    ),
+    st.sampled_from([1.0, 1.01, 1.3, 1.5, 1.9, 2.5]),
+)
+@settings(max_examples=400)
+def test_peeling_together_finds_whom_peeling_one_by_one_finds(rows: list[list[int]], factor: float) -> None:
+    values = np.asarray(rows, dtype=np.float64)
+    expected = peeled_one_by_one(values, factor)
+    found = outliers(series(*rows), factor=factor, consecutive=len(rows[0]) if rows else 1)
+    assert {one.rank for one in found} == set(expected)
+    if not found:
+        return
+    peers = np.median(np.delete(values, expected, axis=0), axis=0)
+    assert [one.ratio for one in found] == sorted((one.ratio for one in found), reverse=True)
+    for one in found:
+        assert one.ratio == np.median(values[one.rank] / peers)
+        assert (one.value_ns, one.peers_ns) == (int(np.median(values[one.rank])), int(np.median(peers)))
+
+
+@pytest.mark.parametrize("slow", [1, 200, 4999])
+def test_a_large_group(slow: int) -> None:
+    generator = np.random.default_rng(slow)
+    rows = generator.normal(100e6, 1e6, size=(10_000, 5)).astype(np.int64)
+    culprits = set(generator.choice(10_000, slow, replace=False).tolist())
+    rows[sorted(culprits)] *= 2
+    assert {one.rank for one in outliers(series(*rows.tolist()), factor=1.5, consecutive=5)} == culprits
+
+
+def test_a_median_of_zero_exposes_nobody() -> None:
+    assert named(series([0] * 5, [0] * 5, [0] * 5, [7] * 5)) == []
+    assert named(series([0] * 5, [100] * 5, [300] * 5, [400] * 5, [500] * 5)) == [4, 3, 2]
+    assert named(series([0] * 5, [0] * 5, [100] * 5, [200] * 5, [300] * 5)) == [4]
 
 
 def test_the_others_of_nobody() -> None:

@@ -1,0 +1,193 @@
+"""``python -m benchmarks.culprits.recovery``: CPU time of one look of the recovery at a job of 1 250 pods of 8 ranks.
+
+Prints a Markdown table: median milliseconds of ``machine.step`` over several looks at the same observation. The layout
+is tensor 8 × data 125 × pipeline 10. Ranks of a slow or stalled job report their tensor, data and pipeline
+communicators, as an agent does.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+import msgspec
+
+from falcon_core.recovery import machine
+from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.recovery.state import RecoveryState
+from falcon_core.signals.cause import CpuEvidence
+from falcon_core.topology.parallelism import Parallelism
+from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, PairSignals
+from falcon_core.wire.ring import Op
+
+PODS = 1250
+PROCESSES = 8
+MS = 1_000_000
+NOW = 1_800_000_000.0
+HEALTHY_NS, COMPUTE_NS = 1000 * MS, 700 * MS
+LAYOUT = Parallelism(tensor=8, data=125, pipeline=10)
+POLICY = Policy(
+    job="large",
+    strategies=[("Ignore", None), ("ReplaceNode", None)],
+    world_size=PODS * PROCESSES,
+    stages=LAYOUT.pipeline,
+    layout=LAYOUT,
+)
+replace = msgspec.structs.replace
+
+
+def healthy() -> Observation:
+    """Every rank trains; times scatter by 1 %."""
+    scatter = random.Random(1)
+
+    def values(level_ns: int) -> list[int]:
+        return [int(level_ns * scatter.gauss(1.0, 0.01)) for _ in range(RECENT_ITERATIONS)]
+
+    ranks = [
+        RankSeen(
+            rank=number,
+            replica=number // PROCESSES,
+            process="Running",
+            tracked=True,
+            fresh=True,
+            iterations=500,
+            iteration_ns=values(HEALTHY_NS),
+            compute_ns=values(COMPUTE_NS),
+            wait_ns=values(10 * MS),
+            period_calls=40,
+            healthy_iteration_ns=HEALTHY_NS,
+            healthy_noise=0.01,
+            healthy_compute_ns=COMPUTE_NS,
+            cpu=CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=0.01, healthy_run_delay=0.01),
+            cpu_fraction=1.0,
+        )
+        for number in range(PODS * PROCESSES)
+    ]
+    members = [
+        MemberSeen(
+            replica=number,
+            pod_name=f"large-{number}",
+            pod_uid=f"uid-{number}",
+            node=f"node-{number}",
+            pod="Present",
+            alive=True,
+            acknowledged=True,
+        )
+        for number in range(PODS)
+    ]
+    return Observation(now=NOW, generation=1, running=True, running_seconds=600.0, members=members, ranks=ranks)
+
+
+def _communicators(number: int, *, excess_ns: int = 0, calls: int | None = None) -> list[CommSignals]:
+    at = LAYOUT.coordinates(number)
+    seats = [(1, LAYOUT.world, number), (2, LAYOUT.tensor, at.tensor), (3, LAYOUT.data, at.data)]
+    return [
+        CommSignals(
+            comm=comm,
+            size=size,
+            place=place,
+            entered=calls,
+            finished=None if calls is None else calls - 1,
+            op=int(Op.ALL_REDUCE),
+            bytes=1 << 20,
+            excess_ns=[excess_ns // 2, excess_ns // 2] if excess_ns else [],
+        )
+        for comm, size, place in seats
+    ]
+
+
+def slow(count: int, *, factor: float = 2.0) -> Observation:
+    """``count`` ranks compute ``factor`` times slower, each on its own; all others wait for them."""
+    obs = healthy()
+    culprits = set(random.Random(2).sample(range(len(obs.ranks)), count))
+    excess_ns = int((factor - 1) * COMPUTE_NS)
+    onset = Onset(
+        iteration=480,
+        unix_ns=int((NOW - 20) * 1e9),
+        reported_iteration=485,
+        before_ns=HEALTHY_NS,
+        after_ns=HEALTHY_NS + excess_ns,
+    )
+
+    def look(rank: RankSeen) -> RankSeen:
+        own = rank.rank in culprits
+        return replace(
+            rank,
+            onset=onset,
+            iteration_ns=[value + excess_ns for value in rank.iteration_ns],
+            compute_ns=[value + excess_ns for value in rank.compute_ns] if own else rank.compute_ns,
+            wait_ns=rank.wait_ns if own else [value + excess_ns for value in rank.wait_ns],
+            comms=_communicators(rank.rank, excess_ns=0 if own else excess_ns),
+        )
+
+    return replace(obs, ranks=[look(rank) for rank in obs.ranks])
+
+
+def stalled() -> Observation:
+    """Rank 0 never entered its last call in the communicators that it is in; everybody is silent."""
+    obs = healthy()
+
+    def look(rank: RankSeen) -> RankSeen:
+        stage = LAYOUT.coordinates(rank.rank).pipeline
+        neighbours = [(stage - 1, False)] * (stage > 0) + [(stage + 1, True)] * (stage < LAYOUT.pipeline - 1)
+        ahead = rank.rank != 0
+        return replace(
+            rank,
+            silent_seconds=700.0,
+            stalled=True,
+            comms=[
+                *_communicators(rank.rank, calls=100 + ahead),
+                CommSignals(comm=4, size=LAYOUT.pipeline, place=stage, entered=100, finished=100),
+            ],
+            pairs=[
+                PairSignals(comm=4, peer=peer, sending=sending, entered=101, finished=100 if stage else 101)
+                for peer, sending in neighbours
+            ],
+        )
+
+    return replace(obs, ranks=[look(rank) for rank in obs.ranks])
+
+
+def silent(count: int) -> Observation:
+    """``count`` agents have fallen silent, while the rest train."""
+    obs = healthy()
+    members = [replace(one, alive=False) if one.replica < count else one for one in obs.members]
+    return replace(obs, members=members)
+
+
+def milliseconds(obs: Observation, times: int = 5) -> list[float]:
+    """CPU time of the first three looks, each the median of ``times``: detect, name the culprit, follow it."""
+    state = RecoveryState(healthy_ns=HEALTHY_NS)
+    looks = []
+    for _ in range(3):
+        spent = []
+        for _ in range(times):
+            begun = time.process_time()
+            after, _ = machine.step(state, obs, POLICY)
+            spent.append(time.process_time() - begun)
+        looks.append(statistics.median(spent) * 1e3)
+        state = after
+    return looks
+
+
+def main() -> None:
+    cases = {
+        "healthy": healthy(),
+        "1 straggler of 2 ×": slow(1),
+        "1 straggler of 1.3 ×": slow(1, factor=1.3),
+        "200 slow ranks": slow(200),
+        "1 000 slow ranks": slow(1000),
+        "1 000 slow ranks of 1.3 ×": slow(1000, factor=1.3),
+        "slow, and nobody computes slowly": slow(0),
+        "stalled": stalled(),
+        "600 agents silent": silent(600),
+    }
+    print("| 10 000 ranks | first look | second | third |\n|---|---|---|---|")
+    for name, obs in cases.items():
+        looks = " | ".join(f"{spent:.0f} ms" for spent in milliseconds(obs))
+        print(f"| {name} | {looks} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
