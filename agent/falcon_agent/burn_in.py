@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from falcon_agent.telemetry.cpu import read_counters, run_delay_ns, share
 from falcon_core.wire.burn_in import BurnInReport
 
 _SIZE = 384  # of the matrices: 1.2 MB each, beyond the first caches
@@ -27,38 +29,63 @@ def burn_in(seconds: float, folder: Path, threads: int) -> BurnInReport:
     """
     copy_seconds = min(_COPY_SECONDS, _COPY_SHARE * seconds)
     copied = _copy_gb_per_second(copy_seconds)
+    before = read_counters()
+    multiplied = _multiply_on_all(seconds - copy_seconds, threads)
+    after = read_counters()
+    delays = [thread.run_delay_ns for thread in multiplied if thread.run_delay_ns is not None]
+    threads_ns = sum(thread.seconds for thread in multiplied) * 1e9
+    stolen = share(before.stolen_ticks, after.stolen_ticks, (after.busy_ticks or 0) - (before.busy_ticks or 0))
     return BurnInReport(
         threads=threads,
-        gflops=round(_gflops(seconds - copy_seconds, threads), 3),
+        gflops=round(sum(thread.gflops for thread in multiplied), 3),
         copy_gb_per_second=round(copied, 3),
         disk_error=_disk_error(folder),
+        run_delay=_rounded(share(0, sum(delays), threads_ns) if len(delays) == threads else None),
+        throttled=_rounded(share(before.throttled_ns, after.throttled_ns, threads_ns)),
+        stolen=_rounded(stolen),
+        cpu_pressure=_rounded(share(before.pressure_us, after.pressure_us, threads_ns / threads / 1000)),
     )
 
 
-def _gflops(seconds: float, threads: int) -> float:
-    """The rate of all threads together.
+class _Multiplied(NamedTuple):
+    """A thread's part."""
+
+    gflops: float
+    seconds: float
+    run_delay_ns: int | None
+
+
+def _multiply_on_all(seconds: float, threads: int) -> list[_Multiplied]:
+    together = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda _: _multiply(seconds, together), range(threads)))
+
+
+def _multiply(seconds: float, together: threading.Barrier) -> _Multiplied:
+    """The calling thread's rate, measured from when all threads are warm.
 
     The mean over the whole time, not the fastest block's: whatever takes CPU away stops every block sometimes, and some
     blocks not at all.
     """
-    together = threading.Barrier(threads)
-    with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(lambda _: _multiply(seconds, together), range(threads)))
-
-
-def _multiply(seconds: float, together: threading.Barrier) -> float:
-    """One thread's GFLOP/s, measured from when all threads are warm."""
     left = np.random.default_rng(1).standard_normal((_SIZE, _SIZE))
     right = left.T.copy()
     result = np.empty_like(left)
     np.matmul(left, right, out=result)  # the library starts its machinery at the first call
     together.wait()
     blocks = 0
+    delay_before = run_delay_ns()
     began = time.perf_counter()
     while blocks == 0 or time.perf_counter() - began < seconds:
         np.matmul(left, right, out=result)
         blocks += 1
-    return blocks * 2 * _SIZE**3 / (time.perf_counter() - began) / 1e9
+    took = time.perf_counter() - began
+    delay_after = run_delay_ns()
+    delay = delay_after - delay_before if delay_before is not None and delay_after is not None else None
+    return _Multiplied(blocks * 2 * _SIZE**3 / took / 1e9, took, delay)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _copy_gb_per_second(seconds: float) -> float:

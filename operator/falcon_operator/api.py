@@ -336,6 +336,8 @@ class SpareStatus(_Api, frozen=True, kw_only=True):
     gemm_gflops: str = ""  # decimal; the node's burn-in score
     message: str = ""
     since: str = ""
+    slow_tests: int = 0  # in a row
+    next_test: str = ""  # of Testing: not before; empty: at once
 
 
 class WarmPoolStatus(_Api, frozen=True, kw_only=True):

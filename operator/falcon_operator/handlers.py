@@ -31,7 +31,7 @@ class Caches(Protocol):
 
     def run_changed(self, namespace: str, name: str) -> None: ...
 
-    def pod_changed(self, job_uid: str) -> None: ...
+    def pod_changed(self, job_uid: str, node: str) -> None: ...
 
     def pool_changed(self) -> None: ...
 
@@ -87,7 +87,7 @@ class Router:
         metadata = body.get("metadata") or {}
         labels = metadata.get("labels") or {}
         if LABEL_JOB in labels:
-            self._caches.pod_changed(labels.get(LABEL_JOB_UID, ""))
+            self._caches.pod_changed(labels.get(LABEL_JOB_UID, ""), (body.get("spec") or {}).get("nodeName", ""))
             self._queue.add(job_key(metadata["namespace"], labels[LABEL_JOB]))
         if LABEL_POOL in labels:
             self._pool_concerns(labels[LABEL_POOL])

@@ -71,6 +71,16 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     containers: dict[str, ContainerView] = {}
 
 
+class Occupant(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on a node that has not ended."""
+
+    namespace: str
+    name: str
+    role: str = ""  # of our own: "trainer" | "burn-in"
+    owner: str = ""  # kind of its controller: "DaemonSet", "ReplicaSet", "Node" (a mirror pod)…
+    requests: bool = True  # it asks for some of the node's resources
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node as observed."""
 
@@ -144,6 +154,10 @@ class Kube(Protocol):
     async def apply_secret(self, manifest: Manifest) -> None: ...
 
     async def list_nodes(self) -> list[NodeView]: ...
+
+    async def list_occupants(self, node: str) -> list[Occupant]:
+        """The pods on a node that have not ended, of all namespaces; some seconds old at most."""
+        ...
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
         """Add or update a NoSchedule taint, keeping all others."""

@@ -1,12 +1,53 @@
-"""The CPUs that this process may use: those of its CPU set, as far as its cgroup's quota pays for them."""
+"""The CPUs that this process may use, and what keeps it from using them. What cannot be read is None, not 0."""
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
+import msgspec
+
 MOUNT = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+PROC = Path("/proc")
+OWN = PROC / "self/cgroup"
+_STEAL, _BUSY = 7, (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: steal; user, nice, system, irq, softirq, steal
+
+
+class CpuCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals since the machine, or the container, started."""
+
+    stolen_ticks: int | None = None  # of all CPUs, given to other machines by the hypervisor
+    busy_ticks: int | None = None  # of all CPUs, the stolen ones included
+    pressure_us: int | None = None  # in which a task of the machine waited for a CPU
+    throttled_ns: int | None = None  # in which the container's own quota stopped it, of all CPUs
+
+
+def read_counters(mount: Path = MOUNT, own: Path = OWN, proc: Path = PROC) -> CpuCounters:
+    """All of them now."""
+    ticks = _machine_ticks(proc / "stat")
+    return CpuCounters(
+        stolen_ticks=ticks[_STEAL] if ticks else None,
+        busy_ticks=sum(ticks[column] for column in _BUSY) if ticks else None,
+        pressure_us=_pressure_us(proc / "pressure/cpu"),
+        throttled_ns=_throttled_ns(mount, own),
+    )
+
+
+def run_delay_ns(proc: Path = PROC) -> int | None:
+    """How long the calling thread has been ready to run without a CPU, since it started."""
+    try:
+        _, delay, _ = (proc / f"self/task/{threading.get_native_id()}/schedstat").read_text().split()
+        return int(delay)
+    except (OSError, ValueError):
+        return None
+
+
+def share(before: int | None, after: int | None, whole: float | None) -> float | None:
+    """How much of ``whole`` passed between two readings, 0 … 1; None where something is unknown."""
+    if before is None or after is None or not whole:
+        return None
+    return min(1.0, max(0.0, (after - before) / whole))
 
 
 def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
@@ -42,3 +83,35 @@ def cgroup_folder(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Path
             folder = top / path.lstrip("/")
             return folder if path != "/" and (folder / "cgroup.procs").exists() else top
     return top
+
+
+def _machine_ticks(path: Path) -> list[int]:
+    """The line of all CPUs together; empty where it cannot be read."""
+    try:
+        name, *columns = path.read_text().split("\n", 1)[0].split()
+        ticks = [int(column) for column in columns]
+    except (OSError, ValueError):
+        return []
+    return ticks if name == "cpu" and len(ticks) > _STEAL else []
+
+
+def _pressure_us(path: Path) -> int | None:
+    """The total of the line ``some avg10=… avg60=… avg300=… total=…``."""
+    try:
+        some = path.read_text().split("\n", 1)[0]
+        kind, _, total = some.partition("total=")
+        return int(total) if kind.startswith("some") else None
+    except (OSError, ValueError):
+        return None
+
+
+def _throttled_ns(mount: Path, own: Path) -> int | None:
+    try:
+        if (mount / "cgroup.controllers").exists():
+            name, scale, folder = "throttled_usec", 1000, cgroup_folder("", mount, own)
+        else:
+            name, scale, folder = "throttled_time", 1, cgroup_folder("cpu", mount, own)
+        fields = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+        return int(fields[name]) * scale
+    except (OSError, ValueError, KeyError):
+        return None

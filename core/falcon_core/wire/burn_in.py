@@ -12,13 +12,20 @@ BURN_IN_VERSION = 1
 
 
 class BurnInReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one test measured; rates are means over the whole test."""
+    """What a test measured, and what kept it from its CPUs meanwhile. None: the counter could not be read.
+
+    Rates are means over the whole test, shares lie between 0 and 1.
+    """
 
     version: int = BURN_IN_VERSION
     gflops: float  # matrix multiplication, GFLOP/s of all threads together
     threads: int = 1
     copy_gb_per_second: float | None = None  # memory copied by a thread, bytes read and written together, GB/s
     disk_error: str = ""  # empty: a file was written and read back
+    run_delay: float | None = None  # share of the threads' time in which they could have run and had no CPU
+    throttled: float | None = None  # the part of ``run_delay`` that the container's own quota accounts for
+    stolen: float | None = None  # share of the machine's busy time that the hypervisor gave to other machines
+    cpu_pressure: float | None = None  # share of the time in which a task of the machine waited for a CPU
 
 
 def encode_report(report: BurnInReport) -> bytes:

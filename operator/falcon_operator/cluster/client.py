@@ -38,7 +38,7 @@ from falcon_operator.cluster.transport import (
     path_of,
 )
 from falcon_operator.intent.run import build_run, read_run
-from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, PodView, Rejected
+from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
 
 JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"
 KEPT_SECONDS = 10.0  # the longest that an answer is trusted without an event
@@ -68,6 +68,7 @@ class KubeClient:
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS)
         self._pods: ReadCache[str, list[PodView]] = ReadCache(clock, KEPT_SECONDS)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
+        self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, KEPT_SECONDS)
         self._nodes = NodeCache()
         self._listing_nodes = asyncio.Lock()
         self._tainting = asyncio.Lock()
@@ -80,8 +81,9 @@ class KubeClient:
     def run_changed(self, namespace: str, name: str) -> None:
         self._runs.drop((namespace, name))
 
-    def pod_changed(self, job_uid: str) -> None:
+    def pod_changed(self, job_uid: str, node: str) -> None:
         self._pods.drop(job_uid)
+        self._occupants.drop(node)
 
     def pool_changed(self) -> None:
         self._pools.drop("")
@@ -196,6 +198,17 @@ class KubeClient:
     async def list_watched_pods(self, labels: dict[str, str]) -> list[PodView]:
         """In all namespaces whose jobs are served."""
         return [pod for namespace in self._namespaces for pod in await self.list_pods(namespace, labels)]
+
+    async def list_occupants(self, node: str) -> list[Occupant]:
+        """From the API server's index of pods by node: no more is read than what the node holds."""
+
+        async def read() -> list[Occupant]:
+            fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+            # resourceVersion 0: from the server's memory; without it an older server reads all pods of the cluster
+            query = {"fieldSelector": fields, "resourceVersion": "0"}
+            return views.occupants(await self._http.call("GET", path_of("v1", "pods"), query=query))
+
+        return await self._occupants.get(node, read)
 
     async def create_pod(self, manifest: Manifest) -> PodView:
         meta = manifest["metadata"]

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from falcon_operator.api import ObjectMeta, TrainingJob, WarmPool
-from falcon_operator.ports import ContainerView, NodeView, PodView
+from falcon_operator.api import LABEL_ROLE, ObjectMeta, TrainingJob, WarmPool
+from falcon_operator.ports import ContainerView, NodeView, Occupant, PodView
 
 T = TypeVar("T")
 Custom = TypeVar("Custom", TrainingJob, WarmPool)
@@ -73,6 +73,38 @@ class _Metadata(_Raw, frozen=True, kw_only=True):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+
+
+class _OwnerReference(_Raw, frozen=True, kw_only=True):
+    kind: str = ""
+    controller: bool | None = None
+
+
+class _OccupantMetadata(_Raw, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    labels: dict[str, str] | None = None
+    owner_references: list[_OwnerReference] | None = None
+
+
+class _Requesting(_Raw, frozen=True, kw_only=True):
+    requests: dict[str, Any] | None = None
+
+
+class _Resourceful(_Raw, frozen=True, kw_only=True):
+    """A container, or the pod as a whole."""
+
+    resources: _Requesting | None = None
+
+
+class _OccupantSpec(_Resourceful, frozen=True, kw_only=True):
+    containers: list[_Resourceful] = []
+    init_containers: list[_Resourceful] | None = None
+
+
+class _Occupant(_Raw, frozen=True, kw_only=True):
+    metadata: _OccupantMetadata
+    spec: _OccupantSpec = _OccupantSpec()
 
 
 class _PodSpec(_Raw, frozen=True, kw_only=True):
@@ -139,6 +171,7 @@ class _AnyObject(_Raw, frozen=True, kw_only=True):
 
 _pods = msgspec.json.Decoder(_List[_Pod])
 _pod = msgspec.json.Decoder(_Pod)
+_occupants = msgspec.json.Decoder(_List[_Occupant])
 _nodes = msgspec.json.Decoder(_List[NodeObject])
 _node = msgspec.json.Decoder(NodeObject)
 _raws = msgspec.json.Decoder(_List[msgspec.Raw])
@@ -231,6 +264,23 @@ def pod(data: bytes) -> PodView:
 
 def pods(data: bytes) -> list[PodView]:
     return [_pod_view(one) for one in _pods.decode(data).items]
+
+
+def occupants(data: bytes) -> list[Occupant]:
+    """A list of pods, read for who uses a node."""
+    return [_occupant(pod) for pod in _occupants.decode(data).items]
+
+
+def _occupant(pod: _Occupant) -> Occupant:
+    meta, spec = pod.metadata, pod.spec
+    parts = [spec, *spec.containers, *(spec.init_containers or [])]
+    return Occupant(
+        namespace=meta.namespace,
+        name=meta.name,
+        role=(meta.labels or {}).get(LABEL_ROLE, ""),
+        owner=next((owner.kind for owner in meta.owner_references or [] if owner.controller), ""),
+        requests=any(part.resources is not None and part.resources.requests for part in parts),
+    )
 
 
 def node_object(data: bytes) -> NodeObject:

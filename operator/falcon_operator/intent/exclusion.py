@@ -122,7 +122,7 @@ def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: floa
     well = result.outcome == "Passed" and ratio is not None
     intent = replace(intent, recovery=departures.tested(intent.recovery, exclusion.node, now, passed=well))
     unavailable = replace(exclusion, test="Unavailable")
-    if result.outcome == "Failed":
+    if result.outcome in ("Failed", "Disturbed"):
         return _conclude(intent, unavailable, "NoScore", now, detail=result.message)
     if ratio is None:
         return _conclude(intent, unavailable, "NoPeers", now)

@@ -15,10 +15,14 @@ from falcon_operator.ports import JobReports, NodeView, PodView
 
 
 class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the test of a node stands. Failed: the test gave no score, or found the disk broken."""
+    """Where the test of a node stands.
 
-    outcome: Literal["Running", "Passed", "Slow", "Failed"]
-    gflops: float | None = None  # of Passed and Slow
+    Slow: slower than its peers, more than once. Disturbed: slow too, but others took the CPU meanwhile, so that it says
+    nothing of the node. Failed: the test gave no score, or found the disk broken.
+    """
+
+    outcome: Literal["Running", "Passed", "Slow", "Disturbed", "Failed"]
+    gflops: float | None = None  # of Passed, Slow and Disturbed
     ratio: float | None = None  # the peers' median to ``gflops``; None where there are no peers to compare with
     message: str = ""
 

@@ -84,7 +84,7 @@ class JobReconciler:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
-        self._burn_ins = BurnIns(kube, settings.namespace)
+        self._burn_ins = BurnIns(kube, settings.namespace, clock)
         self._memory: dict[tuple[str, str], _Memory] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:

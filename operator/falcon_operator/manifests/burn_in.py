@@ -37,9 +37,9 @@ DEFAULT_RESOURCES: dict[str, int | str] = {"cpu": 1, "memory": "512Mi"}
 _VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
 
 
-def burn_in_name(pool_uid: str, node: str, since: str) -> str:
-    """Of the test that ``since`` began: asking for it twice is asking for it once."""
-    return "falcon-burn-in-" + hashlib.sha256(f"{pool_uid}/{node}/{since}".encode()).hexdigest()[:12]
+def burn_in_name(pool_uid: str, node: str, since: str, number: int = 0) -> str:
+    """Of the test that ``since`` began, or its ``number``-th repetition: asking for it twice is asking for it once."""
+    return "falcon-burn-in-" + hashlib.sha256(f"{pool_uid}/{node}/{since}/{number}".encode()).hexdigest()[:12]
 
 
 def build_burn_in_pod(

@@ -1,6 +1,13 @@
-"""What a burn-in says of a node: its pod is read, and its score is compared with the scores of its peers. Pure."""
+"""What burn-ins say of a node: their pods are read, and their scores compared with the scores of its peers. Pure.
+
+A test is slow beside its peers for two reasons: the node is slow, or others used its CPUs meanwhile. A test that others
+slowed says nothing of the node (``Disturbed``). And a node is called slow only after ``SLOW_TESTS`` tests, since a
+fence takes it from everybody.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from falcon_core.wire.burn_in import BurnInReport, decode_report
 from falcon_operator.intent.snapshot import BurnInResult
@@ -8,6 +15,9 @@ from falcon_operator.manifests.burn_in import BURN_IN_CONTAINER
 from falcon_operator.ports import ContainerView, PodView
 
 SLOWER = 1.5  # times slower than the median of its peers: the median rule's factor
+SLOW_TESTS = 2  # slow tests before a node is called slow
+MOST_TESTS = 4  # of a node in a row, while others disturb them
+APART_SECONDS = 20.0  # from a slow or disturbed test to the next
 
 
 def ratio(gflops: float, peers_gflops: float) -> float:
@@ -20,18 +30,33 @@ def is_slow(gflops: float, peers_gflops: float) -> bool:
     return ratio(gflops, peers_gflops) > SLOWER
 
 
-def weigh(pod: PodView, peers_gflops: float | None) -> BurnInResult:
-    """Where the test in ``pod`` stands; ``peers_gflops`` is the median of the node's peers, None where it has none."""
+def is_settled(results: Sequence[BurnInResult]) -> bool:
+    """Whether the last of these tests of a node, in the order in which they ran, is its outcome: no other follows."""
+    last = results[-1].outcome
+    if last == "Slow":
+        return sum(result.outcome == "Slow" for result in results) >= SLOW_TESTS
+    return last != "Disturbed" or len(results) >= MOST_TESTS
+
+
+def weigh(pod: PodView, peers_gflops: float | None, tenants: Sequence[str]) -> BurnInResult:
+    """What the test in ``pod`` says.
+
+    Args:
+        peers_gflops: the median score of the node's peers; None where it has none.
+        tenants: names of other workloads' pods on the node.
+    """
     container = pod.containers.get(BURN_IN_CONTAINER)
     if container is not None and container.exit_code is not None:
-        return _weigh_end(container, container.exit_code, peers_gflops)
+        return _weigh_end(container, container.exit_code, peers_gflops, tenants)
     if pod.phase in ("Succeeded", "Failed") or pod.deleting:
         why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
         return BurnInResult(outcome="Failed", message=f"the test's pod ended without a result: {why}")
     return BurnInResult(outcome="Running", message=_waiting_for(pod))
 
 
-def _weigh_end(container: ContainerView, exit_code: int, peers_gflops: float | None) -> BurnInResult:
+def _weigh_end(
+    container: ContainerView, exit_code: int, peers_gflops: float | None, tenants: Sequence[str]
+) -> BurnInResult:
     try:
         report = decode_report(container.exit_message)
     except ValueError as error:
@@ -44,16 +69,52 @@ def _weigh_end(container: ContainerView, exit_code: int, peers_gflops: float | N
     if exit_code != 0 or report.gflops <= 0:
         said = f"the test measured {report.gflops} GFLOP/s and ended with exit code {exit_code}"
         return BurnInResult(outcome="Failed", message=said)
-    return _compare(report, peers_gflops)
-
-
-def _compare(report: BurnInReport, peers_gflops: float | None) -> BurnInResult:
     if peers_gflops is None:
         return BurnInResult(outcome="Passed", gflops=report.gflops)
-    slow = is_slow(report.gflops, peers_gflops)
-    return BurnInResult(
-        outcome="Slow" if slow else "Passed", gflops=report.gflops, ratio=ratio(report.gflops, peers_gflops)
+    return _compare(report, peers_gflops, tenants)
+
+
+def _compare(report: BurnInReport, peers_gflops: float, tenants: Sequence[str]) -> BurnInResult:
+    slower = ratio(report.gflops, peers_gflops)
+    if not is_slow(report.gflops, peers_gflops):
+        return BurnInResult(outcome="Passed", gflops=report.gflops, ratio=slower)
+    message = f"its test is {slower:.1f}x slower than the median of its peers ({peers_gflops:.1f} GFLOP/s)"
+    left = _share_left(report, shared=bool(tenants))
+    if left is not None and (left == 0 or not is_slow(report.gflops / left, peers_gflops)):
+        message += f", but others used its CPUs meanwhile: {_disturbance(report, tenants)}"
+        return BurnInResult(outcome="Disturbed", gflops=report.gflops, ratio=slower, message=message)
+    return BurnInResult(outcome="Slow", gflops=report.gflops, ratio=slower, message=message)
+
+
+def _share_left(report: BurnInReport, *, shared: bool) -> float | None:
+    """The share of the CPU time that the test asked for which others left it.
+
+    What a hypervisor took is never the node's fault. A wait for a CPU is the fault of others only where there are
+    others: on a node without tenants it is the node that gives less than it should (a quota, a daemon gone wild). None:
+    nothing is known to excuse the test. 0: it shared the node, and how long it waited is unknown.
+    """
+    if not shared:
+        return None if report.stolen is None else 1.0 - report.stolen
+    if report.run_delay is None:
+        return 0.0
+    waited = max(0.0, report.run_delay - (report.throttled or 0.0))
+    return max(0.0, 1.0 - waited - (report.stolen or 0.0))
+
+
+def _disturbance(report: BurnInReport, tenants: Sequence[str]) -> str:
+    shares = (
+        ("waited for a CPU", report.run_delay),
+        ("stolen by the hypervisor", report.stolen),
+        ("CPU pressure", report.cpu_pressure),
     )
+    parts = [f"{name} {'unknown' if share is None else f'{share:.0%}'}" for name, share in shares]
+    return ", ".join([*(f"{listed(tenants)} on the node" for _ in tenants[:1]), *parts])
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _waiting_for(pod: PodView) -> str:

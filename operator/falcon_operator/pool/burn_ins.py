@@ -1,16 +1,20 @@
-"""The operator's own word on a node that a job has left: a burn-in pod there, and what its score means.
+"""The operator's own tests of nodes that jobs have left: burn-in pods there, and what they say together.
 
-The pod's name derives from the exclusion that asks for it. Its score is compared with those of the pool's spares, which
-passed the same test; a pod whose outcome stands in the job's status is removed.
+A pod's name derives from the exclusion that asks for it and from how many tests went before, so that nothing about the
+tests is remembered outside the pods. Scores are compared with those of the pool's spares, which passed the same test.
+The pods of a node stay until its outcome stands in the job's record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from falcon_core.recovery.membership import Exclusion
 from falcon_operator.api import LABEL_POOL, LABEL_ROLE, WarmPool
+from falcon_operator.clock import Clock
 from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
@@ -20,23 +24,35 @@ from falcon_operator.manifests.burn_in import (
     burn_in_name,
 )
 from falcon_operator.manifests.instrument import PodSettings
-from falcon_operator.pool.burn_in_result import weigh
+from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_settled, weigh
 from falcon_operator.pool.decide import median_gflops
+from falcon_operator.pool.nodes import tenants
 from falcon_operator.ports import Kube, PodView
+
+_NAMES = MOST_TESTS + SLOW_TESTS - 1  # the most tests that an exclusion can ask for before it has an outcome
 
 
 class BurnIns:
     """Burn-in pods in the operator's own namespace."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    def __init__(self, kube: Kube, namespace: str, clock: Clock) -> None:
         self._kube = kube
         self._namespace = namespace
+        self._clock = clock
 
     async def start(self, node: str, since: float, pool: WarmPool, pods: PodSettings) -> None:
-        """Run the test of an excluded node, unless it runs already."""
+        """Run the next test of an excluded node, unless one runs already or it is too early for another."""
+        tests = _tests(await self._pods(pool), node, since, pool)
+        if len(tests) == _NAMES:
+            return
+        if tests:
+            last = tests[-1]
+            ended = weigh(last, None, []).outcome != "Running"
+            if not ended or self._clock.unix() < last.created_unix + pool.spec.burn_in.seconds + APART_SECONDS:
+                return
         await self._kube.create_pod(
             build_burn_in_pod(
-                name=burn_in_name(pool.metadata.uid, node, str(since)),
+                name=burn_in_name(pool.metadata.uid, node, str(since), len(tests)),
                 namespace=self._namespace,
                 node=node,
                 pool=pool,
@@ -48,17 +64,32 @@ class BurnIns:
 
     async def look(self, excluded: Sequence[Exclusion], pool: WarmPool) -> dict[str, BurnInResult]:
         """The tests of these nodes that have begun, by node; tests whose outcome is known are cleaned up."""
-        labels = {LABEL_ROLE: ROLE_BURN_IN, LABEL_PURPOSE: PURPOSE_EXCLUDED, LABEL_POOL: pool.metadata.name}
-        pods = {pod.name: pod for pod in await self._kube.list_pods(self._namespace, labels)}
+        pods = await self._pods(pool)
         results: dict[str, BurnInResult] = {}
         done: list[PodView] = []
         for entry in excluded:
-            pod = pods.get(burn_in_name(pool.metadata.uid, entry.node, str(entry.test_since)))
-            if pod is None:
-                continue
-            if entry.test == "Pending":
-                results[entry.node] = weigh(pod, median_gflops(pool, without=entry.node))
-            elif not pod.deleting:
-                done.append(pod)
+            tests = _tests(pods, entry.node, entry.test_since, pool)
+            if entry.test != "Pending":
+                done += [pod for pod in tests if not pod.deleting]
+            elif tests:
+                results[entry.node] = await self._together(entry.node, tests, pool)
         await asyncio.gather(*(self._kube.delete_pod(pod) for pod in done))
         return results
+
+    async def _together(self, node: str, tests: Sequence[PodView], pool: WarmPool) -> BurnInResult:
+        others = tenants(await self._kube.list_occupants(node))
+        results = [weigh(pod, median_gflops(pool, without=node), others) for pod in tests]
+        last = results[-1]
+        if is_settled(results):
+            return last
+        return msgspec.structs.replace(last, outcome="Running", message=f"{last.message}; it is tested again")
+
+    async def _pods(self, pool: WarmPool) -> dict[str, PodView]:
+        labels = {LABEL_ROLE: ROLE_BURN_IN, LABEL_PURPOSE: PURPOSE_EXCLUDED, LABEL_POOL: pool.metadata.name}
+        return {pod.name: pod for pod in await self._kube.list_pods(self._namespace, labels)}
+
+
+def _tests(pods: Mapping[str, PodView], node: str, since: float, pool: WarmPool) -> list[PodView]:
+    """The tests that this exclusion asked for, in the order in which they ran."""
+    names = (burn_in_name(pool.metadata.uid, node, str(since), number) for number in range(_NAMES))
+    return [pods[name] for name in names if name in pods]

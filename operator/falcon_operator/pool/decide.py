@@ -6,6 +6,8 @@ A spare's life::
                   └────→ Failed ──(a while, or another spec)──┘
     any but Claimed → Unavailable while its node is NotReady, cordoned or fenced → Testing
 
+A test that is slow beside the spare's peers, or that others disturbed, is repeated first (``pool.burn_in_result``).
+
 The status is written before anything is done about it, and every effect derives from it, so that applying one twice is
 applying it once. Claims are made by the jobs' side (``claim``, ``release``) under the pool's resourceVersion: two jobs
 cannot get one spare, and a job that asks twice gets the same one. The pool itself takes a claim back only when its job
@@ -36,8 +38,9 @@ from falcon_operator.manifests.burn_in import (
     build_burn_in_pod,
     burn_in_name,
 )
-from falcon_operator.pool import burn_in_result
-from falcon_operator.ports import NodeView, PodView
+from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, ratio, weigh
+from falcon_operator.pool.nodes import tenants
+from falcon_operator.ports import NodeView, Occupant, PodView
 from falcon_operator.status.conditions import set_condition
 from falcon_operator.times import timestamp, unix_seconds
 
@@ -65,6 +68,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, NodeView]
     burn_ins: list[PodView] = []
     busy: frozenset[str] = frozenset()  # nodes on which training pods have not ended
+    occupants: dict[str, list[Occupant]] = {}  # pods that have not ended, by node
     live_jobs: frozenset[str] = frozenset()  # uids of jobs that are not over
     settings: PoolSettings
     now: float  # unix seconds
@@ -128,13 +132,14 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
     """One look at the pool."""
     tests = {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_SPARE}
     spares = [moved for one in snap.pool.status.spares if (moved := _step(snap, one, tests)) is not None]
-    spares = [_against_peers(one, spares, snap.now) for one in spares]
+    spares = [_again_beside_peers(spare, spares, snap.now) for spare in spares]
     spares = _resized(snap, spares)
     status = _summed_up(snap.pool, spares, snap.now)
+    testing = [spare for spare in spares if spare.state == "Testing"]
     return PoolDecision(
         status=status,
         effects=_effects(snap, spares, tests),
-        again_seconds=LOOK_SECONDS if any(one.state == "Testing" for one in spares) else None,
+        again_seconds=min((max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in testing), default=None),
     )
 
 
@@ -177,31 +182,58 @@ def _is_worth_a_retest(snap: PoolSnapshot, spare: SpareStatus) -> bool:
 def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus:
     pod = tests.get(_test_name(snap.pool, spare))
     if pod is None:
-        waiting = "waits until the training pods on it have ended" if spare.node in snap.busy else ""
+        waiting = "waits until the training pods on it have ended" if spare.node in snap.busy else spare.message
         return replace(spare, message=waiting)
-    result = burn_in_result.weigh(pod, peers_gflops=None)  # compared with its peers afterwards
+    others = tenants(snap.occupants.get(spare.node, []))
+    result = weigh(pod, _peers_gflops(spare, snap.pool.status.spares), others)
     match result.outcome:
         case "Running":
             return replace(spare, message=result.message)
         case "Failed":
             return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
-        case _:
-            score = f"{result.gflops:.2f}"
-            return replace(spare, state="Ready", message="", since=timestamp(snap.now), gemm_gflops=score)
+        case "Slow" if spare.slow_tests + 1 >= SLOW_TESTS:
+            return _failed(spare, result.message, snap.now)
+        case "Slow":
+            return _tested_again(spare, spare.slow_tests + 1, result.message, snap.now)
+        case "Disturbed":
+            return _tested_again(spare, spare.slow_tests, result.message, snap.now)
+        case "Passed":
+            since, score = timestamp(snap.now), f"{result.gflops:.2f}"
+            return SpareStatus(node=spare.node, state="Ready", since=since, gemm_gflops=score)
 
 
-def _against_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float) -> SpareStatus:
-    """A ready spare that is far slower than its peers is none."""
-    score = _gflops(spare)
-    peers = [value for one in spares if one.node != spare.node and (value := _gflops(one))]
-    if spare.state != "Ready" or score is None or len(peers) < MIN_PEERS:
+def _failed(spare: SpareStatus, message: str, now: float) -> SpareStatus:
+    return SpareStatus(node=spare.node, state="Failed", message=message, since=timestamp(now))
+
+
+def _tested_again(spare: SpareStatus, slow_tests: int, message: str, now: float) -> SpareStatus:
+    """Testing still; a moment later, so that what disturbed this test does not disturb the next."""
+    return replace(
+        _test(spare, now),
+        slow_tests=slow_tests,
+        next_test=timestamp(now + APART_SECONDS),
+        message=f"{message}; it is tested again",
+    )
+
+
+def _wait_seconds(spare: SpareStatus, now: float) -> float:
+    """Until the spare's next test may begin."""
+    return max(0.0, unix_seconds(spare.next_test) - now) if spare.next_test else 0.0
+
+
+def _peers_gflops(spare: SpareStatus, spares: Sequence[SpareStatus]) -> float | None:
+    """The median score of the other spares; None where they are too few to say who of them is slow."""
+    scores = [score for peer in spares if peer.node != spare.node and (score := _gflops(peer))]
+    return statistics.median(scores) if len(scores) >= MIN_PEERS else None
+
+
+def _again_beside_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float) -> SpareStatus:
+    """A ready spare that is far slower than peers that came later is tested again; its first test counts as slow."""
+    score, median = _gflops(spare), _peers_gflops(spare, spares)
+    if spare.state != "Ready" or score is None or median is None or not is_slow(score, median):
         return spare
-    median = statistics.median(peers)
-    if not burn_in_result.is_slow(score, median):
-        return spare
-    ratio = burn_in_result.ratio(score, median)
-    message = f"its test is {ratio:.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
-    return replace(spare, state="Failed", message=message, since=timestamp(now))
+    message = f"its test is {ratio(score, median):.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
+    return _tested_again(spare, 1, message, now)
 
 
 def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]:
@@ -251,7 +283,11 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
         for node in snap.nodes.values()
         if node.taints.get(TAINT_SPARE) == name and node.name not in kept
     ]
-    due = {_test_name(pool, one): one for one in spares if one.state == "Testing" and one.node not in snap.busy}
+    due = {
+        _test_name(pool, spare): spare
+        for spare in spares
+        if spare.state == "Testing" and spare.node not in snap.busy and _wait_seconds(spare, snap.now) == 0
+    }
     creations: list[Effect] = [
         CreatePod(
             build_burn_in_pod(

@@ -177,7 +177,7 @@ async def test_pods_are_listed_anew_after_an_event_only(
     assert await kube.list_pods(installation.namespace, labels) == []
     installation.apply(a_pod(installation.namespace))
     assert await kube.list_pods(installation.namespace, labels) == []
-    kube.pod_changed("u")
+    kube.pod_changed("u", "")
     assert len(await kube.list_pods(installation.namespace, labels)) == 1
 
 
@@ -287,3 +287,41 @@ async def test_an_api_server_that_does_not_answer_is_a_fault_of_the_connection(
             await transport.call("GET", "/api/v1/nodes")
     finally:
         await transport.close()
+
+
+async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
+    kube: KubeClient, installation: Installation
+) -> None:
+    def pod(name: str, node: str, **spec: Any) -> dict[str, Any]:
+        labels = {"falcon.dev/role": "trainer"} if name == "trainer" else {}
+        container = {"name": "c", "image": "x:1", **spec}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": installation.namespace, "labels": labels},
+            "spec": {"nodeName": node, "containers": [container]},
+        }
+
+    asking = {"resources": {"limits": {"cpu": "1"}}}  # the API server makes it the request, too
+    for manifest in (
+        pod("trainer", "occupied"),
+        pod("tenant", "occupied", **asking),
+        pod("over", "occupied"),
+        pod("elsewhere", "other"),
+    ):
+        installation.apply(manifest)
+    daemon = pod("daemon", "occupied")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+    daemon["metadata"]["ownerReferences"] = [owner]
+    installation.apply(daemon)
+    installation.patch_status("pod", "over", {"phase": "Succeeded"})
+    found = sorted(await kube.list_occupants("occupied"), key=lambda occupant: occupant.name)
+    assert [(one.name, one.role, one.owner, one.requests) for one in found] == [
+        ("daemon", "", "DaemonSet", False),
+        ("tenant", "", "", True),
+        ("trainer", "trainer", "", False),
+    ]
+    installation.apply(pod("newcomer", "occupied"))
+    assert len(await kube.list_occupants("occupied")) == len(found), "kept for some seconds"
+    kube.pod_changed("", "occupied")
+    assert len(await kube.list_occupants("occupied")) == len(found) + 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from falcon_agent.telemetry.cpu import cpu_quota, usable_cpus
+from falcon_agent.telemetry.cpu import CpuCounters, cpu_quota, read_counters, share, usable_cpus
 from falcon_core.wire.burn_in import decode_report
 
 CPUS = len(os.sched_getaffinity(0))
@@ -71,3 +71,40 @@ def test_the_matrix_library_is_told_to_make_no_threads_before_it_is_loaded() -> 
     """Its setting is read once, when numpy is loaded."""
     check = "import falcon_agent.__main__, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False, timeout=60).returncode == 0
+
+
+def test_what_keeps_a_test_from_its_cpus_is_read(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    (proc / "pressure").mkdir(parents=True)
+    (proc / "stat").write_text("cpu  100 20 30 5000 40 5 6 70 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
+    (proc / "pressure/cpu").write_text("some avg10=1.00 avg60=1.00 avg300=1.00 total=123\nfull avg10=0 total=9\n")
+    where = v2(tmp_path, "max 100000\n")
+    (tmp_path / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 7\n")
+    assert read_counters(**where, proc=proc) == CpuCounters(
+        stolen_ticks=70, busy_ticks=231, pressure_us=123, throttled_ns=7000
+    )
+
+
+def test_counters_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
+    assert read_counters(mount=tmp_path, own=tmp_path / "absent", proc=tmp_path) == CpuCounters()
+    (tmp_path / "stat").write_text("cpu  100 20 30\n")  # a kernel that does not count stolen time
+    assert read_counters(mount=tmp_path, own=tmp_path / "absent", proc=tmp_path).stolen_ticks is None
+    assert share(None, 5, 10.0) is None
+    assert share(1, 5, 0.0) is None
+    assert share(1, 6, 10.0) == 0.5
+
+
+def test_a_test_that_shares_its_cpu_says_how_long_it_waited(tmp_path: Path) -> None:
+    """A competitor on the same CPU takes about half of it."""
+    cpu = str(min(os.sched_getaffinity(0)))
+    loop = subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-c", "while True: pass"])
+    try:
+        command = ["taskset", "-c", cpu, sys.executable, "-m", "falcon_agent", "burn-in", "--seconds", "1"]
+        done = subprocess.run([*command, "--folder", str(tmp_path)], capture_output=True, check=True, timeout=60)
+    finally:
+        loop.kill()
+        loop.wait()
+    report = decode_report(done.stdout.decode())
+    assert report.threads == 1
+    assert report.run_delay is not None
+    assert report.run_delay > 0.2

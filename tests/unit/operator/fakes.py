@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from falcon_core.wire.burn_in import BurnInReport, encode_report
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan
 from falcon_operator.api import (
@@ -26,6 +27,7 @@ from falcon_operator.ports import (
     Manifest,
     NodeView,
     NotFound,
+    Occupant,
     PodView,
     Rejected,
 )
@@ -125,11 +127,13 @@ class FakeKube:
         return self._view(world.pods[name])
 
     def _burn_in(self, manifest: Manifest) -> PodView:
-        """The test is over as soon as it begins: the node is as slow as it is."""
+        """The test is over as soon as it begins: the node is as slow as it is, which a tenant accounts for."""
         terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         node = self.world.nodes[terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]]
         name = manifest["metadata"]["name"]
-        message = f'{{"gflops": {100 / node.slow}}}'
+        waited = 1 - 1 / node.slow if node.name in self.world.tenants else 0.0
+        report = BurnInReport(gflops=100 / node.slow, run_delay=waited, throttled=0.0, stolen=0.0)
+        ended = ContainerView(name="burn-in", exit_code=0, exit_message=encode_report(report).decode())
         self.world.burn_ins[name] = PodView(
             namespace=manifest["metadata"]["namespace"],
             name=name,
@@ -137,7 +141,8 @@ class FakeKube:
             labels=manifest["metadata"]["labels"],
             node=node.name,
             phase="Succeeded",
-            containers={"burn-in": ContainerView(name="burn-in", exit_code=0, exit_message=message)},
+            created_unix=self.world.clock.unix(),
+            containers={"burn-in": ended},
         )
         self.world.tested.append(node.name)
         self.world.mutate()
@@ -164,6 +169,9 @@ class FakeKube:
         return [
             NodeView(name=node.name, ready=node.ready, taints=dict(node.taints)) for node in self.world.nodes.values()
         ]
+
+    async def list_occupants(self, node: str) -> list[Occupant]:
+        return self.world.tenants.get(node, [])
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
         if self.world.refuse_taints:

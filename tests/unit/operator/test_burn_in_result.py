@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
-from falcon_operator.pool.burn_in_result import SLOWER, is_slow, weigh
+from falcon_operator.intent.snapshot import BurnInResult
+from falcon_operator.pool.burn_in_result import MOST_TESTS, SLOWER, is_settled, is_slow, listed, weigh
 from falcon_operator.ports import ContainerView, PodView
 
 
@@ -34,17 +37,38 @@ def test_the_factor_itself_is_not_slow() -> None:
 def test_a_score_is_compared_with_its_peers(
     gflops: float, peers: float | None, outcome: str, ratio: float | None
 ) -> None:
-    result = weigh(ended(BurnInReport(gflops=gflops)), peers)
+    result = weigh(ended(BurnInReport(gflops=gflops)), peers, [])
     assert (result.outcome, result.gflops, result.ratio) == (outcome, gflops, ratio)
 
 
 def test_a_broken_disk_fails_however_fast_the_node_is() -> None:
-    result = weigh(ended(BurnInReport(gflops=500.0, disk_error="EIO"), exit_code=1), 100.0)
+    result = weigh(ended(BurnInReport(gflops=500.0, disk_error="EIO"), exit_code=1), 100.0, [])
     assert (result.outcome, result.message) == ("Failed", "disk: EIO")
 
 
 def test_a_pod_that_ended_without_a_container_says_why() -> None:
     pod = PodView(namespace="n", name="test", uid="u", phase="Failed", reason="Evicted", message="disk pressure")
-    assert weigh(pod, None).message == "the test's pod ended without a result: Evicted, disk pressure"
+    assert weigh(pod, None, []).message == "the test's pod ended without a result: Evicted, disk pressure"
     waiting = PodView(namespace="n", name="test", uid="u", unschedulable="0/4 nodes are available")
-    assert (weigh(waiting, None).outcome, weigh(waiting, None).message) == ("Running", "0/4 nodes are available")
+    assert weigh(waiting, None, []) == BurnInResult(outcome="Running", message="0/4 nodes are available")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "settled"),
+    [
+        (["Slow"], False),
+        (["Slow", "Disturbed"], False),
+        (["Slow", "Disturbed", "Slow"], True),
+        (["Slow", "Passed"], True),
+        (["Failed"], True),
+        (["Disturbed"] * (MOST_TESTS - 1), False),
+        (["Disturbed"] * MOST_TESTS, True),
+    ],
+)
+def test_a_slow_test_is_confirmed_and_disturbed_ones_end(outcomes: list[Any], settled: bool) -> None:
+    assert is_settled([BurnInResult(outcome=outcome) for outcome in outcomes]) is settled
+
+
+def test_a_long_list_is_cut() -> None:
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert listed(["a"]) == "a"

@@ -29,7 +29,7 @@ class Caches:
     def run_changed(self, namespace: str, name: str) -> None:
         self.voided.append(f"run {namespace}/{name}")
 
-    def pod_changed(self, job_uid: str) -> None:
+    def pod_changed(self, job_uid: str, node: str) -> None:
         self.voided.append(job_uid)
 
     def pool_changed(self) -> None:

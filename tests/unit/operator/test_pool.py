@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.wire.burn_in import BurnInReport, encode_report
 from falcon_operator.api import (
     TAINT_FENCED,
     TAINT_SPARE,
@@ -21,8 +22,9 @@ from falcon_operator.api import (
 from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
 from falcon_operator.pool import decide as pools
+from falcon_operator.pool.burn_in_result import APART_SECONDS
 from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, claim, decide_pool, release
-from falcon_operator.ports import ContainerView, NodeView, PodView
+from falcon_operator.ports import ContainerView, NodeView, Occupant, PodView
 from falcon_operator.times import timestamp
 
 NOW = 1_795_176_000.0
@@ -211,9 +213,84 @@ def test_a_spare_far_slower_than_its_peers_is_none() -> None:
         size=3,
     )
     nodes = [a_node(name, taints={TAINT_SPARE: "spares"}) for name in "abcd"]
-    decision = look(pool, *nodes, live_jobs=frozenset({"uid-1"}))
+    live = frozenset({"uid-1"})
+    doubted = look(pool, *nodes, live_jobs=live)
+    assert states(doubted) == {"a": "Ready", "b": "Ready", "c": "Testing", "d": "Claimed"}
+    assert doubted.effects == [], "not at once"
+    repeated = look(then(pool, doubted), *nodes, live_jobs=live, now=NOW + APART_SECONDS)
+    [created] = of_type(repeated, CreatePod)
+    again = ended(created.manifest, message='{"gflops": 61}')
+    decision = look(then(pool, repeated), *nodes, live_jobs=live, now=NOW + 30, burn_ins=[again])
     assert states(decision) == {"a": "Ready", "b": "Ready", "c": "Failed", "d": "Claimed"}
-    assert "1.7x slower" in {one.node: one.message for one in decision.status.spares}["c"]
+    assert "1.6x slower" in {one.node: one.message for one in decision.status.spares}["c"]
+
+
+PEERS = [spare("b", gemm_gflops="100"), spare("c", gemm_gflops="104")]
+
+
+def results_of(*tests: tuple[BurnInReport, list[Occupant]]) -> list[SpareStatus]:
+    """Node a beside two peers, after each of these tests."""
+    pool = a_pool(spare("a", "Testing"), *PEERS, size=3)
+    nodes = [a_node(name, taints={TAINT_SPARE: "spares"}) for name in "abc"]
+    now, seen = NOW, []
+    for report, occupants in tests:
+        asked = look(pool, *nodes, now=now)
+        [created] = of_type(asked, CreatePod)
+        pod = ended(created.manifest, message=encode_report(report).decode())
+        decision = look(then(pool, asked), *nodes, now=now, burn_ins=[pod], occupants={"a": occupants})
+        pool, now = then(pool, decision), now + APART_SECONDS
+        seen.append(decision.status.spares[0])
+    return seen
+
+
+SLOW = BurnInReport(gflops=40.0, run_delay=0.0, throttled=0.0, stolen=0.0)
+WAITED = BurnInReport(gflops=40.0, run_delay=0.6, throttled=0.0, stolen=0.0, cpu_pressure=0.7)
+TENANT = [Occupant(namespace="team", name="greedy", owner="ReplicaSet")]
+DAEMONS = [
+    Occupant(namespace="kube-system", name="proxy", owner="DaemonSet"),
+    Occupant(namespace="kube-system", name="etcd-a", owner="Node"),
+    Occupant(namespace="falcon-system", name="test", role="burn-in"),
+    Occupant(namespace="team", name="shell", requests=False),
+]
+
+
+def test_a_node_is_slow_after_two_slow_tests_in_a_row() -> None:
+    assert [(one.state, one.slow_tests) for one in results_of((SLOW, []), (SLOW, []))] == [
+        ("Testing", 1),
+        ("Failed", 0),
+    ]
+    fast = BurnInReport(gflops=90.0)
+    assert [(one.state, one.slow_tests) for one in results_of((SLOW, []), (fast, []))] == [
+        ("Testing", 1),
+        ("Ready", 0),
+    ]
+
+
+def test_a_test_that_a_tenant_slowed_says_nothing_of_the_node() -> None:
+    disturbed, slow = results_of((WAITED, TENANT), (SLOW, []))
+    assert (disturbed.state, disturbed.slow_tests) == ("Testing", 0)
+    assert "team/greedy on the node, waited for a CPU 60%, stolen by the hypervisor 0%, CPU pressure 70%" in (
+        disturbed.message
+    )
+    assert (slow.state, slow.slow_tests) == ("Testing", 1)
+
+
+@pytest.mark.parametrize(
+    ("report", "occupants", "slow_tests"),
+    [
+        (WAITED, [], 1),  # nobody else is there: the node itself gives less than it should
+        (WAITED, DAEMONS, 1),
+        (msgspec.structs.replace(WAITED, throttled=0.6), TENANT, 1),  # by the test's own quota
+        (msgspec.structs.replace(WAITED, run_delay=0.1), TENANT, 1),  # which explains a tenth of it
+        (msgspec.structs.replace(SLOW, run_delay=None), TENANT, 0),  # unknown is not zero
+        (msgspec.structs.replace(SLOW, stolen=0.6), [], 0),
+        (msgspec.structs.replace(SLOW, stolen=None, run_delay=None), [], 1),
+        (msgspec.structs.replace(WAITED, run_delay=1.0), TENANT, 0),
+    ],
+)
+def test_who_slowed_a_test(report: BurnInReport, occupants: list[Occupant], slow_tests: int) -> None:
+    [after] = results_of((report, occupants))
+    assert (after.state, after.slow_tests) == ("Testing", slow_tests)
 
 
 def test_two_spares_alone_do_not_judge_each_other() -> None:

@@ -6,6 +6,8 @@ import msgspec
 
 from falcon_operator.api import TAINT_FENCED
 from falcon_operator.intent.last_resort import PLACE_SECONDS
+from falcon_operator.pool.burn_in_result import MOST_TESTS
+from falcon_operator.ports import Occupant
 from tests.unit.operator.telling import operator, run, state, steps, trained
 from tests.unit.operator.world import Node, World
 
@@ -45,12 +47,12 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     slow = await left_slow(world, 3.0)
     assert TAINT_FENCED in slow.taints
     pass_time(world, 600)
-    tested_again = 2
+    tested_again = 4  # twice each time
     await run(
         world,
         operator,
         lambda w: len(w.tested) == tested_again and w.exclusions[0].test == "Failed",
-        seconds=30,
+        seconds=60,
     )
     assert TAINT_FENCED in slow.taints, "still slow"
     result = world.status.diagnoses[0].result
@@ -67,6 +69,20 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
     assert f"node {slow.name}, which the job had left, used again" in steps(world.status.diagnoses[0])
+
+
+async def test_a_node_that_a_tenant_slows_is_not_fenced() -> None:
+    world = World()
+    world.tenants["node-c"] = [Occupant(namespace="team", name="greedy")]
+    slow = await left_slow(world, 3.0)
+    assert slow.name == "node-c"
+    assert (slow.taints, world.exclusions[0].test) == ({}, "Unavailable")
+    assert world.tested == [slow.name] * MOST_TESTS
+    assert "team/greedy on the node" in world.status.diagnoses[0].result
+    del world.tenants["node-c"]
+    slow.slow = 1.0
+    pass_time(world, 600)
+    await run(world, operator, lambda w: w.exclusions == [], seconds=30)
 
 
 async def test_a_slow_node_is_better_than_a_dead_one() -> None:

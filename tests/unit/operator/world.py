@@ -27,7 +27,7 @@ from falcon_operator.api import (
 )
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import decode, read_run
-from falcon_operator.ports import Manifest, PodView, Received
+from falcon_operator.ports import Manifest, Occupant, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
 
 COMPUTE_SECONDS = 0.2
@@ -101,6 +101,7 @@ class World:
         self.claims = 0
         self.burn_ins: dict[str, PodView] = {}
         self.tested: list[str] = []
+        self.tenants: dict[str, list[Occupant]] = {}  # other workloads, by node
         self.events: list[tuple[str, str]] = []
         self.plans: list[Plan] = []
         self.plan: Plan | None = None
