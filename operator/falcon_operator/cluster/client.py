@@ -223,7 +223,8 @@ class KubeClient:
     async def dry_run_pod(self, manifest: Manifest) -> None:
         path = path_of("v1", "pods", str(manifest["metadata"]["namespace"]))
         try:
-            await self._http.call("POST", path, query={"dryRun": "All"}, body=manifest)
+            # Strict: a misspelt field of the template is refused by name, where the server would else drop it silently
+            await self._http.call("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
         except AlreadyExists:
             return
 

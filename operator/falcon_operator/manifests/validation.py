@@ -4,7 +4,8 @@ The CRD's schema and CEL rules refuse what they can see when a job is applied; h
 command, paths that have to be normalised, fields of the pod that pass through untyped, and the pool a job refers to.
 What Kubernetes itself checks of a pod (images, resources, …) is left to the server-side dry run.
 
-*Problems* keep a job from running. *Notes* do not: the job runs, but some of what it asks for will not happen.
+*Problems* keep a job from running. *Warnings* do not: the job runs, but some of what it asks for will not happen. They
+are the *notes*, which the spec alone gives, and what is wrong with the pool that the job names.
 """
 
 from __future__ import annotations
@@ -38,17 +39,25 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems(job: TrainingJob) -> list[Problem]:
-    """Why the job cannot run as written; empty if it can."""
-    return [*_launcher(job), *_operating_system(job), *_name_resolution(job), *_mounts(job)]
+    """Return why the job cannot run as written; empty if it can."""
+    return [*_command(job), *_launcher(job), *_operating_system(job), *_name_resolution(job), *_mounts(job)]
 
 
 def notes(job: TrainingJob) -> list[Problem]:
-    """What will not happen though the job asks for it."""
+    """Return what will not happen though the job asks for it."""
     return [*_strategies(job), *_probes(job)]
 
 
+def warnings(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
+    """Return what the owner should know of a job that runs all the same: the notes, and what is wrong with its pool."""
+    return [*notes(job), *pool_problems(job, pool)]
+
+
 def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
-    """What is wrong with the job's pool as observed (None: no pool of that name); empty where the job names none."""
+    """Return what is wrong with the job's pool as observed (None: no pool has the name that the job gives).
+
+    Empty where the job names no pool. The job runs in any case; it is its replacements that find no spare.
+    """
     reference = job.spec.warm_pool_ref
     if reference is None:
         return []
@@ -57,7 +66,7 @@ def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
         return [
             Problem(
                 field=field,
-                message=f"there is no WarmPool {reference.name}",
+                message=f"there is no WarmPool {reference.name}, so the job runs without spares",
                 remedy="create it, correct the name, or remove spec.warmPoolRef",
             )
         ]
@@ -66,11 +75,26 @@ def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
         return [
             Problem(
                 field=field,
-                message=f"WarmPool {reference.name} does not serve namespace {job.metadata.namespace}",
+                message=(
+                    f"WarmPool {reference.name} does not serve namespace {job.metadata.namespace},"
+                    " so the job runs without spares"
+                ),
                 remedy="have the namespace added to the pool's spec.allowedNamespaces, or refer to another pool",
             )
         ]
     return []
+
+
+def _command(job: TrainingJob) -> Iterator[Problem]:
+    """An empty name is looked up as the first folder of PATH, which cannot be executed."""
+    for index, container in _trainer(job):
+        program = next(iter(_list(container, "command")), None)
+        if isinstance(program, str) and not program.strip():
+            yield Problem(
+                field=f"spec.template.spec.containers[{index}].command[0]",
+                message="the name of the program is empty",
+                remedy='set it, for example command: ["python", "train.py"]',
+            )
 
 
 def _launcher(job: TrainingJob) -> Iterator[Problem]:

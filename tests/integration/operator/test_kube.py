@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -186,6 +187,22 @@ async def test_a_dry_run_names_the_field_and_makes_nothing(kube: KubeClient, ins
     with pytest.raises(Rejected, match=r"spec\.containers\[0\]\.image"):
         await kube.dry_run_pod(a_pod(installation.namespace, image=""))
     assert installation.get("pods") == []
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "field"),
+    [
+        ({"nodeSelectr": {"gpu": "h200"}}, "spec.nodeSelectr"),
+        ({"containers": [{"name": "c", "image": "x:1", "comand": ["python"]}]}, "spec.containers[0].comand"),
+    ],
+    ids=["of the pod", "of a container"],
+)
+async def test_a_dry_run_names_a_field_that_no_pod_has(
+    kube: KubeClient, installation: Installation, misspelt: dict[str, Any], field: str
+) -> None:
+    pod = a_pod(installation.namespace)
+    with pytest.raises(Rejected, match=re.escape(f'unknown field "{field}"')):
+        await kube.dry_run_pod({**pod, "spec": {**pod["spec"], **misspelt}})
 
 
 # -- what pods need ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_operator.api import TrainingJob, WarmPool
-from falcon_operator.manifests.validation import notes, pool_problems, problems
+from falcon_operator.manifests.validation import notes, pool_problems, problems, warnings
 
 
 def job(pod: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **spec: Any) -> TrainingJob:
@@ -58,6 +58,13 @@ def test_a_sound_job_has_no_problem(sound: TrainingJob) -> None:
         (job(trainer={"command": ["python", "-u", "-m", "torch.distributed.run"]}), "spec.launcher", "Own"),
         (job(trainer={"command": ["python"], "args": ["-m", "torch.distributed.launch"]}), "spec.launcher", "Own"),
         (job(trainer={"command": ["mpirun", "-n", "8"]}), "spec.launcher", "Own"),
+        (job(trainer={"command": [""]}), "spec.template.spec.containers[0].command[0]", "python"),
+        (job(trainer={"command": [" ", "train.py"]}), "spec.template.spec.containers[0].command[0]", "python"),
+        (
+            job(trainer={"command": ["\t"]}, launcher="Own"),
+            "spec.template.spec.containers[0].command[0]",
+            "python",
+        ),
         (job({"os": {"name": "windows"}}), "spec.template.spec.os.name", "linux"),
         (job({"dnsPolicy": "Default"}), "spec.template.spec.dnsPolicy", "remove"),
         (job({"hostNetwork": True}), "spec.template.spec.dnsPolicy", "ClusterFirstWithHostNet"),
@@ -104,6 +111,25 @@ def test_notes_tell_what_will_not_happen() -> None:
 
 def test_defaults_need_no_note() -> None:
     assert notes(job()) == []
+    assert warnings(job(), pool()) == []
+
+
+def test_a_pool_that_does_not_exist_is_a_warning_and_no_problem() -> None:
+    """The job runs, and its owner must hear that it has no spares."""
+    assert problems(job()) == []
+    (warning,) = warnings(job(), None)
+    assert warning.field == "spec.warmPoolRef.name"
+    assert "there is no WarmPool spares" in warning.message
+    assert "runs without spares" in warning.message
+    assert "create it" in warning.remedy
+
+
+def test_a_pool_that_is_closed_to_the_namespace_is_a_warning_beside_the_notes() -> None:
+    asked = job(mitigation={"strategies": [{"type": "SwapNodes"}]})
+    assert [warning.field for warning in warnings(asked, pool("others"))] == [
+        "spec.mitigation.strategies[0].type",
+        "spec.warmPoolRef.name",
+    ]
 
 
 def test_a_job_without_replacement_needs_no_pool() -> None:
