@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.simulator import calls, clusters, falcon, fidelity, growth, sensitivity, strategies
+from benchmarks.simulator import calls, checkpoints, clusters, falcon, fidelity, growth, sensitivity, strategies
 from falcon_sim.engine import Engine
 from falcon_sim.report import Report, report
 from falcon_sim.scenario import Scenario, load
@@ -93,6 +93,7 @@ TABLES: dict[str, Callable[[Path | None], list[str]]] = {
     "calls": lambda _: calls.table(),
     "sensitivity": sensitivity_table,
     "pools": lambda _: sensitivity.modes(),
+    "checkpoints": lambda _: checkpoints.table(),
     "llama3": lambda _: llama3(),
     "speed": lambda _: speed(),
     "growth": growth_table,

@@ -1,7 +1,8 @@
-"""Who gets which workers when a worker fails or joins, a job ends or arrives (Unicron §5, eq. 2–5). Exact.
+"""Who gets which workers when their number changes (the simulator alone plans; ``FailureRate`` serves in production).
 
-A job's weighted achieved FLOP/s is F(t, x) = w(t) · T(t, x) at the worker counts it can run with, and 0 when it waits
-(eq. 2). A plan maximises Σ G(t, x') with
+A worker fails or joins, a job ends or arrives (Unicron §5, eq. 2–5); the plan is exact. A job's weighted achieved
+FLOP/s is F(t, x) = w(t) · T(t, x) at the worker counts it can run with, and 0 when it waits (eq. 2). A plan maximises Σ
+G(t, x') with
 
     G(t, x') = F(t, x') · D_running(n') − F(t, x) · 1(t, x → x') · D_transition          (eq. 3)
 
@@ -100,7 +101,7 @@ def plan(jobs: Sequence[Job], workers: int, horizon: Horizon, *, faulted: Iterab
         raise InvalidInputError(f"unknown jobs: {', '.join(sorted(unknown))}")
     unit = common_unit(jobs)
     options = [options_of(job, horizon, unit, faulted=job.name in lost) for job in jobs]
-    if sum(len(one.units) for one in options) * (workers // unit) > PRUNE_ABOVE:
+    if sum(len(choices.units) for choices in options) * (workers // unit) > PRUNE_ABOVE:
         options = prune(options, workers // unit)
     layers = prefixes(options, workers // unit)
     return assignment(jobs, trace(options, layers, workers // unit), unit, horizon, lost)
@@ -170,8 +171,8 @@ def step(before: Values, options: Options) -> Values:
 def prefixes(options: Sequence[Options], units: int) -> list[Values]:
     """S(0), S(1), …, S(m), each [units + 1]: the value of the first i jobs with at most j units."""
     layers = [np.zeros(units + 1)]
-    for one in options:
-        layers.append(step(layers[-1], one))
+    for choices in options:
+        layers.append(step(layers[-1], choices))
     return layers
 
 
@@ -200,7 +201,7 @@ def assignment(
     jobs: Sequence[Job], units: Sequence[int], unit: int, horizon: Horizon, faulted: frozenset[str]
 ) -> Assignment:
     """A plan in workers, valued by eq. 3 itself and not by the program's running sums."""
-    counts = [one * unit for one in units]
+    counts = [share * unit for share in units]
     return Assignment(
         workers={job.name: count for job, count in zip(jobs, counts, strict=True)},
         value=math.fsum(

@@ -1,4 +1,6 @@
-"""Which worker counts of a job can be in an optimal plan at all: the dynamic program then skips the others.
+"""Which worker counts of a job can be in an optimal capacity plan at all (called by the simulator alone).
+
+The dynamic program skips the others.
 
 Give each unit of workers a price λ ≥ 0. Whatever the price, no plan of at most n units is worth more than
 
@@ -35,59 +37,65 @@ class Options(msgspec.Struct, frozen=True):
 
 def prune(options: Sequence[Options], units: int) -> list[Options]:
     """The same jobs with only those counts that an optimal plan of at most ``units`` may use."""
-    fitting = [_keep(one, one.units <= units) for one in options]
+    fitting = [_keep(choices, choices.units <= units) for choices in options]
     low, high = 0.0, _steepest(fitting)
     for _ in range(_BISECTIONS):
         price = (low + high) / 2
-        if sum(_pick(one, price)[0] for one in fitting) > units:
+        if sum(_pick(choices, price)[0] for choices in fitting) > units:
             low = price
         else:
             high = price
     known = _filled(fitting, high, units)
-    bound = high * units + sum(_pick(one, high)[1] for one in fitting)
-    slack = _ROUNDING * (abs(bound) + sum(float(np.abs(one.rewards).max()) for one in fitting))
+    bound = high * units + sum(_pick(choices, high)[1] for choices in fitting)
+    slack = _ROUNDING * (abs(bound) + sum(float(np.abs(choices.rewards).max()) for choices in fitting))
     return [
-        _keep(one, bound - (_pick(one, high)[1] - (one.rewards - high * one.units)) >= known - slack) for one in fitting
+        _keep(choices, bound - (_pick(choices, high)[1] - (choices.rewards - high * choices.units)) >= known - slack)
+        for choices in fitting
     ]
 
 
-def _keep(one: Options, which: npt.NDArray[np.bool_]) -> Options:
+def _keep(choices: Options, which: npt.NDArray[np.bool_]) -> Options:
     which[0] = True  # waiting stays a choice: the program starts from it
-    return Options(one.units[which], one.rewards[which], one.current if one.current in one.units[which] else -1)
+    return Options(
+        choices.units[which], choices.rewards[which], choices.current if choices.current in choices.units[which] else -1
+    )
 
 
 def _steepest(options: Sequence[Options]) -> float:
     """A price at which nobody takes anything."""
-    gains = [float(np.max((one.rewards[1:] - one.rewards[0]) / one.units[1:], initial=0.0)) for one in options]
+    gains = [
+        float(np.max((choices.rewards[1:] - choices.rewards[0]) / choices.units[1:], initial=0.0))
+        for choices in options
+    ]
     return 1.0 + 2.0 * max(gains, default=0.0)
 
 
-def _pick(one: Options, price: float) -> tuple[int, float]:
+def _pick(choices: Options, price: float) -> tuple[int, float]:
     """What the job takes at this price, and its value net of it."""
-    net = one.rewards - price * one.units
+    net = choices.rewards - price * choices.units
     place = int(net.argmax())
-    return int(one.units[place]), float(net[place])
+    return int(choices.units[place]), float(net[place])
 
 
 def _filled(options: Sequence[Options], price: float, units: int) -> float:
     """The value of a feasible plan: what the jobs take at ``price``, and the rest to whoever gains most from it."""
-    places = [int(np.searchsorted(one.units, _pick(one, price)[0])) for one in options]
-    left = units - sum(int(one.units[place]) for one, place in zip(options, places, strict=True))
-    gains = [_gain(one, place, left) for one, place in zip(options, places, strict=True)]
+    places = [int(np.searchsorted(choices.units, _pick(choices, price)[0])) for choices in options]
+    left = units - sum(int(choices.units[place]) for choices, place in zip(options, places, strict=True))
+    gains = [_gain(choices, place, left) for choices, place in zip(options, places, strict=True)]
     for _ in range(_FILLS):
         best = max(range(len(options)), key=lambda index: gains[index][0], default=-1)
         if best < 0 or gains[best][0] <= 0:
             break
         left -= int(options[best].units[gains[best][1]] - options[best].units[places[best]])
         places[best] = gains[best][1]
-        for index, one in enumerate(options):
-            if index == best or one.units[gains[index][1]] - one.units[places[index]] > left:
-                gains[index] = _gain(one, places[index], left)
-    return sum(float(one.rewards[place]) for one, place in zip(options, places, strict=True))
+        for index, choices in enumerate(options):
+            if index == best or choices.units[gains[index][1]] - choices.units[places[index]] > left:
+                gains[index] = _gain(choices, places[index], left)
+    return sum(float(choices.rewards[place]) for choices, place in zip(options, places, strict=True))
 
 
-def _gain(one: Options, place: int, left: int) -> tuple[float, int]:
+def _gain(choices: Options, place: int, left: int) -> tuple[float, int]:
     """The most that the job gains from at most ``left`` more units, and its choice then."""
-    end = int(np.searchsorted(one.units, one.units[place] + left, side="right"))
-    best = place + int(one.rewards[place:end].argmax())
-    return float(one.rewards[best] - one.rewards[place]), best
+    end = int(np.searchsorted(choices.units, choices.units[place] + left, side="right"))
+    best = place + int(choices.rewards[place:end].argmax())
+    return float(choices.rewards[best] - choices.rewards[place]), best

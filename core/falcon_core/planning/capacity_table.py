@@ -1,4 +1,6 @@
-"""The plan for whatever happens next, computed ahead (Unicron §5.2): a failure is answered by a look-up.
+"""The capacity plan for whatever happens next, computed ahead (called by nothing but its benchmark yet).
+
+A failure is answered by a look-up (Unicron §5.2).
 
 For every single event (a worker of job i fails, an idle worker fails, workers join, job i ends, a known job arrives)
 the table holds the assignment that ``capacity.plan`` would compute. It is built from the programs of all prefixes and

@@ -1,4 +1,4 @@
-"""What a job's time was worth: ETTR, MFU and weighted FLOP/s from a timeline of what it was doing when.
+"""What a job's time was worth: ETTR, MFU and weighted FLOP/s of a timeline (called by the simulator alone).
 
 A timeline is a list of segments without overlap: training, slow, detecting, recovering, waiting. Iterations count when
 they are made; those that a failure threw away (made after the checkpoint that was restored) are booked on the segment
@@ -89,18 +89,13 @@ def account(
     wall = timeline[-1].end_seconds - timeline[0].start_seconds
     if not wall > 0:
         raise InvalidInputError("a timeline of no length")
-    by_activity = {
-        activity: math.fsum(one.seconds for one in timeline if one.activity is activity) for activity in Activity
-    }
-    moving = math.fsum(seconds for activity, seconds in by_activity.items() if activity in MOVING)
-    # while something is detected training may crawl on; it counts as running where it made iterations
-    moving += math.fsum(one.seconds for one in timeline if one.activity is Activity.DETECTING and one.iterations > 0)
-    made = math.fsum(one.iterations for one in timeline)
-    lost = math.fsum(one.lost_iterations for one in timeline)
+    by_activity = {activity: _seconds_of(timeline, activity) for activity in Activity}
+    made = math.fsum(segment.iterations for segment in timeline)
+    lost = math.fsum(segment.lost_iterations for segment in timeline)
     if lost > made * (1 + 1e-9):
         raise InvalidInputError(f"{lost} iterations lost of {made} made")
     useful = max(0.0, made - lost)
-    worker_seconds = math.fsum(one.workers * one.seconds for one in timeline)
+    worker_seconds = math.fsum(segment.workers * segment.seconds for segment in timeline)
     flops = None if flops_per_iteration is None else useful * flops_per_iteration
     mfu = None
     if flops is not None and peak_flops_per_worker is not None and worker_seconds > 0:
@@ -113,10 +108,22 @@ def account(
         lost_iterations=lost,
         worker_seconds=worker_seconds,
         ettr=useful * healthy_iteration_seconds / wall,
-        running_ratio=moving / wall,
+        running_ratio=_moving_seconds(timeline, by_activity) / wall,
         mfu=mfu,
         waf_flops=None if flops is None else weight * flops,
         waf_flops_per_second=None if flops is None else weight * flops / wall,
+    )
+
+
+def _seconds_of(timeline: Sequence[Segment], activity: Activity) -> float:
+    return math.fsum(segment.seconds for segment in timeline if segment.activity is activity)
+
+
+def _moving_seconds(timeline: Sequence[Segment], by_activity: dict[Activity, float]) -> float:
+    """Add up the time in which training moved: while something is being detected, where iterations were made."""
+    moving = math.fsum(seconds for activity, seconds in by_activity.items() if activity in MOVING)
+    return moving + math.fsum(
+        segment.seconds for segment in timeline if segment.activity is Activity.DETECTING and segment.iterations > 0
     )
 
 
@@ -124,13 +131,19 @@ def _holes(timeline: Sequence[Segment]) -> float:
     if not timeline:
         raise InvalidInputError("an empty timeline")
     hole, end = 0.0, timeline[0].start_seconds
-    for one in timeline:
-        if not (one.start_seconds >= end and one.end_seconds >= one.start_seconds and math.isfinite(one.end_seconds)):
-            raise InvalidInputError(f"the segment at {one.start_seconds} s overlaps the one before, or ends too early")
-        if min(one.workers, one.iterations, one.lost_iterations) < 0:
-            raise InvalidInputError(f"the segment at {one.start_seconds} s has a negative count")
-        hole += one.start_seconds - end
-        end = one.end_seconds
+    for segment in timeline:
+        if not (
+            segment.start_seconds >= end
+            and segment.end_seconds >= segment.start_seconds
+            and math.isfinite(segment.end_seconds)
+        ):
+            raise InvalidInputError(
+                f"the segment at {segment.start_seconds} s overlaps the one before, or ends too early"
+            )
+        if min(segment.workers, segment.iterations, segment.lost_iterations) < 0:
+            raise InvalidInputError(f"the segment at {segment.start_seconds} s has a negative count")
+        hole += segment.start_seconds - end
+        end = segment.end_seconds
     return hole
 
 
@@ -147,4 +160,4 @@ def removed_slowdown(healthy: float, slow: float, mitigated: float) -> float:
 
 def cluster_waf(jobs: Iterable[Goodput]) -> float:
     """Accumulated weighted FLOPs of several jobs (Unicron fig. 11); jobs of unknown FLOPs count nothing."""
-    return math.fsum(one.waf_flops or 0.0 for one in jobs)
+    return math.fsum(job.waf_flops or 0.0 for job in jobs)

@@ -1,8 +1,9 @@
-"""Strategy S2: how many micro-batches each data-parallel group computes (FALCON §5.3, eq. 1), exactly and fast.
+"""Strategy S2: how many micro-batches each data-parallel group computes (called by the simulator alone).
 
-Group i needs ``fixed_i + m_i · t_i`` seconds for m_i micro-batches (``fixed`` holds what does not depend on their
-number: the filling of a pipeline, work that is under way). The iteration takes as long as the slowest group, so we
-minimise max_i over integers m_i ≥ 1 with Σ m_i = M, and m_i ≤ u_i where memory bounds it.
+The plan is exact (FALCON §5.3, eq. 1). Group i needs ``fixed_i + m_i · t_i`` seconds for m_i micro-batches (``fixed``
+holds what does not depend on their number: the filling of a pipeline, work that is under way). The iteration takes as
+long as the slowest group, so we minimise max_i over integers m_i ≥ 1 with Σ m_i = M, and m_i ≤ u_i where memory bounds
+it.
 
 Handing out one micro-batch after the other, always to the group that would finish it first, is optimal (an exchange
 argument: the finish times of the M micro-batches that greedy takes are the M smallest). Greedy alone takes M steps;

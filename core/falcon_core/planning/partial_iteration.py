@@ -1,7 +1,8 @@
-"""Finishing an iteration that a failure broke: who computes what again, so that no gradient is lost or counted twice.
+"""How to finish an iteration that a failure broke (called by nothing but its benchmark yet).
 
-The gradient of a global batch is Σ over ranks Σ over their micro-batches (Unicron eq. 6). A data-parallel rank that
-fails takes with it what it had accumulated; the others still hold theirs (§6.2).
+Plans who computes what again, so that no gradient is lost or counted twice. The gradient of a global batch is
+Σ over ranks Σ over their micro-batches (Unicron eq. 6). A data-parallel rank that fails takes with it what it had
+accumulated; the others still hold theirs (§6.2).
 
 *Scenario 1*, no all-reduce has started: survivors keep what they have and finish their own micro-batches; those of
 the failed ranks, finished or not, are shared out (eq. 7). Unicron does that in turn; here the share is the one that
@@ -25,6 +26,7 @@ ranks, which changes.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -79,30 +81,27 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resume(ranks: Sequence[Progress], failed: Iterable[int], segments: Sequence[str]) -> Resumption:
-    """Plan the rest of the iteration. ``segments`` names those of the gradient that are not safe without the failed
-    workers: before any all-reduce the whole gradient, afterwards what the failed workers held a part of.
+    """Plan the rest of the iteration.
+
+    ``segments`` names those of the gradient that are not safe without the failed workers: before any all-reduce the
+    whole gradient, afterwards what the failed workers held a part of.
 
     Raises InvalidInputError for contradictory progress, InfeasibleError where no rank survived.
     """
     lost = frozenset(failed)
     _check(ranks, lost, segments)
-    survivors = [one for one in ranks if one.rank not in lost]
+    survivors = [member for member in ranks if member.rank not in lost]
     if not survivors:
         raise InfeasibleError("no data-parallel rank survived: restore a checkpoint")
-    states = {segment: _state(segment, survivors) for segment in segments}
-    keep, add, restart = (
-        tuple(segment for segment in segments if states[segment] is state)
-        for state in (SegmentState.REDUCED, SegmentState.UNTOUCHED, SegmentState.IN_FLIGHT)
-    )
+    keep, add, restart = _by_state(segments, survivors)
     started = bool(keep or restart)
-    if started and any(one.finished < len(one.microbatches) for one in survivors):
+    if started and any(survivor.finished < len(survivor.microbatches) for survivor in survivors):
         raise InvalidInputError("a segment is being reduced while a survivor still computes")
-    orphans = tuple(number for one in ranks if one.rank in lost for number in one.microbatches)
-    if not (add or restart):
-        orphans = ()
-    own = {one.rank: one.microbatches[one.finished :] for one in survivors}
-    again = {one.rank: one.microbatches[: one.finished] if restart else () for one in survivors}
-    waiting = [len(own[one.rank]) + len(again[one.rank]) for one in survivors]
+    fallen = [member.microbatches for member in ranks if member.rank in lost]
+    orphans = tuple(itertools.chain.from_iterable(fallen)) if add or restart else ()
+    own = {survivor.rank: survivor.microbatches[survivor.finished :] for survivor in survivors}
+    again = {survivor.rank: survivor.microbatches[: survivor.finished if restart else 0] for survivor in survivors}
+    waiting = [len(own[survivor.rank]) + len(again[survivor.rank]) for survivor in survivors]
     extra = _share(survivors, waiting, orphans)
     scenario = Scenario.DURING_REDUCE if started else Scenario.BEFORE_REDUCE
     return Resumption(
@@ -113,21 +112,39 @@ def resume(ranks: Sequence[Progress], failed: Iterable[int], segments: Sequence[
         keep=keep,
         add=add,
         restart=restart,
-        copy_from={
-            segment: next(one.rank for one in survivors if one.segments.get(segment) is SegmentState.REDUCED)
-            for segment in keep
-            if any(one.segments.get(segment) is not SegmentState.REDUCED for one in survivors)
-        },
+        copy_from=_copies(keep, survivors),
         seconds=max(
-            (count + len(extra[one.rank])) * one.seconds_per_microbatch
-            for one, count in zip(survivors, waiting, strict=True)
+            (count + len(extra[survivor.rank])) * survivor.seconds_per_microbatch
+            for survivor, count in zip(survivors, waiting, strict=True)
         ),
     )
 
 
+def _by_state(
+    segments: Sequence[str], survivors: Sequence[Progress]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Sort the segments into those that are reduced, untouched and in flight."""
+    states = {segment: _state(segment, survivors) for segment in segments}
+    reduced, untouched, in_flight = (
+        tuple(segment for segment in segments if states[segment] is state)
+        for state in (SegmentState.REDUCED, SegmentState.UNTOUCHED, SegmentState.IN_FLIGHT)
+    )
+    return reduced, untouched, in_flight
+
+
+def _copies(reduced: Sequence[str], survivors: Sequence[Progress]) -> dict[str, int]:
+    """Name, for each reduced segment that some survivor lacks, the first survivor that has it."""
+    copies = {}
+    for segment in reduced:
+        holders = [survivor for survivor in survivors if survivor.segments.get(segment) is SegmentState.REDUCED]
+        if len(holders) < len(survivors):
+            copies[segment] = holders[0].rank
+    return copies
+
+
 def _state(segment: str, survivors: Sequence[Progress]) -> SegmentState:
     """One survivor with the sum is enough; one with a half-reduced buffer spoils it otherwise."""
-    seen = {one.segments.get(segment, SegmentState.UNTOUCHED) for one in survivors}
+    seen = {survivor.segments.get(segment, SegmentState.UNTOUCHED) for survivor in survivors}
     for state in (SegmentState.REDUCED, SegmentState.IN_FLIGHT):
         if state in seen:
             return state
@@ -137,11 +154,11 @@ def _state(segment: str, survivors: Sequence[Progress]) -> SegmentState:
 def _share(survivors: Sequence[Progress], waiting: Sequence[int], orphans: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Hand the orphans out so that the last survivor is done as early as possible, in their order."""
     if not orphans:
-        return {one.rank: () for one in survivors}
+        return {survivor.rank: () for survivor in survivors}
     if len(survivors) == 1:
         return {survivors[0].rank: tuple(orphans)}
     # `plan` gives everyone at least one: take that one off the work that is there already
-    times = [one.seconds_per_microbatch for one in survivors]
+    times = [survivor.seconds_per_microbatch for survivor in survivors]
     first = max(times)
     counts = microbatch.plan(
         times,
@@ -149,22 +166,22 @@ def _share(survivors: Sequence[Progress], waiting: Sequence[int], orphans: Seque
         fixed_seconds=[first + (count - 1) * time for count, time in zip(waiting, times, strict=True)],
     ).counts
     shared, start = {}, 0
-    for one, count in zip(survivors, counts, strict=True):
-        shared[one.rank] = tuple(orphans[start : start + count - 1])
+    for survivor, count in zip(survivors, counts, strict=True):
+        shared[survivor.rank] = tuple(orphans[start : start + count - 1])
         start += count - 1
     return shared
 
 
 def _check(ranks: Sequence[Progress], lost: frozenset[int], segments: Sequence[str]) -> None:
-    if len({one.rank for one in ranks}) != len(ranks):
+    if len({member.rank for member in ranks}) != len(ranks):
         raise InvalidInputError("a rank appears twice")
-    if unknown := lost - {one.rank for one in ranks}:
+    if unknown := lost - {member.rank for member in ranks}:
         raise InvalidInputError(f"unknown ranks failed: {sorted(unknown)}")
-    numbers = [number for one in ranks for number in one.microbatches]
+    numbers = [number for member in ranks for number in member.microbatches]
     if len(set(numbers)) != len(numbers):
         raise InvalidInputError("a micro-batch belongs to two ranks")
     if not segments or len(set(segments)) != len(segments):
         raise InvalidInputError("the segments of the gradient must be named, each once")
-    for one in ranks:
-        if not 0 <= one.finished <= len(one.microbatches):
-            raise InvalidInputError(f"rank {one.rank} finished {one.finished} of {len(one.microbatches)}")
+    for member in ranks:
+        if not 0 <= member.finished <= len(member.microbatches):
+            raise InvalidInputError(f"rank {member.rank} finished {member.finished} of {len(member.microbatches)}")

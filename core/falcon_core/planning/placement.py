@@ -1,9 +1,10 @@
-"""Strategy S3: which node plays which role, so that slow nodes and congested links hurt least (FALCON §5.3).
+"""Strategy S3: which node plays which role, so that slow nodes hurt least (called by the simulator alone).
 
-The model is that of ``placement_model``. Under it, a congested link belongs where the least traffic runs, and
-stragglers share a cell, the stages with the least work, or lanes of their own: FALCON's two rules follow, and are not
-rules beside it. What is minimised is the cost of the iterations that the placement will be used for, plus the move
-itself: a fixed part (pause, resume) and one for each rank that moves.
+Congested links are placed in the same way (FALCON §5.3). The model is that of ``placement_model``. Under it, a
+congested link belongs where the least traffic runs, and stragglers share a cell, the stages with the least work, or
+lanes of their own: FALCON's two rules follow, and are not rules beside it. What is minimised is the cost of the
+iterations that the placement will be used for, plus the move itself: a fixed part (pause, resume) and one for each rank
+that moves.
 
 Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes from three starts:
 today's placement, one where slow nodes are consolidated, and one where bad nodes are put down one by one, the worst
@@ -149,8 +150,8 @@ def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
     free = [role for role in filled if before[role] not in slow]
     chosen = set(filled)
     away = [role for role, node in enumerate(before) if node in slow and role not in chosen]
-    for role, other in zip(free, away, strict=True):
-        nodes[role], nodes[other] = nodes[other], nodes[role]
+    for role, partner in zip(free, away, strict=True):
+        nodes[role], nodes[partner] = nodes[partner], nodes[role]
     return Timing(roles, cluster, nodes)
 
 
@@ -188,21 +189,21 @@ def _best_swap(timing: Timing, role: int, targets: Sequence[int]) -> bool:
     """Make the best swap of ``role`` with one of the targets, if any is better than none."""
     start = timing.seconds, timing.spread
     best, best_role = start, role
-    for other in targets:
-        if other == role:
+    for partner in targets:
+        if partner == role:
             continue
-        found = timing.tried(role, other)
+        found = timing.tried(role, partner)
         if _better(found, best):
-            best, best_role = found, other
+            best, best_role = found, partner
     if best_role != role:
         timing.swap(role, best_role)
     return best_role != role
 
 
-def _better(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    if abs(one[0] - other[0]) > _CLOSE * other[0]:
-        return one[0] < other[0]
-    return one[1] < other[1] * (1 - _CLOSE)
+def _better(found: tuple[float, float], best: tuple[float, float]) -> bool:
+    if abs(found[0] - best[0]) > _CLOSE * best[0]:
+        return found[0] < best[0]
+    return found[1] < best[1] * (1 - _CLOSE)
 
 
 class _Targets:
@@ -261,10 +262,10 @@ def _take_back(timing: Timing, before: Sequence[int], cost: Cost) -> None:
             if timing.nodes[role] == node:
                 continue
             here = _cost(timing.seconds, timing.nodes, before, roles, cost)
-            other = timing.nodes.index(node)
-            timing.swap(role, other)
+            partner = timing.nodes.index(node)
+            timing.swap(role, partner)
             back = _cost(timing.seconds, timing.nodes, before, roles, cost)
             if back <= here * (1 + _CLOSE):
                 improved = True  # each swap puts one node more into its place: this ends
             else:
-                timing.swap(role, other)
+                timing.swap(role, partner)

@@ -1,4 +1,4 @@
-"""No placement is faster than this: what the heuristic's answer is held against.
+"""A time that no placement goes below, to hold S3's answer against (called by the simulator alone).
 
 Two relaxations of the model in ``placement_model``; each is a true bound, the larger one counts.
 
@@ -10,6 +10,7 @@ Two relaxations of the model in ``placement_model``; each is a true bound, the l
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from falcon_core.planning.placement_model import Cluster, Roles, links
@@ -40,15 +41,14 @@ class _Base:
         self.lane_seconds = [sum(stages) + (count - 1) * max(stages) for count in roles.microbatches]
         self.by_kind: dict[str, float] = {}
         carried: list[dict[str, float]] = [{} for _ in roles.cells]
-        for one in roles.communicators:
-            pairs = links(one)
-            if pairs:
+        for communicator in roles.communicators:
+            kind, seconds = communicator.kind, communicator.bytes_per_link * cluster.seconds_per_byte
+            linked = set(itertools.chain.from_iterable(links(communicator)))
+            if linked:
                 # no link is better than the best adapter, and at least 1: a pair's own congestion is never below 1
-                slowdown = max(adapter, 1.0)
-                seconds = one.bytes_per_link * cluster.seconds_per_byte
-                self.by_kind[one.kind] = max(self.by_kind.get(one.kind, 0.0), seconds * slowdown)
-                for role in {role for pair in pairs for role in pair}:
-                    carried[role][one.kind] = max(carried[role].get(one.kind, 0.0), seconds)
+                self.by_kind[kind] = max(self.by_kind.get(kind, 0.0), seconds * max(adapter, 1.0))
+            for role in linked:
+                carried[role][kind] = max(carried[role].get(kind, 0.0), seconds)
         self.communication = sum(self.by_kind.values())
         self.seconds = max(self.lane_seconds) + self.communication
         self.role_kinds = {  # roles that are alike are tried once

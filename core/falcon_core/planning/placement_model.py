@@ -1,4 +1,4 @@
-"""The iteration time that a placement of nodes should have: the model that strategy S3 minimises.
+"""The iteration time that a placement of nodes should have: the model of strategy S3 (called by the simulator alone).
 
 A *role* is a node's worth of ranks: the (lane, stage) cells of the pipelines that it computes, and its place in the
 communicators. A *lane* is a set of pipelines that wait for each other in every micro-batch: one data-parallel replica
@@ -13,6 +13,7 @@ of a dense model, several where experts are spread over replicas, all of them in
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 from falcon_core.topology.parallelism import Axis, Parallelism
 
 Cell = tuple[int, int]
+Undo = list[tuple[list[float], int, float]]  # a list, the place in it that was changed, and the value before
 
 
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +55,24 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(roles: Roles, cluster: Cluster, current: Sequence[int]) -> None:
-    """Refuse what has no meaning, by name."""
+    """Refuse what has no meaning, by name. Raises InvalidInputError, InvalidSpeedError."""
     count = len(roles.cells)
     if count == 0 or not len(cluster.compute_slowdown) == len(cluster.link_slowdown) == count:
         raise InvalidInputError(f"{count} roles, {len(cluster.compute_slowdown)} nodes: as many nodes as roles")
     if sorted(current) != list(range(count)):
         raise InvalidInputError("the current placement is not a permutation of the nodes")
+    _check_speeds(roles, cluster)
+    for (low, high), value in cluster.pair_slowdown.items():
+        if not (0 <= low < high < count) or not (1 <= value < math.inf):
+            raise InvalidInputError(f"the pair {low}, {high} has slowdown {value}")
+    _check_cells(roles)
+    for communicator in roles.communicators:
+        unknown = any(not 0 <= role < count for role in communicator.roles)
+        if unknown or not (0 <= communicator.bytes_per_link < math.inf):
+            raise InvalidInputError(f"a communicator of kind {communicator.kind} has unknown roles or negative bytes")
+
+
+def _check_speeds(roles: Roles, cluster: Cluster) -> None:
     for name, values in (
         ("stage time", roles.stage_seconds),
         ("compute slowdown", cluster.compute_slowdown),
@@ -68,19 +82,16 @@ def check(roles: Roles, cluster: Cluster, current: Sequence[int]) -> None:
         for index, value in enumerate(values):
             if not (0 < value < math.inf):
                 raise InvalidSpeedError(f"{name} {index} is {value}")
-    for (low, high), value in cluster.pair_slowdown.items():
-        if not (0 <= low < high < count) or not (1 <= value < math.inf):
-            raise InvalidInputError(f"the pair {low}, {high} has slowdown {value}")
+
+
+def _check_cells(roles: Roles) -> None:
     if any(count < 1 for count in roles.microbatches):
         raise InvalidInputError("a lane has no micro-batch")
-    covered = {cell for cells in roles.cells for cell in cells}
-    if covered != {(lane, at) for lane in range(len(roles.microbatches)) for at in range(len(roles.stage_seconds))}:
+    lanes, stages = len(roles.microbatches), len(roles.stage_seconds)
+    if set(itertools.chain.from_iterable(roles.cells)) != set(itertools.product(range(lanes), range(stages))):
         raise InvalidInputError("the roles' cells are not exactly those of the lanes and stages")
-    if any(not cells for cells in roles.cells):
+    if not all(roles.cells):
         raise InvalidInputError("a role computes nothing")
-    for one in roles.communicators:
-        if not (0 <= one.bytes_per_link < math.inf) or any(not 0 <= role < count for role in one.roles):
-            raise InvalidInputError(f"a communicator of kind {one.kind} has unknown roles or negative bytes")
 
 
 def roles_of(
@@ -103,40 +114,53 @@ def roles_of(
         raise InvalidInputError(f"{layout.world} ranks do not fill nodes of {ranks_per_node}")
     if len(stage_seconds) != layout.pipeline:
         raise InvalidInputError(f"{len(stage_seconds)} stage times for {layout.pipeline} stages")
-    nodes = layout.world // ranks_per_node
-    cells: list[set[Cell]] = [set() for _ in range(nodes)]
-    lanes = 1 if lockstep else layout.expert_data
+    cells: list[set[Cell]] = [set() for _ in range(layout.world // ranks_per_node)]
     for rank in range(layout.world):
         at = layout.coordinates(rank)
         cells[rank // ranks_per_node].add((0 if lockstep else at.expert_data, at.pipeline))
-    communicators = []
-    for axis, volume in bytes_per_link.items():
-        ring, paths = axis is not Axis.PIPELINE, dict[tuple[int, ...], float]()
-        for group in layout.groups(axis):
-            on_nodes = [rank // ranks_per_node for rank in group]
-            path = [node for i, node in enumerate(on_nodes) if i == 0 or node != on_nodes[i - 1]]
-            if ring and len(path) > 1 and path[0] == path[-1]:
-                path.pop()
-            if len(path) > 1:
-                paths[tuple(path)] = paths.get(tuple(path), 0.0) + volume
-        communicators += [
-            Communicator(kind=axis, roles=path, bytes_per_link=carried, ring=ring) for path, carried in paths.items()
-        ]
     return Roles(
-        cells=tuple(tuple(sorted(one)) for one in cells),
+        cells=tuple(tuple(sorted(own)) for own in cells),
         stage_seconds=tuple(stage_seconds),
-        microbatches=(microbatches,) * lanes,
-        communicators=tuple(communicators),
+        microbatches=(microbatches,) * (1 if lockstep else layout.expert_data),
+        communicators=tuple(
+            communicator
+            for axis, volume in bytes_per_link.items()
+            for communicator in _communicators(axis, layout, ranks_per_node, volume)
+        ),
         ranks_per_role=ranks_per_node,
     )
 
 
-def links(one: Communicator) -> list[tuple[int, int]]:
+def _communicators(axis: Axis, layout: Parallelism, ranks_per_node: int, volume: float) -> list[Communicator]:
+    """List those of one axis that leave a node; what runs along the same path of nodes is added up."""
+    ring, paths = axis is not Axis.PIPELINE, dict[tuple[int, ...], float]()
+    for group in layout.groups(axis):
+        path = _path([rank // ranks_per_node for rank in group], ring=ring)
+        if len(path) > 1:
+            paths[path] = paths.get(path, 0.0) + volume
+    return [Communicator(kind=axis, roles=path, bytes_per_link=carried, ring=ring) for path, carried in paths.items()]
+
+
+def _path(nodes: Sequence[int], *, ring: bool) -> tuple[int, ...]:
+    """Leave out the steps that stay on a node, and from a ring its return to the first."""
+    path = [node for node, _ in itertools.groupby(nodes)]
+    if ring and len(path) > 1 and path[0] == path[-1]:
+        path.pop()
+    return tuple(path)
+
+
+def links(communicator: Communicator) -> list[tuple[int, int]]:
     """The pairs of roles that exchange data; a ring of two has one link."""
-    pairs = list(zip(one.roles, one.roles[1:], strict=False))
-    if one.ring and len(one.roles) > 2:
-        pairs.append((one.roles[-1], one.roles[0]))
+    pairs = list(zip(communicator.roles, communicator.roles[1:], strict=False))
+    if communicator.ring and len(communicator.roles) > 2:
+        pairs.append((communicator.roles[-1], communicator.roles[0]))
     return pairs
+
+
+def _put(values: list[float], index: int, value: float, undo: Undo | None) -> None:
+    if undo is not None:
+        undo.append((values, index, values[index]))
+    values[index] = value
 
 
 class Timing:
@@ -155,7 +179,13 @@ class Timing:
         self._slowest = [[0.0] * stages for _ in range(lanes)]  # of each cell: the worst of its roles' nodes
         self._stage_times = [[0.0] * stages for _ in range(lanes)]
         self.lane_seconds = [0.0] * lanes
-        self._links = [links(one) for one in roles.communicators]
+        self._index_links(roles)
+        self._index_kinds(roles)
+        self.refresh(range(len(self.nodes)))
+
+    def _index_links(self, roles: Roles) -> None:
+        """Note which links a communicator has, and of which links and communicators a role is an end."""
+        self._links = [links(communicator) for communicator in roles.communicators]
         self._link_slowdowns = [[1.0] * len(pairs) for pairs in self._links]
         self._links_of: list[list[tuple[int, int]]] = [[] for _ in roles.cells]
         for index, pairs in enumerate(self._links):
@@ -163,14 +193,16 @@ class Timing:
                 for role in pair:
                     self._links_of[role].append((index, place))
         self._memberships = [sorted({index for index, _ in mine}) for mine in self._links_of]
-        kinds = list(dict.fromkeys(one.kind for one in roles.communicators))
-        self._kind_of = [(kinds.index(one.kind)) for one in roles.communicators]
+
+    def _index_kinds(self, roles: Roles) -> None:
+        """Give each communicator its place among those of its kind, which run at the same time."""
+        kinds = list(dict.fromkeys(communicator.kind for communicator in roles.communicators))
+        self._kind_of = [kinds.index(communicator.kind) for communicator in roles.communicators]
         self._place_of = [0] * len(self._links)
         self.kind_seconds: list[list[float]] = [[] for _ in kinds]  # of each kind, its communicators' times
         for index, kind in enumerate(self._kind_of):
             self._place_of[index] = len(self.kind_seconds[kind])
             self.kind_seconds[kind].append(0.0)
-        self.refresh(range(len(self.nodes)))
 
     @property
     def seconds(self) -> float:
@@ -196,57 +228,53 @@ class Timing:
             for lane, stage in self.roles.cells[role]
         ]
 
-    def swap(self, one: int, other: int) -> None:
+    def swap(self, first: int, second: int) -> None:
         """Two roles exchange their nodes; swapping again undoes it."""
-        self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
-        self.refresh((one, other))
+        self.nodes[first], self.nodes[second] = self.nodes[second], self.nodes[first]
+        self.refresh((first, second))
 
-    def tried(self, one: int, other: int) -> tuple[float, float]:
+    def tried(self, first: int, second: int) -> tuple[float, float]:
         """``seconds`` and ``spread`` as they would be after the swap."""
-        undo: list[tuple[list[float], int, float]] = []
-        self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
-        self.refresh((one, other), undo)
+        undo: Undo = []
+        self.nodes[first], self.nodes[second] = self.nodes[second], self.nodes[first]
+        self.refresh((first, second), undo)
         found = self.seconds, self.spread
-        self.nodes[one], self.nodes[other] = self.nodes[other], self.nodes[one]
+        self.nodes[first], self.nodes[second] = self.nodes[second], self.nodes[first]
         for values, index, value in reversed(undo):
             values[index] = value
         return found
 
-    def refresh(self, roles: Sequence[int] | range, undo: list[tuple[list[float], int, float]] | None = None) -> None:
+    def refresh(self, roles: Sequence[int] | range, undo: Undo | None = None) -> None:
         """Compute again what depends on these roles' nodes; what was there before goes to ``undo``."""
-        nodes, compute, stage_seconds = self.nodes, self.compute, self.roles.stage_seconds
         lanes, touched = set(), set()
-
-        def put(values: list[float], index: int, value: float) -> None:
-            if undo is not None:
-                undo.append((values, index, values[index]))
-            values[index] = value
-
         for role in roles:
-            before, now = self._slowdown_of[role], compute[nodes[role]]
-            put(self._slowdown_of, role, now)
-            for lane, stage in self.roles.cells[role]:
-                slowest = self._slowest[lane][stage]
-                if now >= slowest:
-                    slowest = now
-                elif before >= slowest:  # it was the worst: who is now?
-                    slowest = max([self._slowdown_of[one] for one in self._members[lane][stage]])
-                put(self._slowest[lane], stage, slowest)
-                put(self._stage_times[lane], stage, slowest * stage_seconds[stage])
+            self._refresh_cells(role, undo)
             lanes.update(self._lanes_of[role])
             for index, place in self._links_of[role]:
-                put(self._link_slowdowns[index], place, self._slowdown(*self._links[index][place]))
+                _put(self._link_slowdowns[index], place, self._slowdown(*self._links[index][place]), undo)
                 touched.add(index)
         for lane in lanes:
             times = self._stage_times[lane]
-            put(self.lane_seconds, lane, sum(times) + (self.roles.microbatches[lane] - 1) * max(times))
+            _put(self.lane_seconds, lane, sum(times) + (self.roles.microbatches[lane] - 1) * max(times), undo)
         for index in touched:
             carried = self.roles.communicators[index].bytes_per_link * self.cluster.seconds_per_byte
             seconds = carried * max(self._link_slowdowns[index])
-            put(self.kind_seconds[self._kind_of[index]], self._place_of[index], seconds)
+            _put(self.kind_seconds[self._kind_of[index]], self._place_of[index], seconds, undo)
 
-    def _slowdown(self, one: int, other: int) -> float:
-        a, b = self.nodes[one], self.nodes[other]
+    def _refresh_cells(self, role: int, undo: Undo | None) -> None:
+        before, now = self._slowdown_of[role], self.compute[self.nodes[role]]
+        _put(self._slowdown_of, role, now, undo)
+        for lane, stage in self.roles.cells[role]:
+            slowest = self._slowest[lane][stage]
+            if now >= slowest:
+                slowest = now
+            elif before >= slowest:  # it was the worst: who is now?
+                slowest = max([self._slowdown_of[member] for member in self._members[lane][stage]])
+            _put(self._slowest[lane], stage, slowest, undo)
+            _put(self._stage_times[lane], stage, slowest * self.roles.stage_seconds[stage], undo)
+
+    def _slowdown(self, first: int, second: int) -> float:
+        a, b = self.nodes[first], self.nodes[second]
         pair = self.cluster.pair_slowdown.get((a, b) if a < b else (b, a), 1.0) if self.cluster.pair_slowdown else 1.0
         return max(self.adapter[a], self.adapter[b], pair)
 

@@ -1,11 +1,12 @@
-"""T(t, x), what a job achieves with x workers, learned from its own iterations; says what is measured, what guessed.
+"""T(t, x), what a job achieves with x workers, learned from its iterations (called by nothing but tests yet).
 
-Unicron takes T(t, x) from a calibration run (§5.1). Here it is learned while the job trains: every iteration time that
-was measured with x workers gives FLOPs of an iteration ÷ its time. Between two measured sizes T is interpolated as a
-power law (a straight line in log-log: what strong scaling looks like locally). Beyond them it is extrapolated with the
-exponent of the nearest pair, or ``EXPONENT`` if only one size is known. An exponent is held between 0 and 1: more
-workers are no slower, and no more than proportionally faster. The same two assumptions give the range that a guess
-comes with; whoever plans can take the middle, or be careful and take the lower end.
+Says of each figure whether it is measured or guessed. Unicron takes T(t, x) from a calibration run (§5.1). Here it is
+learned while the job trains: every iteration time that was measured with x workers gives FLOPs of an iteration ÷ its
+time. Between two measured sizes T is interpolated as a power law (a straight line in log-log: what strong scaling looks
+like locally). Beyond them it is extrapolated with the exponent of the nearest pair, or ``EXPONENT`` if only one size is
+known. An exponent is held between 0 and 1: more workers are no slower, and no more than proportionally faster. The same
+two assumptions give the range that a guess comes with; whoever plans can take the middle, or be careful and take the
+lower end.
 
 A size's layout is the one that was fastest there.
 """
@@ -68,7 +69,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInputError(f"an iteration with {workers} workers")
         if not (0 < iteration_seconds < math.inf):
             raise InvalidSpeedError(f"an iteration of {iteration_seconds} s")
-        known = {(one.workers, one.layout): one for one in self.measured}
+        known = {(entry.workers, entry.layout): entry for entry in self.measured}
         before = known.get((workers, layout), Measured(workers, layout, ()))
         known[workers, layout] = Measured(workers, layout, (*before.iteration_seconds, iteration_seconds)[-KEPT:])
         return Throughput(flops_per_iteration=self.flops_per_iteration, measured=tuple(known.values()))
@@ -76,8 +77,8 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     def best(self) -> dict[int, Measured]:
         """The fastest layout of each measured size, by size."""
         fastest: dict[int, Measured] = {}
-        for one in sorted(self.measured, key=lambda one: (one.workers, one.typical_seconds)):
-            fastest.setdefault(one.workers, one)
+        for entry in sorted(self.measured, key=lambda entry: (entry.workers, entry.typical_seconds)):
+            fastest.setdefault(entry.workers, entry)
         return fastest
 
     def estimate(self, workers: int) -> Estimate:
@@ -105,8 +106,10 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 def feasible_sizes(
     workers: int, *, multiple_of: int = 1, least: int = 1, most: int | None = None, microbatches: int | None = None
 ) -> list[int]:
-    """Worker counts that a job can run with, of ``workers`` at most: whole model replicas of ``multiple_of`` workers
-    (tensor × context × pipeline), within its bounds, and no more replicas than the global batch has micro-batches.
+    """List the worker counts that a job can run with, of ``workers`` at most.
+
+    They are whole model replicas of ``multiple_of`` workers (tensor × context × pipeline), within the job's bounds, and
+    no more replicas than the global batch has micro-batches.
 
     Raises InfeasibleError where none is left.
     """
@@ -133,18 +136,10 @@ def _estimate(flops: float, best: Mapping[int, Measured], workers: int) -> Estim
             basis=Basis.MEASURED,
             layout=here.layout,
         )
-    speed = {size: flops / one.typical_seconds for size, one in best.items()}
+    speed = {size: flops / entry.typical_seconds for size, entry in best.items()}
     below = [size for size in sorted(speed) if size < workers]
     above = [size for size in sorted(speed) if size > workers]
-    if below and above:
-        small, large = below[-1], above[0]
-        exponent = _exponent(speed, small, large)
-        middle = speed[small] * (workers / small) ** exponent
-    else:
-        near = below[-2:] if below else above[:2]
-        anchor = near[-1] if below else near[0]
-        exponent = _exponent(speed, *near) if len(near) == 2 else EXPONENT
-        middle = speed[anchor] * (workers / anchor) ** exponent
+    middle = _scaled(speed, below, above, workers)
     # no slower than any smaller size and no faster than any larger; never more than proportional, either way
     low = max([speed[size] for size in below[-1:]] + [speed[size] * workers / size for size in above[:1]])
     high = min([speed[size] * workers / size for size in below[-1:]] + [speed[size] for size in above[:1]])
@@ -154,6 +149,18 @@ def _estimate(flops: float, best: Mapping[int, Measured], workers: int) -> Estim
         high=max(low, middle, high),
         basis=Basis.INTERPOLATED if below and above else Basis.EXTRAPOLATED,
     )
+
+
+def _scaled(speed: Mapping[int, float], below: list[int], above: list[int], workers: int) -> float:
+    """Scale from the nearest measured sizes, ``below`` and ``above`` (ascending), as a power law."""
+    if below and above:
+        small, large = below[-1], above[0]
+        exponent = _exponent(speed, small, large)
+        return float(speed[small] * (workers / small) ** exponent)
+    near = below[-2:] if below else above[:2]
+    anchor = near[-1] if below else near[0]
+    exponent = _exponent(speed, *near) if len(near) == 2 else EXPONENT
+    return float(speed[anchor] * (workers / anchor) ** exponent)
 
 
 def _exponent(speed: Mapping[int, float], small: int, large: int) -> float:
