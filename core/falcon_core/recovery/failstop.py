@@ -100,6 +100,9 @@ def _act(
         )
         if verdict != "GiveUp":
             attempts = [*attempts, Attempt(at=obs.now, node=culprit.node, kind=verdict)]
+    elif first.severity is Severity.SEV1 and not first.node_not_ready:
+        verdict = restart_processes.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
+        attempts = [*attempts, Attempt(at=obs.now, node=culprit.node, kind="Lost")]
     state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
@@ -152,7 +155,7 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
             fault=fault,
             generation=obs.generation,
             iterations=max((rank.iterations for rank in obs.ranks), default=0),
-            since=min(fault.ended_at or obs.now, obs.now),
+            since=_began(obs, fault),
             detected_at=obs.now,
         )
     elif obs.running:
@@ -160,6 +163,17 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
     elif fault.severity <= told.fault.severity:
         told = replace(told, fault=fault)
     return replace(state, stop=told), told
+
+
+def _began(obs: Observation, fault: Fault) -> float:
+    """Return when training stopped (unix seconds): at the process's end, or with the last call that any rank returned.
+
+    A lost node is noticed seconds or minutes after its peers have begun to wait for it.
+    """
+    if fault.ended_at is not None:
+        return min(fault.ended_at, obs.now)
+    silent = [rank.silent_seconds for rank in obs.ranks if rank.tracked and rank.process == "Running"]
+    return obs.now - min(min(silent, default=0.0), obs.running_seconds)
 
 
 def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:

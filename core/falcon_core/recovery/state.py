@@ -178,7 +178,7 @@ class Attempt(_State, frozen=True, kw_only=True):
 
     at: float
     node: str
-    kind: Literal["Restart", "Replace"]
+    kind: Literal["Restart", "Replace", "Lost"]  # Lost: the node, as only the job's own pods say
 
 
 class Departure(_State, frozen=True, kw_only=True):

@@ -140,8 +140,7 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
             master_port=master_port(snap.job, membership.generation),
             gang=replace(intent.gang, releases=0),
         )
-    waited = snap.now - membership.since
-    if gathering.placed or waited < snap.job.spec.scheduling_deadline_seconds:
+    if gathering.placed or snap.phase_seconds < snap.job.spec.scheduling_deadline_seconds:
         return intent
     releases = intent.gang.releases
     pause = RELEASE_BACKOFF_SECONDS[min(releases, len(RELEASE_BACKOFF_SECONDS) - 1)] * _jitter(snap.job, releases)

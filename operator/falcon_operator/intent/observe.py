@@ -71,7 +71,7 @@ def _layout(spec: TrainingJobSpec) -> Parallelism | None:
 def observe(snap: Snapshot, membership: Membership) -> Observation:
     """Return the job now, as the ladders see it."""
     running = membership.phase == "Run"
-    age = max(0.0, snap.now - membership.since)
+    age = snap.phase_seconds
     observed = membership.generation if running else membership.generation - 1
     return Observation(
         now=snap.now,
@@ -128,10 +128,14 @@ def over(job: TrainingJob, pod: PodView) -> bool:
 
 
 def _end_message(job: TrainingJob, pod: PodView) -> str:
+    """Say why a pod ended: the trainer's exit, or that of another container that kept it from starting."""
     trainer = pod.containers.get(trainer_container(job))
     parts = [pod.reason, pod.message or pod.disruption]
     if trainer is not None and trainer.exit_code is not None:
         parts.insert(0, f"{trainer.exit_reason or 'exit'} {trainer.exit_code}")
+    else:
+        others = [container for container in pod.containers.values() if container.exit_code]
+        parts += [f"container {failed.name} ended with exit code {failed.exit_code}" for failed in others[:1]]
     return ", ".join(part for part in parts if part)
 
 

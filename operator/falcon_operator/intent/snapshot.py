@@ -45,6 +45,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     settings: PodSettings
     now: float  # unix seconds
     monotonic: float  # seconds, the clock of ``reports``
+    phase_seen_at: float | None = None  # when this process first saw the intent's generation and phase, ``monotonic``
 
     def pod(self, name: str) -> PodView | None:
         return self.pods_by_name.get(name)
@@ -52,6 +53,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def pods_by_name(self) -> dict[str, PodView]:
         return {pod.name: pod for pod in self.pods}
+
+    @property
+    def phase_seconds(self) -> float:
+        """Return for how long the generation has been in its phase, by this process's own clock.
+
+        The leader before may have had another clock: its time of day is never compared with ours.
+        """
+        return 0.0 if self.phase_seen_at is None else max(0.0, self.monotonic - self.phase_seen_at)
 
     def summary(self, pod_uid: str) -> Summary | None:
         received = self.reports.summaries.get(pod_uid)

@@ -250,7 +250,7 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
 def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Delete pods that belong to nobody: at once where nothing in them can be cut short, else when they had time."""
     membership = intent.membership
-    late = snap.now - membership.since > LEAVE_SECONDS
+    late = snap.phase_seconds > LEAVE_SECONDS
     return [
         DeletePod(pod)
         for pod in gang.leavers(snap, membership)

@@ -16,7 +16,14 @@ import structlog
 
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
-from falcon_operator.api import LABEL_JOB_UID, TrainingJob, TrainingRun, WarmPool, WarmPoolStatus
+from falcon_operator.api import (
+    LABEL_JOB_UID,
+    TrainingJob,
+    TrainingJobStatus,
+    TrainingRun,
+    WarmPool,
+    WarmPoolStatus,
+)
 from falcon_operator.clock import Clock
 from falcon_operator.intent.intent import Intent, begin
 from falcon_operator.intent.run import decode, encode, lasting
@@ -65,6 +72,8 @@ class _Memory(msgspec.Struct):
     """What this process remembers of a job; losing it costs a repeated write."""
 
     uid: str
+    phase: tuple[int, str] = (0, "")  # generation and phase as last seen, and since when
+    phase_at: float = float("-inf")  # monotonic
     run: TrainingRun | None = None  # as last read or written
     intent: Intent | None = None  # the newest: its figures may be ahead of the run's
     run_at: float = float("-inf")  # of the last write, monotonic
@@ -73,6 +82,8 @@ class _Memory(msgspec.Struct):
     refused: str = ""
     refused_fences: dict[str, str] = {}
     broken: str = ""
+    refused_status: TrainingJobStatus | None = None  # by the API server, in whose place a minimal one was written
+    recorded: set[fx.Event] = set()  # since the last status that was written whole
 
 
 class JobReconciler:
@@ -108,7 +119,7 @@ class JobReconciler:
                 await self._write_run(job, decision.intent, memory),
                 await self._write_status(job, decision, memory),
             ]
-            await self._record(job, decision.events)
+            await self._record(job, decision.events, memory)
             again = await self._carry_out(snap, decision, memory)
         except Conflict:
             memory.intent = None
@@ -144,6 +155,7 @@ class JobReconciler:
             settings=self._settings.pods,
             now=self._clock.unix(),
             monotonic=self._clock.monotonic(),
+            phase_seen_at=self._phase_seen_at(intent, memory),
         )
         if named is not None and intent is not None and intent.membership.exclusions:
             snap = replace(snap, burn_ins=await self._burn_ins.look(intent.membership.exclusions, named))
@@ -161,6 +173,14 @@ class JobReconciler:
             return memory.intent
         memory.run, memory.intent = run, None
         return decode(job, run.spec) if run is not None else None
+
+    def _phase_seen_at(self, intent: Intent | None, memory: _Memory) -> float | None:
+        if intent is None:
+            return None
+        phase = (intent.membership.generation, intent.membership.phase)
+        if phase != memory.phase:
+            memory.phase, memory.phase_at = phase, self._clock.monotonic()
+        return memory.phase_at
 
     async def _dry_run(self, snap: Snapshot) -> Snapshot:
         """Ask the API server what it has against the pods, before the first is made."""
@@ -203,19 +223,28 @@ class JobReconciler:
         now = self._clock.monotonic()
         least = DISPLAY_SECONDS if have_moved(job.status, decision.status) else FIGURES_SECONDS
         due = memory.status_at + least - now
-        if due > 0 and not decision.events and essence(decision.status) == essence(job.status):
+        unwritten = memory.refused_status is not None and essence(decision.status) == essence(memory.refused_status)
+        unchanged = not decision.events and essence(decision.status) == essence(job.status)
+        if due > 0 and (unwritten or unchanged):
             return due
         memory.status_at = now
         try:
             await self._kube.write_job_status(job, decision.status)
+            memory.refused_status = None
+            memory.recorded.clear()
         except Rejected as error:
+            memory.refused_status = decision.status
             log.error("status refused", job=job.metadata.name, namespace=job.metadata.namespace, error=str(error))
             await self._kube.write_job_status(job, minimal(job.status, decision.status, str(error), self._clock.unix()))
         return None
 
-    async def _record(self, job: TrainingJob, events: list[fx.Event]) -> None:
+    async def _record(self, job: TrainingJob, events: list[fx.Event], memory: _Memory) -> None:
+        """Record each Event once, also while the API server refuses the status that would show it as known."""
         meta = job.metadata
         for event in events:
+            if event in memory.recorded:
+                continue
+            memory.recorded.add(event)
             log.info("event", job=meta.name, namespace=meta.namespace, reason=event.reason, note=event.note)
             self._metrics.event(event.reason)
             await self._kube.record_event(job, event.type, event.reason, event.note)

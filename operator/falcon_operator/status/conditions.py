@@ -27,6 +27,7 @@ class Finding(msgspec.Struct, frozen=True):
     reason: str
     message: str
     shown: bool = False  # also where it has never been true
+    quiet: bool = False  # only where the condition is there already: that all is well needs no line
 
 
 def set_condition(
@@ -51,7 +52,8 @@ def put(
     result = list(conditions)
     for finding in findings:
         at = next((at for at, condition in enumerate(result) if condition.type == finding.type), None)
-        if at is None and finding.value is False and not finding.shown and finding.type not in ALWAYS_SHOWN:
+        news = finding.value is not False or finding.shown or finding.type in ALWAYS_SHOWN
+        if at is None and (finding.quiet or not news):
             continue
         word = _word(finding.value)
         moved = at is None or result[at].status != word
@@ -89,7 +91,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
         pool_missing(view),
         run_readable(unreadable),
         Finding("Suspended", False, "Resumed", "spec.suspend is false"),
-        Finding("Accepted", True, "Valid", "the spec can run"),
+        Finding("Accepted", True, "Valid", "the spec can run", quiet=True),
     ]
     return [finding for finding in findings if finding is not None]
 
@@ -164,7 +166,7 @@ def pool_missing(view: View) -> Finding | None:
     problems = observe.pool_messages(view.snap)
     if problems:
         return Finding("WarmPoolUsable", False, "Unusable", "; ".join(problems), shown=True)
-    return Finding("WarmPoolUsable", True, "Usable", "the pool exists and serves this namespace")
+    return Finding("WarmPoolUsable", True, "Usable", "the pool exists and serves this namespace", quiet=True)
 
 
 def run_readable(unreadable: tuple[str, ...]) -> Finding:
@@ -172,4 +174,4 @@ def run_readable(unreadable: tuple[str, ...]) -> Finding:
     if unreadable:
         message = f"left out, since this version cannot read it: {'; '.join(unreadable)}"
         return Finding("RunReadable", False, "UnknownContent", message, shown=True)
-    return Finding("RunReadable", True, "Readable", "the TrainingRun is read as a whole")
+    return Finding("RunReadable", True, "Readable", "the TrainingRun is read as a whole", quiet=True)

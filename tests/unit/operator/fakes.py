@@ -65,21 +65,21 @@ class FakeKube:
         return world.job
 
     async def get_run(self, namespace: str, name: str) -> TrainingRun | None:
-        return None if self.world.run is None else read_run(self.world.run)
+        return None if self.world.trainingrun is None else read_run(self.world.trainingrun)
 
     async def write_run(self, job: TrainingJob, before: TrainingRun | None, spec: TrainingRunSpec) -> TrainingRun:
         world = self.world
-        version = world.run["metadata"]["resourceVersion"] if world.run is not None else ""
+        version = world.trainingrun["metadata"]["resourceVersion"] if world.trainingrun is not None else ""
         if version != (before.metadata.resource_version if before else ""):
             raise Conflict
         world._version += 1
         manifest = build_run(job, spec, str(world._version))
-        world.run = msgspec.json.decode(msgspec.json.encode(manifest))
+        world.trainingrun = msgspec.json.decode(msgspec.json.encode(manifest))
         world.mutate()
-        return read_run(world.run)
+        return read_run(world.trainingrun)
 
     async def delete_run(self, run: TrainingRun) -> None:
-        self.world.run = None
+        self.world.trainingrun = None
         self.world.mutate()
 
     async def delete_job(self, job: TrainingJob) -> None:

@@ -141,7 +141,7 @@ class World:
                 spares=[SpareStatus(node=f"spare-{n + 1}", state="Ready", gemm_gflops="100") for n in range(spares)]
             ),
         )
-        self.run: dict[str, Any] | None = None  # the TrainingRun's JSON
+        self.trainingrun: dict[str, Any] | None = None  # the TrainingRun's JSON
         self.kube = FakeKube(self)
         self.bus = FakeBus(self)
 
@@ -156,7 +156,7 @@ class World:
     def intent(self) -> Intent:
         """What the run holds."""
         assert self.job is not None
-        return decode(self.job, read_run(self.run).spec) if self.run is not None else Intent()
+        return decode(self.job, read_run(self.trainingrun).spec) if self.trainingrun is not None else Intent()
 
     @property
     def generation(self) -> int:

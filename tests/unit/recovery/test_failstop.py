@@ -193,3 +193,27 @@ def test_a_node_that_is_left_takes_its_slowdown_with_it() -> None:
     state, actions = machine.step(state, seen({2: {"pod": "Gone", "node_ready": False}}), POLICY)
     assert state.slow is None
     assert [type(action) for action in actions] == [Replace, SlowClosed]
+
+
+def test_a_job_that_calls_its_nodes_broken_does_not_empty_the_pool() -> None:
+    """Only the job's own pods say so (a process that survives SIGKILL); a NotReady node has another witness."""
+    state = RecoveryState()
+    verdicts = []
+    for hit in range(6):
+        obs = seen(members={1: {"stuck": True, "node": f"node-{hit}"}}, now=NOW + 3 * hit)
+        state, actions = failstop.step(state, obs, POLICY)
+        verdicts.append([type(action).__name__ for action in actions][-1])
+        state = replace(state, stop=None)
+    assert verdicts == ["Replace"] * 3 + ["GiveUp"] * 3
+    obs = seen(members={1: {"stuck": True, "node": "node-9", "node_ready": False}}, now=NOW + 60)
+    assert [type(action).__name__ for action in failstop.step(state, obs, POLICY)[1]] == ["Replace"]
+
+
+def test_a_failure_began_when_training_stopped_and_not_when_it_was_noticed() -> None:
+    silent = {"silent_seconds": 25.0, "stalled": True}
+    ranks = {0: silent, 1: silent, 2: {**silent, "fresh": False}}
+    state, _ = failstop.step(
+        RecoveryState(), seen(members={2: {"alive": False, "node_ready": False}}, ranks=ranks), POLICY
+    )
+    assert state.stop is not None
+    assert state.stop.since == NOW - 25

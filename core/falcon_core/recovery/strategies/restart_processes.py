@@ -16,12 +16,23 @@ Verdict = Literal["Restart", "Replace", "GiveUp"]
 
 
 def recent(attempts: Sequence[Attempt], now: float, window_seconds: float) -> list[Attempt]:
-    """The attempts that still count."""
+    """Return the attempts that still count."""
     return [attempt for attempt in attempts if now - attempt.at < window_seconds]
 
 
+def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas: int) -> Verdict:
+    """Return what a lost node calls for, where only the job's own pods say that it is lost.
+
+    A job that reports its nodes as broken one after the other must not empty the pool (the trust boundary is the job),
+    yet a large job may lose several in an hour before the cluster says so: ``restarts``, and a quarter of the replicas.
+    """
+    lost = sum(attempt.kind == "Lost" for attempt in attempts)
+    return "GiveUp" if lost >= restarts + replicas // 4 else "Replace"
+
+
 def verdict(attempts: Sequence[Attempt], *, node: str, restarts: int, program_at_fault: bool) -> Verdict:
-    """What one more failure on ``node`` calls for, after these attempts within the window."""
+    """Return what one more failure on ``node`` calls for, after these attempts within the window."""
+    attempts = [attempt for attempt in attempts if attempt.kind != "Lost"]
     replaced = [index for index, attempt in enumerate(attempts) if attempt.kind == "Replace"]
     since_replacement = attempts[replaced[-1] + 1 :] if replaced else attempts
     if len(since_replacement) < restarts:
