@@ -12,7 +12,7 @@ from benchmarks.culprits.confusion import SHAPES
 from benchmarks.culprits.parallel import HEALTHY_CYCLES, SLOW_CYCLES, Fault, Simulation
 from falcon_core.signals.calls import Tokenizer
 from falcon_core.signals.culprits import attribute_slowdown
-from falcon_core.signals.iteration import CycleFollower
+from falcon_core.signals.iteration import IterationTracker
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Op
@@ -40,9 +40,9 @@ def table() -> list[str]:
     batches = [script.records[at : at + len(cycle)] for at in range(0, len(script.records), len(cycle))]
 
     def follow() -> None:
-        tokenizer, follower = Tokenizer(), CycleFollower()
+        tokenizer, tracker = Tokenizer(), IterationTracker()
         for batch in batches:
-            follower.feed(tokenizer.calls(batch))
+            tracker.feed(tokenizer.calls(batch))
 
     def chain() -> RankChain:
         whole = RankChain(Detection())

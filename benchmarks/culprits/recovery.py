@@ -79,7 +79,9 @@ def healthy() -> Observation:
     return Observation(now=NOW, generation=1, running=True, running_seconds=600.0, members=members, ranks=ranks)
 
 
-def _communicators(number: int, *, excess_ns: int = 0, calls: int | None = None) -> list[CommSignals]:
+def _communicators(
+    number: int, *, excess_ns: int = 0, entered: int | None = None, finished: int | None = None
+) -> list[CommSignals]:
     at = LAYOUT.coordinates(number)
     seats = [(1, LAYOUT.world, number), (2, LAYOUT.tensor, at.tensor), (3, LAYOUT.data, at.data)]
     return [
@@ -87,8 +89,8 @@ def _communicators(number: int, *, excess_ns: int = 0, calls: int | None = None)
             comm=comm,
             size=size,
             place=place,
-            entered=calls,
-            finished=None if calls is None else calls - 1,
+            entered=entered,
+            finished=finished,
             op=int(Op.ALL_REDUCE),
             bytes=1 << 20,
             excess_ns=[excess_ns // 2, excess_ns // 2] if excess_ns else [],
@@ -125,25 +127,26 @@ def slow(count: int, *, factor: float = 2.0) -> Observation:
 
 
 def stalled() -> Observation:
-    """Rank 0 never entered its last call in the communicators that it is in; everybody is silent."""
+    """Rank 0 hangs: the first stage waits in collectives, every later stage in a receive from the stage before."""
     obs = healthy()
 
     def look(rank: RankSeen) -> RankSeen:
         stage = LAYOUT.coordinates(rank.rank).pipeline
-        neighbours = [(stage - 1, False)] * (stage > 0) + [(stage + 1, True)] * (stage < LAYOUT.pipeline - 1)
-        ahead = rank.rank != 0
+        pairs = []
+        if stage > 0:
+            pairs.append(PairSignals(comm=4, peer=stage - 1, sending=False, entered=101, finished=100))
+        if stage < LAYOUT.pipeline - 1:
+            pairs.append(PairSignals(comm=4, peer=stage + 1, sending=True, entered=100, finished=100))
+        waits = stage == 0 and rank.rank != 0
         return replace(
             rank,
             silent_seconds=700.0,
             stalled=True,
             comms=[
-                *_communicators(rank.rank, calls=100 + ahead),
+                *_communicators(rank.rank, entered=100 + waits, finished=100),
                 CommSignals(comm=4, size=LAYOUT.pipeline, place=stage, entered=100, finished=100),
             ],
-            pairs=[
-                PairSignals(comm=4, peer=peer, sending=sending, entered=101, finished=100 if stage else 101)
-                for peer, sending in neighbours
-            ],
+            pairs=pairs,
         )
 
     return replace(obs, ranks=[look(rank) for rank in obs.ranks])

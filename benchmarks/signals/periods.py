@@ -12,7 +12,7 @@ from benchmarks.signals.calls import JOBS, Job, stream
 from benchmarks.signals.changes import rng_of
 from benchmarks.signals.markdown import table
 from falcon_core.signals.calls import Calls
-from falcon_core.signals.iteration import CycleFollower
+from falcon_core.signals.iteration import IterationTracker
 
 _ACF_SHARE = 0.95  # FALCON §4.2
 _BATCHES = 49  # calls a poll
@@ -28,19 +28,19 @@ class Outcome(NamedTuple):
 
 
 def followed(calls: Calls, true: int) -> Outcome:
-    """What the shipped follower says after each batch of calls."""
-    follower = CycleFollower()
+    """What the shipped tracker says after each batch of calls."""
+    tracker = IterationTracker()
     needed, wrong = None, 0
     for at in range(0, len(calls), _BATCHES):
         batch = calls.cut(at, at + _BATCHES)
-        follower.feed(batch)
-        shown = follower.period_calls
+        tracker.feed(batch)
+        shown = tracker.period_calls
         if shown == true:
             needed = needed or at + len(batch)
         else:
             needed = None
             wrong += len(batch) if shown is not None else 0
-    shown = follower.period_calls
+    shown = tracker.period_calls
     return Outcome("exact" if shown == true else "undetermined" if shown is None else "wrong", needed, wrong)
 
 

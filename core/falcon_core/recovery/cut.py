@@ -1,9 +1,9 @@
-"""Where a consistent pause shall stop: the next iteration's start, if all ranks mean the same by it (DESIGN §2).
+"""Where a consistent pause shall stop: the next iteration's start, if all ranks agree on it (DESIGN §2).
 
-Every rank knows where its own iterations begin (:mod:`falcon_core.signals.rhythm`). Their starts are one cut if the
-members of each channel make as many calls in it an iteration, and if all counts at the starts that they saw last are
-whole iterations apart, the same number of them on every channel that two ranks share. Nothing else is asked: ranks
-that number their iterations differently agree all the same.
+Every rank knows where its own iterations begin (:mod:`falcon_core.signals.iteration_counts`). Their starts are a cut if
+the members of each channel make as many calls in it an iteration, and if all counts at the starts that they saw last
+are whole iterations apart, the same number of them on every channel that two ranks share. Nothing else is asked: ranks
+that number their iterations differently agree nevertheless.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Starts(msgspec.Struct, frozen=True):
     calls: Mapping[Channel, int]
 
     def not_passed(self, furthest: Mapping[Channel, int]) -> Starts:
-        """The first start from here on that no rank has passed, given the most calls begun on each channel."""
+        """Return the first start from here on that no rank has passed, given the most calls begun on each channel."""
         most = max(
             (-(-(furthest.get(channel, 0) - self.counts[channel]) // each) for channel, each in self.calls.items()),
             default=0,
@@ -50,51 +50,55 @@ class Starts(msgspec.Struct, frozen=True):
 
 
 class DisagreementError(ValueError):
-    """Ranks do not mean the same start; the message says which and why."""
+    """Ranks do not agree on a start; the message says which and why."""
 
 
 def agreed(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known | None]) -> Starts:
-    """A start that all ranks share, of some iteration.
+    """Find a start that all ranks share, of some iteration.
 
     Ranks that share no channel, not even through others, are taken to begin together.
 
     Raises:
-        DisagreementError: a rank knows of none, or not of the same.
+        DisagreementError: a rank knows of no start, or not of the same.
     """
-    ranks = sorted({rank for several in members.values() for rank in several})
-    sure = {rank: one for rank in ranks if (one := known.get(rank)) is not None and one.calls}
-    unsure = [rank for rank in ranks if rank not in sure]
-    if unsure:
-        raise DisagreementError(f"rank {unsure[0]} is in no regular iteration")
+    sure = _in_iterations(members, known)
     calls = {channel: each for channel in members if (each := _same_calls(channel, members[channel], sure)) > 0}
-    used = {
-        channel: starting
-        for channel in calls
-        if (starting := [rank for rank in members[channel] if channel in sure[rank].starts])
-    }
-    if used.keys() != calls.keys():
-        raise DisagreementError(f"nobody knows the order of the calls of {min(calls.keys() - used.keys())}")
-    ahead = _iterations_ahead(used, calls, sure)
+    starting = {channel: [rank for rank in members[channel] if channel in sure[rank].starts] for channel in calls}
+    unordered = [channel for channel, ranks in starting.items() if not ranks]
+    if unordered:
+        raise DisagreementError(f"no rank knows the order of the calls of {min(unordered)}")
+    ahead = _iterations_ahead(starting, calls, sure)
     counts = {}
-    for channel, starting in used.items():
-        told = {sure[rank].starts[channel] - ahead[rank] * calls[channel] for rank in starting}
-        if len(told) > 1:
-            raise DisagreementError(f"ranks {starting} count {channel} differently when an iteration begins")
-        (counts[channel],) = told
+    for channel, ranks in starting.items():
+        distinct = {sure[rank].starts[channel] - ahead[rank] * calls[channel] for rank in ranks}
+        if len(distinct) > 1:
+            raise DisagreementError(f"ranks {ranks} count {channel} differently when an iteration begins")
+        (counts[channel],) = distinct
     return Starts(counts, calls)
 
 
+def _in_iterations(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known | None]) -> dict[int, Known]:
+    """Return what each rank knows; raises DisagreementError for a rank that knows nothing."""
+    sure: dict[int, Known] = {}
+    for rank in sorted({rank for group in members.values() for rank in group}):
+        counts = known.get(rank)
+        if counts is None or not counts.calls:
+            raise DisagreementError(f"rank {rank} is in no regular iteration")
+        sure[rank] = counts
+    return sure
+
+
 def _same_calls(channel: Channel, ranks: tuple[int, ...], known: Mapping[int, Known]) -> int:
-    told = {known[rank].calls.get(channel, 0) for rank in ranks}
-    if len(told) > 1:
-        raise DisagreementError(f"ranks {list(ranks)} make {sorted(told)} calls of {channel} an iteration")
-    return told.pop() if told else 0
+    distinct = {known[rank].calls.get(channel, 0) for rank in ranks}
+    if len(distinct) > 1:
+        raise DisagreementError(f"ranks {list(ranks)} make {sorted(distinct)} calls of {channel} an iteration")
+    return distinct.pop() if distinct else 0
 
 
 def _iterations_ahead(
-    used: Mapping[Channel, list[int]], calls: Mapping[Channel, int], known: Mapping[int, Known]
+    starting: Mapping[Channel, list[int]], calls: Mapping[Channel, int], known: Mapping[int, Known]
 ) -> dict[int, int]:
-    """By rank: whole iterations between the start that it tells and that of the first rank it is joined with."""
+    """Return by rank the whole iterations between its start and that of the first rank that it is joined with."""
     ahead: dict[int, int] = {}
     for first in sorted(known):
         if first in ahead:
@@ -103,7 +107,7 @@ def _iterations_ahead(
         waiting = [first]
         while waiting:
             rank = waiting.pop()
-            for channel, peer in _peers(rank, used):
+            for channel, peer in _peers(rank, starting):
                 if peer not in ahead:
                     apart = known[peer].starts[channel] - known[rank].starts[channel]
                     ahead[peer] = ahead[rank] + apart // calls[channel]  # where it is not whole, the counts will differ
@@ -111,5 +115,5 @@ def _iterations_ahead(
     return ahead
 
 
-def _peers(rank: int, used: Mapping[Channel, list[int]]) -> Iterator[tuple[Channel, int]]:
-    return ((channel, peer) for channel, ranks in used.items() if rank in ranks for peer in ranks if peer != rank)
+def _peers(rank: int, starting: Mapping[Channel, list[int]]) -> Iterator[tuple[Channel, int]]:
+    return ((channel, peer) for channel, ranks in starting.items() if rank in ranks for peer in ranks if peer != rank)

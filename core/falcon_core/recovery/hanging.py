@@ -1,4 +1,4 @@
-"""A job that does not move: since when, whom it waits for, and when that is told as an incident.
+"""A job that does not move: since when, whom it waits for, and when that becomes an incident.
 
 Every process lives and every rank has been silent for longer than its learned deadline. Who never arrived is read off
 the counts of calls begun and done. The first checkpoint or evaluation of a healthy job looks alike, so a stall becomes
@@ -10,28 +10,29 @@ ladder for fail-stop takes over.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import msgspec
 
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.progress import communicators, progress, tells
-from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, Place, RecoveryState
+from falcon_core.recovery.progress import Counts, Names, communicators, place, progress, tells
+from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
 
 Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working"]
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
 # Of silence, until ranks that did not run for an instant are said to hang: stopped, or blocked for good. The launcher
-# tells uninterruptible sleep after 30 s, so that by now it is known who waits for a device.
+# reports uninterruptible sleep after 30 s, so that by now it is known who waits for a device.
 IDLE_SECONDS = 40.0
 LULL_SECONDS = 120.0  # with ranks that run now and then, or wait for a device: a checkpoint is written so
-PATIENCE_SECONDS = 600.0  # with ranks at work, or where nothing tells whom all wait for
+PATIENCE_SECONDS = 600.0  # with ranks at work, or where nothing shows whom all wait for
 MAX_FINDINGS = 3
 replace = msgspec.structs.replace
 
 
 def stalled_since(obs: Observation) -> float | None:
-    """Unix seconds of the last call that returned, if no rank has moved for longer than it ever did."""
+    """Return when the last call returned, in unix seconds, if no rank has moved for longer than it ever did."""
     fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
     if not obs.running or not fresh or not all(rank.stalled for rank in fresh):
         return None
@@ -39,54 +40,60 @@ def stalled_since(obs: Observation) -> float | None:
 
 
 def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
-    """Whom the job waits for, the call with most ranks inside first; empty where the reports do not tell."""
+    """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
     names = communicators(obs, policy)
-    told, members, elsewhere = progress(obs, names)
-    collective = {named.name for named in names.values()}
-    entered = {(one.comm, one.rank): one.entered for one in told}
-    calls = {
-        (named.name, rank.rank): (one.op, one.bytes)
-        for rank in obs.ranks
-        for one in rank.comms
-        if (named := names.get((rank.rank, one.comm))) is not None and one.op
-    }
+    counts = progress(obs, names)
+    hangs = explain_hang(counts.progress, counts.members, counts.elsewhere)[:MAX_FINDINGS]
+    evidence = _Evidence(obs, names, counts, {hang.comm for hang in hangs})
+    return [evidence.finding(hang) for hang in hangs if hang.waiting]
 
-    def finding(hang: Hang) -> HangFinding:
-        called = [calls[hang.comm, rank] for rank in members[hang.comm] if (hang.comm, rank) in calls]
-        op, size = max(set(called), key=called.count) if called else (0, None)
+
+class _Evidence:
+    """What the reports say of the few communicators that somebody waits in."""
+
+    def __init__(self, obs: Observation, names: Names, counts: Counts, comms: set[str]) -> None:
+        self._obs = obs
+        self._members = counts.members
+        self._ranks = {rank.rank: rank for rank in obs.ranks}
+        self._pairs = counts.pairs
+        self._entered = {(count.comm, count.rank): count.entered for count in counts.progress if count.comm in comms}
+        self._calls = {
+            (named.name, rank.rank): (comm.op, comm.bytes)
+            for rank in obs.ranks
+            for comm in rank.comms
+            if comm.op and (named := names.get((rank.rank, comm.comm))) is not None and named.name in comms
+        }
+
+    def finding(self, hang: Hang) -> HangFinding:
+        members = self._members[hang.comm]
+        calls = Counter(self._calls[hang.comm, rank] for rank in members if (hang.comm, rank) in self._calls)
+        op, size = calls.most_common(1)[0][0] if calls else (0, None)
         return HangFinding(
             kind=hang.kind,
-            ranks=[_awaited(obs, rank, entered.get((hang.comm, rank), 0)) for rank in hang.ranks[:NAMED_RANKS]],
+            ranks=[self._awaited(hang.comm, rank) for rank in hang.ranks[:NAMED_RANKS]],
             total=len(hang.ranks),
             comm=hang.comm,
-            pair=hang.comm not in collective,
-            members=len(members[hang.comm]),
+            pair=hang.comm in self._pairs,
+            members=len(members),
             number=hang.number,
             waiting=hang.waiting,
-            entered=max(entered.get((hang.comm, rank), 0) for rank in members[hang.comm]),
+            entered=max(self._entered.get((hang.comm, rank), 0) for rank in members),
             op=op,
             size_bytes=size,
         )
 
-    return [finding(hang) for hang in explain_hang(told, members, elsewhere)[:MAX_FINDINGS] if hang.waiting]
-
-
-def place(obs: Observation, number: int) -> Place:
-    """Where a rank of the observation sits."""
-    seen = next(rank for rank in obs.ranks if rank.rank == number)
-    member = obs.members[seen.replica]
-    return Place(rank=number, pod_name=member.pod_name, node=member.node)
-
-
-def _awaited(obs: Observation, number: int, entered: int) -> Awaited:
-    seen = next(rank for rank in obs.ranks if rank.rank == number)
-    return Awaited(
-        place=place(obs, number), entered=entered, cpu=seen.cpu_fraction, blocked_seconds=seen.blocked_seconds
-    )
+    def _awaited(self, comm: str, number: int) -> Awaited:
+        rank = self._ranks[number]
+        return Awaited(
+            place=place(self._obs, rank),
+            entered=self._entered.get((comm, number), 0),
+            cpu=rank.cpu_fraction,
+            blocked_seconds=rank.blocked_seconds,
+        )
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    """One look at the job, after the ladder for fail-stop."""
+    """Look at the job once, after the ladder for fail-stop."""
     hang = state.hang
     if hang is not None and (state.stop is not None or obs.generation != hang.generation):
         return _closed(state, hang, obs, moved=False)
@@ -94,12 +101,14 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if since is None:
         moving = any(rank.fresh and rank.iterations and not rank.stalled for rank in obs.ranks)
         return _closed(state, hang, obs, moved=True) if hang is not None and moving else (state, [])
+    if hang is None and (state.stop is not None or obs.now - since < IDLE_SECONDS):
+        return state, []  # too early, whomever they wait for
     findings = explain(obs, policy)
     if hang is not None:
         if findings and _key(findings) != _key(hang.findings):
             state = replace(state, hang=replace(hang, findings=findings))
         return state, []
-    if state.stop is not None or obs.now - since < _patience(findings):
+    if obs.now - since < _patience(findings):
         return state, []
     found = HangIncident(
         id=f"{policy.job}-{state.incidents + 1}",
@@ -112,17 +121,17 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
 
 
 def nobody_waits(obs: Observation) -> bool:
-    """Whether each rank says that it is inside no call: they save, evaluate or wait for data, each by itself."""
+    """Check that each rank is inside no call by its own report: they save, evaluate or wait for data by themselves."""
     return bool(obs.ranks) and all(
         tells(rank)
-        and all(one.entered in (None, one.finished) for one in rank.comms)
+        and all(comm.entered in (None, comm.finished) for comm in rank.comms)
         and all(pair.sending or pair.entered == pair.finished for pair in rank.pairs)
         for rank in obs.ranks
     )
 
 
 def doing(rank: Awaited) -> Doing:
-    """What the process of a rank does that others wait for."""
+    """Say what the process of a rank does that others wait for."""
     if rank.blocked_seconds is not None:
         return "Blocked"
     if rank.cpu is None:
@@ -133,18 +142,20 @@ def doing(rank: Awaited) -> Doing:
 
 
 def _patience(findings: list[HangFinding]) -> float:
-    """Seconds of silence until it is a hang rather than a first checkpoint or evaluation."""
-    awaited = {doing(rank) for one in findings if one.kind == "NeverArrived" for rank in one.ranks}
+    """Return the seconds of silence after which it is a hang rather than a first checkpoint or evaluation."""
+    awaited = {doing(rank) for finding in findings if finding.kind == "NeverArrived" for rank in finding.ranks}
     if not findings or "Working" in awaited:
         return PATIENCE_SECONDS
     return LULL_SECONDS if awaited & {"Lull", "Blocked"} else IDLE_SECONDS
 
 
 def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:
-    def who(one: HangFinding) -> list[tuple[int, bool]]:
-        return [(rank.place.rank, rank.blocked_seconds is not None) for rank in one.ranks]
+    """Tell findings apart by what a reader would see as news: whom, where, and whether they wait for a device."""
 
-    return [(one.kind, one.comm, one.number, who(one)) for one in findings]
+    def who(finding: HangFinding) -> list[tuple[int, bool]]:
+        return [(rank.place.rank, rank.blocked_seconds is not None) for rank in finding.ranks]
+
+    return [(finding.kind, finding.comm, finding.number, who(finding)) for finding in findings]
 
 
 def _closed(

@@ -10,13 +10,15 @@ what the computation did. With a link of 50 Mbit/s besides, they gained at least
 
 from __future__ import annotations
 
-import statistics
+from collections import Counter
+
+import numpy as np
 
 from falcon_core.model import Cause
-from falcon_core.recovery.hanging import place
 from falcon_core.recovery.locate import comparable
+from falcon_core.recovery.medians import Floats, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.progress import Names, communicators
+from falcon_core.recovery.progress import Names, communicators, place
 from falcon_core.recovery.state import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.signals.cause import explain
 from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
@@ -27,78 +29,99 @@ _WINDOWS = 3  # × consecutive iterations, as in what the agents report
 
 
 def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink | None:
-    """The slowest one; None unless it is beyond doubt."""
+    """Name the slowest link; None unless it is beyond doubt."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     if loss_ns <= slow.healthy_ns * policy.verify or len(obs.ranks) < max(2, policy.world_size):
         return None
-    if len(comparable(obs.ranks)) < len(obs.ranks):
+    if not all(_is_known(rank, policy) for rank in obs.ranks) or len(comparable(obs.ranks)) < len(obs.ranks):
         return None
-    computed = [one for rank in obs.ranks if (one := _compute_ns(rank, policy)) is not None]
-    if len(computed) < len(obs.ranks):
-        return None
-    growth = max(now / healthy for now, healthy in computed)
+    now_ns, healthy_ns = _compute_ns(obs.ranks, policy)
+    growth = float(np.max(now_ns / healthy_ns))
     least_ns = EXCESS_SHARE * loss_ns
     if growth > 1 + policy.verify:
-        least_ns = max(least_ns, OUTWEIGHS * max(now - healthy for now, healthy in computed))
+        least_ns = max(least_ns, OUTWEIGHS * float(np.max(now_ns - healthy_ns)))
+    if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.comms):
+        return None
     if any(explain(rank.cpu, []).cause is not Cause.UNKNOWN for rank in obs.ranks):
         return None
-    if not any(sum(one.excess_ns) >= least_ns for rank in obs.ranks for one in rank.comms):
-        return None
     names = communicators(obs, policy)
-    verdicts = attribute_slowdown([_view(obs, rank, names, policy) for rank in obs.ranks], loss_ns=loss_ns)
-    found = [one for one in verdicts if one.kind == "Communication" and one.excess_ns >= least_ns]
-    if not found or any(one.kind == "Computation" for one in verdicts):
+    verdicts = attribute_slowdown(_views(obs, names, policy), loss_ns=loss_ns)
+    found = [verdict for verdict in verdicts if verdict.kind == "Communication" and verdict.excess_ns >= least_ns]
+    if not found or any(verdict.kind == "Computation" for verdict in verdicts):
         return None
     return _named(obs, found[0], names, growth)
 
 
-def _compute_ns(rank: RankSeen, policy: Policy) -> tuple[float, int] | None:
-    """Computation, the worst window's median, and the healthy one; None where one is not known, now or for certain."""
+def _windows(rank: RankSeen, policy: Policy) -> int:
+    """Return how many windows of C iterations are looked at."""
+    return max(1, min(_WINDOWS, len(rank.compute_ns) // policy.consecutive))
+
+
+def _is_known(rank: RankSeen, policy: Policy) -> bool:
+    """Check that a rank is slow for certain, and that its computation is known, now and healthy."""
+    reports = rank.fresh and rank.process == "Running" and rank.onset is not None
+    return reports and bool(rank.healthy_compute_ns) and len(rank.compute_ns) >= policy.consecutive
+
+
+def _compute_ns(ranks: list[RankSeen], policy: Policy) -> tuple[Floats, Floats]:
+    """Return each rank's computation, the worst window's median, and its healthy one: [n], [n]."""
     width = policy.consecutive
-    windows = max(1, min(_WINDOWS, len(rank.compute_ns) // width))
-    known = rank.compute_ns[-windows * width :]
-    told = rank.fresh and rank.process == "Running" and rank.onset is not None
-    if not told or not rank.healthy_compute_ns or len(known) < windows * width:
-        return None
-    medians = [statistics.median(known[at : at + width]) for at in range(0, len(known), width)]
-    return max(medians), rank.healthy_compute_ns
+    windows = [_windows(rank, policy) for rank in ranks]
+    rows = [
+        rank.compute_ns[at : at + width]
+        for rank, count in zip(ranks, windows, strict=True)
+        for at in range(len(rank.compute_ns) - count * width, len(rank.compute_ns), width)
+    ]
+    firsts = np.cumsum([0, *windows[:-1]])
+    worst = np.maximum.reduceat(medians(rows), firsts)
+    return worst, np.array([rank.healthy_compute_ns for rank in ranks], dtype=np.float64)
 
 
-def _view(obs: Observation, rank: RankSeen, names: Names, policy: Policy) -> RankView:
-    waits = [
+def _views(obs: Observation, names: Names, policy: Policy) -> list[RankView]:
+    iterations = medians([rank.iteration_ns[-policy.consecutive :] or [0] for rank in obs.ranks]).tolist()
+    computes = medians([rank.compute_ns[-policy.consecutive :] for rank in obs.ranks]).tolist()
+    stage_size = max(1, policy.world_size // max(1, policy.stages))
+    return [
+        RankView(
+            rank=rank.rank,
+            iteration_ns=iteration_ns,
+            node=obs.members[rank.replica].node,
+            work=str(rank.rank // stage_size),
+            compute_ns=compute_ns,
+            healthy_compute_ns=rank.healthy_compute_ns,
+            waits=_waits(rank, names),
+        )
+        for rank, iteration_ns, compute_ns in zip(obs.ranks, iterations, computes, strict=True)
+    ]
+
+
+def _waits(rank: RankSeen, names: Names) -> tuple[Wait, ...]:
+    return tuple(
         Wait(
             comm=named.name,
             members=named.members,
-            excess_ns=float(sum(one.excess_ns)),
-            parts_ns=tuple(float(part) for part in one.excess_ns),
+            excess_ns=float(sum(comm.excess_ns)),
+            parts_ns=tuple(map(float, comm.excess_ns)),
         )
-        for one in rank.comms
-        if one.excess_ns and (named := names.get((rank.rank, one.comm))) is not None
-    ]
-    return RankView(
-        rank=rank.rank,
-        iteration_ns=statistics.median(rank.iteration_ns[-policy.consecutive :]),
-        node=obs.members[rank.replica].node,
-        work=str(rank.rank // max(1, policy.world_size // max(1, policy.stages))),
-        compute_ns=statistics.median(rank.compute_ns[-policy.consecutive :]),
-        healthy_compute_ns=rank.healthy_compute_ns,
-        waits=tuple(waits),
+        for comm in rank.comms
+        if comm.excess_ns and (named := names.get((rank.rank, comm.comm))) is not None
     )
 
 
 def _named(obs: Observation, verdict: Verdict, names: Names, compute_growth: float) -> SlowLink:
-    ops = [
-        one.op
+    ops = Counter(
+        comm.op
         for rank in obs.ranks
-        for one in rank.comms
-        if one.op and (named := names.get((rank.rank, one.comm))) is not None and named.name in verdict.comm
-    ]
+        for comm in rank.comms
+        if comm.op and (named := names.get((rank.rank, comm.comm))) is not None and named.name in verdict.comm
+    )
+    first = set(verdict.ranks[:NAMED_RANKS])
     return SlowLink(
-        ranks=[place(obs, rank) for rank in verdict.ranks[:NAMED_RANKS]],
+        ranks=[place(obs, rank) for rank in sorted(obs.ranks, key=lambda rank: rank.rank) if rank.rank in first],
         members=len(verdict.ranks),
         node=verdict.node,
         comm=verdict.comm,
-        op=max(set(ops), key=ops.count) if ops else 0,
+        op=ops.most_common(1)[0][0] if ops else 0,
         excess_ns=round(verdict.excess_ns),
         compute_growth=round(compute_growth, 2),
     )

@@ -5,94 +5,117 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.state import Place
 from falcon_core.signals.communicators import Communicator, Seat, name_communicators
 from falcon_core.signals.hang import Progress
+from falcon_core.wire.messages import PairSignals
 
 Names = dict[tuple[int, int], Communicator]  # by rank and its process's id
+_Channel = tuple[str, int, int]  # communicator, sending rank, receiving rank
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What ``explain_hang`` needs: who began and finished how many calls, where, and who waits in an unnamed call."""
+
+    progress: list[Progress]
+    members: dict[str, tuple[int, ...]]
+    elsewhere: set[int]
+    pairs: frozenset[str] = frozenset()  # of the communicators: sends from a rank to another
 
 
 def communicators(obs: Observation, policy: Policy) -> Names:
-    """Those whose members can be told from the reports."""
+    """Name the communicators whose members are certain from the reports."""
     seats = [
-        Seat(rank=rank.rank, comm=one.comm, size=one.size, place=one.place)
+        Seat(rank=rank.rank, comm=comm.comm, size=comm.size, place=comm.place)
         for rank in obs.ranks
-        for one in rank.comms
-        if one.size > 0
+        for comm in rank.comms
+        if comm.size > 0
     ]
     return name_communicators(seats, policy.world_size, policy.layout)
 
 
-def progress(obs: Observation, names: Names) -> tuple[list[Progress], dict[str, tuple[int, ...]], set[int]]:
-    """What ``explain_hang`` needs: counts, members, and the ranks that wait in calls which nobody can name.
+def progress(obs: Observation, names: Names) -> Counts:
+    """Gather the counts of collectives and of sends and receives.
 
     A communicator with a member that may have said less than it knows (no fresh report, or more communicators than a
-    report holds) is left out, since what is not told there does not mean "none".
+    report holds) is left out, since a call that is missing from its report may have been made all the same.
     """
     silent = {rank.rank for rank in obs.ranks if not tells(rank)}
-    told: list[Progress] = []
-    members: dict[str, tuple[int, ...]] = {}
-    groups = {one.name: one.members for one in names.values()}
-    whole = {name: silent.isdisjoint(group) for name, group in groups.items()}
+    groups = {named.name: named.members for named in names.values()}
+    partial = {name for name, group in groups.items() if not silent.isdisjoint(group)}
+    counts: list[Progress] = []
     elsewhere: set[int] = set()
     for rank in obs.ranks:
-        for one in rank.comms:
-            if one.entered is None:
+        for comm in rank.comms:
+            if comm.entered is None:
                 continue
-            named = names.get((rank.rank, one.comm))
-            if named is None or not whole[named.name]:
-                if one.finished is not None and one.entered > one.finished:
-                    elsewhere.add(rank.rank)
-                continue
-            members[named.name] = named.members
-            told.append(Progress(rank=rank.rank, comm=named.name, entered=one.entered, finished=one.finished))
-    pairs, pair_members, waiting = _pairs(obs, names)
-    return told + pairs, members | pair_members, elsewhere | waiting
+            named = names.get((rank.rank, comm.comm))
+            if named is not None and named.name not in partial:
+                counts.append(Progress(rank=rank.rank, comm=named.name, entered=comm.entered, finished=comm.finished))
+            elif comm.finished is not None and comm.entered > comm.finished:
+                elsewhere.add(rank.rank)
+    pairs = _pairs(obs, names)
+    members, waiting = groups | pairs.members, elsewhere | pairs.elsewhere
+    return Counts(counts + pairs.progress, members, waiting, frozenset(pairs.members))
+
+
+def place(obs: Observation, rank: RankSeen) -> Place:
+    """Say where a rank sits."""
+    member = obs.members[rank.replica]
+    return Place(rank=rank.rank, pod_name=member.pod_name, node=member.node)
 
 
 def tells(rank: RankSeen) -> bool:
-    """Whether a rank has said how far it has come wherever it is a member."""
-    counted = any(one.entered is not None for one in rank.comms)  # no agent of today counts nothing
-    return counted and rank.fresh and rank.process == "Running" and not rank.comms_left_out
+    """Check whether a rank has said how far it has come wherever it is a member."""
+    if not rank.fresh or rank.process != "Running" or rank.comms_left_out:
+        return False
+    return any(comm.entered is not None for comm in rank.comms)  # agents that count nothing are older
 
 
-def _pairs(obs: Observation, names: Names) -> tuple[list[Progress], dict[str, tuple[int, ...]], set[int]]:
-    """Receives in which somebody waits, with the sends that they wait for; and who waits for a send that is not told.
+def _pairs(obs: Observation, names: Names) -> Counts:
+    """Find the receives in which a rank waits, with the sends that they wait for.
 
-    A send that is not done waits for nobody: its rank may go on meanwhile. Where finished counts are not known, a
-    receiver that began more than were sent waits.
+    A send that is not done waits for nobody: its rank may go on meanwhile. A receiver whose peer, or whose peer's send,
+    is not in the reports waits elsewhere.
     """
-    told: dict[str, dict[int, Progress]] = {}
-    members: dict[str, tuple[int, int]] = {}
-    unnamed: set[int] = set()
+    sent: dict[_Channel, PairSignals] = {}
+    received: dict[_Channel, PairSignals] = {}
+    elsewhere: set[int] = set()
     for rank in obs.ranks:
         for pair in rank.pairs:
             named = names.get((rank.rank, pair.comm))
-            if named is None or pair.peer >= len(named.members):
-                waits = not pair.sending and pair.finished is not None and pair.entered > pair.finished
-                unnamed |= {rank.rank} if waits else set()
-                continue
-            peer = named.members[pair.peer]
-            sender, receiver = (rank.rank, peer) if pair.sending else (peer, rank.rank)
-            name = f"from rank {sender} to rank {receiver} ({named.name})"
-            members[name] = (sender, receiver)
-            told.setdefault(name, {})[rank.rank] = Progress(
-                rank=rank.rank, comm=name, entered=pair.entered, finished=pair.finished
-            )
-    kept: dict[str, tuple[int, int]] = {}
-    for name, (sender, receiver) in members.items():
-        sent, received = told[name].get(sender), told[name].get(receiver)
-        if received is None:
+            if named is not None and pair.peer < len(named.members):
+                peer = named.members[pair.peer]
+                if pair.sending:
+                    sent[named.name, rank.rank, peer] = pair
+                else:
+                    received[named.name, peer, rank.rank] = pair
+            elif _waits(pair):
+                elsewhere.add(rank.rank)
+    counts: list[Progress] = []
+    members: dict[str, tuple[int, ...]] = {}
+    for channel, pair in received.items():
+        send = sent.get(channel)
+        comm, sender, receiver = channel
+        if not _lacks(pair, send):
             continue
-        done = received.finished if received.finished is not None or sent is None else sent.entered
-        if done is None or received.entered <= done:
+        if send is None:
+            elsewhere.add(receiver)
             continue
-        if sent is None:
-            unnamed.add(receiver)
-        else:
-            kept[name] = (sender, receiver)
-    progress = [
-        msgspec.structs.replace(one, finished=one.entered if one.rank == kept[name][0] else one.finished)
-        for name in kept
-        for one in told[name].values()
-    ]
-    return progress, dict(kept), unnamed
+        name = f"from rank {sender} to rank {receiver} ({comm})"
+        members[name] = (sender, receiver)
+        counts.append(Progress(rank=sender, comm=name, entered=send.entered, finished=send.entered))
+        counts.append(Progress(rank=receiver, comm=name, entered=pair.entered, finished=pair.finished))
+    return Counts(counts, members, elsewhere)
+
+
+def _waits(pair: PairSignals) -> bool:
+    return not pair.sending and pair.finished is not None and pair.entered > pair.finished
+
+
+def _lacks(receive: PairSignals, send: PairSignals | None) -> bool:
+    """Check whether a receiver began more than it got; what was sent counts where finished receives are not known."""
+    done = receive.finished
+    if done is None and send is not None:
+        done = send.entered
+    return done is not None and receive.entered > done

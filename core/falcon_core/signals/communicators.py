@@ -1,23 +1,24 @@
 """Which ranks are in a communicator: job-wide names for what each process numbers by itself.
 
-A rank knows a communicator's size and its own place in it, and not who the others are. Two kinds can be told for
-certain: those of all ranks, where place and rank are the same number, and those along an axis that the job declares
-(``spec.parallelism``), where size and place fit one axis alone. Anything else stays unnamed: a wrong member would blame
-a wrong rank.
+A rank knows a communicator's size and its own place in it, and not who the other members are. Two kinds are certain:
+those of all ranks, where place and rank are the same number, and those along an axis that the job declares
+(``spec.parallelism``), where size and place fit a single axis. Any other stays unnamed: a wrong member would blame a
+wrong rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
 from falcon_core.topology.parallelism import Axis, Parallelism
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's place in one communicator, by its process's id."""
+class Seat(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):
+    """A rank's place in a communicator, by its process's id."""
 
     rank: int
     comm: int
@@ -35,59 +36,63 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
 def name_communicators(
     seats: Sequence[Seat], world_size: int, layout: Parallelism | None = None
 ) -> dict[tuple[int, int], Communicator]:
-    """(rank, communicator id) → the communicator, for those that can be told.
+    """Map (rank, communicator id) to the communicator, where its members are certain. O(seats).
 
     Ids are given in the order of first use, which all members share, so that the n-th of a kind is the n-th at all of
-    them. One of all ranks may lack members: they have not used it yet. One along an axis has to be told by every
-    member.
+    them. A communicator of all ranks may lack members: they have not used it yet. Along an axis every member has to
+    report it.
     """
-    if layout is not None and layout.world != world_size:
-        layout = None
-    rows: _Rows = _rows(layout) if layout is not None else {}
-    everybody = tuple(range(world_size))
+    groups = _groups_by_size(layout) if layout is not None and layout.world == world_size else {}
+    if world_size > 1:
+        groups = {**groups, world_size: [_everybody(world_size)] * world_size}
+    again: dict[tuple[str, int], Communicator] = {}
+    reported: dict[str, int] = defaultdict(int)  # by how many ranks
     found: dict[tuple[int, int], Communicator] = {}
-    told: dict[str, dict[int, int]] = defaultdict(dict)  # name → rank → its id
-    groups: dict[str, tuple[int, ...]] = {}
-    numbered: dict[tuple[int, str], int] = defaultdict(int)
-    for seat in sorted(seats, key=lambda seat: (seat.rank, seat.comm)):
-        kind, members = _kind(seat, everybody, rows)
-        if not kind:
+    rank, used = -1, dict[str, int]()  # of this rank's communicators, by kind
+    for seat in sorted(seats):
+        if seat.rank != rank:
+            rank, used = seat.rank, {}
+        if seat.size not in groups:
             continue
-        numbered[seat.rank, kind] += 1
-        name = kind if numbered[seat.rank, kind] == 1 else f"{kind}, {numbered[seat.rank, kind]}"
-        told[name][seat.rank] = seat.comm
-        groups[name] = members
-    for name, ids in told.items():
-        members = groups[name]
-        if len(members) == world_size or ids.keys() == set(members):
-            communicator = Communicator(name=name, members=members)
-            found |= dict.fromkeys(ids.items(), communicator)
-    return found
+        group = groups[seat.size][rank]
+        if not 0 <= seat.place < seat.size or group.members[seat.place] != rank:
+            continue
+        kind = group.name
+        count = used[kind] = used.get(kind, 0) + 1
+        if count > 1:
+            if (kind, count) not in again:
+                again[kind, count] = Communicator(name=f"{kind}, {count}", members=group.members)
+            group = again[kind, count]
+        reported[group.name] += 1
+        found[rank, seat.comm] = group
+    partial = {
+        group.name
+        for group in {id(group): group for group in found.values()}.values()
+        if reported[group.name] < len(group.members) < world_size
+    }
+    return {seat: group for seat, group in found.items() if group.name not in partial} if partial else found
 
 
-_Rows = dict[tuple[Axis, int], tuple[int, ...]]
+def _everybody(world_size: int) -> Communicator:
+    return Communicator(name="all ranks", members=tuple(range(world_size)))
 
 
-def _rows(layout: Parallelism) -> _Rows:
-    """(axis, rank) → the rank's group along the axis, for groups that are neither one rank nor all of them."""
-    rows: _Rows = {}
-    for axis in Axis:
-        if axis is Axis.EXPERT_DATA and layout.expert == 1:
-            continue  # the same groups as DATA
-        for row in layout.group_table(axis).tolist():
-            if 1 < len(row) < layout.world:
-                rows |= {(axis, rank): tuple(row) for rank in row}
-    return rows
-
-
-def _kind(seat: Seat, everybody: tuple[int, ...], rows: _Rows) -> tuple[str, tuple[int, ...]]:
-    """The kind's name and its members; "" where it cannot be told."""
-    if seat.size == len(everybody) > 1:
-        return ("all ranks", everybody) if seat.place == seat.rank else ("", ())
-    alike = [(axis, row) for axis in Axis if (row := rows.get((axis, seat.rank))) is not None and len(row) == seat.size]
-    if len(alike) != 1:
-        return "", ()
-    axis, row = alike[0]
-    if not 0 <= seat.place < len(row) or row[seat.place] != seat.rank:
-        return "", ()
-    return f"{axis.value.lower()} group of rank {row[0]}", row
+@lru_cache(maxsize=32)
+def _groups_by_size(layout: Parallelism) -> dict[int, list[Communicator]]:
+    """Return each rank's group by the group's size, for the sizes that a single axis has; neither one rank nor all."""
+    axes: dict[int, list[Axis]] = defaultdict(list)
+    tables = {axis: layout.group_table(axis) for axis in Axis}
+    if layout.expert == 1:
+        del tables[Axis.EXPERT_DATA]  # the same groups as DATA
+    for axis, table in tables.items():
+        axes[table.shape[1]].append(axis)
+    groups: dict[int, list[Communicator]] = {}
+    for size, alike in axes.items():
+        if len(alike) > 1 or not 1 < size < layout.world:
+            continue
+        by_rank = dict[int, Communicator]()
+        for row in tables[alike[0]].tolist():
+            group = Communicator(name=f"{alike[0].value.lower()} group of rank {row[0]}", members=tuple(row))
+            by_rank |= dict.fromkeys(row, group)
+        groups[size] = [by_rank[rank] for rank in range(layout.world)]
+    return groups

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from itertools import chain
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
-from falcon_core.signals.calls import Calls
+from falcon_core.signals.calls import Calls, Flags, Ints
 
 MINIMUM_DEADLINE_NS = 10_000_000_000
 _PAUSE_MARGIN = 2  # a pause may take this many times the longest one before
 _CLASSES = 64  # size classes: powers of two of ns
 _LEAST_CLASS = 28  # 0.27 s: shorter silences never matter beside MINIMUM_DEADLINE_NS
 _ABSENCES = 4  # a class is forgotten after as many of its longest intervals without one
+_UNKNOWN: Final = -1  # a finished count
 _MEMORY_NS = 6 * 3600 * 1_000_000_000  # and not before
 
 
@@ -85,13 +87,16 @@ def _class_of(silence_ns: int) -> int:
     return min(silence_ns.bit_length(), _CLASSES) - 1
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Calls of one rank in one communicator: entered (enqueued) and finished (completed on the device)."""
 
     rank: int
     comm: str  # job-wide name
     entered: int
     finished: int | None = None  # None: not known, as where calls return when they are enqueued
+
+
+HangKind = Literal["NeverArrived", "Transfer", "Deadlock"]
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,65 +108,94 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
     ``Deadlock``: each of these ranks waits in one communicator and is awaited in another.
     """
 
-    kind: Literal["NeverArrived", "Transfer", "Deadlock"]
+    kind: HangKind
     ranks: tuple[int, ...]
     comm: str
     number: int  # of the call, from 0
     waiting: int  # ranks inside that communicator
 
 
-class _Count(msgspec.Struct, frozen=True):
-    entered: int
-    finished: int
+class _Counts(msgspec.Struct):
+    """All counts as columns of [n], ordered by communicator, and the bounds of each communicator's rows."""
 
-    @property
-    def inside(self) -> bool:
-        return self.entered > self.finished
+    comms: list[str]
+    bounds: Ints  # [communicators + 1]
+    ranks: Ints
+    entered: Ints
+    finished: Ints
+
+    def by_comm(self, ufunc: np.ufunc, column: Ints | Flags) -> Ints:
+        """Reduce a column to a value a communicator: [n] → [communicators]."""
+        return np.asarray(ufunc.reduceat(column, self.bounds[:-1], dtype=np.int64))
+
+    def by_row(self, column: Ints) -> Ints:
+        """Repeat a value a communicator for its rows: [communicators] → [n]."""
+        return np.repeat(column, np.diff(self.bounds))
 
 
 def explain_hang(
     progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]], waiting_elsewhere: Collection[int] = ()
 ) -> list[Hang]:
-    """What the counts of a job that does not move tell; empty where nobody is inside a call.
+    """Read off its counts whom a job that does not move waits for; empty where nobody is inside a call. O(counts).
 
     ``members`` by the communicator's name. A member without counts in a communicator has not entered any call of it.
     ``waiting_elsewhere``: ranks that are inside a call which nobody can name. Where only finished counts are known
-    (entered = finished), they name who is behind if they differ. Where finished counts are not known, who has entered
-    more calls than another member waits for that one.
+    (entered = finished), they name who is behind if they differ. Where finished counts are not known, a rank that has
+    entered more calls than another member waits for that member.
     """
+    if not progress:
+        return []
     counts = _counts(progress, members)
-    inside = {rank for told in counts.values() for rank, count in told.items() if count.inside} | set(waiting_elsewhere)
-    found: list[Hang] = []
-    mutual: list[Hang] = []
-    for comm, told in sorted(counts.items()):
-        number = min(count.finished for count in told.values())
-        waiting = sum(count.inside for count in told.values())
-        fewest = min(count.entered for count in told.values())
-        if max(count.entered for count in told.values()) <= number:
-            continue
-        absent = tuple(sorted(rank for rank, count in told.items() if count.entered <= number))
-        idle = tuple(rank for rank in absent if rank not in inside)
-        if idle:
-            found.append(Hang(kind="NeverArrived", ranks=idle, comm=comm, number=number, waiting=waiting))
-        elif absent:
-            mutual.append(Hang(kind="Deadlock", ranks=absent, comm=comm, number=number, waiting=waiting))
-        elif waiting == len(told):
-            last = tuple(sorted(rank for rank, count in told.items() if count.entered == fewest))
-            mutual.append(Hang(kind="Transfer", ranks=last, comm=comm, number=number, waiting=waiting))
-    stuck = [one for one in mutual if one.kind == "Transfer"]
-    return sorted(found or stuck or mutual, key=lambda one: (-one.waiting, one.comm))
+    inside = counts.entered > counts.finished
+    number = counts.by_comm(np.minimum, counts.finished)
+    waiting = counts.by_comm(np.add, inside)
+    stuck = counts.by_comm(np.maximum, counts.entered) > number
+    absent = counts.entered <= counts.by_row(number)
+    waits = np.isin(counts.ranks, np.concatenate((counts.ranks[inside], np.fromiter(waiting_elsewhere, np.int64))))
+    idle = absent & ~waits
+    last = counts.entered == counts.by_row(counts.by_comm(np.minimum, counts.entered))
+    anyone_idle, anyone_absent = counts.by_comm(np.add, idle) > 0, counts.by_comm(np.add, absent) > 0
+    kinds: list[tuple[HangKind, Flags, Flags]] = [
+        ("NeverArrived", stuck & anyone_idle, idle),
+        ("Transfer", stuck & ~anyone_absent & (waiting == np.diff(counts.bounds)), last),
+        ("Deadlock", stuck & anyone_absent & ~anyone_idle, absent),
+    ]
+    for kind, comms, blamed in kinds:  # where ranks never arrived, all else follows from that
+        if comms.any():
+            found = [
+                Hang(
+                    kind=kind,
+                    ranks=tuple(np.sort(counts.ranks[begin:end][blamed[begin:end]]).tolist()),
+                    comm=counts.comms[comm],
+                    number=int(number[comm]),
+                    waiting=int(waiting[comm]),
+                )
+                for comm in np.flatnonzero(comms).tolist()
+                for begin, end in [counts.bounds[comm : comm + 2].tolist()]
+            ]
+            return sorted(found, key=lambda hang: (-hang.waiting, hang.comm))
+    return []
 
 
-def _counts(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> dict[str, dict[int, _Count]]:
-    """By communicator and member; a finished count that is not known is the least that any member has entered."""
-    told: dict[str, dict[int, Progress]] = defaultdict(dict)
+def _counts(progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]]) -> _Counts:
+    """Order the counts by communicator; a finished count that is not known is the least that any member entered."""
+    rows: dict[str, list[Progress]] = defaultdict(list)
     for count in progress:
-        told[count.comm][count.rank] = count
-    counts: dict[str, dict[int, _Count]] = {}
-    for comm, by_rank in told.items():
-        least = min(by_rank[rank].entered if rank in by_rank else 0 for rank in members[comm])
-        counts[comm] = {}
-        for rank in members[comm]:
-            one = by_rank.get(rank, Progress(rank=rank, comm=comm, entered=0, finished=0))
-            counts[comm][rank] = _Count(one.entered, least if one.finished is None else one.finished)
+        rows[count.comm].append(count)
+    for comm, known in rows.items():
+        if len(known) < len(members[comm]):
+            absent = set(members[comm]).difference(count.rank for count in known)
+            known += [Progress(rank=rank, comm=comm, entered=0, finished=0) for rank in absent]
+    ordered = list(chain.from_iterable(rows.values()))
+    bounds = np.cumsum([0, *map(len, rows.values())])
+    finished = [_UNKNOWN if count.finished is None else count.finished for count in ordered]
+    counts = _Counts(
+        comms=list(rows),
+        bounds=bounds,
+        ranks=np.array([count.rank for count in ordered]),
+        entered=np.array([count.entered for count in ordered]),
+        finished=np.array(finished),
+    )
+    least = counts.by_row(counts.by_comm(np.minimum, counts.entered))
+    counts.finished = np.where(counts.finished == _UNKNOWN, least, counts.finished)
     return counts

@@ -20,7 +20,8 @@ from falcon_core.signals.calls import CallOrder, Calls, Floats, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
 from falcon_core.signals.hang import HangDeadline, Pause
-from falcon_core.signals.iteration import Anchor, CycleFollower, Iteration
+from falcon_core.signals.iteration import Iteration, IterationTracker
+from falcon_core.signals.resume import Anchor
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import Kind, RecordArray
 
@@ -82,23 +83,23 @@ class RankChain:
         self._order = CallOrder()
         self._tokenizer = Tokenizer()
         self._memory = memory
-        self._follower = CycleFollower(memory.anchor if memory else None)
+        self._tracker = IterationTracker(memory.anchor if memory else None)
         self._completions = Completions()
         self._completed = False  # completions came, and no call since
         self._hang = HangDeadline(memory.pauses if memory else ())
-        self._locks = 0
+        self._period_changes = 0
         self._reset(memory)
 
-    def _locked(self) -> None:
+    def _period_changed(self) -> None:
         """Another period was found: what was learned of the one before, or by an earlier agent, means nothing now,
         except where the earlier agent followed the present one."""
         memory = self._memory
         same = memory is not None and (memory.anchor is None or memory.anchor.period_calls == self.period_calls)
-        if self._locks or (memory is not None and not same):
+        if self._period_changes or (memory is not None and not same):
             self._reset(memory if same else None)
         if same:
             self._memory = None
-        self._locks = self._follower.locks
+        self._period_changes = self._tracker.period_changes
 
     def _reset(self, memory: RankMemory | None) -> None:
         """Begin to learn, from what an earlier agent knew."""
@@ -147,19 +148,19 @@ class RankChain:
         changed = False
         at = 0
         while at < len(calls):
-            part = calls.cut(at, at + self._follower.ahead)
+            part = calls.cut(at, at + self._tracker.ahead)
             at += len(part)
             changed = self._take_part(part) or changed
         return changed
 
     def _take_part(self, calls: Calls) -> bool:
         """Calls of which at most the last one decides anything."""
-        if self._follower.cycle_calls is not None:
+        if self._tracker.cycle_calls is not None:
             self._hang.feed(calls)
-        iterations = self._follower.feed(calls)
+        iterations = self._tracker.feed(calls)
         had = self._detector.slowdown
-        if self._follower.locks != self._locks:
-            self._locked()
+        if self._tracker.period_changes != self._period_changes:
+            self._period_changed()
         for iteration in iterations:
             measured = self._measure(iteration)
             if self._observe is not None:
@@ -219,12 +220,12 @@ class RankChain:
     def newest_whole(self) -> Iteration | None:
         """The newest complete iteration; None unless it was one as usual, and the calls go on so."""
         newest = self._recent[-1].iteration if self._recent else None
-        return None if newest is None or newest.interrupted or not self._follower.regular else newest
+        return None if newest is None or newest.interrupted or not self._tracker.regular else newest
 
     @property
     def at_start(self) -> bool:
         """Whether the rank stands between two iterations."""
-        return self._follower.at_start
+        return self._tracker.at_start
 
     @property
     def slowdown(self) -> Slowdown | None:
@@ -238,13 +239,13 @@ class RankChain:
     @property
     def period_calls(self) -> int | None:
         """Calls in the cycle that is followed; None while there is none."""
-        return self._follower.cycle_calls
+        return self._tracker.cycle_calls
 
     def memory(self) -> RankMemory:
         """What the next agent shall know."""
         reference, compute = self._detector.reference, self._healthy_compute
         return RankMemory(
-            anchor=self._follower.position,
+            anchor=self._tracker.position,
             healthy_ns=self._detector.healthy_ns,
             noise=reference.noise if reference else 0.0,
             healthy_compute_ns=_level_ns(compute),
@@ -308,9 +309,9 @@ class RankChain:
         slowdown = self._detector.slowdown
         return RankSignals(
             rank=rank,
-            tracking="Undetermined" if self._follower.cycle_calls is None else "Tracking",
-            iterations=self._follower.iterations,
-            period_calls=self._follower.period_calls,
+            tracking="Undetermined" if self._tracker.cycle_calls is None else "Tracking",
+            iterations=self._tracker.iterations,
+            period_calls=self._tracker.period_calls,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
             iteration_ns=times,
             compute_ns=_newest_known([measured.compute_ns for measured in attributed]),

@@ -19,8 +19,8 @@ from falcon_agent.ring_reader import RingReader
 from falcon_core.recovery import pause
 from falcon_core.recovery.cut import Channel, Known
 from falcon_core.recovery.pause import Cut, Phase, RankView
+from falcon_core.signals.iteration_counts import iteration_counts
 from falcon_core.signals.rank import RankChain
-from falcon_core.signals.rhythm import rhythm
 from falcon_core.wire import control, ring
 from falcon_core.wire.control import Mode, Target, pack_control
 from falcon_core.wire.messages import Detection
@@ -97,7 +97,7 @@ class _Ring:
         whole = self._chain.newest_whole
         if whole is None:
             return None
-        found = rhythm(self._newest[np.isin(self._newest["seq"], whole.calls.numbers + 1)], self._counters())
+        found = iteration_counts(self._newest[np.isin(self._newest["seq"], whole.calls.numbers + 1)], self._counters())
         channels = {key: channel for channel, key in self.keys.items()}
         if found is None or not found.calls.keys() <= channels.keys():
             return None

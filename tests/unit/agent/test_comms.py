@@ -28,8 +28,8 @@ def test_descriptors_give_size_and_place_until_the_communicator_ends() -> None:
     table = CommTable()
     ended = descriptor(2, 4, 1)
     ended["flags"] = ring.Flag.ENDED
-    singles = descriptor(1 | ring.POINT_TO_POINT, 8, 3)
-    table.feed(np.concatenate((descriptor(1, 8, 3), singles, descriptor(2, 4, 1), ended)))
+    point_to_point = descriptor(1 | ring.POINT_TO_POINT, 8, 3)
+    table.feed(np.concatenate((descriptor(1, 8, 3), point_to_point, descriptor(2, 4, 1), ended)))
     assert table.shapes == [Shape(1, 8, 3)]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from falcon_core.recovery.cut import Channel, Known
 from falcon_core.recovery.pause import RankView
+from falcon_core.signals.iteration_counts import iteration_counts
 from falcon_core.signals.rank import RankChain
-from falcon_core.signals.rhythm import rhythm
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import (
     COUNTER_DTYPE,
@@ -39,7 +39,7 @@ class Iterating(Model):
         self.sizes: list[list[int]] = []  # by rank: of each call
         super().__init__(seed, ranks, blocking, length)
         self.now = 0
-        self.singles: list[dict[str, int]] = [{} for _ in range(ranks)]
+        self.point_to_point: list[dict[str, int]] = [{} for _ in range(ranks)]
         self.records: list[list[RecordArray]] = [[] for _ in range(ranks)]
         self.begun: list[RecordArray | None] = [None] * ranks
         self.chains = [RankChain(Detection()) for _ in range(ranks)]
@@ -87,10 +87,10 @@ class Iterating(Model):
             record["comm_seq"] = rank.entered[channel] - 1
         else:
             sends = channel.source == number
-            singles = self.singles[number]
+            point_to_point = self.point_to_point[number]
             record["comm"] = comm | POINT_TO_POINT
-            record["comm_seq"] = singles.get(channel.communicator, 0)
-            singles[channel.communicator] = singles.get(channel.communicator, 0) + 1
+            record["comm_seq"] = point_to_point.get(channel.communicator, 0)
+            point_to_point[channel.communicator] = point_to_point.get(channel.communicator, 0) + 1
             record["op"] = Op.SEND if sends else Op.RECV
             record["peer_or_root"] = channel.destination if sends else channel.source
         self.begun[number] = record
@@ -133,7 +133,7 @@ class Iterating(Model):
             return None
         cycle = np.concatenate([self.records[number][record] for record in whole.calls.numbers.tolist()])
         keys = {self._key(number, channel): channel for channel in self.members if number in self.members[channel]}
-        found = rhythm(cycle, self._counters(number, keys))
+        found = iteration_counts(cycle, self._counters(number, keys))
         if found is None:
             return None
         return Known(

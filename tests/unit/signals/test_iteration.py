@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from falcon_core.signals.alignment import Alignment, exact_alignment, usual_alignment
 from falcon_core.signals.calls import Calls
-from falcon_core.signals.iteration import CycleFollower, Iteration
+from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp, pipeline
 
@@ -19,13 +19,13 @@ CYCLE = [*ddp(4), Call(Op.ALL_REDUCE, 4, 5 * MS)]
 
 
 def _followed(calls: Calls, batch: int) -> list[Iteration]:
-    follower = CycleFollower()
+    tracker = IterationTracker()
     done: list[Iteration] = []
-    locks = 0
+    changes = 0
     for at in range(0, len(calls), batch):
-        fresh = follower.feed(calls.cut(at, at + batch))
-        if follower.locks != locks:
-            done, locks = [], follower.locks
+        fresh = tracker.feed(calls.cut(at, at + batch))
+        if tracker.period_changes != changes:
+            done, changes = [], tracker.period_changes
         done += fresh
     return done
 
@@ -71,11 +71,11 @@ def test_another_job_phase_is_searched_anew() -> None:
     script = Script(seed=2, jitter=0.02)
     script.cycle(CYCLE, times=30)
     script.cycle(pipeline(8), times=40)
-    follower = CycleFollower()
+    tracker = IterationTracker()
     for at in range(0, len(script.calls), 50):
-        follower.feed(script.calls.cut(at, at + 50))
-    assert follower.period_calls == 17
-    assert follower.locks == 2
+        tracker.feed(script.calls.cut(at, at + 50))
+    assert tracker.period_calls == 17
+    assert tracker.period_changes == 2
 
 
 @pytest.mark.parametrize("oldest", [0, 3, 150, 437, 640, 700])
@@ -85,12 +85,12 @@ def test_the_next_reader_of_a_ring_counts_as_the_one_before(left_at: int, oldest
     script = _disturbed()
     script.cycle(CYCLE, times=120)
     calls = script.calls
-    first = CycleFollower()
+    first = IterationTracker()
     counted = {one.start_ns: one.number for one in first.feed(calls.cut(0, left_at))}
     anchor = first.position
     assert anchor is not None
     counted |= {one.start_ns: one.number for one in first.feed(calls.cut(left_at, len(calls)))}
-    next_one = CycleFollower(anchor)
+    next_one = IterationTracker(anchor)
     again = {one.start_ns: one.number for one in next_one.feed(calls.cut(oldest, len(calls)))}
     if calls.numbers[oldest] <= anchor.record:
         after = {start: number for start, number in again.items() if number >= anchor.iteration}

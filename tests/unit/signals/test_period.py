@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.signals.calls import Calls
-from falcon_core.signals.iteration import CycleFollower
+from falcon_core.signals.iteration import IterationTracker
 from falcon_core.signals.period import MOST_MICRO_BATCHES, find_period
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp, fsdp, pipeline
@@ -52,12 +52,12 @@ def _stream(cycle: list[Call], calls: int, *, cut: int = 0, seed: int = 0) -> Ca
 
 
 def _shown(calls: Calls, batch: int = 23) -> list[int | None]:
-    """What the follower says after each batch."""
-    follower = CycleFollower()
+    """What the tracker says after each batch."""
+    tracker = IterationTracker()
     said = []
     for at in range(0, len(calls), batch):
-        follower.feed(calls.cut(at, at + batch))
-        said.append(follower.period_calls)
+        tracker.feed(calls.cut(at, at + batch))
+        said.append(tracker.period_calls)
     return said
 
 
@@ -149,11 +149,11 @@ def test_micro_batches_and_a_logged_loss_look_alike_so_the_shorter_cycle_is_foll
     said = _shown(calls)
     assert said[-1] is None
     assert len(cycle) * times + 1 not in said
-    follower = CycleFollower()
+    tracker = IterationTracker()
     for at in range(0, len(calls), 23):
-        follower.feed(calls.cut(at, at + 23))
-    assert follower.cycle_calls == len(cycle)
-    assert 12 * times - 2 <= follower.iterations <= 12 * times
+        tracker.feed(calls.cut(at, at + 23))
+    assert tracker.cycle_calls == len(cycle)
+    assert 12 * times - 2 <= tracker.iterations <= 12 * times
 
 
 def _tensor_parallel(layers: int) -> list[Call]:
@@ -205,9 +205,9 @@ def test_iterations_between_extra_calls_are_found_wherever_the_search_falls(cycl
     for _ in range(8):
         script.cycle(cycle, times=24 // len(cycle))
         script.call(_LOSS)
-    follower = CycleFollower()
-    follower.feed(script.calls)
-    assert follower.cycle_calls == len(cycle)
+    tracker = IterationTracker()
+    tracker.feed(script.calls)
+    assert tracker.cycle_calls == len(cycle)
 
 
 @pytest.mark.parametrize("every", [[10, 10, 10, 7, 10, 10], [50, 50, 50, 50]], ids=["irregular", "rare"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.signals.iteration import Anchor
 from falcon_core.signals.rank import RankChain, RankMemory
+from falcon_core.signals.resume import Anchor
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Op, RecordArray
 from tests.unit.signals.streams import MS, Call, Script, ddp

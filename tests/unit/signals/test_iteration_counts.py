@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from falcon_core.signals.rhythm import Rhythm, rhythm
+from falcon_core.signals.iteration_counts import IterationCounts, iteration_counts
 from falcon_core.wire.ring import (
     COUNTER_DTYPE,
     GRAPH,
@@ -40,14 +40,16 @@ def _counters(told: dict[int, int | tuple[int, int]]) -> CounterArray:
 
 def test_collectives_are_counted_by_their_numbers() -> None:
     cycle = _records((1, 11, Op.ALL_REDUCE, -1), (1, 10, Op.ALL_REDUCE, -1), (3 | GRAPH, 4, Op.UNKNOWN, -1))
-    found = rhythm(cycle, _counters({WORLD: 14, counter_key(3, Traffic.GRAPH): 5, counter_key(9, Traffic.SEND, 1): 7}))
+    found = iteration_counts(
+        cycle, _counters({WORLD: 14, counter_key(3, Traffic.GRAPH): 5, counter_key(9, Traffic.SEND, 1): 7})
+    )
     launches = counter_key(3, Traffic.GRAPH)
-    assert found == Rhythm(starts={WORLD: 12, launches: 5}, calls={WORLD: 2, launches: 1})
+    assert found == IterationCounts(starts={WORLD: 12, launches: 5}, calls={WORLD: 2, launches: 1})
 
 
 def test_numbers_of_32_bits_stand_for_counts_of_64() -> None:
     cycle = _records((1, 2**32 - 1, Op.ALL_REDUCE, -1), (1, 0, Op.ALL_REDUCE, -1))
-    found = rhythm(cycle, _counters({WORLD: 2**32 + 2}))
+    found = iteration_counts(cycle, _counters({WORLD: 2**32 + 2}))
     assert found is not None
     assert found.starts == {WORLD: 2**32 + 1}
 
@@ -57,8 +59,8 @@ def test_pairs_are_counted_back_from_the_counters() -> None:
     send, of which none but the first is waited for yet."""
     comm = 1 | POINT_TO_POINT
     cycle = _records((comm, 17, Op.SEND, 3), (comm, 18, Op.RECV, 2), (comm, 19, Op.RECV, 2))
-    found = rhythm(cycle, _counters({WORLD: 3, TO: 8 + 2, FROM: 12 + 2}))
-    assert found == Rhythm(starts={TO: 8, FROM: 12}, calls={TO: 1, FROM: 2})
+    found = iteration_counts(cycle, _counters({WORLD: 3, TO: 8 + 2, FROM: 12 + 2}))
+    assert found == IterationCounts(starts={TO: 8, FROM: 12}, calls={TO: 1, FROM: 2})
 
 
 def test_of_receives_from_anyone_only_the_sends_among_them_have_a_start() -> None:
@@ -66,9 +68,9 @@ def test_of_receives_from_anyone_only_the_sends_among_them_have_a_start() -> Non
     cycle = _records((comm, 0, Op.RECV, 2), (comm, 1, Op.RECV, 4), (comm, 2, Op.SEND, 3))
     other = counter_key(1, Traffic.RECV, 4)
     # One has arrived since then, one has not, and the send was not begun.
-    found = rhythm(cycle, _counters({FROM: 1, other: 2, TO: 1, ANY: (4, 3)}))
-    assert found == Rhythm(starts={TO: 1}, calls={FROM: 1, other: 1, TO: 1})
+    found = iteration_counts(cycle, _counters({FROM: 1, other: 2, TO: 1, ANY: (4, 3)}))
+    assert found == IterationCounts(starts={TO: 1}, calls={FROM: 1, other: 1, TO: 1})
 
 
-def test_no_rhythm_where_calls_are_missing() -> None:
-    assert rhythm(_records((1, 10, Op.BARRIER, -1), (1, 12, Op.BARRIER, -1)), _counters({WORLD: 13})) is None
+def test_no_counts_where_calls_are_missing() -> None:
+    assert iteration_counts(_records((1, 10, Op.BARRIER, -1), (1, 12, Op.BARRIER, -1)), _counters({WORLD: 13})) is None

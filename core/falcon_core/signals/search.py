@@ -1,0 +1,83 @@
+"""When a rank's calls are searched for their period: while there is none, and again when more calls may show another.
+
+The first period that is found may be only a part of the true cycle, so that it is reviewed after a number of cycles,
+then at each doubling, and after interruptions: a cycle that is interrupted often may be a part of an iteration.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from falcon_core.signals.calls import CallLog
+from falcon_core.signals.period import EVIDENCE_CALLS, MOST_MICRO_BATCHES, REPETITIONS, Period, find_period
+
+_NOISY_FROM = 96  # calls; before, few differences would pass for noise
+_NOISY_GROWTH = 0.25
+_LEAST_CALLS = 8  # between two searches
+_GROWTH = 0.02  # the log grows by this share between two searches
+_DISTANCES = 8  # remembered, in cycles, from one interruption to the next
+_FIRST_REVIEW = 16  # cycles
+
+
+class PeriodSearch:
+    """Searches the log, the more seldom the longer it is."""
+
+    def __init__(self) -> None:
+        self.at = 0  # as many calls as the next search needs
+        self._noisy_at = _NOISY_FROM  # the same for the search that lets single calls differ
+
+    def search(self, log: CallLog, known: int | None) -> Period | None:
+        """Look for another period than ``known``, unless too few calls came since the last search."""
+        if log.end < self.at:
+            return None
+        self.at = log.end + max(_LEAST_CALLS, int((log.end - log.base) * _GROWTH))
+        return self.review(log, known)
+
+    def review(self, log: CallLog, known: int | None) -> Period | None:
+        """Look for another period than ``known`` (calls in its cycle) now."""
+        noisy = log.end >= self._noisy_at
+        if noisy:
+            self._noisy_at = log.end + max(1, int((log.end - log.base) * _NOISY_GROWTH))
+        found = find_period(log.view(log.base, log.end), noisy=noisy)
+        return None if found is None or found.calls == known else found
+
+
+class CycleHistory:
+    """The cycles since the period was found: how many, and which of them were interrupted."""
+
+    def __init__(self) -> None:
+        self._cycles = 0
+        self._interruptions = 0
+        self._interrupted_at = 0  # cycle
+        self._distances: deque[int] = deque(maxlen=_DISTANCES)
+        self._review_at = _FIRST_REVIEW  # cycles
+
+    def completed(self) -> None:
+        self._cycles += 1
+
+    def interrupted(self, lag: int) -> None:
+        """Remember that the newest complete cycle, of ``lag`` calls, was interrupted."""
+        if self._interruptions:
+            self._distances.append(self._cycles - self._interrupted_at)
+        self._interrupted_at = self._cycles
+        self._interruptions += 1
+        if self._interruptions & (self._interruptions - 1) == 0 and self._interruptions > 1:
+            self._review_at = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // lag + 1)
+
+    def is_review_due(self) -> bool:
+        """Check whether the period is to be reviewed now; then the next review is due at twice as many cycles.
+
+        Right after extra calls, what recurs up to the newest call is the cycle with them, so that it waits.
+        """
+        late = self._cycles - self._review_at
+        settled = self._interruptions == 0 or self._cycles - self._interrupted_at >= REPETITIONS
+        if late < 0 or (not settled and late < 2 * REPETITIONS):
+            return False
+        self._review_at = 2 * self._cycles
+        return True
+
+    @property
+    def may_be_micro_batches(self) -> bool:
+        """Whether extra calls come after every so many cycles, and these are few."""
+        regular = len(self._distances) >= REPETITIONS and len(set(self._distances)) == 1
+        return regular and self._distances[0] <= MOST_MICRO_BATCHES
