@@ -81,6 +81,14 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     requests: bool = True  # it asks for some of the node's resources
 
 
+class NodeTaint(msgspec.Struct, frozen=True, kw_only=True):
+    """A taint that keeps pods away."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"  # or NoExecute
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node as observed."""
 
@@ -91,6 +99,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     unschedulable: bool = False
     labels: dict[str, str] = {}
     taints: dict[str, str] = {}  # key → value, NoSchedule and NoExecute alike
+    hard_taints: tuple[NodeTaint, ...] = ()  # the same, with their effects
     conditions: dict[str, str] = {}  # type → "True" | "False" | "Unknown"
 
 

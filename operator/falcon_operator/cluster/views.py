@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from falcon_operator.api import LABEL_ROLE, ObjectMeta, TrainingJob, WarmPool
-from falcon_operator.ports import ContainerView, NodeView, Occupant, PodView
+from falcon_operator.ports import ContainerView, NodeTaint, NodeView, Occupant, PodView
 
 T = TypeVar("T")
 Custom = TypeVar("Custom", TrainingJob, WarmPool)
@@ -299,6 +299,11 @@ def node_from_body(body: Any) -> NodeObject:
 def node_view(node: NodeObject) -> NodeView:
     conditions = {one.type: one for one in node.status.conditions or []}
     ready = conditions.get("Ready")
+    hard = tuple(
+        NodeTaint(key=taint.key, value=taint.value or "", effect=taint.effect)
+        for taint in node.spec.taints or []
+        if taint.effect in ("NoSchedule", "NoExecute")
+    )
     return NodeView(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -306,9 +311,8 @@ def node_view(node: NodeObject) -> NodeView:
         ready_changed_unix=unix(ready.last_transition_time) if ready else 0.0,
         unschedulable=node.spec.unschedulable,
         labels=node.metadata.labels or {},
-        taints={
-            one.key: one.value or "" for one in node.spec.taints or [] if one.effect in ("NoSchedule", "NoExecute")
-        },
+        taints={taint.key: taint.value for taint in hard},
+        hard_taints=hard,
         conditions={name: one.status for name, one in conditions.items()},
     )
 

@@ -4,7 +4,7 @@ A spare's life::
 
     (chosen) → Testing → Ready → Claimed → (job gone or done with it) → Testing → …
                   └────→ Failed ──(a while, or another spec)──┘
-    any but Claimed → Unavailable while its node is NotReady, cordoned or fenced → Testing
+    any but Claimed → Unavailable while its node cannot take a pod, or others use it → Testing
 
 A test that is slow beside the spare's peers, or that others disturbed, is repeated first (``pool.burn_in_result``).
 
@@ -22,9 +22,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from falcon_operator.api import (
-    TAINT_FENCED,
     TAINT_SPARE,
-    Condition,
     SpareStatus,
     WarmPool,
     WarmPoolStatus,
@@ -38,10 +36,10 @@ from falcon_operator.manifests.burn_in import (
     build_burn_in_pod,
     burn_in_name,
 )
-from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, ratio, weigh
-from falcon_operator.pool.nodes import tenants
+from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, listed, ratio, weigh
+from falcon_operator.pool.nodes import candidates, is_selected, left_out, obstacle, tenants, trainers
+from falcon_operator.pool.summary import summed_up
 from falcon_operator.ports import NodeView, Occupant, PodView
-from falcon_operator.status.conditions import set_condition
 from falcon_operator.times import timestamp, unix_seconds
 
 # After a failed test. A pool tests at a fixed distance: only the pool waits for the node. A job that has left a node
@@ -67,9 +65,9 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pool: WarmPool
     nodes: dict[str, NodeView]
     burn_ins: list[PodView] = []
-    busy: frozenset[str] = frozenset()  # nodes on which training pods have not ended
-    occupants: dict[str, list[Occupant]] = {}  # pods that have not ended, by node
+    occupants: dict[str, list[Occupant]] = {}  # pods by node; of its spares, and of as many others as are needed
     live_jobs: frozenset[str] = frozenset()  # uids of jobs that are not over
+    refused: str = ""  # the API server's answer to the last test's pod that it did not accept
     settings: PoolSettings
     now: float  # unix seconds
 
@@ -90,20 +88,20 @@ def claim(
 ) -> WarmPoolStatus | None:
     """The pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
 
-    The fastest ready spare is taken. Unchanged where the key holds one already; None where none is ready, all that are
-    stand in ``avoid``, or the namespace may not take from this pool.
+    The fastest ready spare is taken. Unchanged where the key holds a spare already; None where none is ready, all that
+    are stand in ``avoid``, or the namespace may not take from this pool.
     """
     if held(pool, claim_key) is not None:
         return pool.status
     allowed = pool.spec.allowed_namespaces
     if allowed and namespace not in allowed:
         return None
-    ready = [one for one in pool.status.spares if one.state == "Ready" and one.node not in avoid]
+    ready = [spare for spare in pool.status.spares if spare.state == "Ready" and spare.node not in avoid]
     if not ready:
         return None
-    chosen = max(ready, key=lambda one: (_gflops(one) or 0.0, one.node))
+    chosen = max(ready, key=lambda spare: (_gflops(spare) or 0.0, spare.node))
     taken = replace(chosen, state="Claimed", claimed_by=claim_key, message="", since=timestamp(now))
-    return _summed_up(pool, _with(pool.status.spares, taken), now)
+    return summed_up(pool, _with(pool.status.spares, taken), now)
 
 
 def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
@@ -111,17 +109,18 @@ def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
     spare = held(pool, claim_key)
     if spare is None:
         return pool.status
-    return _summed_up(pool, _with(pool.status.spares, _test(spare, now)), now)
+    return summed_up(pool, _with(pool.status.spares, _test(spare, now)), now)
 
 
 def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
     """The spare that ``claim_key`` holds."""
-    return next((one for one in pool.status.spares if one.state == "Claimed" and one.claimed_by == claim_key), None)
+    claimed = (spare for spare in pool.status.spares if spare.state == "Claimed")
+    return next((spare for spare in claimed if spare.claimed_by == claim_key), None)
 
 
 def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
-    """The median score of the pool's nodes, one left out; None where no node has one."""
-    scores = [score for one in pool.status.spares if one.node != without and (score := _gflops(one))]
+    """The median score of the pool's nodes, one node left out; None where no node has a score."""
+    scores = [score for spare in pool.status.spares if spare.node != without and (score := _gflops(spare))]
     return statistics.median(scores) if scores else None
 
 
@@ -131,13 +130,18 @@ def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
 def decide_pool(snap: PoolSnapshot) -> PoolDecision:
     """One look at the pool."""
     tests = {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_SPARE}
-    spares = [moved for one in snap.pool.status.spares if (moved := _step(snap, one, tests)) is not None]
+    spares = [moved for spare in snap.pool.status.spares if (moved := _step(snap, spare, tests)) is not None]
     spares = [_again_beside_peers(spare, spares, snap.now) for spare in spares]
     spares = _resized(snap, spares)
-    status = _summed_up(snap.pool, spares, snap.now)
     testing = [spare for spare in spares if spare.state == "Testing"]
     return PoolDecision(
-        status=status,
+        status=summed_up(
+            snap.pool,
+            spares,
+            snap.now,
+            in_use=_in_use(snap, spares),
+            left_out=left_out(snap.pool, snap.nodes.values(), {spare.node for spare in spares}),
+        ),
         effects=_effects(snap, spares, tests),
         again_seconds=min((max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in testing), default=None),
     )
@@ -154,16 +158,16 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
     if spare.state == "Claimed":
         if _job_uid(spare.claimed_by) in snap.live_jobs:
             return spare
-        if spare.node in snap.busy:
+        if _trainers(snap, spare.node):
             return replace(spare, message="its job is over; pods of it are still ending")
         spare = _test(spare, snap.now)
-    if node is None or not _selected(snap.pool, node):
+    if node is None or not is_selected(snap.pool, node):
         return None
-    obstacle = _obstacle(node)
-    if obstacle:
+    hindrance = obstacle(snap.pool, node) or _users(snap, spare)
+    if hindrance:
         if spare.state == "Unavailable":
-            return replace(spare, message=obstacle)
-        return SpareStatus(node=spare.node, state="Unavailable", message=obstacle, since=timestamp(snap.now))
+            return replace(spare, message=hindrance)
+        return SpareStatus(node=spare.node, state="Unavailable", message=hindrance, since=timestamp(snap.now))
     if spare.state == "Unavailable":
         return _test(spare, snap.now)
     if spare.state == "Failed" and _is_worth_a_retest(snap, spare):
@@ -171,6 +175,21 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
     if spare.state == "Testing":
         return _tested(snap, spare, tests)
     return spare
+
+
+def _users(snap: PoolSnapshot, spare: SpareStatus) -> str:
+    """Who uses the node although no job has claimed it; "" for nobody.
+
+    The training pods of a spare that is tested are those of the job that has just released it, and end by themselves.
+    """
+    pods = tenants(snap.occupants.get(spare.node, []))
+    if spare.state != "Testing":
+        pods += _trainers(snap, spare.node)
+    return f"pods of others run on it: {listed(sorted(pods))}" if pods else ""
+
+
+def _trainers(snap: PoolSnapshot, node: str) -> list[str]:
+    return trainers(snap.occupants.get(node, []))
 
 
 def _is_worth_a_retest(snap: PoolSnapshot, spare: SpareStatus) -> bool:
@@ -182,10 +201,9 @@ def _is_worth_a_retest(snap: PoolSnapshot, spare: SpareStatus) -> bool:
 def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus:
     pod = tests.get(_test_name(snap.pool, spare))
     if pod is None:
-        waiting = "waits until the training pods on it have ended" if spare.node in snap.busy else spare.message
-        return replace(spare, message=waiting)
-    others = tenants(snap.occupants.get(spare.node, []))
-    result = weigh(pod, _peers_gflops(spare, snap.pool.status.spares), others)
+        return replace(spare, message=_why_no_test(snap, spare))
+    # no tenants: with some it would be unavailable
+    result = weigh(pod, _peers_gflops(spare, snap.pool.status.spares), tenants=[])
     match result.outcome:
         case "Running":
             return replace(spare, message=result.message)
@@ -200,6 +218,12 @@ def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -
         case "Passed":
             since, score = timestamp(snap.now), f"{result.gflops:.2f}"
             return SpareStatus(node=spare.node, state="Ready", since=since, gemm_gflops=score)
+
+
+def _why_no_test(snap: PoolSnapshot, spare: SpareStatus) -> str:
+    if _trainers(snap, spare.node):
+        return "waits until the training pods on it have ended"
+    return f"the API server refuses its test's pod: {snap.refused}" if snap.refused else spare.message
 
 
 def _failed(spare: SpareStatus, message: str, now: float) -> SpareStatus:
@@ -240,43 +264,39 @@ def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]
     """Let go what is too much, choose what is missing. Claimed spares are beside the size."""
     size = snap.pool.spec.size
     if size == 0:
-        return [one for one in spares if one.state == "Claimed"]
-    free = [one for one in spares if one.state in ("Testing", "Ready")]
-    by_worth = sorted(free, key=lambda one: (one.state != "Ready", -(_gflops(one) or 0.0), one.node))
-    surplus = {one.node for one in by_worth[size:]}
-    kept = [one for one in spares if one.node not in surplus]
-    known = {one.node for one in spares}
+        return [spare for spare in spares if spare.state == "Claimed"]
+    free = [spare for spare in spares if spare.state in ("Testing", "Ready")]
+    by_worth = sorted(free, key=lambda spare: (spare.state != "Ready", -(_gflops(spare) or 0.0), spare.node))
+    surplus = {spare.node for spare in by_worth[size:]}
+    kept = [spare for spare in spares if spare.node not in surplus]
+    fresh = [node for node in _candidates(snap, spares) if is_free(snap.occupants.get(node))]
     wanted = max(0, size - len(free))
-    fresh = [
-        SpareStatus(node=name, state="Testing", since=timestamp(snap.now))
-        for name in _candidates(snap, exclude=known)[:wanted]
-    ]
-    return [*kept, *fresh]
+    return [*kept, *(SpareStatus(node=node, state="Testing", since=timestamp(snap.now)) for node in fresh[:wanted])]
 
 
-def _candidates(snap: PoolSnapshot, exclude: Collection[str]) -> list[str]:
-    """Nodes that may join, those that carry the pool's taint already first."""
-    pool = snap.pool.metadata.name
-    fit = [
-        node
-        for node in snap.nodes.values()
-        if node.name not in exclude
-        and node.name not in snap.busy
-        and _selected(snap.pool, node)
-        and node.taints.get(TAINT_SPARE, pool) == pool
-        and not _obstacle(node)
-    ]
-    return [node.name for node in sorted(fit, key=lambda node: (TAINT_SPARE not in node.taints, node.name))]
+def is_free(occupants: Sequence[Occupant] | None) -> bool:
+    """Whether a node may join; None where nobody has looked who is on it."""
+    return occupants is not None and not tenants(occupants) and not trainers(occupants)
+
+
+def _candidates(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:
+    return candidates(snap.pool, snap.nodes.values(), {spare.node for spare in spares})
+
+
+def _in_use(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:
+    """Nodes that might join if other pods did not run there."""
+    looked_at = [node for node in _candidates(snap, spares) if node in snap.occupants]
+    return [node for node in looked_at if not is_free(snap.occupants[node])]
 
 
 def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str, PodView]) -> list[Effect]:
     pool = snap.pool
     name = pool.metadata.name
-    kept = {one.node for one in spares}
+    kept = {spare.node for spare in spares}
     taints: list[Effect] = [
-        TaintNode(one.node, TAINT_SPARE, name)
-        for one in spares
-        if one.node in snap.nodes and snap.nodes[one.node].taints.get(TAINT_SPARE) != name
+        TaintNode(spare.node, TAINT_SPARE, name)
+        for spare in spares
+        if spare.node in snap.nodes and snap.nodes[spare.node].taints.get(TAINT_SPARE) != name
     ]
     untaints: list[Effect] = [
         UntaintNode(node.name, TAINT_SPARE)
@@ -286,14 +306,14 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
     due = {
         _test_name(pool, spare): spare
         for spare in spares
-        if spare.state == "Testing" and spare.node not in snap.busy and _wait_seconds(spare, snap.now) == 0
+        if spare.state == "Testing" and not _trainers(snap, spare.node) and _wait_seconds(spare, snap.now) == 0
     }
     creations: list[Effect] = [
         CreatePod(
             build_burn_in_pod(
                 name=test,
                 namespace=snap.settings.namespace,
-                node=one.node,
+                node=spare.node,
                 pool=pool,
                 purpose=PURPOSE_SPARE,
                 agent_image=snap.settings.agent_image,
@@ -301,7 +321,7 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
                 images=pool.spec.images,
             )
         )
-        for test, one in due.items()
+        for test, spare in due.items()
         if test not in tests
     ]
     over = [pod for test, pod in tests.items() if test not in due]
@@ -331,7 +351,7 @@ def _test_name(pool: WarmPool, spare: SpareStatus) -> str:
 
 
 def _with(spares: Sequence[SpareStatus], changed: SpareStatus) -> list[SpareStatus]:
-    return [changed if one.node == changed.node else one for one in spares]
+    return [changed if spare.node == changed.node else spare for spare in spares]
 
 
 def _gflops(spare: SpareStatus) -> float | None:
@@ -344,60 +364,3 @@ def _gflops(spare: SpareStatus) -> float | None:
 def _job_uid(claim_key: str) -> str:
     parts = claim_key.split("/")
     return parts[2] if len(parts) > 2 else ""
-
-
-def _selected(pool: WarmPool, node: NodeView) -> bool:
-    return all(node.labels.get(key) == value for key, value in pool.spec.node_selector.items())
-
-
-def _obstacle(node: NodeView) -> str:
-    """Why nothing can be placed on the node, "" if it can."""
-    if not node.ready:
-        return "the node is NotReady"
-    if TAINT_FENCED in node.taints:
-        return f"the node is fenced ({node.taints[TAINT_FENCED]})"
-    if node.unschedulable:
-        return "the node is cordoned"
-    return ""
-
-
-def _summed_up(pool: WarmPool, spares: list[SpareStatus], now: float) -> WarmPoolStatus:
-    """The status that these spares make."""
-    size = pool.spec.size
-    ready = sum(one.state == "Ready" for one in spares)
-    claimed = sum(one.state == "Claimed" for one in spares)
-    conditions: list[Condition] = set_condition(
-        list(pool.status.conditions),
-        "Ready",
-        ready >= size,
-        "SparesReady" if ready >= size else "SparesMissing",
-        _message(pool, spares, ready) + (f"; {claimed} claimed by jobs" if claimed else ""),
-        now=now,
-        observed_generation=pool.metadata.generation,
-    )
-    return replace(
-        pool.status,
-        observed_generation=pool.metadata.generation,
-        ready=f"{ready}/{size}",
-        spares=sorted(spares, key=lambda one: one.node),
-        conditions=conditions,
-    )
-
-
-def _message(pool: WarmPool, spares: Sequence[SpareStatus], ready: int) -> str:
-    size = pool.spec.size
-    if ready >= size:
-        return f"{ready} of {size} spares are ready"
-    parts = [
-        f"{one.node} {one.state.lower()}" + (f": {one.message}" if one.message else "")
-        for one in spares
-        if one.state not in ("Ready", "Claimed")
-    ]
-    missing = size - sum(one.state in ("Ready", "Testing") for one in spares)
-    if missing > 0:
-        selector = ",".join(f"{key}={value}" for key, value in pool.spec.node_selector.items())
-        parts.append(
-            f"{missing} missing, as no further free node matches {selector}: label more nodes, correct"
-            " spec.nodeSelector, or lower spec.size"
-        )
-    return f"{ready} of {size} spares are ready; {'; '.join(parts)}"

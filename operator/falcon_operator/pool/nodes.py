@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from falcon_operator.api import ROLE_TRAINER
+from falcon_operator.api import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration, WarmPool
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
-from falcon_operator.ports import Occupant
+from falcon_operator.ports import NodeTaint, NodeView, Occupant
 
 _OF_THE_NODE = ("DaemonSet", "Node")  # owners of pods that belong to each node: daemons and mirror pods
+_TOLERATED = [Toleration(key=key, operator="Exists", effect="NoSchedule") for key in (TAINT_SPARE, TAINT_FENCED)]
+# Kubernetes sets these for what ``ready`` and ``unschedulable`` say already, and lifts them a moment later.
+_MIRRORED = [f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")]
 
 
 def tenants(occupants: Iterable[Occupant]) -> list[str]:
@@ -21,3 +24,65 @@ def tenants(occupants: Iterable[Occupant]) -> list[str]:
         for pod in occupants
         if pod.requests and pod.role not in (ROLE_TRAINER, ROLE_BURN_IN) and pod.owner not in _OF_THE_NODE
     ]
+
+
+def trainers(occupants: Iterable[Occupant]) -> list[str]:
+    """Names of training pods."""
+    return [f"{pod.namespace}/{pod.name}" for pod in occupants if pod.role == ROLE_TRAINER]
+
+
+def is_selected(pool: WarmPool, node: NodeView) -> bool:
+    """Whether the node has the pool's labels."""
+    return all(node.labels.get(key) == value for key, value in pool.spec.node_selector.items())
+
+
+def obstacle(pool: WarmPool, node: NodeView) -> str:
+    """Why neither a test nor a replacement can be placed on the node, "" if they can."""
+    if not node.ready:
+        return "the node is NotReady"
+    if TAINT_FENCED in node.taints:
+        return f"the node is fenced ({node.taints[TAINT_FENCED]})"
+    if node.unschedulable:
+        return "the node is cordoned"
+    taint = untolerated(pool, node)
+    if taint is not None:
+        return f"its taint {taint.key}:{taint.effect} is not in spec.burnIn.tolerations"
+    return ""
+
+
+def untolerated(pool: WarmPool, node: NodeView) -> NodeTaint | None:
+    """The first taint that keeps the pool's test away from the node."""
+    known = [*_TOLERATED, *pool.spec.burn_in.tolerations]
+    taints = (taint for taint in node.hard_taints if taint.key not in _MIRRORED)
+    return next((taint for taint in taints if not any(_tolerates(item, taint) for item in known)), None)
+
+
+def _tolerates(toleration: Toleration, taint: NodeTaint) -> bool:
+    """As the scheduler decides it."""
+    if toleration.effect not in (None, taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    return toleration.operator == "Exists" or (toleration.key != "" and toleration.value == taint.value)
+
+
+def candidates(pool: WarmPool, nodes: Iterable[NodeView], exclude: Collection[str]) -> list[str]:
+    """Nodes that may join if nobody else uses them; those that carry the pool's taint already come first."""
+    name = pool.metadata.name
+    fit = [
+        node
+        for node in nodes
+        if node.name not in exclude
+        and is_selected(pool, node)
+        and node.taints.get(TAINT_SPARE, name) == name
+        and not obstacle(pool, node)
+    ]
+    return [node.name for node in sorted(fit, key=lambda node: (TAINT_SPARE not in node.taints, node.name))]
+
+
+def left_out(pool: WarmPool, nodes: Iterable[NodeView], exclude: Collection[str]) -> dict[str, list[str]]:
+    """Nodes that the pool selects and its test does not tolerate, by the taint (``key:effect``)."""
+    found: dict[str, list[str]] = {}
+    for node in sorted(nodes, key=lambda node: node.name):
+        taint = untolerated(pool, node) if is_selected(pool, node) else None
+        if taint is not None and node.name not in exclude:
+            found.setdefault(f"{taint.key}:{taint.effect}", []).append(node.name)
+    return found

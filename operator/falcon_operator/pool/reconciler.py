@@ -1,21 +1,29 @@
-"""The shell around ``pool/decide.py``: observe → decide → write the status → carry out its effects."""
+"""The shell around ``pool/decide.py``: observe → decide → write the status → carry out its effects.
+
+Who uses a node is asked node by node: of the pool's spares each time, and of further nodes only while spares are
+missing, until enough free ones are found. Each answer holds one node's pods alone and is kept for some seconds.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
 
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, ROLE_TRAINER, SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster.views import JobSketch
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
-from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, abandoned, decide_pool
-from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, PodView, Rejected
+from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, abandoned, decide_pool, is_free
+from falcon_operator.pool.nodes import candidates
+from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
 
 CONFLICT_SECONDS = 0.1
 REFUSED_SECONDS = 5.0
+AT_ONCE = 8  # nodes that are asked for at the same time
 log = structlog.get_logger(__name__)
 
 
@@ -30,7 +38,7 @@ class Kube(Protocol):
 
     async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]: ...
 
-    async def list_watched_pods(self, labels: dict[str, str]) -> list[PodView]: ...
+    async def list_occupants(self, node: str) -> list[Occupant]: ...
 
     async def sketch_jobs(self) -> list[JobSketch]: ...
 
@@ -52,11 +60,13 @@ class PoolReconciler:
         self._kube = kube
         self._settings = settings
         self._clock = clock
+        self._refused: dict[str, str] = {}  # by pool: the API server's last refusal of a test's pod
 
     async def reconcile(self, name: str) -> float | None:
         """One look; returns when to look again (seconds), None if only a change makes it worth while."""
         pool = await self._kube.get_pool(name)
         if pool is None or pool.metadata.deletion_timestamp:
+            self._refused.pop(name, None)
             for effect in abandoned(name, await self._kube.list_nodes()):
                 await self._do(effect)
             return None
@@ -65,8 +75,11 @@ class PoolReconciler:
             await self._write(pool, decision)
             for effect in decision.effects:
                 await self._do(effect)
+                if isinstance(effect, CreatePod):
+                    self._refused.pop(name, None)
         except Rejected as error:
             log.warning("refused", pool=name, error=str(error))
+            self._refused[name] = str(error)
             return REFUSED_SECONDS
         except (Conflict, NotFound):
             return CONFLICT_SECONDS
@@ -74,28 +87,51 @@ class PoolReconciler:
 
     async def _observe(self, pool: WarmPool) -> PoolSnapshot:
         name = pool.metadata.name
-        trainers = await self._kube.list_watched_pods({LABEL_ROLE: ROLE_TRAINER})
+        nodes = {node.name: node for node in await self._kube.list_nodes()}
         jobs = await self._kube.sketch_jobs()  # after the pool: a claim's job stands in it
         return PoolSnapshot(
             pool=pool,
-            nodes={node.name: node for node in await self._kube.list_nodes()},
+            nodes=nodes,
             burn_ins=await self._kube.list_pods(self._settings.namespace, {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: name}),
-            busy=frozenset(pod.node for pod in trainers if pod.node and pod.phase not in ("Succeeded", "Failed")),
+            occupants=await self._look_around(pool, nodes),
+            refused=self._refused.get(name, ""),
             live_jobs=frozenset(job.uid for job in jobs if not job.over),
             settings=self._settings,
             now=self._clock.unix(),
         )
 
+    async def _look_around(self, pool: WarmPool, nodes: Mapping[str, NodeView]) -> dict[str, list[Occupant]]:
+        """Who is on the pool's nodes, and on as many others as it takes to find those that are missing."""
+        spares = pool.status.spares
+        known = [spare.node for spare in spares if spare.node in nodes]
+        found = await self._occupants(known)
+        wanted = pool.spec.size - sum(spare.state in ("Ready", "Testing") for spare in spares)
+        others = candidates(pool, nodes.values(), exclude=known)
+        while wanted > 0 and others:
+            looked_at = await self._occupants(others[:AT_ONCE])
+            found |= looked_at
+            wanted -= sum(is_free(occupants) for occupants in looked_at.values())
+            others = others[AT_ONCE:]
+        return found
+
+    async def _occupants(self, nodes: list[str]) -> dict[str, list[Occupant]]:
+        found: dict[str, list[Occupant]] = {}
+        for index in range(0, len(nodes), AT_ONCE):
+            chunk = nodes[index : index + AT_ONCE]
+            answers = await asyncio.gather(*(self._kube.list_occupants(node) for node in chunk))
+            found |= dict(zip(chunk, answers, strict=True))
+        return found
+
     async def _write(self, pool: WarmPool, decision: PoolDecision) -> None:
         if decision.status == pool.status:
             return
         await self._kube.write_pool_status(pool, decision.status)
-        before = {one.node: one for one in pool.status.spares}
+        before = {spare.node: spare for spare in pool.status.spares}
         for spare in decision.status.spares:
-            told = _event(before.get(spare.node), spare)
-            if told is not None:
+            event = _event(before.get(spare.node), spare)
+            if event is not None:
                 log.info("spare", pool=pool.metadata.name, node=spare.node, state=spare.state, message=spare.message)
-                await self._kube.record_event(pool, *told)
+                await self._kube.record_event(pool, *event)
 
     async def _do(self, effect: Effect) -> None:
         match effect:
@@ -112,7 +148,7 @@ class PoolReconciler:
 
 
 def _event(before: SpareStatus | None, after: SpareStatus) -> tuple[str, str, str] | None:
-    """Type, reason and note of what is worth telling about a spare; None for the rest."""
+    """Type, reason and note of a change that is worth an Event; None for the others."""
     if before is not None and before.state == after.state:
         return None
     match after.state:

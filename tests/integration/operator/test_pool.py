@@ -42,7 +42,8 @@ class Cluster:
     def tests(self) -> dict[str, str]:
         """Burn-in pods that have not ended, by the node that they are pinned to."""
         found = {}
-        for pod in self.installation.get("pods"):
+        pods = self.installation.get("pods")
+        for pod in (pod for pod in pods if pod["metadata"]["labels"].get("falcon.dev/role") == "burn-in"):
             affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             [pinned] = affinity["nodeSelectorTerms"][0]["matchFields"][0]["values"]
             if pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in pod["metadata"]:
@@ -109,3 +110,48 @@ def test_a_claim_of_a_job_that_is_gone_is_taken_back(installation: Installation)
     until(lambda: cluster.states() == {"s1": "Testing"})
     cluster.end_test("s1", gflops=51.0)
     until(lambda: cluster.states() == {"s1": "Ready"})
+
+
+def test_a_spare_on_which_a_tenant_runs_cannot_be_claimed_and_is_made_up_for(installation: Installation) -> None:
+    cluster = Cluster(installation)
+    installation.operator("op-a")
+    installation.apply(a_pool())
+    cluster.end_test("s1", gflops=50.0)
+    until(lambda: cluster.states() == {"s1": "Ready"})
+    container = {"name": "c", "image": "x:1", "resources": {"requests": {"cpu": "1"}}}
+    tenant = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "tenant", "namespace": installation.namespace, "labels": {"app": "greedy"}},
+        "spec": {"nodeName": "s1", "containers": [container]},  # as a pod that tolerates every taint
+    }
+    installation.apply(tenant)
+    installation.patch_status("node", "s2", {"conditions": [{**READY["conditions"][0], "reason": "a change"}]})
+    until(lambda: cluster.states() == {"s1": "Unavailable", "s2": "Testing"})
+    pool = installation.get("warmpool", "spares")
+    assert f"{installation.namespace}/tenant" in pool["status"]["spares"][0]["message"]
+
+
+def test_a_node_that_the_test_does_not_tolerate_is_left_alone_until_the_pool_tolerates_it(
+    installation: Installation,
+) -> None:
+    installation.apply(node("cp", {"pool": "yes"}))
+    installation.patch_status("node", "cp", READY)
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    installation.api.ok("kubectl", "taint", "node", "cp", f"{taint['key']}=:{taint['effect']}", "--overwrite")
+    cluster = Cluster(installation)
+    for name in ("s1", "s2"):
+        installation.api.ok("kubectl", "label", "node", name, "pool-", "--overwrite")
+    installation.operator("op-a")
+    installation.apply(a_pool())
+
+    def message() -> str:
+        conditions = (installation.get("warmpool", "spares") or {}).get("status", {}).get("conditions", [])
+        return str(conditions[0]["message"]) if conditions else ""
+
+    until(lambda: "cp left out for the taint node-role.kubernetes.io/control-plane:NoSchedule" in message())
+    assert (cluster.spares(), cluster.tests()) == (set(), {})
+    installation.apply(a_pool(burnIn={"tolerations": [{"key": taint["key"], "operator": "Exists"}]}))
+    until(lambda: cluster.states() == {"cp": "Testing"})
+    until(lambda: set(cluster.tests()) == {"cp"})
+    installation.api.ok("kubectl", "delete", "node", "cp")

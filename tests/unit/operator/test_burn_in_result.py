@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
@@ -39,6 +40,37 @@ def test_a_score_is_compared_with_its_peers(
 ) -> None:
     result = weigh(ended(BurnInReport(gflops=gflops)), peers, [])
     assert (result.outcome, result.gflops, result.ratio) == (outcome, gflops, ratio)
+
+
+SLOW = BurnInReport(gflops=40.0, run_delay=0.0, throttled=0.0, stolen=0.0)
+WAITED = BurnInReport(gflops=40.0, run_delay=0.6, throttled=0.0, stolen=0.0, cpu_pressure=0.7)
+TENANT = ["team/greedy"]
+
+
+@pytest.mark.parametrize(
+    ("report", "tenants", "outcome"),
+    [
+        (WAITED, TENANT, "Disturbed"),
+        (WAITED, [], "Slow"),  # nobody else is there: the node itself gives less than it should
+        (msgspec.structs.replace(WAITED, throttled=0.6), TENANT, "Slow"),  # by the test's own quota
+        (msgspec.structs.replace(WAITED, run_delay=0.1), TENANT, "Slow"),  # which explains a tenth of it
+        (msgspec.structs.replace(WAITED, run_delay=1.0), TENANT, "Disturbed"),
+        (msgspec.structs.replace(SLOW, run_delay=None), TENANT, "Disturbed"),  # unknown is not zero
+        (msgspec.structs.replace(SLOW, stolen=0.6), [], "Disturbed"),
+        (msgspec.structs.replace(SLOW, stolen=None, run_delay=None), [], "Slow"),
+    ],
+)
+def test_who_slowed_a_test(report: BurnInReport, tenants: list[str], outcome: str) -> None:
+    assert weigh(ended(report), 100.0, tenants).outcome == outcome
+
+
+def test_a_disturbed_test_names_who_disturbed_it_and_how_much() -> None:
+    assert weigh(ended(WAITED), 100.0, TENANT).message == (
+        "its test is 2.5x slower than the median of its peers (100.0 GFLOP/s), but others used its CPUs meanwhile:"
+        " team/greedy on the node, waited for a CPU 60%, stolen by the hypervisor 0%, CPU pressure 70%"
+    )
+    unknown = weigh(ended(msgspec.structs.replace(SLOW, run_delay=None)), 100.0, TENANT).message
+    assert "waited for a CPU unknown" in unknown
 
 
 def test_a_broken_disk_fails_however_fast_the_node_is() -> None:

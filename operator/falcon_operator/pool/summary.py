@@ -1,0 +1,80 @@
+"""What people read of a pool: how many spares are ready, what is missing, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from falcon_operator.api import SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.pool.burn_in_result import listed
+from falcon_operator.status.conditions import set_condition
+
+MOST_SPARES = 10  # that a condition speaks of
+
+
+def summed_up(
+    pool: WarmPool,
+    spares: Sequence[SpareStatus],
+    now: float,
+    *,
+    in_use: Sequence[str] = (),
+    left_out: Mapping[str, Sequence[str]] | None = None,
+) -> WarmPoolStatus:
+    """The status that these spares make.
+
+    Args:
+        in_use: selected nodes that did not join because other pods run there.
+        left_out: selected nodes that the pool's test does not tolerate, by their taint.
+    """
+    size = pool.spec.size
+    ready = sum(spare.state == "Ready" for spare in spares)
+    claimed = sum(spare.state == "Claimed" for spare in spares)
+    message = f"{ready} of {size} spares are ready"
+    if ready < size:
+        message = "; ".join([message, *_missing(pool, spares, in_use, left_out or {})])
+    conditions = set_condition(
+        list(pool.status.conditions),
+        "Ready",
+        ready >= size,
+        "SparesReady" if ready >= size else "SparesMissing",
+        message + (f"; {claimed} claimed by jobs" if claimed else ""),
+        now=now,
+        observed_generation=pool.metadata.generation,
+    )
+    return msgspec.structs.replace(
+        pool.status,
+        observed_generation=pool.metadata.generation,
+        ready=f"{ready}/{size}",
+        spares=sorted(spares, key=lambda spare: spare.node),
+        conditions=conditions,
+    )
+
+
+def _missing(
+    pool: WarmPool, spares: Sequence[SpareStatus], in_use: Sequence[str], left_out: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """What keeps each spare from being ready, and why no further node has joined."""
+    waiting = [spare for spare in spares if spare.state not in ("Ready", "Claimed")]
+    parts = [
+        f"{spare.node} {spare.state.lower()}" + (f": {spare.message}" if spare.message else "")
+        for spare in waiting[:MOST_SPARES]
+    ]
+    if len(waiting) > MOST_SPARES:
+        parts.append(f"{len(waiting) - MOST_SPARES} more are not ready")
+    missing = pool.spec.size - sum(spare.state in ("Ready", "Testing") for spare in spares)
+    if missing <= 0:
+        return parts
+    parts += [
+        f"{listed(nodes)} left out for the taint {taint}: tolerate it in spec.burnIn.tolerations, or narrow"
+        " spec.nodeSelector"
+        for taint, nodes in left_out.items()
+    ]
+    if in_use:
+        parts.append(f"{listed(in_use)} in use by other pods")
+    selector = ",".join(f"{key}={value}" for key, value in pool.spec.node_selector.items())
+    parts.append(
+        f"{missing} missing, as no further free node matches {selector}: label more nodes, correct spec.nodeSelector,"
+        " or lower spec.size"
+    )
+    return parts
