@@ -34,7 +34,7 @@ def _run() -> int:
     from falcon_agent.agent import Agent
 
     try:
-        settings = load_settings(os.environ)
+        settings = load_settings()
     except SettingsError as error:
         print(f"falcon-agent: {error}", file=sys.stderr)
         return EXIT_CONFIG

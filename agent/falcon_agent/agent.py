@@ -13,11 +13,11 @@ from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
+from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.launch import LaunchStatus
 from falcon_core.wire.messages import Plan, Summary
 
 POLL_SECONDS = 0.1
-WINDOW_SECONDS = 1.0
 MEMORY_SECONDS = 5.0
 SAMPLE_EVERY = 20  # cycles: the device times one of so many
 _log = structlog.get_logger()
@@ -79,7 +79,7 @@ class Agent:
             urgent = changed or status != self._last_status
             self._last_status = status
             # One report at a time: while etcd is away the newest word waits, and no queue grows.
-            if (urgent or now - reported >= WINDOW_SECONDS) and (sending is None or sending.done()):
+            if (urgent or now - reported >= REPORT_SECONDS) and (sending is None or sending.done()):
                 reported = now
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from falcon_agent.settings import Settings
-from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
+from falcon_core.times import LIVENESS_TTL_SECONDS
 from falcon_core.wire.messages import Plan, Summary
 from falcon_etcd import Client, EtcdError, Lease, Relisted, Tls
 

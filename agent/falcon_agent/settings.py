@@ -1,65 +1,73 @@
-"""The agent's settings, from the environment that the operator renders into the pod."""
+"""The agent's settings, from the environment that the operator renders into the pod.
+
+All problems are found at once, each with the variable's name and the remedy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Literal
 
-import msgspec
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from falcon_core import environment
 from falcon_core.wire.keys import JobKey
 
-EXIT_CONFIG = 78
+EXIT_CONFIG = environment.EXIT_CONFIG
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class SettingsError(ValueError):
-    """The environment does not do; the message names the variable and the remedy."""
+    """One line a problem."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+def _endpoints(raw: object) -> object:
+    endpoints = tuple(part.strip() for part in str(raw).split(",") if part.strip())
+    if not endpoints or not all(":" in endpoint for endpoint in endpoints):
+        raise ValueError("write host:port, several separated by commas")
+    return endpoints
+
+
+def _with_certificate(folder: Path | None) -> Path | None:
+    if folder is not None and not (folder / "tls.crt").exists():
+        raise ValueError(f"{folder}/tls.crt does not exist: is the job's Secret mounted there?")
+    return folder
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Settings(BaseSettings):
     """Who this pod is, and where the bus is."""
 
-    job: JobKey
-    pod: str
-    pod_uid: str
-    node: str
-    run_dir: Path
-    etcd_endpoints: tuple[str, ...]
-    etcd_tls_dir: Path | None  # ca.crt, tls.crt, tls.key; None: plain text
-    log_level: str
-
-
-def load_settings(environ: Mapping[str, str]) -> Settings:
-    """Read ``FALCON_*``.
-
-    Raises:
-        SettingsError: one is missing or cannot be used.
-    """
-
-    def need(name: str) -> str:
-        value = environ.get(name, "")
-        if not value:
-            raise SettingsError(f"{name} is not set: the operator sets it; is this pod Falcon's?")
-        return value
-
-    endpoints = tuple(part.strip() for part in need("FALCON_ETCD_ENDPOINTS").split(",") if part.strip())
-    if not endpoints or not all(":" in endpoint for endpoint in endpoints):
-        raise SettingsError("FALCON_ETCD_ENDPOINTS: want host:port, several separated by commas")
-    tls_dir = Path(environ["FALCON_ETCD_TLS_DIR"]) if environ.get("FALCON_ETCD_TLS_DIR") else None
-    if tls_dir is not None and not (tls_dir / "tls.crt").exists():
-        raise SettingsError(
-            f"FALCON_ETCD_TLS_DIR: {tls_dir}/tls.crt does not exist: is the job's Secret mounted there?"
-        )
-    level = environ.get("FALCON_LOG_LEVEL", "info")
-    if level not in ("debug", "info", "warning", "error"):
-        raise SettingsError(f"FALCON_LOG_LEVEL: {level!r} is none of debug, info, warning, error")
-    return Settings(
-        job=JobKey(need("FALCON_NAMESPACE"), need("FALCON_JOB"), need("FALCON_JOB_UID")),
-        pod=need("FALCON_POD"),
-        pod_uid=need("FALCON_POD_UID"),
-        node=need("FALCON_NODE"),
-        run_dir=Path(environ.get("FALCON_RUN_DIR", "/falcon/run")),
-        etcd_endpoints=endpoints,
-        etcd_tls_dir=tls_dir,
-        log_level=level,
+    model_config = SettingsConfigDict(
+        env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True
     )
+
+    namespace: Text
+    job_name: Annotated[Text, Field(validation_alias="FALCON_JOB")]
+    job_uid: Text
+    pod: Text
+    pod_uid: Text
+    node: Text
+    run_dir: Path = Path("/falcon/run")
+    etcd_endpoints: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_endpoints)]
+    # ca.crt, tls.crt, tls.key; None: plain text
+    etcd_tls_dir: Annotated[Path | None, AfterValidator(_with_certificate)] = None
+    log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
+
+    @property
+    def job(self) -> JobKey:
+        """The job's identity on the bus."""
+        return JobKey(self.namespace, self.job_name, self.job_uid)
+
+
+def load_settings() -> Settings:
+    """Read the environment. Raises :class:`SettingsError` that lists every problem."""
+    try:
+        return Settings.model_validate({})
+    except ValidationError as error:
+        wanted = {name: field.description for name, field in Settings.model_fields.items()}
+        unset = "the operator sets it; is this pod Falcon's?"
+        raise SettingsError(environment.describe(error.errors(), wanted, unset)) from None

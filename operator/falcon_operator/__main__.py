@@ -95,7 +95,7 @@ async def _or_die(election: Election) -> None:
 
 def main() -> int:
     try:
-        settings = load(os.environ)
+        settings = load()
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG

@@ -141,12 +141,12 @@ def test_an_agent_cannot_write_another_jobs_keys(nodes: None, start: Callable[[J
     ours = start(training_job("ours", steps=MANY, replicas=1))
     ours.wait("it trains", lambda s: s.get("state") == "Running", 90)
     program = (
-        "import asyncio, os\n"
+        "import asyncio\n"
         "from falcon_agent.settings import load_settings\n"
         "from falcon_agent.reporter import connect\n"
         "from falcon_etcd import PermissionDenied\n"
         "async def main():\n"
-        "    async with connect(load_settings(os.environ)) as client:\n"
+        "    async with connect(load_settings()) as client:\n"
         "        try:\n"
         "            await client.put('/falcon/v1/other/job/uid/reports/pod/summary', b'{}')\n"
         "        except PermissionDenied as error:\n"

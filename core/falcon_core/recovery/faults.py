@@ -9,9 +9,7 @@ from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, RankSeen
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
-
-SILENT_SECONDS = 15.0  # a launcher that is told to stop and whose agent is gone gets this long
-OBSTINATE_SECONDS = 45.0  # likewise with a living agent: longer than the launcher's own 30 s of SIGKILL
+from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
 
 def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
@@ -56,7 +54,9 @@ def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: b
         )
 
     if member.stuck:
-        return pod_lost("a process survived SIGKILL for 30 s", counts=False, severity=Severity.SEV1)
+        return pod_lost(
+            f"a process survived SIGKILL for {LAUNCHER_STUCK_SECONDS} s", counts=False, severity=Severity.SEV1
+        )
     if member.pod == "Ended":
         return pod_lost(f"its pod ended: {member.pod_message or 'no reason given'}", counts=not member.evicted)
     if member.pod in ("Deleting", "Gone"):

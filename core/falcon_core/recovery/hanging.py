@@ -19,14 +19,10 @@ from falcon_core.recovery.observation import Action, HangClosed, Observation, Po
 from falcon_core.recovery.progress import Counts, Names, communicators, place, progress, tells
 from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
+from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 
 Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working"]
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
-# Of silence, until ranks that did not run for an instant are said to hang: stopped, or blocked for good. The launcher
-# reports uninterruptible sleep after 30 s, so that by now it is known who waits for a device.
-IDLE_SECONDS = 40.0
-LULL_SECONDS = 120.0  # with ranks that run now and then, or wait for a device: a checkpoint is written so
-PATIENCE_SECONDS = 600.0  # with ranks at work, or where nothing shows whom all wait for
 MAX_FINDINGS = 3
 replace = msgspec.structs.replace
 

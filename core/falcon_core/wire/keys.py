@@ -3,7 +3,7 @@
 Under ``/falcon/v1/<namespace>/<job>/<job uid>/``::
 
     reports/<pod uid>/summary  overwritten each window, without lease: evidence outlives its agent
-    reports/<pod uid>/alive    under the agent's lease (TTL LIVENESS_TTL_SECONDS)
+    reports/<pod uid>/alive    under the agent's lease (``times.LIVENESS_TTL_SECONDS``)
     commands/plan              the operator's desired state for every pod of the job
 
 ``/falcon/leader`` holds the leader's epoch; every command transaction compares it.
@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple
 
 ROOT = "/falcon/v1/"
 LEADER_KEY = "/falcon/leader"
-LIVENESS_TTL_SECONDS = 3
 
 
 class JobKey(NamedTuple):

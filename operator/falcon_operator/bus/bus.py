@@ -17,11 +17,12 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from falcon_core.times import HEARTBEAT_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, JobKey
 from falcon_core.wire.messages import Plan
 from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted
 from falcon_operator.bus import access, certs
-from falcon_operator.bus.health import HEARTBEAT_SECONDS, SessionHealth
+from falcon_operator.bus.health import SessionHealth
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.clock import Clock
 from falcon_operator.ports import Conflict, JobReports, NotFound, Rejected

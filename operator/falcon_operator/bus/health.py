@@ -7,9 +7,7 @@ been seen.
 
 from __future__ import annotations
 
-HEARTBEAT_SECONDS = 1.0
-SILENCE_SECONDS = 3.0  # without a heartbeat of ours: the session is broken
-RESTORED_GRACE_SECONDS = 10.0  # after lost data agents need a moment until their keys are back
+from falcon_core.times import RESTORED_GRACE_SECONDS, SILENCE_SECONDS
 
 
 class SessionHealth:

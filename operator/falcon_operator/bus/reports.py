@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from falcon_core.times import RESTORED_GRACE_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey, ReportKey, parse_report
 from falcon_core.wire.messages import Summary
 from falcon_etcd import KeyValue, Relisted, WatchEvent
-from falcon_operator.bus.health import RESTORED_GRACE_SECONDS
 from falcon_operator.ports import JobReports, Received
 
 MAX_SUMMARY_BYTES = 262_144

@@ -16,8 +16,8 @@ from falcon_core.recovery.observation import (
     Spares,
 )
 from falcon_core.signals.cause import CpuEvidence
+from falcon_core.times import FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
-from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, RankSignals, Summary
 from falcon_operator.api import TrainingJob, TrainingJobSpec
@@ -26,8 +26,6 @@ from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView, Received
 from falcon_operator.times import parse_duration
-
-FRESH_SECONDS = 5.0  # agents report every second; older evidence says nothing of now
 
 
 def policy(job: TrainingJob) -> Policy:

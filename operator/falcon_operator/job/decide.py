@@ -23,6 +23,7 @@ from falcon_core.recovery.observation import (
     StopClosed,
 )
 from falcon_core.recovery.witness import assess_liveness
+from falcon_core.times import LEAVE_SECONDS
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
 from falcon_operator.effects import (
     ClaimSpare,
@@ -54,7 +55,6 @@ from falcon_operator.status.view import View
 
 LOOK_SECONDS = 2.0  # while it runs: losses accumulate and deadlines pass also when nothing happens
 GATHER_SECONDS = 1.0
-LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge first; then it is deleted whatever it says
 replace = msgspec.structs.replace
 
 

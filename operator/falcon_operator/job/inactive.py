@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.times import FINISH_SECONDS
 from falcon_operator.api import End, TrainingJobStatus
 from falcon_operator.effects import DeleteJob, DeletePod, Effect, PublishPlan
 from falcon_operator.intent import gang, observe
@@ -18,7 +19,6 @@ from falcon_operator.status.limits import fit
 from falcon_operator.status.render import counters
 from falcon_operator.times import timestamp
 
-FINISH_SECONDS = 20.0  # launchers get this long to end by themselves; what is left then is deleted
 LOOK_SECONDS = 2.0
 RETRY_SECONDS = 30.0  # a quota or an admission policy may change without the job's doing
 FAILED_EXIT_CODE = 1

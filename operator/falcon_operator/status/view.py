@@ -13,13 +13,13 @@ import msgspec
 from falcon_core.recovery import hanging
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.witness import Liveness
+from falcon_core.times import BLIND_SECONDS
 from falcon_operator.intent import observe
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.status import hang_diagnosis
 
-BLIND_SECONDS = 10.0  # without any report while pods run: longer than a change of the bus's leader
 CURRENT_ITERATIONS = 8  # the newest, of which the shown iteration time is the median
 State = Literal["", "Pending", "Starting", "Running", "Degraded", "Recovering", "Suspended", "Succeeded", "Failed"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.signals.hang import Progress, explain_hang
-from falcon_core.wire.keys import LIVENESS_TTL_SECONDS
+from falcon_core.times import LIVENESS_TTL_SECONDS
 from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals, Summary
 from falcon_core.wire.ring import Op
 from falcon_etcd import Client

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
+import itertools
+import types
 import typing
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
@@ -109,22 +111,25 @@ def watch_rights() -> set[Right]:
 
 async def _rights(make: Callable[[Any], Any]) -> set[Right]:
     rights: set[Right] = set()
-    for found, exists in ((True, False), (False, False), (True, True)):
+    for found, exists, bare in itertools.product((True, False), (True, False), (True, False)):
         names = [name for name, value in inspect.getmembers(type(make(None)), inspect.isfunction) if name[0] != "_"]
         for name in names:
             recorder = _Recorder(found=found, exists=exists)
-            await _call(getattr(make(recorder), name))
+            await _call(getattr(make(recorder), name), bare=bare)
             rights |= recorder.rights
     return rights
 
 
-async def _call(method: Callable[..., Any]) -> None:
-    """Call it with arguments made up from its annotations; how it fares with the answers does not matter."""
+async def _call(method: Callable[..., Any], *, bare: bool) -> None:
+    """Call it with arguments made up from its annotations; how it fares with the answers does not matter.
+
+    ``bare``: None for each argument that may be None.
+    """
     hints = typing.get_type_hints(method)
     hints.pop("return", None)
     signature = inspect.signature(method)
     given = {
-        name: _sample(kind)
+        name: None if bare and types.NoneType in typing.get_args(kind) else _sample(kind)
         for name, kind in hints.items()
         if signature.parameters[name].default is inspect.Parameter.empty
     }

@@ -11,7 +11,6 @@ from tests.integration.chart.charts import Rendered
 
 EXTERNAL = "etcd.enabled=false,etcd.external.secretPrefix=shared,etcd.external.endpoints={https://a:1}"
 PODS = {Right("", "pods", verb) for verb in ("create", "delete", "get", "list", "watch")}  # burn-ins, at home
-RUNS = {Right("falcon.dev", "trainingruns", verb) for verb in ("create", "delete", "get", "list", "update", "watch")}
 
 
 def granted(*rules: dict[str, Any]) -> set[Right]:
@@ -27,7 +26,7 @@ def granted(*rules: dict[str, Any]) -> set[Right]:
 def test_what_concerns_the_cluster_and_the_jobs() -> None:
     chart = Rendered()
     rights = granted(*chart("ClusterRole", "falcon")["rules"], *chart("ClusterRole", "falcon-jobs")["rules"])
-    assert rights == client_rights() | watch_rights() | RUNS
+    assert rights == client_rights() | watch_rights()
 
 
 def test_what_it_keeps_at_home() -> None:

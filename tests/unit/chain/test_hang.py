@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.recovery.hanging import IDLE_SECONDS, PATIENCE_SECONDS
+from falcon_core.times import IDLE_SECONDS, PATIENCE_SECONDS
 from falcon_core.wire.messages import MAX_COMMS, CommSignals, RankSignals
 from falcon_core.wire.ring import Op, Traffic, counter_key
 from tests.unit.chain.pods import Operator, Tracked, agents

@@ -8,10 +8,11 @@ import msgspec
 
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.observation import RankSeen
+from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
-from falcon_operator.intent.observe import FRESH_SECONDS, observe, policy
+from falcon_operator.intent.observe import observe, policy
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, Received

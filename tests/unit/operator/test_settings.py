@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 import pytest
 
-from falcon_operator.settings import SettingsError, load
+from falcon_operator import settings as operator_settings
+from falcon_operator.settings import Settings, SettingsError
 
 GOOD = {
     "FALCON_NAMESPACE": "falcon-system",
@@ -14,6 +18,17 @@ GOOD = {
     "FALCON_ETCD_SERVER_NAMES": "falcon-etcd.falcon-system.svc, localhost",
     "FALCON_AGENT_IMAGE": "falcon/agent:0.1.0",
 }
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """With these variables of ours and no others."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith("FALCON_"):
+                patch.delenv(name)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        return operator_settings.load()
 
 
 def test_defaults() -> None:
@@ -56,6 +71,9 @@ def test_everything_set() -> None:
     ("name", "value", "remedy"),
     [
         ("FALCON_NAMESPACE", "", "is not set: set it"),
+        ("FALCON_NAMESPACE", "  ", "is not set: set it"),
+        ("FALCON_ETCD_ENDPOINTS", "", "is not set: set it"),
+        ("FALCON_ETCD_ENDPOINTS", ",", "write https://host:port"),
         ("FALCON_ETCD_ENDPOINTS", "falcon-etcd:2379", "is not https://host:port"),
         ("FALCON_ETCD_ENDPOINTS", "http://falcon-etcd:2379", "is not https://host:port"),
         ("FALCON_ETCD_SERVER_NAMES", "", "is not set: set it"),
@@ -80,8 +98,8 @@ def test_all_problems_are_told_at_once() -> None:
         load({"FALCON_FENCE_LIMIT": "many"})
     named = [line.split("=")[0].split()[0] for line in str(caught.value).splitlines()]
     assert named == [
-        "FALCON_POD",
         "FALCON_NAMESPACE",
+        "FALCON_POD",
         "FALCON_ETCD_ENDPOINTS",
         "FALCON_ETCD_SECRET_PREFIX",
         "FALCON_ETCD_SERVER_NAMES",

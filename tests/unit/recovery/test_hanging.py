@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery.hanging import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS, explain, nobody_waits, step
+from falcon_core.recovery.hanging import explain, nobody_waits, step
 from falcon_core.recovery.state import RecoveryState
+from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 from falcon_core.wire.messages import CommSignals, PairSignals
 from tests.unit.recovery.seen import POLICY, seen
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from falcon_operator.bus.health import RESTORED_GRACE_SECONDS, SILENCE_SECONDS, SessionHealth
+from falcon_core.times import RESTORED_GRACE_SECONDS, SILENCE_SECONDS
+from falcon_operator.bus.health import SessionHealth
 
 
 def test_nothing_heard_is_no_session() -> None:

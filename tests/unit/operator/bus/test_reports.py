@@ -7,11 +7,11 @@ import math
 import msgspec
 import pytest
 
+from falcon_core.times import RESTORED_GRACE_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey
 from falcon_core.wire.messages import Summary
 from falcon_etcd import KeyValue, Relisted, WatchEvent
 from falcon_operator.bus import reports
-from falcon_operator.bus.health import RESTORED_GRACE_SECONDS
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.ports import JobReports
 

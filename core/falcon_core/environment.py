@@ -1,0 +1,33 @@
+"""What is wrong with a process's environment variables: a line each, with the variable's name and the remedy.
+
+Operator and agent read ``FALCON_*`` with pydantic-settings, which finds all mistakes at once; this words them. A pod
+that restarts once a mistake wastes a person's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PREFIX = "FALCON_"
+EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
+_UNSET = ("missing", "string_too_short")
+
+
+def describe(errors: Sequence[Mapping[str, Any]], wanted: Mapping[str, str | None], unset: str) -> str:
+    """Word the errors of pydantic's ``ValidationError.errors()``.
+
+    ``wanted``: what to write, by the field's name, where a type's own check refused the value ("a whole number from 0
+    to 9"); a check of ours says it itself. ``unset``: the remedy for a variable that is not set.
+    """
+    return "\n".join(_line(error, wanted, unset) for error in errors)
+
+
+def _line(error: Mapping[str, Any], wanted: Mapping[str, str | None], unset: str) -> str:
+    field = str(error["loc"][0])
+    name = field if field.startswith(PREFIX) else PREFIX + field.upper()
+    if error["type"] in _UNSET:
+        return f"{name} is not set: {unset}"
+    own = error.get("ctx", {}).get("error")
+    remedy = own or f"write {wanted.get(field) or 'another value'}"
+    return f"{name}={error['input']!r}: {remedy}"

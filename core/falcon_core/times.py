@@ -1,0 +1,37 @@
+"""The times that depend on each other across processes, in seconds: launcher, agent, operator.
+
+Each of them waits for something that another process does within a time of its own. A wait that is shorter than what
+it waits for acts on a process that was about to answer; so they stand together, and a test checks their order, also
+against the launcher's own in ``shim/src/launch``.
+"""
+
+from __future__ import annotations
+
+# -- reports: agent → bus → operator
+
+REPORT_SECONDS = 1.0  # an agent writes its summary this often, and at once when something happens
+FRESH_SECONDS = 5.0  # a summary that is older says nothing of now; a few may be late or lost
+BLIND_SECONDS = 10.0  # without any report of a running pod: longer than a change of the bus's leader takes
+
+# -- liveness: the agent's lease, weighed only while the operator's own session with etcd is whole
+
+LIVENESS_TTL_SECONDS = 3  # of the agent's lease; it vanishes so long after an agent's last renewal
+HEARTBEAT_SECONDS = 1.0  # the leader writes one to etcd this often, and waits for it in its own watch
+SILENCE_SECONDS = 3.0  # without a heartbeat of its own the session is broken: agents may only seem to be gone
+RESTORED_GRACE_SECONDS = 10.0  # after the bus lost its data: agents notice, make a new lease and write their keys again
+
+# -- the end of a generation: the operator's order, the launcher's signals, and what follows where no answer comes
+
+LAUNCHER_STUCK_SECONDS = 30  # supervisor.cc: a process that is there so long after the order cannot be killed
+LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge the order first; then it is deleted whatever it says
+FINISH_SECONDS = 20.0  # launchers of a job that is over or suspended end by themselves; then their pods are deleted
+SILENT_SECONDS = 15.0  # for an acknowledgement where the agent is gone, too: it may come back and pass it on
+OBSTINATE_SECONDS = 45.0  # likewise where the agent lives: the launcher may take as long to say that it is stuck
+
+# -- a job that does not move: silence until it is an incident
+
+# Where no awaited rank ran for an instant: stopped, or blocked for good. The launcher reports uninterruptible sleep
+# after 30 s and looks for it each 5 s (counters.cc), so that by now it is known who waits for a device.
+IDLE_SECONDS = 40.0
+LULL_SECONDS = 120.0  # where they ran now and then, or wait for a device: a checkpoint is written so
+PATIENCE_SECONDS = 600.0  # where they are at work, or nothing shows whom all wait for

@@ -1,0 +1,79 @@
+"""The agent's settings: what the operator renders is read, and all that is wrong is named at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from falcon_agent import settings as agent_settings
+from falcon_agent.settings import Settings, SettingsError
+from falcon_core.wire.keys import JobKey
+
+GOOD = {
+    "FALCON_NAMESPACE": "team",
+    "FALCON_JOB": "gpt2",
+    "FALCON_JOB_UID": "uid",
+    "FALCON_POD": "gpt2-0-x7kfd",
+    "FALCON_POD_UID": "pod-uid",
+    "FALCON_NODE": "node-a",
+    "FALCON_ETCD_ENDPOINTS": "https://a:2379, https://b:2379",
+}
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """With these variables of ours and no others."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith("FALCON_"):
+                patch.delenv(name)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        return agent_settings.load_settings()
+
+
+def test_what_the_operator_renders_is_read(tmp_path: Path) -> None:
+    (tmp_path / "tls.crt").touch()
+    settings = load({**GOOD, "FALCON_ETCD_TLS_DIR": str(tmp_path), "FALCON_RUN_DIR": "/run/x"})
+    assert settings.job == JobKey("team", "gpt2", "uid")
+    assert settings.etcd_endpoints == ("https://a:2379", "https://b:2379")
+    assert (settings.etcd_tls_dir, settings.run_dir, settings.log_level) == (tmp_path, Path("/run/x"), "info")
+
+
+def test_defaults() -> None:
+    settings = load({**GOOD, "FALCON_ETCD_TLS_DIR": ""})
+    assert (settings.etcd_tls_dir, settings.run_dir) == (None, Path("/falcon/run"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("FALCON_JOB", "", "is not set: the operator sets it"),
+        ("FALCON_NODE", " ", "is not set: the operator sets it"),
+        ("FALCON_ETCD_ENDPOINTS", "etcd", "write host:port"),
+        ("FALCON_ETCD_TLS_DIR", "/nowhere", "/nowhere/tls.crt does not exist: is the job's Secret mounted there?"),
+        ("FALCON_LOG_LEVEL", "loud", "write one of debug, info, warning, error"),
+    ],
+)
+def test_a_problem_names_the_variable_and_the_remedy(name: str, value: str, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({**GOOD, name: value})
+    assert str(caught.value).startswith(name)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"FALCON_POD": "p", "FALCON_LOG_LEVEL": "loud", "FALCON_ETCD_ENDPOINTS": "etcd"})
+    assert [line.split("=")[0].split()[0] for line in str(caught.value).splitlines()] == [
+        "FALCON_NAMESPACE",
+        "FALCON_JOB",
+        "FALCON_JOB_UID",
+        "FALCON_POD_UID",
+        "FALCON_NODE",
+        "FALCON_ETCD_ENDPOINTS",
+        "FALCON_LOG_LEVEL",
+    ]

@@ -1,0 +1,58 @@
+"""Waits that depend on what another process does are longer than that takes; the launcher's times are read from C++."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from falcon_core import times
+from falcon_core.signals.hang import MINIMUM_DEADLINE_NS
+from falcon_operator.election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS
+
+LAUNCHER = Path(__file__).resolve().parents[3] / "shim" / "src" / "launch"
+
+
+def launcher_seconds(name: str) -> float:
+    """The value of a constant of the launcher, which counts in nanoseconds."""
+    sources = [path.read_text() for path in sorted(LAUNCHER.iterdir())]
+    found = [value for text in sources for value in re.findall(rf"constexpr int64_t {name} = ([^;]+);", text)]
+    assert len(found) == 1, f"{name}: {found}"
+    product = 1.0
+    for factor in found[0].replace("'", "").split("*"):
+        product *= 1e9 if factor.strip() == "kSecondNs" else float(factor)
+    return product / 1e9
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # reports and liveness
+        (times.REPORT_SECONDS, times.FRESH_SECONDS),
+        (times.FRESH_SECONDS, times.BLIND_SECONDS),
+        (2 * times.HEARTBEAT_SECONDS, times.SILENCE_SECONDS),
+        (times.SILENCE_SECONDS, times.RESTORED_GRACE_SECONDS),
+        (times.LIVENESS_TTL_SECONDS, times.RESTORED_GRACE_SECONDS),
+        # the end of a generation
+        (launcher_seconds("kRestartGraceNs") + times.REPORT_SECONDS, times.LEAVE_SECONDS),
+        (launcher_seconds("kRestartGraceNs") + launcher_seconds("kDaemonGraceNs"), times.FINISH_SECONDS),
+        (times.LIVENESS_TTL_SECONDS + times.SILENCE_SECONDS, times.SILENT_SECONDS),
+        (launcher_seconds("kStuckNs") + times.FRESH_SECONDS, times.OBSTINATE_SECONDS),
+        # a job that does not move
+        (MINIMUM_DEADLINE_NS / 1e9, times.IDLE_SECONDS),
+        (launcher_seconds("kBlockedNs") + launcher_seconds("kCheckNs"), times.IDLE_SECONDS),
+        (times.IDLE_SECONDS, times.LULL_SECONDS),
+        (times.LULL_SECONDS, times.PATIENCE_SECONDS),
+        # two operators: the one that leads gives up before the next takes over
+        (RETRY_SECONDS, RENEW_DEADLINE_SECONDS),
+        (RENEW_DEADLINE_SECONDS, LEASE_SECONDS),
+    ],
+)
+def test_a_wait_is_longer_than_what_it_waits_for(first: float, second: float) -> None:
+    assert first < second
+
+
+def test_the_launchers_time_is_the_launchers() -> None:
+    """The text of a fault says it."""
+    assert launcher_seconds("kStuckNs") == times.LAUNCHER_STUCK_SECONDS
