@@ -9,7 +9,7 @@ CHECKOUT := $(shell pwd | sha256sum | cut -c1-8)
 VENV := $(FALCON_CACHE)/venv-$(CHECKOUT)
 UV := $(FALCON_CACHE)/uv/bin/uv
 PY := $(VENV)/bin/python
-export FALCON_CACHE VENV
+export FALCON_CACHE VENV UV
 export PATH := $(VENV)/bin:$(FALCON_CACHE)/bin:$(PATH)
 
 .PHONY: help
@@ -24,7 +24,7 @@ $(UV): constraints.txt
 
 $(VENV)/.done: pyproject.toml constraints.txt $(UV)
 	@$(UV) venv -q --allow-existing --python python3.11 $(VENV)
-	@$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[operator,agent]' --group dev
+	@$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[operator,agent,sim,plot]' --group dev
 	@touch $@
 
 .PHONY: venv
@@ -37,7 +37,15 @@ constraints: $(UV) ## pin the newest versions again (writes constraints.txt)
 -include dev/cluster/cluster.mk dev/images/images.mk shim/shim.mk charts/falcon/chart.mk core/falcon_etcd/proto.mk
 
 ## -- the main job --------------------------------------------------------------------------------------------------
-.PHONY: demo demo-down
+RECORDING ?= examples/recordings/straggler
+
+.PHONY: replay recording demo demo-down
+replay: venv ## see Falcon judge a real slowdown, without a cluster: replay a recording (RECORDING: another folder)
+	@falcon-agent replay $(RECORDING)
+
+recording: venv shim torch-venv ## record a real job with a slow rank into FALCON_CACHE/recording (root; a minute)
+	@$(PY) -m dev.recording $(FALCON_CACHE)/recording
+
 demo: venv cluster-up images ## the whole story on a local cluster: install, train, slow a node, diagnosis, repair
 	@$(PY) -m dev.demo
 

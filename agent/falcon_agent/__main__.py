@@ -1,46 +1,41 @@
-"""``falcon_agent``: run the sidecar, test a node (burn-in), look into a ring (inspect), keep it (record), replay it."""
+"""The command line of the agent: ``falcon-agent``, or ``python -m falcon_agent``.
+
+Only the sidecar itself needs the extra ``agent``: a ring is looked into, kept and replayed wherever the distribution is
+installed. Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command line, 78 for settings that
+cannot be used or a package that is missing.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
+import importlib.util
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import structlog
 
-from falcon_agent.settings import EXIT_CONFIG, SettingsError, load_settings
+from falcon_core.command_line import missing_package, parser
 
-
-def _configure_logs(level: str) -> None:
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-    )
+PROGRAM = "falcon-agent"
+EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
+DESCRIPTION = """\
+Falcon's agent. Without a command it runs as the sidecar of a job's pod (needs falcon-training[agent] and the
+environment that the operator sets). The commands below work anywhere.
+"""
 
 
 def _run() -> int:
-    from falcon_agent.agent import Agent
-
     try:
-        settings = load_settings()
-    except SettingsError as error:
-        print(f"falcon-agent: {error}", file=sys.stderr)
+        from falcon_agent import life
+    except ModuleNotFoundError as error:
+        print(missing_package(PROGRAM, "agent", error), file=sys.stderr)
         return EXIT_CONFIG
-    _configure_logs(settings.log_level)
-    asyncio.run(Agent(settings).run())
-    return 0
+    return life.live()
 
 
 def _burn_in(seconds: float, output: Path, folder: Path) -> int:
@@ -66,18 +61,17 @@ def _inspect(path: Path) -> int:
     try:
         reader = RingReader(path)
     except (OSError, RingFormatError) as error:
-        print(f"falcon-agent inspect {path}: {error}", file=sys.stderr)
-        return 1
+        return _failed(f"inspect {path}", error)
     chain = RankChain(Detection())
     batch = reader.read(0.0)
     chain.feed(batch.records, lost=batch.lost > 0)
-    told = {
+    contents = {
         "header": msgspec.to_builtins(reader.header),
         "records": len(batch.records),
         "lost": batch.lost,
         "signals": msgspec.to_builtins(chain.signals(reader.header.rank, 0)),
     }
-    print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    print(msgspec.json.format(msgspec.json.encode(contents), indent=2).decode())
     return 0
 
 
@@ -93,55 +87,67 @@ def _record(source: Path, folder: Path, seconds: float | None) -> int:
             source, folder, lambda: not ended.is_set() and (deadline is None or time.monotonic() < deadline)
         )
     except OSError as error:
-        print(f"falcon-agent record {source}: {error}", file=sys.stderr)
-        return 1
-    for name, one in recordings.items():
-        print(f"{folder / name}: {one.records} records, {one.lost_records} lost")
+        return _failed(f"record {source}", error)
+    for name, recording in recordings.items():
+        print(f"{folder / name}: {recording.records} records, {recording.lost_records} lost")
     return 0 if recordings else 1
 
 
 def _replay(paths: list[Path], plot: Path | None) -> int:
-    from falcon_agent.replay import describe, replay
+    from falcon_agent.replay import describe, replay, ring_files
     from falcon_core.wire.ring import RingFormatError
 
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        error = ModuleNotFoundError(name="matplotlib")
+        print(missing_package(f"{PROGRAM} replay --plot", "plot", error), file=sys.stderr)
+        return EXIT_CONFIG
     try:
-        told = replay(paths)
+        replayed = replay(ring_files(paths))
     except (OSError, RingFormatError) as error:
-        print(f"falcon-agent replay: {error}", file=sys.stderr)
-        return 1
-    print(describe(told))
+        return _failed("replay", error)
+    print(describe(replayed))
     if plot is not None:
+        from falcon_agent.replay_plot import draw
+
         try:
-            from falcon_agent.replay_plot import draw
-        except ModuleNotFoundError as error:
-            print(f"falcon-agent replay --plot: {error}: pip install 'falcon-training[plot]'", file=sys.stderr)
-            return 1
-        try:
-            draw(told, plot)
+            draw(replayed, plot)
         except (OSError, ValueError) as error:  # no such folder; a suffix that stands for no format
-            print(f"falcon-agent replay --plot {plot}: {error}", file=sys.stderr)
-            return 1
+            return _failed(f"replay --plot {plot}", error)
     return 0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="falcon_agent", description=__doc__)
-    commands = parser.add_subparsers(dest="command")
-    commands.add_parser("run", help="the sidecar (default)")
-    test = commands.add_parser("burn-in", help="test this machine; one JSON line")
-    test.add_argument("--seconds", type=float, default=5.0)
-    test.add_argument("--output", type=Path, default=Path("/dev/termination-log"), help="written, too, if it can be")
-    test.add_argument("--folder", type=Path, default=Path("/tmp"), help="where the disk is tested")
-    look = commands.add_parser("inspect", help="what a ring file says")
+def _failed(command: str, error: Exception) -> int:
+    print(f"{PROGRAM} {command}: {error}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser(PROGRAM, DESCRIPTION)
+    commands = made.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    commands.add_parser("run", help="run the sidecar (the default)")
+    test = commands.add_parser("burn-in", help="test this machine; prints one line of JSON")
+    test.add_argument("--seconds", type=float, default=5.0, help="how long it computes (default: %(default)s)")
+    test.add_argument(
+        "--output", type=Path, default=Path("/dev/termination-log"), help="a file for the line (default: %(default)s)"
+    )
+    test.add_argument(
+        "--folder", type=Path, default=Path("/tmp"), help="where the disk is tested (default: %(default)s)"
+    )
+    look = commands.add_parser("inspect", help="print what a ring file holds")
     look.add_argument("ring", type=Path)
-    keep = commands.add_parser("record", help="keep what runs through a ring, or all rings of a run directory")
+    keep = commands.add_parser("record", help="keep the calls that go through a ring, or all rings of a run directory")
     keep.add_argument("source", type=Path, help="a ring file or a run directory")
     keep.add_argument("folder", type=Path, help="where the copies go")
-    keep.add_argument("--seconds", type=float, help="default: until interrupted")
-    again = commands.add_parser("replay", help="run captured rings through the whole chain")
-    again.add_argument("rings", type=Path, nargs="+", help="one file a rank")
-    again.add_argument("--plot", type=Path, help="draw a picture (needs matplotlib)")
-    options = parser.parse_args()
+    keep.add_argument("--seconds", type=float, help="how long (default: until interrupted)")
+    again = commands.add_parser("replay", help="judge recorded rings as the agent and the operator would have")
+    again.add_argument("rings", type=Path, nargs="+", help="a file for each rank, or a folder that holds them")
+    again.add_argument("--plot", type=Path, help="draw a picture, .png or .svg (needs falcon-training[plot])")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
     match options.command:
         case "burn-in":
             return _burn_in(options.seconds, options.output, options.folder)

@@ -1,14 +1,14 @@
-"""A captured ring, or one of each rank, through the whole chain: what Falcon saw, when, and whom it blamed.
+"""Replays recorded rings, a file for each rank, through the whole chain: what Falcon saw, when, and whom it blamed.
 
 The records are handed to the same :class:`RankChain` that the agent runs, in the order in which they were published and
-in polls of the agent's length; after each poll in which a rank has an onset, the operator's comparison of the ranks is
-asked. The replay has no clock: it depends on the files alone, so a complaint becomes a test.
+in polls of the agent's length; after each poll in which a rank is slow, the operator's comparison of the ranks is made.
+The replay has no clock: it depends on the files alone, so a complaint becomes a test.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +27,7 @@ _POLL_NS = 100_000_000
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One iteration as it was judged, ns; times of day by the recording's own clock."""
+    """An iteration as it was judged, ns; times of day by the recording's own clock."""
 
     number: int
     start_unix_ns: int
@@ -50,7 +50,7 @@ class Episode(msgspec.Struct):
 
 
 class RankReplay(msgspec.Struct):
-    """All that was learned of one rank."""
+    """All that was learned of a rank."""
 
     rank: int
     records: int = 0
@@ -87,7 +87,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 class _Rank:
-    """One file, fed poll by poll."""
+    """A rank's file, fed poll by poll."""
 
     def __init__(self, path: Path, detection: Detection) -> None:
         reader = RingReader(path)
@@ -97,33 +97,33 @@ class _Rank:
         self.records: RecordArray = np.concatenate([batch.records for batch in batches])
         self.lost = reader.lost_records > 0
         self.offset_ns = self.header.start_unix_ns - self.header.start_ns
-        self.told = RankReplay(self.header.rank, len(self.records), reader.lost_records, reader.holes)
+        self.found = RankReplay(self.header.rank, len(self.records), reader.lost_records, reader.holes)
         self.chain = RankChain(detection, observe=self._observe)
         published = (self.records["t_start_ns"] + self.records["duration_ns"]).astype(np.int64) + self.offset_ns
         self.published_ns = np.maximum.accumulate(published)
         self._next = 0
 
     def feed(self, until_unix_ns: int) -> bool:
-        """Records published by then; True if there were any."""
+        """Feed the records that were published by then; returns whether there were any."""
         end = int(np.searchsorted(self.published_ns, until_unix_ns, side="right"))
         if end <= self._next:
             return False
         self.chain.feed(self.records[self._next : end], lost=self.lost and self._next == 0)
         self._next = end
-        self.told.period_calls = self.chain.period_calls or self.told.period_calls
+        self.found.period_calls = self.chain.period_calls or self.found.period_calls
         return True
 
     def between(self, begin_unix_ns: int, end_unix_ns: int) -> RecordArray:
-        """Calls that began in that time."""
+        """Return the calls that began in that time."""
         starts = self.records["t_start_ns"].astype(np.int64) + self.offset_ns
         return self.records[(starts >= begin_unix_ns) & (starts < end_unix_ns)]
 
     def _observe(self, measured: Measured, slowdown: Slowdown | None) -> None:
-        told, iteration = self.told, measured.iteration
-        if told.points and iteration.number <= told.points[-1].number:  # another period: what was before is void
-            told.points = [point for point in told.points if point.number < iteration.number]
-            told.episodes = [episode for episode in told.episodes if episode.reported < iteration.number]
-        told.points.append(
+        found, iteration = self.found, measured.iteration
+        if found.points and iteration.number <= found.points[-1].number:  # another period: what was before is void
+            found.points = [point for point in found.points if point.number < iteration.number]
+            found.episodes = [episode for episode in found.episodes if episode.reported < iteration.number]
+        found.points.append(
             Point(
                 number=iteration.number,
                 start_unix_ns=iteration.start_ns + self.offset_ns,
@@ -134,7 +134,7 @@ class _Rank:
                 interrupted=iteration.interrupted,
             )
         )
-        current = told.episodes[-1] if told.episodes and told.episodes[-1].relieved is None else None
+        current = found.episodes[-1] if found.episodes and found.episodes[-1].relieved is None else None
         if slowdown is None:
             if current is not None:
                 current.relieved = iteration.number
@@ -147,12 +147,12 @@ class _Rank:
                 before_ns=slowdown.before_ns,
                 after_ns=slowdown.after_ns,
             )
-            told.episodes.append(current)
+            found.episodes.append(current)
         current.after_ns = slowdown.after_ns
 
 
 def _everything(reader: RingReader) -> list[Batch]:
-    """All that is in the file; what was never published is waited for at once."""
+    """Read all that is in the file, without waiting for records that were never published."""
     batches: list[Batch] = []
     quiet, moment, seen = 0, 0.0, 0
     while quiet < 2:
@@ -164,61 +164,76 @@ def _everything(reader: RingReader) -> list[Batch]:
     return batches
 
 
+def ring_files(paths: Iterable[Path]) -> list[Path]:
+    """Replace each folder by the ring files in it.
+
+    Raises:
+        FileNotFoundError: a folder has none.
+    """
+    files: list[Path] = []
+    for path in paths:
+        inside = sorted(path.glob("*.ring")) if path.is_dir() else [path]
+        if not inside:
+            raise FileNotFoundError(f"no *.ring file in the folder {path}")
+        files += inside
+    return files
+
+
 def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
-    """Replay one file a rank.
+    """Replay a file for each rank.
 
     Raises:
         OSError: a file cannot be read.
         RingFormatError: a file is no ring, or two are of one rank or of different generations.
     """
     settings = detection or Detection()
-    ranks = sorted((_Rank(path, settings) for path in paths), key=lambda one: one.header.rank)
-    if len({one.header.rank for one in ranks}) < len(ranks) or len({one.header.generation for one in ranks}) > 1:
-        raise RingFormatError("one file a rank, all of one generation: these are of several lives of the job")
+    ranks = sorted((_Rank(path, settings) for path in paths), key=lambda rank: rank.header.rank)
+    if len({rank.header.rank for rank in ranks}) < len(ranks) or len({rank.header.generation for rank in ranks}) > 1:
+        raise RingFormatError("want a file for each rank, all of one generation: these are of several lives of the job")
     findings: list[Finding] = []
     profiles: list[Profile] = []
-    published = [one.published_ns for one in ranks if len(one.published_ns)]
+    published = [rank.published_ns for rank in ranks if len(rank.published_ns)]
     if published:
         members = communicators(ranks)
-        first, last = min(int(one[0]) for one in published), max(int(one[-1]) for one in published)
+        first, last = min(int(times[0]) for times in published), max(int(times[-1]) for times in published)
         for until in range(first + _POLL_NS, last + 2 * _POLL_NS, _POLL_NS):
-            fed = [one.feed(until) for one in ranks]
-            if any(fed) and any(one.chain.slowdown is not None for one in ranks):
+            fed = [rank.feed(until) for rank in ranks]
+            if any(fed) and any(rank.chain.slowdown is not None for rank in ranks):
                 _note(findings, ranks, members)
         if len(ranks) > 1 and members:
             profiles = _profiles(ranks, members)
-    return Replay([one.told for one in ranks], findings, profiles)
+    return Replay([rank.found for rank in ranks], findings, profiles)
 
 
 def communicators(ranks: Sequence[_Rank]) -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
-    """(rank, communicator id) → job-wide name and members, for those whose members the files tell.
+    """Map (rank, communicator id) to a job-wide name and the members, where the files show who the members are.
 
-    A descriptor says how large a communicator is and which of it the rank is, not who the others are: files with the
-    same id and size are one communicator if each place in it is taken once. Others stay unnamed.
+    A descriptor gives a communicator's size and the rank's place in it, and not the other members: files with the same
+    id and size are one communicator if each place in it is taken once. Others stay unnamed.
     """
     shapes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for one in ranks:
-        for told in one.records[one.records["kind"] == Kind.DESCRIPTOR]:
-            shapes[int(told["comm"]), int(told["group"])].append((int(told["peer_or_root"]), one.header.rank))
+    for rank in ranks:
+        for record in rank.records[rank.records["kind"] == Kind.DESCRIPTOR]:
+            shapes[int(record["comm"]), int(record["group"])].append((int(record["peer_or_root"]), rank.header.rank))
     named: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
     for (comm, size), places in shapes.items():
         if sorted(place for place, _ in places) == list(range(size)):
-            members = tuple(rank for _, rank in sorted(places))
-            named |= {(rank, comm): (str(comm), members) for rank in members}
+            members = tuple(number for _, number in sorted(places))
+            named |= {(number, comm): (str(comm), members) for number in members}
     return named
 
 
 def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tuple[int, ...]]]) -> list[Profile]:
-    """The slow episodes of the first rank that has any, held against the healthy iterations before the first one."""
-    leader = next((one for one in ranks if one.told.episodes), None)
+    """Compare the slow episodes of the first rank that has any with the healthy iterations before them."""
+    leader = next((rank for rank in ranks if rank.found.episodes), None)
     if leader is None:
         return []
     names = {key: name for key, (name, _) in named.items()}
     members = dict(named.values())
-    points, episodes = leader.told.points, leader.told.episodes
+    points, episodes = leader.found.points, leader.found.episodes
 
     def matched(begin_unix_ns: int, end_unix_ns: int) -> list[Matched]:
-        return match({one.header.rank: one.between(begin_unix_ns, end_unix_ns) for one in ranks}, names, members)
+        return match({rank.header.rank: rank.between(begin_unix_ns, end_unix_ns) for rank in ranks}, names, members)
 
     healthy = transfer_medians(matched(points[0].start_unix_ns, episodes[0].start_unix_ns))
     profiles = []
@@ -227,7 +242,7 @@ def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tu
         if len(slow) < 2:
             continue
         calls = matched(slow[0].start_unix_ns, slow[-1].start_unix_ns)
-        waited = {rank: sum(wait.excess_ns for wait in told) for rank, told in waits(calls, len(slow) - 1).items()}
+        waited = {rank: sum(wait.excess_ns for wait in each) for rank, each in waits(calls, len(slow) - 1).items()}
         links = slow_links(calls, healthy)
         profiles.append(Profile(slow[0].number, slow[-1].number, dict(sorted(waited.items())), links))
     return profiles
@@ -236,30 +251,13 @@ def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tu
 def _note(
     findings: list[Finding], ranks: Sequence[_Rank], members: dict[tuple[int, int], tuple[str, tuple[int, ...]]]
 ) -> None:
-    """Judge what the ranks say now, and add it to the findings or prolong the last one."""
-    views, losses = [], []
-    for one in ranks:
-        track = one.chain.track()
-        if track is None:
-            continue
-        told = [
-            Wait(comm=named[0], members=named[1], excess_ns=sum(parts), parts_ns=parts)
-            for comm, parts in track.excess_ns.items()
-            if (named := members.get((one.header.rank, comm))) is not None
-        ]
-        views.append(
-            RankView(
-                rank=one.header.rank,
-                iteration_ns=track.iteration_ns,
-                compute_ns=track.compute_ns,
-                healthy_compute_ns=track.healthy_compute_ns,
-                stall_share=track.stall_share,
-                waits=tuple(told),
-            )
-        )
-        if one.chain.slowdown is not None:
-            losses.append(track.iteration_ns - one.chain.slowdown.before_ns)
-    number = max(one.told.points[-1].number for one in ranks if one.told.points)
+    """Judge what the ranks say now: a new finding, or the last one goes on."""
+    seen = [(rank, view) for rank in ranks if (view := _view(rank, members)) is not None]
+    views = [view for _, view in seen]
+    losses = [
+        view.iteration_ns - rank.chain.slowdown.before_ns for rank, view in seen if rank.chain.slowdown is not None
+    ]
+    number = max(rank.found.points[-1].number for rank in ranks if rank.found.points)
     loss = float(np.median(losses)) if losses else 0.0
     verdicts = attribute_slowdown(views, loss_ns=loss) if len(views) > 1 and loss > 0 else []
     latest = findings[-1] if findings else None
@@ -269,62 +267,81 @@ def _note(
         findings.append(Finding(number, number, verdicts))
 
 
+def _view(rank: _Rank, members: dict[tuple[int, int], tuple[str, tuple[int, ...]]]) -> RankView | None:
+    """Return what the operator would know of the rank now; None before its first whole window."""
+    track = rank.chain.track()
+    if track is None:
+        return None
+    waits_of_rank = [
+        Wait(comm=named[0], members=named[1], excess_ns=sum(parts), parts_ns=parts)
+        for comm, parts in track.excess_ns.items()
+        if (named := members.get((rank.header.rank, comm))) is not None
+    ]
+    return RankView(
+        rank=rank.header.rank,
+        iteration_ns=track.iteration_ns,
+        compute_ns=track.compute_ns,
+        healthy_compute_ns=track.healthy_compute_ns,
+        stall_share=track.stall_share,
+        waits=tuple(waits_of_rank),
+    )
+
+
 def _blamed(verdicts: Sequence[Verdict]) -> set[tuple[str, tuple[int, ...]]]:
     return {(verdict.kind, verdict.ranks) for verdict in verdicts}
 
 
-def describe(told: Replay) -> str:
-    """The replay in words, one fact a line."""
-    lines = []
-    for rank in told.ranks:
-        missing = f"; {rank.lost} lost, {rank.holes} holes" if rank.lost or rank.holes else ""
-        if not rank.points:
-            lines.append(f"rank {rank.rank}: {rank.records} records{missing}: no recurring cycle")
-            continue
-        healthy = rank.points[-1].healthy_ns
-        newest = float(np.median([point.duration_ns for point in rank.points[-5:]]))
-        lines.append(
-            f"rank {rank.rank}: {rank.points[-1].number} iterations of {rank.period_calls} calls{missing}; "
-            f"healthy {_ms(healthy)}, at the end {_ms(newest)}"
-        )
-        for episode in rank.episodes:
-            at = datetime.fromtimestamp(episode.start_unix_ns / 1e9, UTC).strftime("%H:%M:%S")
-            over = "never relieved" if episode.relieved is None else f"relieved at iteration {episode.relieved}"
-            delay = episode.reported - episode.first + 1
-            lines.append(
-                f"  slow since iteration {episode.first} ({at} UTC), reported after {delay}: "
-                f"{_ms(episode.before_ns)} -> {_ms(episode.after_ns)}; {over}"
-            )
-    for finding in told.findings:
+def describe(replayed: Replay) -> str:
+    """Put the replay into words, a fact a line."""
+    lines = [line for rank in replayed.ranks for line in _describe_rank(rank)]
+    for finding in replayed.findings:
         lines.append(f"iterations {finding.first}-{finding.last}: {name(finding.verdicts)}")
-    for profile in told.profiles:
+    for profile in replayed.profiles:
         waited = ", ".join(f"rank {rank} {_ms(wait)}" for rank, wait in profile.waits_ns.items())
         slow = "; ".join(f"communicator {link.comm} {link.ratio:.1f}x" for link in profile.links) or "none"
         lines.append(f"profile of {profile.first}-{profile.last}: waits an iteration: {waited}; slow transfers: {slow}")
-    if len(told.ranks) > 1 and not told.findings:
+    if len(replayed.ranks) > 1 and not replayed.findings:
         lines.append("nothing to judge: no rank was slow")
     return "\n".join(lines)
 
 
+def _describe_rank(rank: RankReplay) -> list[str]:
+    missing = f"; {rank.lost} lost, {rank.holes} holes" if rank.lost or rank.holes else ""
+    if not rank.points:
+        return [f"rank {rank.rank}: {rank.records} records{missing}: no recurring cycle"]
+    healthy = rank.points[-1].healthy_ns
+    newest = float(np.median([point.duration_ns for point in rank.points[-5:]]))
+    lines = [
+        f"rank {rank.rank}: {rank.points[-1].number} iterations of {rank.period_calls} calls{missing}; "
+        f"healthy {_ms(healthy)}, at the end {_ms(newest)}"
+    ]
+    for episode in rank.episodes:
+        at = datetime.fromtimestamp(episode.start_unix_ns / 1e9, UTC).strftime("%H:%M:%S")
+        over = "never relieved" if episode.relieved is None else f"relieved at iteration {episode.relieved}"
+        delay = episode.reported - episode.first + 1
+        lines.append(
+            f"  slow since iteration {episode.first} ({at} UTC), reported after {delay}: "
+            f"{_ms(episode.before_ns)} -> {_ms(episode.after_ns)}; {over}"
+        )
+    return lines
+
+
 def name(verdicts: Sequence[Verdict]) -> str:
-    """Whom the verdicts blame, in words."""
-    if not verdicts:
-        return "nobody stands out"
-    told = []
-    for verdict in verdicts:
-        who = ("rank " if len(verdict.ranks) == 1 else "ranks ") + ", ".join(map(str, verdict.ranks))
-        match verdict.kind:
-            case "Computation":
-                told.append(
-                    f"{who} computes {verdict.ratio:.1f}x longer" + (", at one place" if verdict.stalled else "")
-                )
-            case "Communication":
-                told.append(f"slow link in communicator {verdict.comm} ({who}): {_ms(verdict.excess_ns)} an iteration")
-            case "Suspected":
-                told.append(f"a slow link between {who} is suspected: {_ms(verdict.excess_ns)} an iteration")
-            case "Imbalance":
-                told.append(f"{who} have {verdict.ratio:.1f}x the work of the others")
-    return "; ".join(told)
+    """Put into words whom the verdicts blame."""
+    return "; ".join(map(_name, verdicts)) or "nobody stands out"
+
+
+def _name(verdict: Verdict) -> str:
+    who = ("rank " if len(verdict.ranks) == 1 else "ranks ") + ", ".join(map(str, verdict.ranks))
+    match verdict.kind:
+        case "Computation":
+            return f"{who} computes {verdict.ratio:.1f}x longer" + (", at one place" if verdict.stalled else "")
+        case "Communication":
+            return f"slow link in communicator {verdict.comm} ({who}): {_ms(verdict.excess_ns)} an iteration"
+        case "Suspected":
+            return f"a slow link between {who} is suspected: {_ms(verdict.excess_ns)} an iteration"
+        case "Imbalance":
+            return f"{who} have {verdict.ratio:.1f}x the work of the others"
 
 
 def _ms(nanoseconds: float | None) -> str:

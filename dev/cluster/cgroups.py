@@ -60,6 +60,11 @@ def set_capacity(node: Node, cores: float | None) -> None:
     _write_quota(_cpu(node), cores)
 
 
+def join(node: Node, pid: int) -> None:
+    """Put a process under the node's capacity, with all its threads."""
+    (_cpu(node) / "cgroup.procs").write_text(str(pid))
+
+
 def limits_for(node: Node, cores: float) -> dict[str, str]:
     """The limits that must change so that every container has at most ``cores``, as they stand now, by cgroup folder.
 

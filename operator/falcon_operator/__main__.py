@@ -1,111 +1,35 @@
-"""``python -m falcon_operator``: settings, logs, the election, and then either waiting or leading.
+"""The command line of the operator: ``falcon-operator``, or ``python -m falcon_operator``.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the leadership is lost or something fails, 78 for settings that cannot be
-used.
+used or a package that is missing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
 
-import structlog
+from falcon_core.command_line import missing_package, parser
 
-from falcon_operator import health, logs
-from falcon_operator.clock import SystemClock
-from falcon_operator.cluster.client import KubeClient
-from falcon_operator.cluster.leases import KubeLeases
-from falcon_operator.cluster.nodes import Breaker
-from falcon_operator.cluster.secrets import CertificateStore
-from falcon_operator.cluster.transport import Transport, load_configuration
-from falcon_operator.election import Election, LeadershipLost
-from falcon_operator.leader import Leader
-from falcon_operator.metrics import Metrics
-from falcon_operator.settings import EXIT_CONFIG, Settings, SettingsError, load
+PROGRAM = "falcon-operator"
+EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
+DESCRIPTION = """\
+Run Falcon's operator: watch TrainingJobs and WarmPools, and carry out what their incidents need.
 
-EXIT_FAILED = 1
-log = structlog.get_logger("falcon_operator")
+It takes no arguments: its settings are FALCON_* environment variables, which the Helm chart sets. It runs in a pod,
+or with a KUBECONFIG. Each setting that is missing or wrong is named, all of them at once.
+"""
 
 
-async def operate(settings: Settings) -> None:
-    """One life of the process. Returns after a signal; raises when it cannot go on."""
-    clock = SystemClock()
-    metrics = Metrics()
-    configuration = await load_configuration()
-    stop = asyncio.Event()
-
-    def handle_signals() -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-
-    handle_signals()
-    transport = Transport(configuration, lambda: election.assert_leading())
-    election = Election(KubeLeases(transport, settings.namespace), settings.identity, clock)
-    kube = KubeClient(
-        transport,
-        clock,
-        Breaker(limit=settings.fence_limit, window_seconds=settings.fence_window_seconds),
-        instance=settings.identity,
-        watch_namespaces=settings.watch_namespaces,
-    )
-
-    async def live(folder: Path) -> None:
-        await election.acquire()
-        metrics.leading = True
-        store = CertificateStore(transport, settings.namespace, settings.etcd_secret_prefix)
-        leader = Leader(settings, configuration, kube, store, election, metrics, clock, folder)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_or_die(election), name="election")
-            tasks.create_task(leader.run(handle_signals), name="leader")
-
-    def missing() -> str:
-        return "" if election.in_touch else "the API server has not answered yet"
-
-    with tempfile.TemporaryDirectory(prefix="falcon-") as folder:
-        async with health.serving(settings.metrics_port, metrics.registry, missing):
-            life = asyncio.create_task(live(Path(folder)), name="life")
-            stopped = asyncio.create_task(stop.wait(), name="stop")
-            try:
-                await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if life.done():
-                    life.result()
-                log.info("stopping")
-            finally:
-                stopped.cancel()
-                life.cancel()
-                await asyncio.wait({life})
-                await election.release()
-                await transport.close()
-
-
-async def _or_die(election: Election) -> None:
-    """Another may lead from now on: no cleaning up, which would take time."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the operator until it is ended; returns the exit code."""
+    parser(PROGRAM, DESCRIPTION).parse_args(arguments)
     try:
-        await election.keep()
-    except LeadershipLost as error:
-        log.error("leadership lost", error=str(error))
-        sys.stdout.flush()
-        os._exit(EXIT_FAILED)
-
-
-def main() -> int:
-    try:
-        settings = load()
-    except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
+        from falcon_operator import life
+    except ModuleNotFoundError as error:
+        print(missing_package(PROGRAM, "operator", error), file=sys.stderr)
         return EXIT_CONFIG
-    logs.configure(settings.log_level)
-    try:
-        asyncio.run(operate(settings))
-    except Exception:
-        log.exception("failed")
-        return EXIT_FAILED
-    return 0
+    return life.live()
 
 
 if __name__ == "__main__":

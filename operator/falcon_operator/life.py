@@ -1,0 +1,105 @@
+"""One life of the operator's process: settings, logs, the election, and then either waiting or leading."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from falcon_operator import health, logs
+from falcon_operator.clock import SystemClock
+from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.leases import KubeLeases
+from falcon_operator.cluster.nodes import Breaker
+from falcon_operator.cluster.secrets import CertificateStore
+from falcon_operator.cluster.transport import Transport, load_configuration
+from falcon_operator.election import Election, LeadershipLost
+from falcon_operator.leader import Leader
+from falcon_operator.metrics import Metrics
+from falcon_operator.settings import EXIT_CONFIG, Settings, SettingsError, load
+
+EXIT_FAILED = 1
+log = structlog.get_logger("falcon_operator")
+
+
+async def operate(settings: Settings) -> None:
+    """One life of the process. Returns after a signal; raises when it cannot go on."""
+    clock = SystemClock()
+    metrics = Metrics()
+    configuration = await load_configuration()
+    stop = asyncio.Event()
+
+    def handle_signals() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+    handle_signals()
+    transport = Transport(configuration, lambda: election.assert_leading())
+    election = Election(KubeLeases(transport, settings.namespace), settings.identity, clock)
+    kube = KubeClient(
+        transport,
+        clock,
+        Breaker(limit=settings.fence_limit, window_seconds=settings.fence_window_seconds),
+        instance=settings.identity,
+        watch_namespaces=settings.watch_namespaces,
+    )
+
+    async def lead(folder: Path) -> None:
+        await election.acquire()
+        metrics.leading = True
+        store = CertificateStore(transport, settings.namespace, settings.etcd_secret_prefix)
+        leader = Leader(settings, configuration, kube, store, election, metrics, clock, folder)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_or_die(election), name="election")
+            tasks.create_task(leader.run(handle_signals), name="leader")
+
+    def missing() -> str:
+        return "" if election.in_touch else "the API server has not answered yet"
+
+    with tempfile.TemporaryDirectory(prefix="falcon-") as folder:
+        async with health.serving(settings.metrics_port, metrics.registry, missing):
+            life = asyncio.create_task(lead(Path(folder)), name="life")
+            stopped = asyncio.create_task(stop.wait(), name="stop")
+            try:
+                await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if life.done():
+                    life.result()
+                log.info("stopping")
+            finally:
+                stopped.cancel()
+                life.cancel()
+                await asyncio.wait({life})
+                await election.release()
+                await transport.close()
+
+
+async def _or_die(election: Election) -> None:
+    """Keep the lease; end the process at once when it is lost: another may lead, and cleaning up would take time."""
+    try:
+        await election.keep()
+    except LeadershipLost as error:
+        log.error("leadership lost", error=str(error))
+        sys.stdout.flush()
+        os._exit(EXIT_FAILED)
+
+
+def live() -> int:
+    """Read the settings and operate until the process ends; returns its exit code (see ``__main__``)."""
+    try:
+        settings = load()
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CONFIG
+    logs.configure(settings.log_level)
+    try:
+        asyncio.run(operate(settings))
+    except Exception:
+        log.exception("failed")
+        return EXIT_FAILED
+    return 0
