@@ -97,9 +97,10 @@ async def test_a_status_that_is_refused_becomes_a_minimal_one_and_recovery_goes_
 
     world.kube.write_job_status = picky  # type: ignore[method-assign]
     world.kill_node(world.node_of(2).name)
-    await run(world, operator, lambda w: condition(w.status, "StatusShown") == "False")
+    reconciler = operator(world)
+    await run(world, lambda _: reconciler, lambda w: condition(w.status, "StatusShown") == "False")
     assert world.status.state == "Recovering"
-    await run(world, operator, lambda w: w.iterations > 20 and w.node_of(2).name == "spare-1")
+    await run(world, lambda _: reconciler, lambda w: w.iterations > 20 and w.node_of(2).name == "spare-1")
     assert refused
     assert len(world.events) == len(set(world.events)), "an Event is recorded once all the same"
     world.kube.write_job_status = write  # type: ignore[method-assign]
