@@ -90,6 +90,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
         agent_lost(view),
         pool_missing(view),
         run_readable(unreadable),
+        Finding("StatusShown", True, "Whole", "the API server took the whole status", quiet=True),
         Finding("Suspended", False, "Resumed", "spec.suspend is false"),
         Finding("Accepted", True, "Valid", "the spec can run", quiet=True),
     ]
