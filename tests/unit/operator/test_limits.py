@@ -104,8 +104,7 @@ async def test_a_status_that_is_refused_becomes_a_minimal_one_and_recovery_goes_
     assert refused
     assert len(world.events) == len(set(world.events)), "an Event is recorded once all the same"
     world.kube.write_job_status = write  # type: ignore[method-assign]
-    await run(world, lambda _: reconciler, state("Running"))
-    assert condition(world.status, "StatusShown") == "True", "the whole status is shown again"
+    await run(world, lambda _: reconciler, lambda w: condition(w.status, "StatusShown") == "True")
     assert world.status.diagnoses
 
 
