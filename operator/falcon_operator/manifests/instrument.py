@@ -51,6 +51,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     container: str  # the one that trains
     procs: int
     launcher: Literal["Falcon", "Own"] = "Falcon"
+    track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
 
 
 def restricted() -> Manifest:
@@ -97,6 +98,7 @@ def _wrap(trainer: Manifest, identity: Identity) -> None:
         str(identity.procs),
         "--launcher",
         identity.launcher.lower(),
+        *([] if identity.track else ["--shim", "off"]),
         "--",
         *command,
     ]

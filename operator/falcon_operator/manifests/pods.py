@@ -88,6 +88,7 @@ def build_pod(
         container=trainer_container(job),
         procs=job.spec.procs_per_replica,
         launcher=job.spec.launcher,
+        track=job.spec.mitigation.mode != "Off",
     )
     spec = instrument(template["spec"], identity, settings)
     spec["restartPolicy"] = "Never"

@@ -22,7 +22,7 @@ constexpr char kHelp[] =
     "  --procs N             training processes, where the plan does not say (default 1)\n"
     "  --launcher falcon|own own: COMMAND is torchrun, mpirun …; it is run once (default falcon)\n"
     "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default: the kubelet's)\n"
-    "  --shim PATH           preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
+    "  --shim PATH|off       preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
     "falcon-launch install DIR   copy this program and the shim into DIR\n"
     "falcon-launch version | --help\n";
 

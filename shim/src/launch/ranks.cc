@@ -61,6 +61,11 @@ std::string Ranks::start(const Plan& plan) {
 }
 
 void Ranks::judge_programs() {
+  if (options_.shim == "off") {
+    untracked_ = "tracking is switched off";
+    preload_ = false;
+    return;
+  }
   untracked_ = untracked_reason(options_.command);
   // A static program ignores the library and hands it on: tini, a Go launcher or uv may start a Python that takes it.
   preload_ = untracked_.empty() || (untracked_ == kStatic && untracked_file("/bin/sh").empty());

@@ -111,6 +111,14 @@ def test_a_static_program_runs_untracked_and_a_missing_one_is_named(start: Start
     assert "no-such-program" in error
 
 
+def test_a_rank_runs_without_the_shim_where_tracking_is_switched_off(start: Start) -> None:
+    program = "import os; raise SystemExit('libfalcon_shim' in os.environ.get('LD_PRELOAD', ''))"
+    launcher = start(sys.executable, "-c", program, options=("--shim", "off"))
+    launcher.run()
+    ended = launcher.wait(state="Exited")
+    assert (ended.untracked, ended.ranks[0].exit_code) == ("tracking is switched off", 0)
+
+
 def test_a_run_directory_that_cannot_be_written_is_named() -> None:
     done = subprocess.run(
         [str(SHIM / "falcon-launch"), "run", "--run-dir", "/proc/nowhere", "--", "true"],

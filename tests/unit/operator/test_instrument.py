@@ -123,3 +123,9 @@ def test_what_is_injected_passes_pod_security_restricted(name: str) -> None:
 def test_a_container_that_is_not_there() -> None:
     with pytest.raises(KeyError, match="no container named 'nobody'"):
         instrument(SPEC, identity(container="nobody"), SETTINGS)
+
+
+def test_mode_off_starts_the_ranks_without_the_shim() -> None:
+    spec = {"containers": [{"name": "trainer", "image": "x", "command": ["python", "train.py"]}]}
+    (trainer,) = instrument(spec, identity(track=False), SETTINGS)["containers"]
+    assert trainer["command"][-5:] == ["--shim", "off", "--", "python", "train.py"]

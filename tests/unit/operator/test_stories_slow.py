@@ -135,3 +135,15 @@ async def test_a_fence_that_the_circuit_breaker_refuses_is_told() -> None:
     world.node_of(2).slow = 3.0
     await run(world, operator, lambda w: w.status.diagnoses and "breaker" in w.status.diagnoses[0].result, seconds=90)
     assert [(one.test, one.fenced) for one in world.exclusions] == [("Failed", False)]
+
+
+async def test_mode_off_judges_nobody_and_still_restarts_what_dies() -> None:
+    world = World(spec={"mitigation": {"mode": "Off"}})
+    await trained(world)
+    world.node_of(1).slow = 3.0
+    await run(world, operator, lambda w: w.iterations > 200, seconds=200)
+    assert (world.status.state, world.status.diagnoses) == ("Running", [])
+    world.end_rank(0, signal=9)
+    await run(world, operator, lambda w: w.generation == 2 and w.status.state == "Running")
+    (note,) = world.status.diagnoses
+    assert (note.cause, note.rank) == ("ProcessKilled", 0)
