@@ -33,7 +33,7 @@ from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 LEARNING_RATE = 0.5  # weight of the newest measurement: conditions drift, single measurements are noisy
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Time lost to an incident, and how far the iterations have been counted."""
 
     seconds: float = 0.0

@@ -18,7 +18,7 @@ from falcon_core.signals.reference import DEVIATIONS, NOISE_FLOOR
 SETTLED_ITERATIONS = 50
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class Level(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One generation's healthy iteration time."""
 
     iteration_ns: int

@@ -4,8 +4,8 @@ The CRD's schema and CEL rules refuse what they can see when a job is applied; h
 command, paths that have to be normalised, fields of the pod that pass through untyped, and the pool a job refers to.
 What Kubernetes itself checks of a pod (images, resources, …) is left to the server-side dry run.
 
-*Problems* keep a job from running. *Warnings* do not: the job runs, but some of what it asks for will not happen. They
-are the *notes*, which the spec alone gives, and what is wrong with the pool that the job names.
+*Problems* keep a job from running. *Notes* do not, and neither does what is wrong with the job's pool: the job runs,
+but some of what it asks for will not happen.
 """
 
 from __future__ import annotations
@@ -46,11 +46,6 @@ def problems(job: TrainingJob) -> list[Problem]:
 def notes(job: TrainingJob) -> list[Problem]:
     """Return what will not happen though the job asks for it."""
     return [*_strategies(job), *_probes(job)]
-
-
-def warnings(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
-    """Return what the owner should know of a job that runs all the same: the notes, and what is wrong with its pool."""
-    return [*notes(job), *pool_problems(job, pool)]
 
 
 def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:

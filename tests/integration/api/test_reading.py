@@ -8,13 +8,20 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.membership import Exclusion
+from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.signals.level import Level
 from falcon_operator.api import (
+    ClosedIncident,
     Condition,
     Counters,
     DiagnosisStatus,
     DoneStep,
     IterationStatus,
+    RunMember,
     TrainingJobStatus,
+    TrainingRunSpec,
 )
 from tests.integration.api.apiserver import ApiServer
 from tests.integration.api.manifests import TRAINING_JOB, changed
@@ -54,6 +61,33 @@ STATUS = TrainingJobStatus(
 )
 
 
+SLOW = SlowIncident(
+    id="i-1",
+    phase="Detected",
+    onset_at=1763640250.25,
+    onset_generation=1,
+    onset_iteration=412,
+    reported_iteration=421,
+    healthy_ns=231_000_000,
+    slow_ns=612_000_000,
+    loss=Loss(seconds=13.3, generation=1, counted_iterations=421),
+)
+RUN = TrainingRunSpec(
+    generation=2,
+    phase="Run",
+    nodes=2,
+    members=[RunMember(suffix="x7kfd", uid="uid-0", node="node-a"), RunMember(suffix="bcdfg")],
+    exclusions=[Exclusion(node="node-c", reason="slow", at=1763640250.0)],
+    counters=Counters(restarts=1, replacements=3),
+    recovery=RecoveryState(
+        level=Level(iteration_ns=231_000_000, noise=0.02, iterations=400, world_size=2, period_calls=7),
+        slow=SLOW,
+        overheads={"ReplaceNode": 13.0},
+    ),
+    history=[ClosedIncident(at=1763640300.5, outcome="Relieved", slow=SLOW)],
+)
+
+
 @pytest.fixture
 def job(api: ApiServer) -> Iterator[str]:
     name = "read"
@@ -78,6 +112,52 @@ def test_columns(api: ApiServer, job: str) -> None:
     assert STATUS.summary in row
     wide = api.ok("kubectl", "get", "ftj", job, "-o", "wide").splitlines()[0].split()
     assert wide[6:10] == ["RESTARTS", "REPLACED", "POOL", "AGE"]
+
+
+@pytest.fixture
+def run(api: ApiServer) -> Iterator[str]:
+    yield store_run(api, "remembered", msgspec.to_builtins(RUN))
+    api.ok("kubectl", "delete", "ftr", "remembered")
+
+
+def store_run(api: ApiServer, name: str, spec: dict[str, object]) -> str:
+    """Create a TrainingRun; returns its name. Strict: a field that the definition does not know would be refused."""
+    metadata = {"name": name, "namespace": "default"}
+    body = {"apiVersion": "falcon.dev/v1alpha1", "kind": "TrainingRun", "metadata": metadata, "spec": spec}
+    api.ok("kubectl", "create", "--validate=strict", "-f", "-", stdin=json.dumps(body))
+    return name
+
+
+def test_a_run_comes_back_as_it_was_written(api: ApiServer, run: str) -> None:
+    stored = json.loads(api.ok("kubectl", "get", "ftr", run, "-o", "json"))["spec"]
+    assert msgspec.convert(stored, TrainingRunSpec) == RUN
+
+
+def test_columns_of_a_run(api: ApiServer, run: str) -> None:
+    header, row = api.ok("kubectl", "get", "ftr", run, "-o", "wide").splitlines()
+    assert header.split() == ["NAME", "GENERATION", "PHASE", "NODES", "RESTARTS", "REPLACEMENTS", "AGE"]
+    assert row.split()[:6] == [run, "2", "Run", "2", "1", "3"]
+
+
+def test_a_word_that_a_newer_version_stored_is_taken(api: ApiServer) -> None:
+    """What the operator remembers must never be refused for a word: it could not write anything down any more."""
+    slow = {**msgspec.to_builtins(SLOW), "phase": "Bargaining"}
+    spec = {**msgspec.to_builtins(RUN), "phase": "Hibernate", "recovery": {"slow": slow}}
+    name = store_run(api, "from-tomorrow", spec)
+    stored = json.loads(api.ok("kubectl", "get", "ftr", name, "-o", "json"))["spec"]
+    assert (stored["phase"], stored["recovery"]["slow"]["phase"]) == ("Hibernate", "Bargaining")
+    api.ok("kubectl", "delete", "ftr", name)
+
+
+def test_the_largest_run_is_taken(api: ApiServer) -> None:
+    """4 096 members, and what the server stores of them is within the bound that the design sets."""
+    uid, node = "01234567-89ab-cdef-0123-456789abcdef", "ip-10-123-231-101.eu-central-1.internal"
+    members = [RunMember(suffix="x7kfd", uid=uid, node=node)] * 4096
+    spec = msgspec.to_builtins(msgspec.structs.replace(RUN, members=members, nodes=4096))
+    name = store_run(api, "largest", spec)
+    stored = api.ok("kubectl", "get", "--raw", f"/apis/falcon.dev/v1alpha1/namespaces/default/trainingruns/{name}")
+    assert len(stored) <= 512 * 1024
+    api.ok("kubectl", "delete", "ftr", name)
 
 
 def test_names(api: ApiServer, job: str) -> None:

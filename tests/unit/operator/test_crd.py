@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -91,6 +93,29 @@ def test_a_run_has_no_status_and_is_found_by_its_short_name() -> None:
     assert (spec["scope"], spec["names"]["kind"], spec["names"]["shortNames"]) == ("Namespaced", "TrainingRun", ["ftr"])
     assert "subresources" not in version
     assert set(version["schema"]["openAPIV3Schema"]["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
+
+
+def test_the_names_in_a_run_are_those_of_the_api() -> None:
+    """Also of structs that core shares with other uses."""
+    assert [name for name in names(schema_of(TrainingRunSpec)) if not re.fullmatch("[a-z][a-zA-Z0-9]*", name)] == []
+
+
+def test_the_columns_show_fields_of_their_types() -> None:
+    (version,) = definition(TrainingRunSpec)["spec"]["versions"]
+    shown = {column["jsonPath"]: column["type"] for column in version["additionalPrinterColumns"]}
+    assert shown.pop(".metadata.creationTimestamp") == "date"
+    for path, kind in shown.items():
+        node = version["schema"]["openAPIV3Schema"]
+        for step in path.removeprefix(".").split("."):
+            node = node["properties"][step]
+        assert node["type"] == kind, path
+
+
+def names(node: dict[str, Any]) -> Iterator[str]:
+    """Of all properties within a schema."""
+    yield from node.get("properties", {})
+    for child in (*node.get("properties", {}).values(), node.get("items"), node.get("additionalProperties")):
+        yield from names(child) if child else ()
 
 
 def keywords(node: dict[str, Any]) -> set[str]:

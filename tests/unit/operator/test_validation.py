@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_operator.api import TrainingJob, WarmPool
-from falcon_operator.manifests.validation import notes, pool_problems, problems, warnings
+from falcon_operator.manifests.validation import notes, pool_problems, problems
 
 
 def job(pod: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **spec: Any) -> TrainingJob:
@@ -111,25 +111,6 @@ def test_notes_tell_what_will_not_happen() -> None:
 
 def test_defaults_need_no_note() -> None:
     assert notes(job()) == []
-    assert warnings(job(), pool()) == []
-
-
-def test_a_pool_that_does_not_exist_is_a_warning_and_no_problem() -> None:
-    """The job runs, and its owner must hear that it has no spares."""
-    assert problems(job()) == []
-    (warning,) = warnings(job(), None)
-    assert warning.field == "spec.warmPoolRef.name"
-    assert "there is no WarmPool spares" in warning.message
-    assert "runs without spares" in warning.message
-    assert "create it" in warning.remedy
-
-
-def test_a_pool_that_is_closed_to_the_namespace_is_a_warning_beside_the_notes() -> None:
-    asked = job(mitigation={"strategies": [{"type": "SwapNodes"}]})
-    assert [warning.field for warning in warnings(asked, pool("others"))] == [
-        "spec.mitigation.strategies[0].type",
-        "spec.warmPoolRef.name",
-    ]
 
 
 def test_a_job_without_replacement_needs_no_pool() -> None:
@@ -143,5 +124,7 @@ def test_the_pool_must_exist_and_serve_the_namespace() -> None:
     (closed,) = pool_problems(job(), pool("others"))
     assert missing.field == closed.field == "spec.warmPoolRef.name"
     assert "create it" in missing.remedy
+    assert "runs without spares" in missing.message
+    assert problems(job()) == [], "the job runs all the same"
     assert "allowedNamespaces" in closed.remedy
     assert pool_problems(job(warmPoolRef=None), None) == []
