@@ -1,4 +1,4 @@
-"""Keeps what runs through a ring: the same format, with as many slots as there were calls.
+"""Keeping what runs through a ring: the same format, with as many slots as there were calls.
 
 A ring forgets; a recording does not, so that a user's complaint can be replayed (``replay``) and become a test. The
 copy is whole at any instant: records are written first, then the header's head. What the recorder itself did not see
@@ -7,9 +7,10 @@ copy is whole at any instant: records are written first, then the header's head.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,7 @@ POLL_SECONDS = 0.1
 
 
 class Recording:
-    """One ring's copy."""
+    """The copy of a ring."""
 
     def __init__(self, ring: Path, copy: Path) -> None:
         """Open both; raises OSError, or RingFormatError where ``ring`` is none."""
@@ -60,32 +61,40 @@ class Recording:
 
 
 def record(source: Path, folder: Path, go_on: Callable[[], bool]) -> dict[str, Recording]:
-    """Copy the ring ``source``, or all rings of a run directory and those that appear, while ``go_on()``; closed.
+    """Copy the ring ``source``, or all rings of a run directory and those that appear, while ``go_on()``.
 
-    A ring whose file disappears has been copied up to its last poll. Files that are no rings are passed over.
+    Returns the recordings by the ring's file name, closed. A ring whose file disappears has been copied up to its last
+    poll. Files that are no rings are passed over.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    recordings: dict[str, Recording] = {}
-    refused: set[str] = set()
-    while True:
+    recordings: dict[str, Recording | None] = {}  # None: no ring
+    last = False
+    while not last:
         last = not go_on()
         for ring in _rings(source):
-            if ring.name in recordings or ring.name in refused:
-                continue
-            try:
-                recordings[ring.name] = Recording(ring, folder / ring.name)
-            except RingFormatError:
-                refused.add(ring.name)
-            except FileNotFoundError:
-                continue
-        for recording in recordings.values():
-            recording.poll(time.monotonic())
-        if last:
-            break
-        time.sleep(POLL_SECONDS)
-    for recording in recordings.values():
+            if ring.name not in recordings:
+                with contextlib.suppress(FileNotFoundError):
+                    recordings[ring.name] = _opened(ring, folder / ring.name)
+        _poll(recordings.values())
+        if not last:
+            time.sleep(POLL_SECONDS)
+    kept = {name: recording for name, recording in recordings.items() if recording is not None}
+    for recording in kept.values():
         recording.close()
-    return recordings
+    return kept
+
+
+def _opened(ring: Path, copy: Path) -> Recording | None:
+    try:
+        return Recording(ring, copy)
+    except RingFormatError:
+        return None
+
+
+def _poll(recordings: Iterable[Recording | None]) -> None:
+    for recording in recordings:
+        if recording is not None:
+            recording.poll(time.monotonic())
 
 
 def _rings(source: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The agent's side of the bus: one overwritten summary, one key under a lease, and the plan that comes the other way.
+"""The agent's side of the bus: an overwritten summary, a key under a lease, and the plan that comes back.
 
 Losing etcd costs a window of reports and nothing else: everything here is tried again for ever.
 """
@@ -15,7 +15,7 @@ import structlog
 from falcon_agent.settings import Settings
 from falcon_core.times import LIVENESS_TTL_SECONDS
 from falcon_core.wire.messages import Plan, Summary
-from falcon_etcd import Client, EtcdError, Lease, Relisted, Tls
+from falcon_etcd import Client, EtcdError, KeyValue, Lease, Relisted, Tls, WatchEvent
 
 _log = structlog.get_logger()
 _RETRY_SECONDS = 0.5
@@ -24,7 +24,7 @@ _LIVENESS_CHECK_SECONDS = 5.0
 
 @contextlib.asynccontextmanager
 async def connect(settings: Settings) -> AsyncIterator[Client]:
-    """A client with this job's certificate."""
+    """Connect with this job's certificate."""
     tls = None
     if (folder := settings.etcd_tls_dir) is not None:
         tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
@@ -64,7 +64,7 @@ class Reporter:
                 await lease.close()
 
     async def report(self, summary: Summary) -> None:
-        """Overwrite this pod's summary; a failure is told once and the next window tries again."""
+        """Overwrite this pod's summary; a failure is logged once and the next window tries again."""
         try:
             await self._client.put(self._settings.job.summary(self._settings.pod_uid), msgspec.json.encode(summary))
         except EtcdError as error:
@@ -77,24 +77,29 @@ class Reporter:
         while True:
             try:
                 async for event in self._client.watch_prefix(self._settings.job.commands):
-                    kvs = event.kvs if isinstance(event, Relisted) else [event.kv] if event.type == "put" else []
-                    for kv in kvs:
+                    for kv in _written(event):
                         if kv.key == self._settings.job.plan:
                             _hand_on(kv.value, on_plan)
             except EtcdError as error:
-                self._trouble(error)
+                self._trouble(error, "cannot read from etcd; retrying")
             await asyncio.sleep(_RETRY_SECONDS)
 
-    def _trouble(self, error: EtcdError) -> None:
+    def _trouble(self, error: EtcdError, what: str = "cannot write to etcd; retrying") -> None:
         kind = type(error).__name__
         if kind != self._troubled:
             self._troubled = kind
-            _log.warning("the bus does not take our word; trying again for ever", error=str(error))
+            _log.warning(what, error=str(error))
 
     def _well(self) -> None:
         if self._troubled:
             self._troubled = ""
-            _log.info("the bus takes our word again")
+            _log.info("etcd can be written again")
+
+
+def _written(event: WatchEvent | Relisted) -> list[KeyValue]:
+    if isinstance(event, Relisted):
+        return list(event.kvs)
+    return [event.kv] if event.type == "put" else []
 
 
 def _hand_on(raw: bytes, on_plan: Callable[[Plan], None]) -> None:

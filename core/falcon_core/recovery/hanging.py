@@ -90,20 +90,12 @@ class _Evidence:
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once, after the ladder for fail-stop."""
-    hang = state.hang
-    if hang is not None and (state.stop is not None or obs.generation != hang.generation):
-        return _closed(state, hang, obs, moved=False)
     since = stalled_since(obs)
-    if since is None:
-        moving = any(rank.fresh and rank.iterations and not rank.stalled for rank in obs.ranks)
-        return _closed(state, hang, obs, moved=True) if hang is not None and moving else (state, [])
-    if hang is None and (state.stop is not None or obs.now - since < IDLE_SECONDS):
+    if state.hang is not None:
+        return _follow(state, state.hang, obs, policy, stalled=since is not None)
+    if since is None or state.stop is not None or obs.now - since < IDLE_SECONDS:
         return state, []  # too early, whomever they wait for
     findings = explain(obs, policy)
-    if hang is not None:
-        if findings and _key(findings) != _key(hang.findings):
-            state = replace(state, hang=replace(hang, findings=findings))
-        return state, []
     if obs.now - since < _patience(findings):
         return state, []
     found = HangIncident(
@@ -114,6 +106,21 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         findings=findings,
     )
     return replace(state, incidents=state.incidents + 1, hang=found), []
+
+
+def _follow(
+    state: RecoveryState, hang: HangIncident, obs: Observation, policy: Policy, *, stalled: bool
+) -> tuple[RecoveryState, list[Action]]:
+    """Close an open hang, or keep what it shows."""
+    if state.stop is not None or obs.generation != hang.generation:
+        return _closed(state, hang, obs, moved=False)
+    if not stalled:
+        moving = any(rank.fresh and rank.iterations and not rank.stalled for rank in obs.ranks)
+        return _closed(state, hang, obs, moved=True) if moving else (state, [])
+    findings = explain(obs, policy)
+    if findings and _key(findings) != _key(hang.findings):
+        state = replace(state, hang=replace(hang, findings=findings))
+    return state, []
 
 
 def nobody_waits(obs: Observation) -> bool:

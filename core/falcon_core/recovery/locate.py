@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from itertools import chain, pairwise
 
 import numpy as np
@@ -76,7 +77,7 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
 def _by_own_excess(groups: list[list[RankSeen]], policy: Policy, slow: SlowIncident) -> list[Straggler]:
     """Find the ranks that every window of C iterations, of the newest three, finds to be slow by themselves."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
-    ranks = [rank for group in groups for rank in group]
+    ranks = list(chain.from_iterable(groups))
     windows = max(1, min(EXCESS_WINDOWS, RECENT_ITERATIONS // policy.consecutive))  # as many as a report can hold
     shortest = min((len(rank.compute_ns) for rank in ranks), default=0)
     if loss_ns <= 0 or len(ranks) < 2 or shortest < windows * policy.consecutive:
@@ -84,12 +85,8 @@ def _by_own_excess(groups: list[list[RankSeen]], policy: Policy, slow: SlowIncid
     times = medians([rank.iteration_ns or [0] for rank in ranks])
     least_ns = max(EXCESS_SHARE * loss_ns, least_excess_ns(times, loss_ns))
     own = _least_own_excess(groups, windows, policy.consecutive)
-    found: list[Straggler] = []
-    for group in groups:
-        places = [place for place, rank in enumerate(group) if own.get(rank.rank, 0.0) >= least_ns]
-        if places:
-            found += [(out, group) for out in _held_against_peers(group, places)]
-    return found
+    slow_ranks = {rank for rank, excess_ns in own.items() if excess_ns >= least_ns}
+    return [(out, group) for group in groups for out in _held_against_peers(group, slow_ranks)]
 
 
 def _least_own_excess(groups: list[list[RankSeen]], windows: int, width: int) -> dict[int, float]:
@@ -110,8 +107,11 @@ def _least_own_excess(groups: list[list[RankSeen]], windows: int, width: int) ->
     return dict(zip((rank.rank for rank in ranks), own.tolist(), strict=True))
 
 
-def _held_against_peers(group: list[RankSeen], places: list[int]) -> list[Outlier]:
-    """Compare the ranks at these ``places`` of a group with their own healthy level and with their peers."""
+def _held_against_peers(group: list[RankSeen], slow_ranks: Collection[int]) -> list[Outlier]:
+    """Compare the slow ranks of a group with their own healthy level and with their peers."""
+    places = [place for place, rank in enumerate(group) if rank.rank in slow_ranks]
+    if not places:
+        return []
     levels = medians([rank.compute_ns for rank in group])
     others = median_of_others(np.floor(levels)).tolist() if len(group) > 1 else [0.0]
     found = []

@@ -7,14 +7,14 @@ all of its targets are met, and goes on while one is not.
 - The *preferred cut* is the next start of an iteration that no rank has passed (:mod:`falcon_core.recovery.cut`). Its
   targets stand. A rank that passed it before it saw them moves the cut on by whole iterations.
 - The *fallback* equalises the counts: a call that takes a channel beyond its target raises it for the channel's other
-  members. So every rank goes on only where somebody already waits for it: what is reached is the earliest consistent
-  cut after the counts at which the pause began, and a program that cannot deadlock has one. From any targets, at any
-  time, this can be fallen back to: where ranks do not agree on a start, or the calls turn out to be irregular, or half
-  of the time to the deadline is gone. :attr:`Pause.cut` says which one it is.
+  members. So every rank goes on only where another already waits for it: what is reached is the earliest consistent
+  cut after the counts at which the pause began, and a program that cannot deadlock has such a cut. The pause can fall
+  back to it from any targets, at any time: where ranks do not agree on a start, or the calls turn out to be irregular,
+  or half of the time to the deadline is gone. :attr:`Pause.cut` says which cut it is.
 
-A receive from anyone has no channel until it has arrived. A rank that waits in one, while whoever would send to it
-stands at the cut, never comes to its gate: once nothing moves any more, everybody who could send to it is let on until
-it has received.
+A receive from anyone has no channel until it has arrived. A rank that waits in such a receive, while whoever would send
+to it stands at the cut, never comes to its gate: once nothing moves any more, all ranks that could send to it may pass
+until it has received.
 
 Pure: the caller reads the ranks' counts (rings), writes the targets (control file) and keeps the clock.
 """
@@ -30,7 +30,7 @@ from falcon_core.recovery.cut import Channel, DisagreementError, Known, Starts, 
 
 STABLE_LOOKS = 2  # the cut counts once it was seen so often: a thread may be on its way from the gate to its counter
 STALLED_LOOKS = 10  # in a row in which no call was begun, before a receive from anyone is taken to hold all up
-BUSY_LOOKS = 1000  # the same where another rank computes, or waits in a call: its counts do not tell which
+BUSY_LOOKS = 1000  # the same where another rank computes, or waits in a call: its counts do not show which
 MOVES = 2  # of the preferred cut: whoever passed it while the targets were written stands at its gate afterwards
 
 
@@ -42,7 +42,7 @@ class Cut(enum.StrEnum):
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """One rank as its ring shows it."""
+    """A rank as its ring shows it."""
 
     entered: Mapping[Channel, int]  # calls begun
     in_flight: int  # calls that block and have not returned; 0 where calls return when they are enqueued
@@ -73,10 +73,10 @@ class Pause(msgspec.Struct, frozen=True):
     starts: Starts | None = None  # that are aimed at
     prefer_until_ns: int = 0
     moves: int = 0
-    let_on: Mapping[Channel, int] = {}  # targets for those who may be waited for in a receive from anyone
-    received: Mapping[int, int] = {}  # by rank that waits: what it had received when the others were let on
+    passing: Mapping[Channel, int] = {}  # targets for ranks whose send a receive from anyone may wait for
+    received: Mapping[int, int] = {}  # by rank that waits: what it had received when those ranks were let pass
     begun: int = 0  # calls of all ranks at the last look
-    stalled: int = 0  # looks in a row in which there was none more
+    stalled: int = 0  # looks in a row in which no call was begun
 
 
 def begin(
@@ -86,7 +86,7 @@ def begin(
     now_ns: int = 0,
     known: Mapping[int, Known | None] | None = None,
 ) -> Pause:
-    """A pause at the next iteration's start if the ranks agree on one, else at the earliest cut from here.
+    """Begin a pause at the next iteration's start if the ranks agree on it, else at the earliest cut from here.
 
     ``known``: what each rank knows of its iterations; without, the counts are equalised.
     """
@@ -105,7 +105,7 @@ def begin(
 
 
 def step(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
-    """The pause after a look at all ranks. The caller writes targets that changed, and opens every gate on OPEN."""
+    """Go on after a look at all ranks. The caller writes targets that changed, and opens every gate on OPEN."""
     if pause.phase is Phase.OPEN:
         return pause
     if now_ns >= pause.deadline_ns:
@@ -122,9 +122,9 @@ def step(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
 
 
 def confirmed(pause: Pause, at_start: Mapping[int, bool]) -> Pause:
-    """The closed pause, its cut judged by the calls that led to it.
+    """Judge the cut of a closed pause by the calls that led to it.
 
-    Counts alone do not tell: after a call that is not of the usual iteration they are met one call too early.
+    Counts alone do not show it: after a call that is not of the usual iteration they are met one call too early.
     ``at_start``: whether each rank's calls, read up to the cut, end with an iteration.
     """
     elsewhere = sorted(rank for rank, there in at_start.items() if not there)
@@ -134,19 +134,19 @@ def confirmed(pause: Pause, at_start: Mapping[int, bool]) -> Pause:
 
 
 def release(pause: Pause) -> Pause:
-    """The pause is over: its work is done."""
+    """End a pause whose work is done."""
     return _opened(pause, "released")
 
 
 def targets_of(pause: Pause, rank: int) -> dict[Channel, int]:
-    """The lines of one rank in the table."""
+    """Return the lines of a rank in the table."""
     return {channel: calls for channel, calls in pause.targets.items() if rank in pause.members[channel]}
 
 
 def channels(
     groups: Mapping[str, Sequence[int]], pairs: Mapping[str, Sequence[tuple[int, int]]] | None = None
 ) -> dict[Channel, tuple[int, ...]]:
-    """Channels of communicators by their members, and of the ordered pairs (sender, receiver) within them."""
+    """Map the channels of communicators, and of the ordered pairs (sender, receiver) within them, to their members."""
     found = {Channel(name): tuple(ranks) for name, ranks in groups.items()}
     for name, ordered in (pairs or {}).items():
         found |= {Channel(name, sender, receiver): (sender, receiver) for sender, receiver in ordered}
@@ -162,40 +162,50 @@ def _equalised(pause: Pause, why: str) -> Pause:
 
 
 def _watched(pause: Pause, views: Mapping[int, RankView]) -> Pause:
-    """Counts in how many looks nothing moved; lets on who may be waited for, until whoever waits has received."""
+    """Count the looks in which nothing moved; let ranks pass that a receive from anyone may wait for."""
     begun = sum(sum(view.entered.values()) for view in views.values())
     stalled = pause.stalled + 1 if begun == pause.begun else 0
-    waits = {rank for rank, had in pause.received.items() if rank in views and _received(views[rank], rank) == had}
-    let_on = {
-        channel: calls
-        for channel, calls in pause.let_on.items()
-        if channel.destination in waits and _may_wait_for(views[channel.destination], channel)
-    }
-    received = {rank: pause.received[rank] for rank in waits}
     idle = all(view.waiting or view.receives_any for view in views.values())
-    if stalled >= (STALLED_LOOKS if idle else BUSY_LOOKS):
-        stalled = 0
-        let_on = {
-            channel: calls + 1
-            for channel, calls in _furthest(pause.members, views).items()
-            if channel.destination in views and _may_wait_for(views[channel.destination], channel)
-        }
-        received = {rank: _received(views[rank], rank) for rank in {channel.destination for channel in let_on}}
-        if let_on:
-            pause = _equalised(pause, f"rank {min(received)} waits to receive from anyone")
-    return msgspec.structs.replace(pause, begun=begun, stalled=stalled, let_on=let_on, received=received)
+    if stalled < (STALLED_LOOKS if idle else BUSY_LOOKS):
+        passing, received = _still_passing(pause, views)
+        return msgspec.structs.replace(pause, begun=begun, stalled=stalled, passing=passing, received=received)
+    passing = {
+        channel: calls + 1
+        for channel, calls in _furthest(pause.members, views).items()
+        if _may_be_received(channel, views)
+    }
+    received = {rank: _received(views[rank], rank) for rank in {channel.destination for channel in passing}}
+    if passing:
+        pause = _equalised(pause, f"rank {min(received)} waits to receive from anyone")
+    return msgspec.structs.replace(pause, begun=begun, stalled=0, passing=passing, received=received)
+
+
+def _still_passing(pause: Pause, views: Mapping[int, RankView]) -> tuple[dict[Channel, int], dict[int, int]]:
+    """Keep the targets of those who pass until whoever waits for them has received: by channel, and by that rank."""
+    received = {rank: had for rank, had in pause.received.items() if rank in views}
+    received = {rank: had for rank, had in received.items() if _received(views[rank], rank) == had}
+    passing = {
+        channel: calls
+        for channel, calls in pause.passing.items()
+        if channel.destination in received and _may_be_received(channel, views)
+    }
+    return passing, received
 
 
 def _received(view: RankView, rank: int) -> int:
     return sum(calls for channel, calls in view.entered.items() if channel.destination == rank)
 
 
-def _may_wait_for(view: RankView, channel: Channel) -> bool:
-    return channel.source >= 0 and channel.communicator in view.receives_any and not view.waiting
+def _may_be_received(channel: Channel, views: Mapping[int, RankView]) -> bool:
+    """Check whether a send on this channel could be what its destination waits for in a receive from anyone."""
+    view = views.get(channel.destination)
+    if view is None or channel.source < 0:
+        return False
+    return channel.communicator in view.receives_any and not view.waiting
 
 
 def _aimed(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
-    """The pause with the targets that these counts ask for."""
+    """Set the targets that these counts ask for."""
     furthest = _furthest(pause.members, views)
     if pause.starts is not None:
         starts = _not_passed(pause.starts, furthest, views) if _passed(pause.starts, furthest) else pause.starts
@@ -207,16 +217,16 @@ def _aimed(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
         else:
             targets = {**furthest, **starts.counts}
             return msgspec.structs.replace(pause, targets=targets, starts=starts, moves=moves)
-    targets = {channel: max(calls, pause.let_on.get(channel, 0)) for channel, calls in furthest.items()}
+    targets = {channel: max(calls, pause.passing.get(channel, 0)) for channel, calls in furthest.items()}
     return msgspec.structs.replace(pause, targets=targets)
 
 
 def _not_passed(starts: Starts, furthest: Mapping[Channel, int], views: Mapping[int, RankView]) -> Starts:
-    """The first start that no rank has passed, not even by a receive from anyone, which no channel counts yet."""
+    """Find the first start that no rank has passed, not even by a receive from anyone, which no channel counts yet."""
     starts = starts.not_passed(furthest)
     for rank, view in views.items():
         for communicator, outstanding in view.receives_any.items():
-            to_it = [one for one in starts.counts if one.communicator == communicator and one.destination == rank]
+            to_it = [to for to in starts.counts if to.communicator == communicator and to.destination == rank]
             begun = outstanding + sum(view.entered.get(channel, 0) for channel in to_it)
             missing = begun - sum(starts.counts[channel] for channel in to_it)
             if to_it and missing > 0:
@@ -229,7 +239,7 @@ def _passed(starts: Starts, furthest: Mapping[Channel, int]) -> bool:
 
 
 def _furthest(members: Mapping[Channel, tuple[int, ...]], views: Mapping[int, RankView]) -> dict[Channel, int]:
-    """The most calls that any member has begun, by channel."""
+    """Return the most calls that any member has begun, by channel."""
     return {
         channel: max((views[rank].entered.get(channel, 0) for rank in ranks if rank in views), default=0)
         for channel, ranks in members.items()

@@ -35,28 +35,36 @@ def communicators(obs: Observation, policy: Policy) -> Names:
 
 
 def progress(obs: Observation, names: Names) -> Counts:
-    """Gather the counts of collectives and of sends and receives.
+    """Gather the counts of collectives and of sends and receives."""
+    collectives, pairs = _collectives(obs, names), _pairs(obs, names)
+    return Counts(
+        collectives.progress + pairs.progress,
+        collectives.members | pairs.members,
+        collectives.elsewhere | pairs.elsewhere,
+        frozenset(pairs.members),
+    )
+
+
+def _collectives(obs: Observation, names: Names) -> Counts:
+    """Gather the counts of communicators.
 
     A communicator with a member that may have said less than it knows (no fresh report, or more communicators than a
     report holds) is left out, since a call that is missing from its report may have been made all the same.
     """
     silent = {rank.rank for rank in obs.ranks if not tells(rank)}
     groups = {named.name: named.members for named in names.values()}
-    partial = {name for name, group in groups.items() if not silent.isdisjoint(group)}
-    counts: list[Progress] = []
-    elsewhere: set[int] = set()
-    for rank in obs.ranks:
-        for comm in rank.comms:
-            if comm.entered is None:
-                continue
-            named = names.get((rank.rank, comm.comm))
-            if named is not None and named.name not in partial:
-                counts.append(Progress(rank=rank.rank, comm=named.name, entered=comm.entered, finished=comm.finished))
-            elif comm.finished is not None and comm.entered > comm.finished:
-                elsewhere.add(rank.rank)
-    pairs = _pairs(obs, names)
-    members, waiting = groups | pairs.members, elsewhere | pairs.elsewhere
-    return Counts(counts + pairs.progress, members, waiting, frozenset(pairs.members))
+    whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
+    found = Counts([], whole, set())
+    reported = [(rank.rank, comm, comm.entered) for rank in obs.ranks for comm in rank.comms]
+    for rank, comm, entered in reported:
+        if entered is None:
+            continue
+        named = names.get((rank, comm.comm))
+        if named is not None and named.name in whole:
+            found.progress.append(Progress(rank=rank, comm=named.name, entered=entered, finished=comm.finished))
+        elif comm.finished is not None and entered > comm.finished:
+            found.elsewhere.add(rank)
+    return found
 
 
 def place(obs: Observation, rank: RankSeen) -> Place:
@@ -78,35 +86,44 @@ def _pairs(obs: Observation, names: Names) -> Counts:
     A send that is not done waits for nobody: its rank may go on meanwhile. A receiver whose peer, or whose peer's send,
     is not in the reports waits elsewhere.
     """
+    channels = _channels(obs, names)
+    found = Counts([], {}, channels.unnamed)
+    for channel, receive in channels.received.items():
+        send = channels.sent.get(channel)
+        if not _lacks(receive, send):
+            continue
+        comm, sender, receiver = channel
+        if send is None:
+            found.elsewhere.add(receiver)
+            continue
+        name = f"from rank {sender} to rank {receiver} ({comm})"
+        found.members[name] = (sender, receiver)
+        found.progress.append(Progress(rank=sender, comm=name, entered=send.entered, finished=send.entered))
+        found.progress.append(Progress(rank=receiver, comm=name, entered=receive.entered, finished=receive.finished))
+    return found
+
+
+class _Channels(msgspec.Struct):
+    """Sends and receives by channel, and the ranks that wait in a receive from a peer that nobody can name."""
+
     sent: dict[_Channel, PairSignals] = {}
     received: dict[_Channel, PairSignals] = {}
-    elsewhere: set[int] = set()
+    unnamed: set[int] = set()
+
+
+def _channels(obs: Observation, names: Names) -> _Channels:
+    found = _Channels()
     for rank in obs.ranks:
         for pair in rank.pairs:
             named = names.get((rank.rank, pair.comm))
-            if named is not None and pair.peer < len(named.members):
-                peer = named.members[pair.peer]
-                if pair.sending:
-                    sent[named.name, rank.rank, peer] = pair
-                else:
-                    received[named.name, peer, rank.rank] = pair
-            elif _waits(pair):
-                elsewhere.add(rank.rank)
-    counts: list[Progress] = []
-    members: dict[str, tuple[int, ...]] = {}
-    for channel, pair in received.items():
-        send = sent.get(channel)
-        comm, sender, receiver = channel
-        if not _lacks(pair, send):
-            continue
-        if send is None:
-            elsewhere.add(receiver)
-            continue
-        name = f"from rank {sender} to rank {receiver} ({comm})"
-        members[name] = (sender, receiver)
-        counts.append(Progress(rank=sender, comm=name, entered=send.entered, finished=send.entered))
-        counts.append(Progress(rank=receiver, comm=name, entered=pair.entered, finished=pair.finished))
-    return Counts(counts, members, elsewhere)
+            if named is None or pair.peer >= len(named.members):
+                if _waits(pair):
+                    found.unnamed.add(rank.rank)
+            elif pair.sending:
+                found.sent[named.name, rank.rank, named.members[pair.peer]] = pair
+            else:
+                found.received[named.name, named.members[pair.peer], rank.rank] = pair
+    return found
 
 
 def _waits(pair: PairSignals) -> bool:

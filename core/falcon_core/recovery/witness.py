@@ -58,7 +58,7 @@ class _Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
     """Judge every member that has a pod; ``stop`` is the open failure, whose first sign may have been a peer's."""
-    silent = [member for member in obs.members if member.pod == "Present" and member.alive is False]
+    silent = {member.replica: member for member in obs.members if member.pod == "Present" and member.alive is False}
     if not silent:
         return Liveness()
     if not obs.bus_healthy:
@@ -67,22 +67,28 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
         return Liveness(
             bus_trouble=f"{len(silent)} of {len(obs.members)} agents fell silent together, which points at etcd"
         )
-    replicas = {member.replica for member in silent}
+    witnesses = _witnesses(obs, silent, stop if not obs.running else None)
+    lost = [
+        Lost(replica=replica, witness=witness, node_not_ready=not silent[replica].node_ready)
+        for replica, witness in witnesses.items()
+        if witness
+    ]
+    return Liveness(lost=lost, agents_lost=[replica for replica, witness in witnesses.items() if not witness])
+
+
+def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIncident | None) -> dict[int, str]:
+    """Find the second witness by silent replica, "" where there is none."""
     ended = {rank.replica for rank in obs.ranks if rank.process == "Ended"}
-    peers = _look_at([rank for rank in obs.ranks if rank.replica not in replicas])
-    lost, agents_lost = [], []
-    for member in silent:
+    peers = _look_at([rank for rank in obs.ranks if rank.replica not in silent])
+    witnesses = {}
+    for replica, member in silent.items():
         if not member.node_ready:
-            witness = f"node {member.node} is NotReady"
-        elif member.replica in ended:
-            witness = ""  # its own last report explains what the peers show
+            witnesses[replica] = f"node {member.node} is NotReady"
+        elif replica in ended:
+            witnesses[replica] = ""  # its own last report explains what the peers show
         else:
-            witness = _witness_of_peers(member, peers, stop if not obs.running else None)
-        if witness:
-            lost.append(Lost(replica=member.replica, witness=witness, node_not_ready=not member.node_ready))
-        else:
-            agents_lost.append(member.replica)
-    return Liveness(lost=lost, agents_lost=agents_lost)
+            witnesses[replica] = _witness_of_peers(member, peers, stopping)
+    return witnesses
 
 
 def _look_at(ranks: list[RankSeen]) -> _Peers:

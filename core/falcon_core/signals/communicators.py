@@ -8,8 +8,8 @@ wrong rank.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -42,29 +42,12 @@ def name_communicators(
     them. A communicator of all ranks may lack members: they have not used it yet. Along an axis every member has to
     report it.
     """
-    groups = _groups_by_size(layout) if layout is not None and layout.world == world_size else {}
+    groups = dict(_groups_by_size(layout)) if layout is not None and layout.world == world_size else {}
     if world_size > 1:
-        groups = {**groups, world_size: [_everybody(world_size)] * world_size}
-    again: dict[tuple[str, int], Communicator] = {}
-    reported: dict[str, int] = defaultdict(int)  # by how many ranks
-    found: dict[tuple[int, int], Communicator] = {}
-    rank, used = -1, dict[str, int]()  # of this rank's communicators, by kind
-    for seat in sorted(seats):
-        if seat.rank != rank:
-            rank, used = seat.rank, {}
-        if seat.size not in groups:
-            continue
-        group = groups[seat.size][rank]
-        if not 0 <= seat.place < seat.size or group.members[seat.place] != rank:
-            continue
-        kind = group.name
-        count = used[kind] = used.get(kind, 0) + 1
-        if count > 1:
-            if (kind, count) not in again:
-                again[kind, count] = Communicator(name=f"{kind}, {count}", members=group.members)
-            group = again[kind, count]
-        reported[group.name] += 1
-        found[rank, seat.comm] = group
+        everybody = Communicator(name="all ranks", members=tuple(range(world_size)))
+        groups[world_size] = [everybody] * world_size
+    found = _seated(seats, groups)
+    reported = Counter(group.name for group in found.values())  # by how many ranks
     partial = {
         group.name
         for group in {id(group): group for group in found.values()}.values()
@@ -73,8 +56,23 @@ def name_communicators(
     return {seat: group for seat, group in found.items() if group.name not in partial} if partial else found
 
 
-def _everybody(world_size: int) -> Communicator:
-    return Communicator(name="all ranks", members=tuple(range(world_size)))
+def _seated(seats: Sequence[Seat], groups: Mapping[int, Sequence[Communicator]]) -> dict[tuple[int, int], Communicator]:
+    """Find the group of each seat, given each rank's group by size; the n-th of a kind at a rank is numbered n."""
+    again: dict[tuple[str, int], Communicator] = {}
+    found: dict[tuple[int, int], Communicator] = {}
+    rank, used = -1, dict[str, int]()  # of this rank's communicators, by kind
+    for seat in sorted(seats):
+        if seat.rank != rank:
+            rank, used = seat.rank, {}
+        group = groups[seat.size][rank] if seat.size in groups else None
+        if group is None or not 0 <= seat.place < seat.size or group.members[seat.place] != rank:
+            continue
+        count = used[group.name] = used.get(group.name, 0) + 1
+        if count > 1:
+            numbered = Communicator(name=f"{group.name}, {count}", members=group.members)
+            group = again.setdefault((group.name, count), numbered)
+        found[rank, seat.comm] = group
+    return found
 
 
 @lru_cache(maxsize=32)

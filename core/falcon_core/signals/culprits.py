@@ -312,35 +312,50 @@ def _links(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
 # the wait-for graph
 
 
-def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) -> list[Verdict]:
-    """Those for whom others wait while they wait for nobody."""
-    waited: dict[int, float] = defaultdict(float)
-    caused: dict[int, float] = defaultdict(float)
-    waiters: dict[int, set[int]] = defaultdict(set)
-    for name, comm in _comms(views).items():
+class _Waits(msgspec.Struct):
+    """The wait-for graph, by rank, ns an iteration."""
+
+    waited: dict[int, float]  # in all communicators together, what transfers gained left out
+    caused: dict[int, float]  # the longest wait of another rank for this one
+    waiters: dict[int, set[int]]  # that wait for this one
+
+
+def _wait_graph(comms: dict[str, _Comm], growth: dict[str, float], floor: float) -> _Waits:
+    """Let every rank that waits wait for all members of its communicator that do not."""
+    graph = _Waits(defaultdict(float), defaultdict(float), defaultdict(set))
+    for name, comm in comms.items():
         excess = {rank: value - growth.get(name, 0.0) for rank, value in comm.excess_ns.items()}
         late = [rank for rank in comm.members if excess.get(rank, 0.0) < floor / 2]
         for rank, value in excess.items():
-            waited[rank] += max(0.0, value)
-            if value >= floor > 0.0:
-                for cause in late:
-                    caused[cause] = max(caused[cause], value)
-                    waiters[cause].add(rank)
-    sinks = [rank for rank in sorted(caused) if waited[rank] < floor]
+            graph.waited[rank] += max(0.0, value)
+        waiting = {rank: value for rank, value in excess.items() if value >= floor > 0.0}
+        for cause in late if waiting else ():
+            graph.caused[cause] = max(graph.caused[cause], *waiting.values())
+            graph.waiters[cause].update(waiting)
+    return graph
+
+
+def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) -> list[Verdict]:
+    """Find the ranks for which others wait while they wait for nobody."""
+    graph = _wait_graph(_comms(views), growth, floor)
+    sinks = [rank for rank in sorted(graph.caused) if graph.waited[rank] < floor]
     if not sinks or len(sinks) == len(views):
         return []
-    by_rank = {view.rank: view for view in views}
-    innocent = [rank for rank in sinks if rank in by_rank and by_rank[rank].compute_ns is not None]
-    worst = max(caused[rank] for rank in sinks)
+    worst = max(graph.caused[rank] for rank in sinks)
     iteration_ns = statistics.median([view.iteration_ns for view in views])
     ratio = iteration_ns / max(iteration_ns - worst, 1.0)
-    if innocent == sinks:  # they compute as they did: what lies between them and those who wait is slow
-        pairs = {(sink, rank) for sink in sinks for rank in waiters[sink] if _adjacent(by_rank, rank, sink)}
-        if not pairs:
-            return []  # in a collective that cannot be: the reports are of different moments
-        ranks = tuple(sorted({rank for pair in pairs for rank in pair}))
-        return [Verdict(kind="Suspected", ranks=ranks, excess_ns=worst, ratio=ratio)]
-    return [Verdict(kind="Computation", ranks=tuple(sinks), excess_ns=worst, ratio=ratio)]
+    by_rank = {view.rank: view for view in views}
+    if any(rank not in by_rank or by_rank[rank].compute_ns is None for rank in sinks):
+        return [Verdict(kind="Computation", ranks=tuple(sinks), excess_ns=worst, ratio=ratio)]
+    # They compute as they did: what lies between them and those who wait is slow. In a collective that cannot be.
+    ends = {
+        rank
+        for sink in sinks
+        for waiter in graph.waiters[sink]
+        if _adjacent(by_rank, waiter, sink)
+        for rank in (sink, waiter)
+    }
+    return [Verdict(kind="Suspected", ranks=tuple(sorted(ends)), excess_ns=worst, ratio=ratio)] if ends else []
 
 
 def _adjacent(by_rank: dict[int, RankView], rank: int, sink: int) -> bool:

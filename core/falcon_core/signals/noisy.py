@@ -10,7 +10,7 @@ breaks were seen that a longer cycle would have shown itself, and when they are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.fft import fft, ifft
@@ -37,25 +37,31 @@ def noisy_lag(tokens: Ints, is_iteration: Callable[[int], bool]) -> int | None:
     Where a lag could be an iteration's, and its cycles are all of one kind, what breaks them regularly is extra.
     """
     tokens = tokens[-_NEWEST:]
-    count = tokens.shape[0]
-    if count < _LEAST_BREAKS + _LEAST_CYCLES:
+    if tokens.shape[0] < _LEAST_BREAKS + _LEAST_CYCLES:
         return None
     shares = {lag: 1.0 - float(_same(tokens, lag).mean()) for lag in _candidates(tokens)}
-    lags = [lag for lag, share in shares.items() if share <= 1 - _LEAST_SAME]
+    lags = {lag: share for lag, share in shares.items() if share <= 1 - _LEAST_SAME}
     differing = min(shares.values(), default=0.0) / 2  # a call that differs breaks twice
     for lag in lags:
-        if not (is_iteration(lag) and _are_of_one_kind(tokens, lag, differing)):
-            breaks = ~_same(tokens, lag)
-            if _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
-                continue
-            if any(_has_order(breaks, longer) for longer in lags if longer > lag):
-                continue
-        by_chance = _DEVIATIONS * math.sqrt(max(shares[lag], 1 / count) / count)
-        as_good = any(
-            lag % shorter == 0 and shares[shorter] <= shares[lag] + by_chance for shorter in lags if shorter < lag
-        )
-        return None if as_good or int((~_same(tokens, lag)).sum()) < _LEAST_BREAKS else lag
+        alike = is_iteration(lag) and _are_of_one_kind(tokens, lag, differing)
+        if alike or _breaks_without_order(tokens, lag, lags):
+            enough = int((~_same(tokens, lag)).sum()) >= _LEAST_BREAKS
+            return lag if enough and not _recurs_as_well(lags, lag, tokens.shape[0]) else None
     return None
+
+
+def _breaks_without_order(tokens: Ints, lag: int, lags: Iterable[int]) -> bool:
+    """Check that most breaks are substitutions, and that they are not those of a longer lag's cycle."""
+    if _substituted(tokens, lag) < _LEAST_SUBSTITUTIONS:
+        return False
+    breaks = ~_same(tokens, lag)
+    return not any(_has_order(breaks, longer) for longer in lags if longer > lag)
+
+
+def _recurs_as_well(shares: Mapping[int, float], lag: int, count: int) -> bool:
+    """Check whether a shorter lag that divides this lag recurs about as well; ``shares``: of breaks, by lag."""
+    by_chance = _DEVIATIONS * math.sqrt(max(shares[lag], 1 / count) / count)
+    return any(lag % part == 0 and shares[part] <= shares[lag] + by_chance for part in shares if part < lag)
 
 
 def _same(tokens: Ints, lag: int) -> Flags:

@@ -76,28 +76,32 @@ def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
 
 
 def _exact(calls: Calls) -> Period | None:
-    """The period of an unbroken run that reaches to the newest call."""
+    """Find the period of an unbroken run that reaches to the newest call."""
     tokens = calls.tokens
-    count = len(calls)
     same = _newest_run(tokens, 1) + 1  # newest calls that are all the same: a lag within them says nothing
     primitive: list[tuple[int, int]] = []  # lags that recur, but not for long enough, and their runs
     for lag in _candidates(tokens):
         if 1 < lag < same or _is_multiple(lag, primitive):
             continue
         run = _newest_run(tokens, lag)
-        first = count - run - lag
-        if run < (REPETITIONS - 1) * lag:
-            if run >= lag:
-                primitive.append((lag, run))
-            continue
-        if lag == 1:
-            found = _one_token(calls, first)
+        if run >= (REPETITIONS - 1) * lag:
+            found = _of_run(calls, lag, run)
             if found is not None:
                 return found
-        elif _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) and not _is_fragment(calls, lag, run):
-            return _iterations_and_extras(calls, lag, first) or Period(lag, first)
-        primitive.append((lag, run))
+        if run >= lag:
+            primitive.append((lag, run))
     return None
+
+
+def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
+    """Find the period of the newest ``run`` calls, which recur at ``lag``; None where they are no evidence."""
+    count = len(calls)
+    first = count - run - lag
+    if lag == 1:
+        return _one_token(calls, first)
+    if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) or _is_fragment(calls, lag, run):
+        return None
+    return _iterations_and_extras(calls, lag, first) or Period(lag, first)
 
 
 def _noisy(calls: Calls) -> Period | None:

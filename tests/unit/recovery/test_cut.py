@@ -69,5 +69,5 @@ def test_where_the_receiver_does_not_know_the_order_the_sender_does() -> None:
     unordered = Known({c: n for c, n in receiver.starts.items() if c != FORWARD}, receiver.calls)
     assert agreed(MEMBERS, {0: _known(0), 1: unordered, 2: _known(2)}).counts == ORIGIN
     sender = Known({c: n for c, n in _known(0).starts.items() if c != FORWARD}, _known(0).calls)
-    with pytest.raises(DisagreementError, match="nobody"):
+    with pytest.raises(DisagreementError, match="no rank"):
         agreed(MEMBERS, {0: sender, 1: unordered, 2: _known(2)})

@@ -93,7 +93,7 @@ def test_a_start_is_passed_by_whoever_has_begun_to_receive_from_anyone() -> None
     assert pause.begin(MEMBERS, views, 100, known=KNOWN).targets == {WORLD: 14, FORWARD: 116}
 
 
-def test_whoever_may_be_waited_for_in_a_receive_from_anyone_is_let_on_until_it_has_arrived() -> None:
+def test_whoever_may_be_waited_for_in_a_receive_from_anyone_may_pass_until_it_has_arrived() -> None:
     stands = _view(5, 3, waiting=True)
     receives = msgspec.structs.replace(_view(5, 3), receives_any={"world": 1})
     state = pause.begin(MEMBERS, {0: stands, 1: receives}, deadline_ns=100)
@@ -110,7 +110,7 @@ def test_whoever_may_be_waited_for_in_a_receive_from_anyone_is_let_on_until_it_h
     assert (state.phase, state.fallback) == (Phase.CLOSED, "rank 1 waits to receive from anyone")
 
 
-def test_while_another_rank_may_compute_nobody_is_let_on() -> None:
+def test_while_another_rank_may_compute_nobody_may_pass() -> None:
     receives = msgspec.structs.replace(_view(5, 3), receives_any={"world": 1})
     state = pause.begin(MEMBERS, {0: _view(5, 3), 1: receives}, deadline_ns=100)
     for _ in range(pause.BUSY_LOOKS):

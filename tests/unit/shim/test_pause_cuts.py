@@ -100,7 +100,7 @@ def test_where_one_rank_knows_otherwise_the_counts_are_equalised(seed: int, wron
 
 
 def test_pauses_close_while_a_rank_receives_from_anyone() -> None:
-    let_on = 0
+    passes = 0
     for seed in range(40):
         model = FromAnyone(seed, ranks=2 + seed % 4, blocking=True)
         for _ in range(PAUSES):
@@ -109,6 +109,6 @@ def test_pauses_close_while_a_rank_receives_from_anyone() -> None:
                 break
             paused = pause_once(model)
             assert (paused.phase, paused.moved) == (Phase.CLOSED, 0), (seed, paused)
-            let_on += "from anyone" in paused.pause.fallback
+            passes += "from anyone" in paused.pause.fallback
         assert run_to_end(model), seed
-    assert let_on > 0, "no pause met a receive that had to be waited for"
+    assert passes > 0, "no pause met a receive that had to be waited for"
