@@ -39,7 +39,7 @@ class Caches(Protocol):
 
 
 class Known(NamedTuple):
-    """What events had told of at one moment."""
+    """What events had named at one moment."""
 
     jobs: Mapping[tuple[str, str], JobSketch]
     pools: frozenset[str]
@@ -60,18 +60,18 @@ class Router:
         self._pools: set[str] = set()
 
     def job(self, body: Body, *, deleted: bool) -> None:
-        one = sketch(body)
-        name = (one.namespace, one.name)
+        job = sketch(body)
+        name = (job.namespace, job.name)
         if deleted:
             self._jobs.pop(name, None)
             self._nodes.pop(name, None)
         else:
-            self._jobs[name] = one
+            self._jobs[name] = job
         self._metrics.job(name, None if deleted else job_figures(body))
         self._caches.job_changed(*name)
         self._queue.add(job_key(*name))
-        if (deleted or one.over) and one.pool:
-            self._queue.add(pool_key(one.pool))  # its spares may be free again
+        if (deleted or job.over) and job.pool:
+            self._queue.add(pool_key(job.pool))  # its spares may be free again
 
     def run(self, body: Body, *, deleted: bool) -> None:
         metadata = body.get("metadata") or {}
@@ -116,20 +116,20 @@ class Router:
         return Known(dict(self._jobs), frozenset(self._pools))
 
     def all_keys(self) -> set[Key]:
-        """Of all jobs and pools that events have told of."""
+        """Of all jobs and pools that events have named."""
         return {*(job_key(*name) for name in self._jobs), *map(pool_key, self._pools)}
 
     def listed(self, before: Known, *, jobs: Set[tuple[str, str]], pools: Set[str]) -> None:
-        """Forget what was known before a listing, is not in it, and has not been told of since."""
-        for name, one in before.jobs.items():
-            if name not in jobs and self._jobs.get(name) is one:
+        """Forget what was known before a listing, is not in it, and has not been named since."""
+        for name, job in before.jobs.items():
+            if name not in jobs and self._jobs.get(name) is job:
                 del self._jobs[name]
                 self._nodes.pop(name, None)
                 self._metrics.job(name, None)
                 self._caches.job_changed(*name)
                 self._queue.add(job_key(*name))
-                if one.pool:
-                    self._queue.add(pool_key(one.pool))
+                if job.pool:
+                    self._queue.add(pool_key(job.pool))
         for pool in (before.pools - pools) & self._pools:
             self._pools.discard(pool)
             self._metrics.pool(pool, None)
@@ -137,8 +137,8 @@ class Router:
 
     def _pool_concerns(self, pool: str) -> None:
         self._queue.add(pool_key(pool))
-        for (namespace, name), one in self._jobs.items():
-            if one.pool == pool and not one.over:
+        for (namespace, name), job in self._jobs.items():
+            if job.pool == pool and not job.over:
                 self._queue.add(job_key(namespace, name))
 
 

@@ -34,7 +34,7 @@ replace = msgspec.structs.replace
 
 def find(state: RecoveryState, node: str) -> Departure | None:
     """The newest departure from ``node``."""
-    return next((one for one in reversed(state.departures) if one.node == node), None)
+    return next((departure for departure in reversed(state.departures) if departure.node == node), None)
 
 
 def record(state: RecoveryState, actions: Collection[Action], obs: Observation) -> RecoveryState:
@@ -67,24 +67,29 @@ def left(state: RecoveryState, node: str, slowdown: float, now: float) -> Recove
     if not node or (before is not None and before.back_at is None):
         return state
     times = before.times + 1 if before is not None else 1
-    told = [one for one in state.departures if one.node != node]
-    while len(told) >= REMEMBERED:
-        told.remove(next((one for one in told if one.back_at is not None), told[0]))
-    return replace(state, departures=[*told, Departure(node=node, left_at=now, slowdown=slowdown, times=times)])
+    others = [departure for departure in state.departures if departure.node != node]
+    while len(others) >= REMEMBERED:
+        others.remove(next((departure for departure in others if departure.back_at is not None), others[0]))
+    return replace(state, departures=[*others, Departure(node=node, left_at=now, slowdown=slowdown, times=times)])
 
 
 def stayed(state: RecoveryState, node: str) -> RecoveryState:
     """It was not left after all."""
-    return replace(state, departures=[one for one in state.departures if one.node != node or one.back_at is not None])
+    return replace(
+        state,
+        departures=[
+            departure for departure in state.departures if departure.node != node or departure.back_at is not None
+        ],
+    )
 
 
 def tested(state: RecoveryState, node: str, now: float, *, passed: bool) -> RecoveryState:
     """A test of the node has ended."""
-    told = find(state, node)
-    if told is None:
+    known = find(state, node)
+    if known is None:
         return state
-    after = replace(told, tested_at=now, passed=passed, failed=0 if passed else told.failed + 1)
-    return replace(state, departures=[after if one is told else one for one in state.departures])
+    after = replace(known, tested_at=now, passed=passed, failed=0 if passed else known.failed + 1)
+    return replace(state, departures=[after if departure is known else departure for departure in state.departures])
 
 
 def back(state: RecoveryState, node: str, now: float) -> RecoveryState:
@@ -92,16 +97,18 @@ def back(state: RecoveryState, node: str, now: float) -> RecoveryState:
     return replace(
         state,
         departures=[
-            replace(one, back_at=now) if one.node == node and one.back_at is None else one for one in state.departures
+            replace(one, back_at=now) if departure.node == node and departure.back_at is None else departure
+            for departure in state.departures
         ],
     )
 
 
 def paused(state: RecoveryState, nodes: int, now: float) -> RecoveryState:
     """The job gives its ``nodes`` back: time passes that shows nothing of them."""
-    told = state.exposure
-    watched = told.node_seconds + (nodes * max(0.0, now - told.since) if told.since is not None else 0.0)
-    return replace(state, exposure=replace(told, since=None, node_seconds=watched))
+    exposure = state.exposure
+    stretch = now - exposure.since if exposure.since is not None else 0.0
+    watched = exposure.node_seconds + nodes * max(0.0, stretch)
+    return replace(state, exposure=replace(exposure, since=None, node_seconds=watched))
 
 
 # -- what follows ------------------------------------------------------------------------------------------------------
@@ -128,16 +135,16 @@ def spare_seconds(state: RecoveryState, obs: Observation) -> float:
         return 0.0
     exposure, nodes = state.exposure, len(obs.members)
     since = exposure.since if exposure.since is not None else obs.now
-    slow = [one for one in state.departures if one.slowdown > 0]
-    ends = [obs.now if one.back_at is None else one.back_at for one in slow]
+    slow = [departure for departure in state.departures if departure.slowdown > 0]
+    ends = [obs.now if departure.back_at is None else departure.back_at for departure in slow]
     return spare_price.price(
         obs.spares.ready,
         losses_per_second=spare_price.loss_rate(
             lost=exposure.lost, node_seconds=exposure.node_seconds + nodes * max(0.0, obs.now - since), nodes=nodes
         ),
         back_seconds=spare_price.back_seconds(
-            returned=sum(one.back_at is not None for one in slow),
-            away_seconds=sum(max(0.0, end - one.left_at) for end, one in zip(ends, slow, strict=True)),
+            returned=sum(departure.back_at is not None for departure in slow),
+            away_seconds=sum(max(0.0, end - departure.left_at) for end, departure in zip(ends, slow, strict=True)),
         ),
     )
 
@@ -151,11 +158,15 @@ def last_resort(
     else the least slow, once what it would have trained in the time stood still has paid for the replacement that it
     will need. One that was left for a failure, and has not passed a test since, is never taken.
     """
-    left = [one for one in state.departures if one.node in usable]
-    well = next((one for one in left if one.back_at is not None), None)
+    left = [departure for departure in state.departures if departure.node in usable]
+    well = next((departure for departure in left if departure.back_at is not None), None)
     if well is not None:
         return well.node
-    best = min((one for one in left if one.slowdown > 0), key=lambda one: one.slowdown, default=None)
+    best = min(
+        (departure for departure in left if departure.slowdown > 0),
+        key=lambda departure: departure.slowdown,
+        default=None,
+    )
     if best is None:
         return ""
     choice = wait_or_drop(

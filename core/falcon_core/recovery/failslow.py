@@ -239,7 +239,7 @@ def _next(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Po
         for name, configured in policy.strategies
         if name in _DEFAULT_OVERHEADS
     ]
-    done = [one.strategy for one in slow.applied if not (one.observed_only and policy.enforce)]
+    done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
     return ski_rental.next_strategy(candidates, done)
 
 
@@ -299,7 +299,7 @@ def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
         phase="Located",
         blocked=failure,
         retry_at=obs.now + replace_node.RETRY_SECONDS,
-        applied=[one for one in slow.applied if one.strategy != replace_node.TYPE],
+        applied=[applied for applied in slow.applied if applied.strategy != replace_node.TYPE],
     )
     return replace(state, slow=slow), [Abandon(replica)]
 

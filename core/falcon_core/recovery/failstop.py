@@ -147,10 +147,10 @@ def _reason(fault: Fault) -> str:
 
 def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) -> tuple[RecoveryState, StopIncident]:
     """Open an incident, or let the fault join the open one."""
-    told = state.stop
-    if told is None:
+    incident = state.stop
+    if incident is None:
         state = replace(state, incidents=state.incidents + 1)
-        told = StopIncident(
+        incident = StopIncident(
             id=f"{policy.job}-{state.incidents}",
             fault=fault,
             generation=obs.generation,
@@ -159,10 +159,10 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
             detected_at=obs.now,
         )
     elif obs.running:
-        told = replace(told, fault=fault, recurrences=told.recurrences + 1, detected_at=obs.now)
-    elif fault.severity <= told.fault.severity:
-        told = replace(told, fault=fault)
-    return replace(state, stop=told), told
+        incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=obs.now)
+    elif fault.severity <= incident.fault.severity:
+        incident = replace(incident, fault=fault)
+    return replace(state, stop=incident), incident
 
 
 def _began(obs: Observation, fault: Fault) -> float:
@@ -178,15 +178,15 @@ def _began(obs: Observation, fault: Fault) -> float:
 
 def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
     """While the old generation stops: a report that arrives late may show who failed first."""
-    told = state.stop
-    if told is None or told.fault.ended_at is None or told.fault.severity is Severity.SEV1:
+    incident = state.stop
+    if incident is None or incident.fault.ended_at is None or incident.fault.severity is Severity.SEV1:
         return state
-    fault = rank_fault(obs.ranks, obs.members, before=told.detected_at)
+    fault = rank_fault(obs.ranks, obs.members, before=incident.detected_at)
     if fault is None or fault.ended_at is None:
         return state
-    if (fault.symptom, fault.ended_at) >= (told.fault.symptom, told.fault.ended_at):
+    if (fault.symptom, fault.ended_at) >= (incident.fault.symptom, incident.fault.ended_at):
         return state
-    return replace(state, stop=replace(told, fault=fault, since=min(told.since, fault.ended_at)))
+    return replace(state, stop=replace(incident, fault=fault, since=min(incident.since, fault.ended_at)))
 
 
 def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:

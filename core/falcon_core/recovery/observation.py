@@ -62,7 +62,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
     acknowledged: bool = False  # its launcher has no process of an older generation
-    unacknowledged_seconds: float = 0.0  # since it was told to stop
+    unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s
     start_error: str = ""  # the command could not be started
     oom_kills: int | None = None  # in its container since the generation began
@@ -117,7 +117,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float = 3600.0
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1
-    layout: Parallelism | None = None  # None: only communicators of all ranks can be told apart
+    layout: Parallelism | None = None  # None: only communicators of all ranks can be identified
 
 
 class Restart(msgspec.Struct, frozen=True):

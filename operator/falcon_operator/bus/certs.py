@@ -73,7 +73,7 @@ def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[s
         return f"not signed by the authority: {error or type(error).__name__}"
     missing = {_san(name) for name in names} - set(_sans(cert))
     if missing:
-        return f"names are missing: {', '.join(sorted(str(one.value) for one in missing))}"
+        return f"names are missing: {', '.join(sorted(str(name.value) for name in missing))}"
     return "it is time to renew it" if now >= renew_at(pair.cert) else ""
 
 

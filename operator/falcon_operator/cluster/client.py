@@ -95,7 +95,7 @@ class KubeClient:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     async def list_jobs(self) -> list[TrainingJob]:
-        """Those that decode; the others are told in their own conditions when their turn comes."""
+        """Those that decode; what is wrong with the others stands in their own conditions."""
         jobs = []
         async for raw in self._all(JOBS):
             try:
@@ -290,7 +290,7 @@ class KubeClient:
                 taints = with_taint(found.spec.taints or [], key, value, self._clock.unix())
                 if taints is None:
                     return
-                if key == TAINT_FENCED and not any(one.key == key for one in found.spec.taints or []):
+                if key == TAINT_FENCED and not any(taint.key == key for taint in found.spec.taints or []):
                     await self._fresh_nodes()
                     self._breaker.check(node, self._nodes.objects(), self._clock.unix())
                 if await self._write_taints(found, taints):

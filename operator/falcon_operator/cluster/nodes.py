@@ -17,8 +17,8 @@ RELIST_SECONDS = 60.0  # bounds how long a deletion that no watch reported goes 
 class NodeCache:
     """All nodes: listed now and then, kept current by events in between.
 
-    A listing takes time, and events overtake it: those that arrive during one are applied to it again. Of two versions
-    of one node the higher resourceVersion is the newer (Kubernetes ≥ 1.35 promises what has always been so).
+    A listing takes time, and events overtake it: those that arrive during a listing are applied to it again. Of two versions
+    of a node the higher resourceVersion is the newer (Kubernetes ≥ 1.35 promises what has always been so).
     """
 
     def __init__(self) -> None:
@@ -87,10 +87,10 @@ def _version(node: NodeObject) -> int:
 
 
 def with_taint(taints: Sequence[Taint], key: str, value: str, now: float) -> list[Taint] | None:
-    """The node's taints with this one (NoSchedule); None where it stands already. Others are kept as they are."""
+    """The node's taints with this taint (NoSchedule); None where it stands already. Others are kept as they are."""
     wanted = Taint(key=key, effect="NoSchedule", value=value, time_added=_timestamp(now))
-    others = [one for one in taints if one.key != key or one.effect != "NoSchedule"]
-    present = next((one for one in taints if one.key == key and one.effect == "NoSchedule"), None)
+    others = [taint for taint in taints if taint.key != key or taint.effect != "NoSchedule"]
+    present = next((taint for taint in taints if taint.key == key and taint.effect == "NoSchedule"), None)
     if present is not None and (present.value or "") == value:
         return None
     return [*others, wanted]
@@ -98,7 +98,7 @@ def with_taint(taints: Sequence[Taint], key: str, value: str, now: float) -> lis
 
 def without_taint(taints: Sequence[Taint], key: str) -> list[Taint] | None:
     """The node's taints without any of this key; None where there is none."""
-    others = [one for one in taints if one.key != key]
+    others = [taint for taint in taints if taint.key != key]
     return None if len(others) == len(taints) else others
 
 
@@ -120,7 +120,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float
 
     def check(self, node: str, nodes: Iterable[NodeObject], now: float) -> None:
-        """Raises Rejected where fencing ``node`` would be one too many."""
+        """Raises Rejected where fencing ``node`` would be a fence too many."""
         recent = sorted(
             other.metadata.name
             for other in nodes
@@ -135,4 +135,4 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _fenced_recently(self, taints: Sequence[Taint], now: float) -> bool:
-        return any(one.key == TAINT_FENCED and now - unix(one.time_added) < self.window_seconds for one in taints)
+        return any(taint.key == TAINT_FENCED and now - unix(taint.time_added) < self.window_seconds for taint in taints)

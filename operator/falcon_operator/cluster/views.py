@@ -1,7 +1,7 @@
 """Bytes of the API server → views. Pure: what is not needed is not decoded, what is missing has its default.
 
 Pods and nodes are Kubernetes' own and always decode. A TrainingJob or WarmPool may hold what a newer CRD allows and
-this version does not know: that is :class:`Unreadable`, a problem of that one object, to be told in its condition.
+this version does not know: that is :class:`Unreadable`, a problem of that object alone, which its condition names.
 """
 
 from __future__ import annotations
@@ -233,8 +233,9 @@ UNREADABLE = "Unreadable"
 def mark_unreadable(body: dict[str, Any], problem: str, now: float) -> bool:
     """Set condition Ready to false in a decoded body; whether that changed it."""
     status = body.setdefault("status", {})
-    conditions = [one for one in status.get("conditions") or [] if one.get("type") != "Ready"]
-    before: dict[str, Any] = next((one for one in status.get("conditions") or [] if one.get("type") == "Ready"), {})
+    known: list[dict[str, Any]] = status.get("conditions") or []
+    conditions = [condition for condition in known if condition.get("type") != "Ready"]
+    before: dict[str, Any] = next((condition for condition in known if condition.get("type") == "Ready"), {})
     message = (
         f"this version of the operator cannot read the object: {problem}; correct the field, or bring operator and CRDs"
         " to the same version"
@@ -263,7 +264,7 @@ def pod(data: bytes) -> PodView:
 
 
 def pods(data: bytes) -> list[PodView]:
-    return [_pod_view(one) for one in _pods.decode(data).items]
+    return [_pod_view(pod) for pod in _pods.decode(data).items]
 
 
 def occupants(data: bytes) -> list[Occupant]:
@@ -297,7 +298,7 @@ def node_from_body(body: Any) -> NodeObject:
 
 
 def node_view(node: NodeObject) -> NodeView:
-    conditions = {one.type: one for one in node.status.conditions or []}
+    conditions = {condition.type: condition for condition in node.status.conditions or []}
     ready = conditions.get("Ready")
     hard = tuple(
         NodeTaint(key=taint.key, value=taint.value or "", effect=taint.effect)
@@ -313,7 +314,7 @@ def node_view(node: NodeObject) -> NodeView:
         labels=node.metadata.labels or {},
         taints={taint.key: taint.value for taint in hard},
         hard_taints=hard,
-        conditions={name: one.status for name, one in conditions.items()},
+        conditions={name: condition.status for name, condition in conditions.items()},
     )
 
 
@@ -322,8 +323,8 @@ def unix(stamp: str | None) -> float:
     return dt.datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
-def _pod_view(one: _Pod) -> PodView:
-    meta, status = one.metadata, one.status
+def _pod_view(pod: _Pod) -> PodView:
+    meta, status = pod.metadata, pod.status
     conditions = {condition.type: condition for condition in status.conditions or []}
     scheduled = conditions.get("PodScheduled")
     disruption = conditions.get("DisruptionTarget")
@@ -333,7 +334,7 @@ def _pod_view(one: _Pod) -> PodView:
         uid=meta.uid,
         labels=meta.labels or {},
         annotations=meta.annotations or {},
-        node=one.spec.node_name or "",
+        node=pod.spec.node_name or "",
         pod_ip=status.pod_ip or "",
         phase=status.phase,
         reason=status.reason or "",
@@ -341,7 +342,7 @@ def _pod_view(one: _Pod) -> PodView:
         deleting=meta.deletion_timestamp is not None,
         created_unix=unix(meta.creation_timestamp),
         unschedulable=(scheduled.message or scheduled.reason or "not scheduled yet")
-        if scheduled is not None and scheduled.status == "False" and not one.spec.node_name
+        if scheduled is not None and scheduled.status == "False" and not pod.spec.node_name
         else "",
         disruption=(disruption.message or disruption.reason or "disrupted")
         if disruption is not None and disruption.status == "True"
@@ -353,14 +354,14 @@ def _pod_view(one: _Pod) -> PodView:
     )
 
 
-def _container_view(one: _ContainerStatus) -> ContainerView:
-    state = one.state or _State()
+def _container_view(container: _ContainerStatus) -> ContainerView:
+    state = container.state or _State()
     ended, waiting = state.terminated, state.waiting
     return ContainerView(
-        name=one.name,
+        name=container.name,
         running=state.running is not None,
-        ready=one.ready,
-        restarts=one.restart_count,
+        ready=container.ready,
+        restarts=container.restart_count,
         waiting_reason=(waiting.reason or "") if waiting else "",
         waiting_message=(waiting.message or "") if waiting else "",
         exit_code=ended.exit_code if ended else None,

@@ -36,8 +36,8 @@ def policy(job: TrainingJob) -> Policy:
         watch=spec.mitigation.mode != "Off",
         enforce=spec.mitigation.mode == "Enforce",
         strategies=[
-            (one.type, None if one.overhead_seconds is None else float(one.overhead_seconds))
-            for one in spec.mitigation.strategies
+            (strategy.type, None if strategy.overhead_seconds is None else float(strategy.overhead_seconds))
+            for strategy in spec.mitigation.strategies
         ],
         verify=spec.detection.verify_percent / 100,
         median_factor=spec.detection.median_percent / 100,
@@ -179,10 +179,10 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     launch = summary.launch if summary else None
     if launch is not None and (launch.generation != generation or launch.state not in ("Running", "Exited")):
         launch = None  # another generation's processes, or ends that were ordered
-    processes = {one.rank: one for one in launch.ranks} if launch else {}
+    processes = {process.rank: process for process in launch.ranks} if launch else {}
     if snap.job.spec.launcher == "Own" and launch and launch.ranks:
         processes = dict.fromkeys(_rank_numbers(snap.job, member), launch.ranks[0])
-    signals = {one.rank: one for one in summary.ranks} if summary and launch else {}
+    signals = {signals.rank: signals for signals in summary.ranks} if summary and launch else {}
     return [
         _rank(snap, member, number, processes.get(number), signals.get(number), received)
         for number in _rank_numbers(snap.job, member)

@@ -92,7 +92,7 @@ def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[
     for type_, reason in _WENT_WRONG:
         if _is_false(after, type_) and not _is_false(before, type_):
             found.append(Event("Warning", reason, messages[type_]))
-    back = [one for one in after.conditions if one.type == "AgentLost" and one.reason == "AgentsAlive"]
+    back = [c for c in after.conditions if c.type == "AgentLost" and c.reason == "AgentsAlive"]
     if back and is_true(before, "AgentLost"):
         found.append(Event("Normal", "AgentBack", "every agent reports again"))
     return found

@@ -113,7 +113,7 @@ def _words(status: TrainingJobStatus) -> TrainingJobStatus:
         bare,
         iteration="",
         healthy_iteration="",
-        conditions=[replace(one, message=_undigited(one.message)) for one in status.conditions],
+        conditions=[replace(condition, message=_undigited(condition.message)) for condition in status.conditions],
         diagnoses=[
             replace(note, slowdown="", evidence="", why=_undigited(note.why), next=_undigited(note.next))
             for note in status.diagnoses
