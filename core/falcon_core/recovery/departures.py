@@ -97,7 +97,7 @@ def back(state: RecoveryState, node: str, now: float) -> RecoveryState:
     return replace(
         state,
         departures=[
-            replace(one, back_at=now) if departure.node == node and departure.back_at is None else departure
+            replace(departure, back_at=now) if departure.node == node and departure.back_at is None else departure
             for departure in state.departures
         ],
     )

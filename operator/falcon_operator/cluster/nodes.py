@@ -17,8 +17,8 @@ RELIST_SECONDS = 60.0  # bounds how long a deletion that no watch reported goes 
 class NodeCache:
     """All nodes: listed now and then, kept current by events in between.
 
-    A listing takes time, and events overtake it: those that arrive during a listing are applied to it again. Of two versions
-    of a node the higher resourceVersion is the newer (Kubernetes ≥ 1.35 promises what has always been so).
+    A listing takes time, and events overtake it: those that arrive during a listing are applied to it again. Of two
+    versions of a node the higher resourceVersion is the newer (Kubernetes ≥ 1.35 promises what has always been so).
     """
 
     def __init__(self) -> None:

@@ -155,6 +155,7 @@ class Operator:
             settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
             now=self.now,
             monotonic=MONOTONIC,
+            phase_seen_at=MONOTONIC - 600,
         )
         decision = decide(snap)
         assert decision.intent is not None

@@ -69,6 +69,7 @@ def snapshot(
         settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
         now=NOW,
         monotonic=MONOTONIC,
+        phase_seen_at=MONOTONIC - 30,
     )
 
 
@@ -168,3 +169,11 @@ def test_the_policy_is_the_specs() -> None:
         1800,
     )
     assert (rules.strategies, rules.world_size) == ([("ReplaceNode", 30.0)], 4)
+
+
+def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
+    """Its time of day may have been a minute behind or ahead: only what this process has seen itself is an age."""
+    snap = snapshot(launch={"generation": 2, "dead_below": 0})
+    ahead = replace(snap, now=NOW + 60, phase_seen_at=MONOTONIC - 1)
+    assert observe(ahead, members("Stop")).members[0].unacknowledged_seconds == 1.0
+    assert observe(replace(snap, phase_seen_at=None), members()).running_seconds == 0.0
