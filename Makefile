@@ -58,10 +58,11 @@ SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent
 
 .PHONY: lint format types test test-unit test-integration test-e2e test-soak
-lint: venv shim-lint chart-lint ## ruff, import-linter, clang-format, clang-tidy, shellcheck, helm lint
+lint: venv shim-lint chart-lint ## ruff, import-linter, limits of size, clang-format, clang-tidy, shellcheck, helm lint
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
+	@$(PY) -m dev.limits
 	@shellcheck $(SHELL_FILES)
 	@echo "lint: ok"
 

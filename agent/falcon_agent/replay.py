@@ -190,19 +190,23 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
     ranks = sorted((_Rank(path, settings) for path in paths), key=lambda rank: rank.header.rank)
     if len({rank.header.rank for rank in ranks}) < len(ranks) or len({rank.header.generation for rank in ranks}) > 1:
         raise RingFormatError("want a file for each rank, all of one generation: these are of several lives of the job")
+    members = communicators(ranks)
     findings: list[Finding] = []
-    profiles: list[Profile] = []
-    published = [rank.published_ns for rank in ranks if len(rank.published_ns)]
-    if published:
-        members = communicators(ranks)
-        first, last = min(int(times[0]) for times in published), max(int(times[-1]) for times in published)
-        for until in range(first + _POLL_NS, last + 2 * _POLL_NS, _POLL_NS):
-            fed = [rank.feed(until) for rank in ranks]
-            if any(fed) and any(rank.chain.slowdown is not None for rank in ranks):
-                _note(findings, ranks, members)
-        if len(ranks) > 1 and members:
-            profiles = _profiles(ranks, members)
+    for until in _polls(ranks):
+        fed = [rank.feed(until) for rank in ranks]
+        if any(fed) and any(rank.chain.slowdown is not None for rank in ranks):
+            _note(findings, ranks, members)
+    profiles = _profiles(ranks, members) if len(ranks) > 1 and members else []
     return Replay([rank.found for rank in ranks], findings, profiles)
+
+
+def _polls(ranks: Sequence[_Rank]) -> range:
+    """Return the times at which an agent would have polled, unix ns; none where nothing was published."""
+    published = [rank.published_ns for rank in ranks if len(rank.published_ns)]
+    if not published:
+        return range(0)
+    first, last = min(int(times[0]) for times in published), max(int(times[-1]) for times in published)
+    return range(first + _POLL_NS, last + 2 * _POLL_NS, _POLL_NS)
 
 
 def communicators(ranks: Sequence[_Rank]) -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
@@ -238,7 +242,7 @@ def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tu
     healthy = transfer_medians(matched(points[0].start_unix_ns, episodes[0].start_unix_ns))
     profiles = []
     for episode in episodes:
-        slow = [point for point in points if episode.first <= point.number < (episode.relieved or points[-1].number)]
+        slow = _points_of(episode, points)
         if len(slow) < 2:
             continue
         calls = matched(slow[0].start_unix_ns, slow[-1].start_unix_ns)
@@ -246,6 +250,12 @@ def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tu
         links = slow_links(calls, healthy)
         profiles.append(Profile(slow[0].number, slow[-1].number, dict(sorted(waited.items())), links))
     return profiles
+
+
+def _points_of(episode: Episode, points: Sequence[Point]) -> list[Point]:
+    """Return the iterations of a slowdown, the newest left out: its end is not known."""
+    end = episode.relieved or points[-1].number
+    return [point for point in points if episode.first <= point.number < end]
 
 
 def _note(

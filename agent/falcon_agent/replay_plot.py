@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from falcon_agent.replay import Episode, Finding, RankReplay, Replay, name
+from falcon_agent.replay import Episode, Finding, Point, RankReplay, Replay, name
 
 _WIDTH_INCHES = 11.0
 _STRIP_INCHES = 0.9
@@ -62,11 +62,9 @@ def _title(replayed: Replay, ranks: list[RankReplay]) -> str:
 def _times(axis: Any, replayed: Replay, ranks: list[RankReplay]) -> None:
     """Draw the iteration times with the healthy reference, the slowdowns and the verdicts."""
     for shade, rank in zip(np.linspace(0.0, 0.6, len(ranks)), ranks, strict=True):
-        numbers = [point.number for point in rank.points]
-        times = [point.duration_ns / 1e6 for point in rank.points]
-        axis.plot(numbers, times, linewidth=0.7, color=str(shade), label=f"rank {rank.rank}")
-        stalls = [point for point in rank.points if point.interrupted]
-        axis.plot([point.number for point in stalls], [point.duration_ns / 1e6 for point in stalls], "x", c="0.5", ms=4)
+        _plot(axis, rank.points, linewidth=0.7, color=str(shade), label=f"rank {rank.rank}")
+        interrupted = [point for point in rank.points if point.interrupted]
+        _plot(axis, interrupted, linestyle="", marker="x", color="0.5", markersize=4)
     leader = max(ranks, key=lambda rank: len(rank.episodes))
     known = [(point.number, point.healthy_ns / 1e6) for point in leader.points if point.healthy_ns is not None]
     if known:
@@ -78,6 +76,10 @@ def _times(axis: Any, replayed: Replay, ranks: list[RankReplay]) -> None:
     axis.set_ylabel("iteration time, ms")
     axis.set_title("iteration times", loc="left", fontsize=8, pad=14)
     axis.legend(loc="upper left", fontsize=7, ncols=1)
+
+
+def _plot(axis: Any, points: list[Point], **style: Any) -> None:
+    axis.plot([point.number for point in points], [point.duration_ns / 1e6 for point in points], **style)
 
 
 def _mark_episode(axis: Any, episode: Episode, last: int) -> None:

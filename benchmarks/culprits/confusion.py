@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from benchmarks.culprits.parallel import GPUS_PER_NODE, HEALTHY_CYCLES, SLOW_CYCLES, Fault, FaultName, Shape, Simulation
-from falcon_core.signals.culprits import Verdict, attribute_slowdown
+from falcon_core.signals.culprits import RankView, Verdict, attribute_slowdown
 from falcon_core.signals.transfers import match, slow_links
 
 SHAPES = {"64": Shape(4, 4, 4), "256": Shape(4, 8, 8), "1024": Shape(8, 16, 8)}
@@ -126,21 +127,27 @@ def sensitivity(seeds: int) -> list[str]:
         grown = []
         for seed in range(seeds):
             rank = int(np.random.default_rng([seed, 7]).integers(shape.world))
-            for noise in (0.03, 0.10):
-                job = Simulation(shape, seed, noise)
-                job.run(HEALTHY_CYCLES)
-                job.run(SLOW_CYCLES + 1, (Fault("slow GPU", rank, degree),))
-                views, loss = job.views()
-                right[f"{noise}"] += [one.ranks for one in attribute_slowdown(views, loss_ns=max(loss, 1.0))] == [
-                    (rank,)
-                ]
-                if noise == 0.03:
-                    by_level = [one.ranks for one in attribute_slowdown(views) if one.kind == "Computation"]
-                    right["median"] += by_level == [(rank,)]
-                    grown.append(loss / (views[0].iteration_ns - loss))
-        counts = " | ".join(f"{right[key]}/{seeds}" for key in ("0.03", "0.1", "median"))
+            views, loss = _slow_gpu(shape, seed, 0.03, rank, degree)
+            grown.append(loss / (views[0].iteration_ns - loss))
+            right["3 %"] += _named(views, loss) == [(rank,)]
+            by_level = [verdict.ranks for verdict in attribute_slowdown(views) if verdict.kind == "Computation"]
+            right["median rule"] += by_level == [(rank,)]
+            right["10 %"] += _named(*_slow_gpu(shape, seed, 0.10, rank, degree)) == [(rank,)]
+        counts = " | ".join(f"{right[key]}/{seeds}" for key in ("3 %", "10 %", "median rule"))
         lines.append(f"| {degree} | {np.median(grown):.1%} | {counts} |")
     return lines
+
+
+def _slow_gpu(shape: Shape, seed: int, noise: float, rank: int, degree: float) -> tuple[list[RankView], float]:
+    """Return what the ranks say of themselves while one GPU is slow, and the loss, ns."""
+    job = Simulation(shape, seed, noise)
+    job.run(HEALTHY_CYCLES)
+    job.run(SLOW_CYCLES + 1, (Fault("slow GPU", rank, degree),))
+    return job.views()
+
+
+def _named(views: Sequence[RankView], loss: float) -> list[tuple[int, ...]]:
+    return [verdict.ranks for verdict in attribute_slowdown(views, loss_ns=max(loss, 1.0))]
 
 
 def unseen(seeds: int) -> list[str]:

@@ -9,6 +9,7 @@ come calls, as a ring would hold them, and the rank's own attribution takes it f
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -94,6 +95,10 @@ class _Stage(msgspec.Struct):
         return np.array(self.comms, dtype=np.int64), starts, ends
 
 
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
 class Simulation:
     """One job; time is ns on one clock, which nobody else compares."""
 
@@ -152,23 +157,23 @@ class Simulation:
         for fault in faults:
             if fault.name == "late data":
                 self._clock[self.shape.place(fault.rank)] += 200.0 * MS
+        self._passes(stages, compute, faults)
+        for stage, calls in enumerate(stages):
+            slow = self._link(faults, "slow DP link", stage)
+            self._meet(calls, stage, Op.REDUCE_SCATTER, _DP, 0, _GRADIENTS * slow)
+            self._clock[stage] += _OPTIMIZER * compute[stage] * self._jitter(compute[stage].shape)
+            self._meet(calls, stage, Op.ALL_GATHER, _DP, 0, _GRADIENTS / 2 * slow)
+        self._ops = [calls.ops for calls in stages]
+        self.cycles.append([calls.stacked() for calls in stages])
+
+    def _passes(self, stages: list[_Stage], compute: Floats, faults: tuple[Fault, ...]) -> None:
+        """Run all forward and backward passes, each as soon as what it needs has been sent."""
         sent: dict[tuple[str, int, int], Floats] = {}
         plans = [self._plan(stage) for stage in range(self.shape.pipeline)]
-        done = [0] * self.shape.pipeline
-        while any(done[stage] < len(plan) for stage, plan in enumerate(plans)):
+        while any(plans):
             for stage, plan in enumerate(plans):
-                while done[stage] < len(plan):
-                    direction, micro = plan[done[stage]]
-                    if not self._pass(stages[stage], stage, direction, micro, compute[stage], sent, faults):
-                        break
-                    done[stage] += 1
-        for stage, told in enumerate(stages):
-            slow = self._link(faults, "slow DP link", stage)
-            self._meet(told, stage, Op.REDUCE_SCATTER, _DP, 0, _GRADIENTS * slow)
-            self._clock[stage] += _OPTIMIZER * compute[stage] * self._jitter(compute[stage].shape)
-            self._meet(told, stage, Op.ALL_GATHER, _DP, 0, _GRADIENTS / 2 * slow)
-        self._ops = [told.ops for told in stages]
-        self.cycles.append([told.stacked() for told in stages])
+                while plan and self._pass(stages[stage], stage, *plan[0], compute[stage], sent, faults):
+                    del plan[0]
 
     def _plan(self, stage: int) -> list[tuple[str, int]]:
         """The order of forward and backward passes (one forward, one backward)."""
@@ -266,50 +271,51 @@ class Simulation:
         return f"{pair[0]}>{pair[1]}", pair, True
 
     def views(self, hidden: frozenset[int] = frozenset()) -> tuple[list[RankView], float]:
-        """Every rank's track after HEALTHY_CYCLES and SLOW_CYCLES, by its own attribution; and the loss, ns."""
-        views, losses = [], []
+        """Return every rank's track after HEALTHY_CYCLES and SLOW_CYCLES, by its own attribution; and the loss, ns."""
+        found = [self._view(rank, hidden) for rank in range(self.shape.world)]
+        return [view for view, _ in found], float(np.median([loss for _, loss in found]))
+
+    def _view(self, rank: int, hidden: frozenset[int]) -> tuple[RankView, float]:
+        """Return a rank's track, and what its iterations lost, ns."""
+        healthy = [self.iteration(cycle, rank, hidden) for cycle in range(HEALTHY_CYCLES)]
+        slow = [self.iteration(cycle, rank, hidden) for cycle in range(HEALTHY_CYCLES, len(self.cycles) - 1)]
+        baseline = WaitBaseline()
+        for iteration in healthy:
+            baseline.learn(inside_outside(iteration))
+        waits, stalls = self._waits(rank, slow, baseline)
+        iteration_ns = _median([iteration.duration_ns for iteration in slow])
+        view = RankView(
+            rank=rank,
+            node=f"node-{rank // GPUS_PER_NODE}",
+            work=str(self.shape.place(rank)[0]),
+            iteration_ns=iteration_ns,
+            compute_ns=_median([compute_ns(iteration) or 0 for iteration in slow]),
+            healthy_compute_ns=_median([compute_ns(iteration) or 0 for iteration in healthy]),
+            stall_share=_median(stalls) if stalls else None,
+            waits=tuple(waits),
+            unseen=tuple(self._comm(rank, comm)[1] for comm in hidden),
+        )
+        return view, iteration_ns - _median([iteration.duration_ns for iteration in healthy])
+
+    def _waits(self, rank: int, slow: list[Iteration], baseline: WaitBaseline) -> tuple[list[Wait], list[float]]:
+        """Return the rank's excess by communicator, medians over the slow iterations, and their stall shares."""
         tokens = np.arange(_PAIRS + self.shape.pipeline**2)  # a token is its communicator here
-        cycles = len(self.cycles) - 1
-        for rank in range(self.shape.world):
-            baseline, healthy, iterations = WaitBaseline(), [], []
-            for cycle in range(HEALTHY_CYCLES):
-                one = self.iteration(cycle, rank, hidden)
-                baseline.learn(inside_outside(one))
-                healthy.append((one.duration_ns, compute_ns(one) or 0))
-            sums: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-            stalls, computes = [], []
-            for cycle in range(HEALTHY_CYCLES, cycles):
-                one = self.iteration(cycle, rank, hidden)
-                iterations.append(one.duration_ns)
-                computes.append(compute_ns(one) or 0)
-                excess = baseline.excess(one, inside_outside(one))
-                if excess is None:
-                    continue
-                for comm, parts in excess.by_comm(measured_comms(one, tokens)).items():
-                    sums[comm].append(parts)
-                if excess.stall_share is not None:
-                    stalls.append(excess.stall_share)
-            waits = []
-            for comm, told in sums.items():
-                name, members, p2p = self._comm(rank, comm)
-                medians = tuple(float(np.median(part)) for part in zip(*told, strict=True))
-                wait = Wait(comm=name, members=members, excess_ns=sum(medians), parts_ns=medians, p2p=p2p)
-                waits.append(wait)
-            views.append(
-                RankView(
-                    rank=rank,
-                    node=f"node-{rank // GPUS_PER_NODE}",
-                    work=str(self.shape.place(rank)[0]),
-                    iteration_ns=float(np.median(iterations)),
-                    compute_ns=float(np.median(computes)),
-                    healthy_compute_ns=float(np.median([compute for _, compute in healthy])),
-                    stall_share=float(np.median(stalls)) if stalls else None,
-                    waits=tuple(waits),
-                    unseen=tuple(self._comm(rank, comm)[1] for comm in hidden),
-                )
-            )
-            losses.append(float(np.median(iterations)) - float(np.median([duration for duration, _ in healthy])))
-        return views, float(np.median(losses))
+        parts_of: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+        stalls = []
+        for iteration in slow:
+            excess = baseline.excess(iteration, inside_outside(iteration))
+            if excess is None:
+                continue
+            for comm, parts in excess.by_comm(measured_comms(iteration, tokens)).items():
+                parts_of[comm].append(parts)
+            if excess.stall_share is not None:
+                stalls.append(excess.stall_share)
+        waits = []
+        for comm, parts in parts_of.items():
+            name, members, p2p = self._comm(rank, comm)
+            medians = tuple(_median(part) for part in zip(*parts, strict=True))
+            waits.append(Wait(comm=name, members=members, excess_ns=sum(medians), parts_ns=medians, p2p=p2p))
+        return waits, stalls
 
     def profile(self) -> tuple[dict[int, RecordArray], dict[tuple[int, int], str], dict[str, tuple[int, ...]]]:
         """The records of the slow cycles of all ranks, with names and members of the communicators."""

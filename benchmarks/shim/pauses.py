@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from falcon_core.recovery.pause import Cut, Phase
-from tests.integration.shim.pausing import Job, pause_at_random
+from tests.integration.shim.pausing import Job, Outcome, pause_at_random
 from tests.unit.shim.pause_model import Model, pause_once, run_to_end
 
 # Kind, ranks, seconds of computation and iterations for about ten pauses.
@@ -68,7 +68,7 @@ def of_the_model(count: int) -> None:
 
 
 def of_a_job(kind: str, size: int, compute_seconds: float, iterations: int, pauses: int) -> int:
-    """Pauses that closed."""
+    """Pause a job of Gloo at random moments, and print what happened; returns how many pauses closed."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         job = Job(Path(folder), kind, size, iterations, compute_seconds)
         try:
@@ -92,20 +92,24 @@ def of_a_job(kind: str, size: int, compute_seconds: float, iterations: int, paus
         f"{sum(outcome.moved for outcome in outcomes)} calls begun behind closed gates; "
         f"losses {'the same, bit for bit' if same else 'DIFFER'}"
     )
-    for preferred in (True, False):
-        asked = [outcome for outcome in closed if outcome.preferred is preferred]
-        if not asked:
-            continue
-        times = np.asarray([outcome.seconds_to_cut for outcome in asked]) * 1e3
-        starts = sum(outcome.cut is Cut.ITERATION_START for outcome in asked)
-        why = Counter(_NUMBERS.sub("n", outcome.fallback) for outcome in asked if preferred and outcome.fallback)
-        print(
-            f"  {'iteration start preferred' if preferred else 'counts equalised'}: {len(asked)}, of them {starts} at "
-            f"an iteration's start; to the cut {np.median(times):.1f} ms (p99 {np.percentile(times, 99):.1f}, most "
-            f"{times.max():.1f}); cut moved on {sum(outcome.moves for outcome in asked)} times; otherwise {dict(why)}",
-            flush=True,
-        )
+    print_cuts("iteration start preferred", [outcome for outcome in closed if outcome.preferred])
+    print_cuts("counts equalised", [outcome for outcome in closed if not outcome.preferred])
     return len(closed)
+
+
+def print_cuts(asked_for: str, closed: list[Outcome]) -> None:
+    """Print where closed pauses stopped, and how long that took."""
+    if not closed:
+        return
+    times = np.asarray([outcome.seconds_to_cut for outcome in closed]) * 1e3
+    starts = sum(outcome.cut is Cut.ITERATION_START for outcome in closed)
+    why = Counter(_NUMBERS.sub("n", outcome.fallback) for outcome in closed if outcome.preferred and outcome.fallback)
+    print(
+        f"  {asked_for}: {len(closed)}, of them {starts} at an iteration's start; to the cut {np.median(times):.1f} ms "
+        f"(p99 {np.percentile(times, 99):.1f}, most {times.max():.1f}); cut moved on "
+        f"{sum(outcome.moves for outcome in closed)} times; otherwise {dict(why)}",
+        flush=True,
+    )
 
 
 def main() -> None:

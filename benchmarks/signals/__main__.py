@@ -42,15 +42,24 @@ def _tcpd(data: Path) -> str:
 
 
 def _tables(quick: bool, data: Path) -> dict[str, Callable[[], str]]:
-    lengths = HEALTHY_LENGTHS[:1] if quick else HEALTHY_LENGTHS
+    """Return the tables by name: the quick ones with few seeds and short series."""
+    either: dict[str, Callable[[], str]] = {"tcpd": lambda: _tcpd(data), "cost": lambda: _costs(quick)}
+    if quick:
+        return {
+            "healthy": lambda: healthy_table(2, 2, HEALTHY_LENGTHS[:1]),
+            "sick": lambda: sick_table(3, 3),
+            "threshold": lambda: small_table(3, 50),
+            "starts": lambda: start_table(3),
+            "period": lambda: period_table(2),
+            **either,
+        }
     return {
-        "healthy": lambda: healthy_table(2 if quick else 20, 2 if quick else 5, lengths),
-        "sick": lambda: sick_table(3 if quick else 100, 3 if quick else 20),
-        "threshold": lambda: small_table(3 if quick else 100, 50 if quick else 2000),
-        "starts": lambda: start_table(3 if quick else 20),
-        "period": lambda: period_table(2 if quick else 20),
-        "tcpd": lambda: _tcpd(data),
-        "cost": lambda: _costs(quick),
+        "healthy": lambda: healthy_table(20, 5, HEALTHY_LENGTHS),
+        "sick": lambda: sick_table(100, 20),
+        "threshold": lambda: small_table(100, 2000),
+        "starts": lambda: start_table(20),
+        "period": lambda: period_table(20),
+        **either,
     }
 
 

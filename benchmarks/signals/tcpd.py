@@ -76,29 +76,32 @@ def most_probable_changes(values: Times, prior: Prior, hazard: float) -> list[in
 
 
 def verified(values: Times, changes: list[int]) -> list[int]:
-    """Drops the weakest change until each that is left exceeds noise."""
+    """Drop the weakest change until each that is left exceeds noise."""
     changes = list(changes)
-    least = Detection().consecutive_iterations
     while changes:
-        edges = [0, *changes, len(values)]
-        segments = [values[begin:end] for begin, end in itertools.pairwise(edges)]
-        rest = np.concatenate([segment - np.median(segment) for segment in segments])
-        noise = _TO_DEVIATION * float(np.abs(rest).mean())
-        correlation = float((rest[1:] * rest[:-1]).mean() / max(float((rest**2).mean()), 1e-12))
-        weakest, weakness = None, 0.0
-        for place in range(len(changes)):
-            before, after = segments[place], segments[place + 1]
-            rise = abs(float(np.median(after) - np.median(before)))
-            reference = Reference(0.0, noise, before.shape[0], correlation=correlation)
-            short = after.shape[0] < least and place + 1 < len(changes)
-            if short or not reference.exceeds_noise(rise, after.shape[0]):
-                strength = 0.0 if short else rise / math.sqrt(1 / len(before) + 1 / len(after))
-                if weakest is None or strength < weakness:
-                    weakest, weakness = place, strength
+        weakest = _weakest(values, changes)
         if weakest is None:
             break
         del changes[weakest]
     return changes
+
+
+def _weakest(values: Times, changes: list[int]) -> int | None:
+    """Find the place of the change that exceeds noise least; None where all exceed it."""
+    least = Detection().consecutive_iterations
+    segments = [values[begin:end] for begin, end in itertools.pairwise([0, *changes, len(values)])]
+    rest = np.concatenate([segment - np.median(segment) for segment in segments])
+    noise = _TO_DEVIATION * float(np.abs(rest).mean())
+    correlation = float((rest[1:] * rest[:-1]).mean() / max(float((rest**2).mean()), 1e-12))
+    strengths: dict[int, float] = {}
+    for place, (before, after) in enumerate(itertools.pairwise(segments)):
+        rise = abs(float(np.median(after) - np.median(before)))
+        reference = Reference(0.0, noise, before.shape[0], correlation=correlation)
+        if after.shape[0] < least and place + 1 < len(changes):
+            strengths[place] = 0.0
+        elif not reference.exceeds_noise(rise, after.shape[0]):
+            strengths[place] = rise / math.sqrt(1 / len(before) + 1 / len(after))
+    return min(strengths, key=lambda place: strengths[place], default=None)
 
 
 def f1(annotations: dict[str, list[int]], changes: Iterable[int]) -> float:

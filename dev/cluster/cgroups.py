@@ -45,14 +45,23 @@ def create(node: Node) -> None:
         parent = hierarchy
         for part in (CGROUP_PARENT, node.name):
             if v2():
-                controllers = (parent / "cgroup.controllers").read_text().split()
-                (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+                _pass_controllers_down(parent)
             path = parent / part
             path.mkdir(exist_ok=True)
             if hierarchy.name == "cpuset":
-                for file in ("cpuset.cpus", "cpuset.mems"):
-                    (path / file).write_text((parent / file).read_text())
+                _copy_cpuset(parent, path)
             parent = path
+
+
+def _pass_controllers_down(parent: Path) -> None:
+    controllers = (parent / "cgroup.controllers").read_text().split()
+    (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+
+
+def _copy_cpuset(parent: Path, path: Path) -> None:
+    """Give a new cpuset its parent's processors and memory: it begins with none."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        (path / file).write_text((parent / file).read_text())
 
 
 def set_capacity(node: Node, cores: float | None) -> None:
