@@ -78,12 +78,13 @@ def stayed(state: RecoveryState, node: str) -> RecoveryState:
     return replace(state, departures=[one for one in state.departures if one.node != node or one.back_at is not None])
 
 
-def tested(state: RecoveryState, node: str, now: float, *, passed: bool) -> RecoveryState:
-    """A test of the node has ended."""
+def tested(state: RecoveryState, node: str, now: float, *, passed: bool | None) -> RecoveryState:
+    """A test of the node has ended; ``passed`` None: it says nothing of the node."""
     told = find(state, node)
     if told is None:
         return state
-    after = replace(told, tested_at=now, passed=passed, failed=0 if passed else told.failed + 1)
+    failed = told.failed if passed is None else 0 if passed else told.failed + 1
+    after = replace(told, tested_at=now, passed=bool(passed), failed=failed)
     return replace(state, departures=[after if one is told else one for one in state.departures])
 
 
