@@ -25,7 +25,7 @@ LABEL_ROLE = "falcon.dev/role"  # "trainer" | "burn-in"
 ROLE_TRAINER = "trainer"
 LABEL_POOL = "falcon.dev/pool"  # on burn-in pods: the pool they test for
 ANNOTATION_TEMPLATE_HASH = "falcon.dev/template-hash"
-TAINT_FENCED = "falcon.dev/fenced"  # NoSchedule; the value is the incident's id
+TAINT_FENCED = "falcon.dev/fenced"  # NoSchedule; the value is the job's name, shortened, and its uid
 TAINT_SPARE = "falcon.dev/spare"  # NoSchedule; the value is the pool's name
 
 
@@ -207,10 +207,13 @@ class NodeVerdict(_Api, frozen=True, kw_only=True):
         "NotReady",  # the node's own condition says so
         "Slower",  # its test, than its peers'
         "AsFast",
+        "Disturbed",  # others used its CPUs during the test
         "NoScore",  # the test gave none
         "NoPeers",  # nothing to compare with
         "NoPool",
         "BreakerOpen",  # the circuit breaker did not admit the fence
+        "ReadyAgain",  # was fenced for being NotReady, and nothing is there to test it with
+        "LiftedByHand",  # somebody removed the fence
         "UsableAgain",  # passed, and its probation is over
         "UsedSlow",  # slow as it is: nothing better was there
     ]

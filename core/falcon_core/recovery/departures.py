@@ -83,12 +83,13 @@ def stayed(state: RecoveryState, node: str) -> RecoveryState:
     )
 
 
-def tested(state: RecoveryState, node: str, now: float, *, passed: bool) -> RecoveryState:
-    """A test of the node has ended."""
+def tested(state: RecoveryState, node: str, now: float, *, passed: bool | None) -> RecoveryState:
+    """Remember that a test of the node has ended; ``passed`` None: it says nothing of the node."""
     known = find(state, node)
     if known is None:
         return state
-    after = replace(known, tested_at=now, passed=passed, failed=0 if passed else known.failed + 1)
+    failed = known.failed if passed is None else 0 if passed else known.failed + 1
+    after = replace(known, tested_at=now, passed=bool(passed), failed=failed)
     return replace(state, departures=[after if departure is known else departure for departure in state.departures])
 
 

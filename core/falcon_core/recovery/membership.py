@@ -56,6 +56,8 @@ class Exclusion(_Stored, frozen=True, kw_only=True):
     test: Literal["Pending", "Passed", "Failed", "Unavailable"] = "Pending"
     test_since: float = 0.0  # the newest test was asked for; its pod's name derives from this
     fenced: bool = False  # for all jobs, by a witness outside the job
+    tainted: bool = False  # the fence has been seen on the node: if it is gone, somebody else removed it
+    node_uid: str = ""  # "" until the node has been seen; a new node of the same name is another node
 
 
 class Membership(_Stored, frozen=True, kw_only=True):

@@ -1,9 +1,13 @@
 """Exclude nodes for one job, and fence them for all where a witness outside the job agrees (DESIGN §2, State, safety).
 
 Such witnesses are the node's own NotReady and a burn-in pod that the operator runs there once the job has left. A node
-that was fenced for being NotReady gets its burn-in when it is back, and is released if it passes. A test that failed is
-repeated as long as the job lives, since most slow nodes grow well again; a node that passed comes back to the job after
-a probation (``recovery.departures``).
+that was fenced for being NotReady gets its burn-in when it is back, and is released if it passes; without a pool to
+test it with, it is released once it has been Ready for a while. A test that failed is repeated as long as the job
+lives, since most slow nodes grow well again; a node that passed comes back to the job after a probation
+(``recovery.departures``).
+
+The taint's value names its owner, so that a job lifts no other job's fence. A fence that somebody removed is not set
+again before another test has failed. An exclusion belongs to a node's uid: a new node of the same name is another node.
 """
 
 from __future__ import annotations
@@ -17,14 +21,22 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.membership import Exclusion, Member
 from falcon_core.recovery.observation import Action, Replace
 from falcon_core.recovery.state import Departure
-from falcon_operator.api import TAINT_FENCED, NodeVerdict
+from falcon_operator.api import TAINT_FENCED, NodeVerdict, TrainingJob
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import BurnInResult, Snapshot
 
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300
+STEADY_SECONDS = 60.0  # a node that was NotReady is well when it has been Ready for so long, where nothing can test it
+VALUE_LENGTH = 63  # of a taint, at most
 replace = msgspec.structs.replace
+
+
+def fence_owner(job: TrainingJob) -> str:
+    """Return the taint's value: as much of the job's name as fits, and its uid."""
+    uid = job.metadata.uid
+    return f"{job.metadata.name[: VALUE_LENGTH - len(uid) - 1]}.{uid}"
 
 
 def fence_lost_nodes(intent: Intent, actions: Sequence[Action], members: Sequence[Member], now: float) -> Intent:
@@ -43,13 +55,35 @@ def find(intent: Intent, node: str) -> Exclusion | None:
     return next((exclusion for exclusion in intent.membership.exclusions if exclusion.node == node), None)
 
 
+def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
+    """Take over what the excluded nodes show: that they are others now, and what became of their fences."""
+    for exclusion in intent.membership.exclusions:
+        node = snap.nodes.get(exclusion.node)
+        if node is None:
+            continue
+        if exclusion.node_uid not in ("", node.uid):
+            intent = _forget(intent, exclusion, snap.now)
+            continue
+        ours = node.taints.get(TAINT_FENCED) == fence_owner(snap.job)
+        if exclusion.fenced and exclusion.tainted and TAINT_FENCED not in node.taints:
+            lifted = replace(exclusion, fenced=False, tainted=False)
+            intent = _conclude(intent, lifted, "LiftedByHand", snap.now)
+            continue
+        tainted = exclusion.fenced and (exclusion.tainted or ours)
+        intent = _with(intent, replace(exclusion, node_uid=node.uid, tainted=tainted))
+    return intent
+
+
 def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
     """Take over the outcome of every burn-in that is done, and the circuit breaker's refusal of a fence."""
+    intent = follow_nodes(snap, intent)
     for exclusion in intent.membership.exclusions:
         node = exclusion.node
         if exclusion.fenced and node in snap.refused_fences:
             refused = snap.refused_fences[node]
             intent = _conclude(intent, replace(exclusion, fenced=False), "BreakerOpen", snap.now, detail=refused)
+        elif exclusion.fenced and snap.job.spec.warm_pool_ref is None and _is_steady(snap, node):
+            intent = _conclude(intent, replace(exclusion, test="Unavailable", fenced=False), "ReadyAgain", snap.now)
         elif exclusion.test != "Pending":
             intent = _with(intent, _tested_again(snap, intent, exclusion))
         elif snap.job.spec.warm_pool_ref is None:
@@ -75,6 +109,10 @@ def use_again(
 ) -> Intent:
     """Exclude the node no longer."""
     intent = _conclude(intent, replace(exclusion, fenced=False), outcome, now, detail=detail)
+    return _forget(intent, exclusion, now)
+
+
+def _forget(intent: Intent, exclusion: Exclusion, now: float) -> Intent:
     kept = [other for other in intent.membership.exclusions if other.node != exclusion.node]
     return replace(
         intent,
@@ -83,18 +121,23 @@ def use_again(
     )
 
 
+def _is_steady(snap: Snapshot, name: str) -> bool:
+    node = snap.nodes.get(name)
+    return node is not None and node.ready and snap.now - node.ready_changed_unix >= STEADY_SECONDS
+
+
 def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Return the taints that are due, and burn-ins of nodes that the job has left."""
     wanted: list[Effect] = []
+    owner = fence_owner(snap.job)
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
         if node is None:
             continue
-        owner = exclusion.incident or snap.job.metadata.name
-        if exclusion.fenced and TAINT_FENCED not in node.taints:
+        if exclusion.fenced and not exclusion.tainted and TAINT_FENCED not in node.taints:
             wanted.append(TaintNode(node.name, TAINT_FENCED, owner))
-        if exclusion.test == "Passed" and node.taints.get(TAINT_FENCED) == owner:
+        if not exclusion.fenced and node.taints.get(TAINT_FENCED) == owner:
             wanted.append(UntaintNode(node.name, TAINT_FENCED))
         if exclusion.test == "Pending" and node.ready and node.name not in busy and snap.pool is not None:
             wanted.append(BurnIn(node.name, exclusion.test_since))
@@ -119,11 +162,14 @@ def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: floa
     if result.outcome == "Running":
         return intent
     ratio = None if result.ratio is None else round(result.ratio, 2)
-    well = result.outcome == "Passed" and ratio is not None
-    intent = replace(intent, recovery=departures.tested(intent.recovery, exclusion.node, now, passed=well))
+    says_nothing = result.outcome == "Disturbed" or (ratio is None and result.outcome != "Failed")
+    passed = None if says_nothing else result.outcome == "Passed"
+    intent = replace(intent, recovery=departures.tested(intent.recovery, exclusion.node, now, passed=passed))
     unavailable = replace(exclusion, test="Unavailable")
-    if result.outcome in ("Failed", "Disturbed"):
+    if result.outcome == "Failed":
         return _conclude(intent, unavailable, "NoScore", now, detail=result.message)
+    if result.outcome == "Disturbed":
+        return _conclude(intent, unavailable, "Disturbed", now, detail=result.message)
     if ratio is None:
         return _conclude(intent, unavailable, "NoPeers", now)
     if result.outcome == "Passed":
@@ -139,7 +185,18 @@ def _conclude(
     intent: Intent,
     exclusion: Exclusion,
     outcome: Literal[
-        "NotReady", "Slower", "AsFast", "NoScore", "NoPeers", "NoPool", "BreakerOpen", "UsableAgain", "UsedSlow"
+        "NotReady",
+        "Slower",
+        "AsFast",
+        "Disturbed",
+        "NoScore",
+        "NoPeers",
+        "NoPool",
+        "BreakerOpen",
+        "ReadyAgain",
+        "LiftedByHand",
+        "UsableAgain",
+        "UsedSlow",
     ],
     now: float,
     *,

@@ -80,6 +80,9 @@ class BurnIns:
         others = tenants(await self._kube.list_occupants(node))
         results = [weigh(pod, median_gflops(pool, without=node), others) for pod in tests]
         last = results[-1]
+        spares = pool.status.spares
+        if last.outcome == "Passed" and last.ratio is None and any(spare.state == "Testing" for spare in spares):
+            return msgspec.structs.replace(last, outcome="Running", message="it waits for the score of a spare")
         if is_settled(results):
             return last
         return msgspec.structs.replace(last, outcome="Running", message=f"{last.message}; it is tested again")

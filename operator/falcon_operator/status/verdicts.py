@@ -5,7 +5,7 @@ from __future__ import annotations
 from falcon_operator.api import NodeVerdict
 from falcon_operator.times import clock_time
 
-GOOD_NEWS = frozenset({"AsFast", "UsableAgain"})
+GOOD_NEWS = frozenset({"AsFast", "UsableAgain", "ReadyAgain", "LiftedByHand"})
 NODE_RETURNS = frozenset({"UsableAgain", "UsedSlow"})
 
 
@@ -30,6 +30,10 @@ def _why(verdict: NodeVerdict) -> str:
             return f"burn-in on it is {ratio} slower than its peers"
         case "AsFast":
             return f"burn-in on it is as fast as on its peers ({ratio})"
+        case "ReadyAgain":
+            return "it is Ready again, and the job names no WarmPool to test it with"
+        case "LiftedByHand":
+            return "somebody removed the fence"
         case "NoPeers":
             return "the pool has no scores to compare with"
         case "NoPool":

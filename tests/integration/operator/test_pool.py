@@ -130,6 +130,9 @@ def test_a_spare_on_which_a_tenant_runs_cannot_be_claimed_and_is_made_up_for(ins
     until(lambda: cluster.states() == {"s1": "Unavailable", "s2": "Testing"})
     pool = installation.get("warmpool", "spares")
     assert f"{installation.namespace}/tenant" in pool["status"]["spares"][0]["message"]
+    installation.api.ok(
+        "kubectl", "-n", installation.namespace, "delete", "pod", "tenant", "--force", "--grace-period=0"
+    )
 
 
 def test_a_node_that_the_test_does_not_tolerate_is_left_alone_until_the_pool_tolerates_it(

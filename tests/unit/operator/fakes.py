@@ -167,7 +167,14 @@ class FakeKube:
 
     async def list_nodes(self) -> list[NodeView]:
         return [
-            NodeView(name=node.name, ready=node.ready, taints=dict(node.taints)) for node in self.world.nodes.values()
+            NodeView(
+                name=node.name,
+                uid=node.uid,
+                ready=node.ready,
+                ready_changed_unix=node.ready_changed,
+                taints=dict(node.taints),
+            )
+            for node in self.world.nodes.values()
         ]
 
     async def list_occupants(self, node: str) -> list[Occupant]:

@@ -32,7 +32,7 @@ async def test_a_straggler_is_named_and_its_node_replaced() -> None:
     assert "spare-1" in steps(status.diagnoses[0])
     assert "iteration 250ms" in status.diagnoses[0].result
     assert len(world.pods) == 3
-    assert slow.taints == {TAINT_FENCED: note.id}
+    assert slow.taints == {TAINT_FENCED: "gpt2.job-uid"}
     assert world.tested == [slow.name] * 2, "a single slow test takes no node from everybody"
     assert f"{slow.name} fenced: burn-in on it is 3.0x slower than its peers" in status.diagnoses[0].result
     assert [reason for reason, _ in world.events] == [

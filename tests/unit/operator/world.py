@@ -61,6 +61,8 @@ class Node:
         self.dead = False  # everything on it is gone, and nobody has told the API server
         self.ready = True
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
+        self.uid = f"uid-of-{name}"
+        self.ready_changed = START_UNIX
 
 
 class Pod:
