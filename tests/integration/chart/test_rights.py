@@ -191,7 +191,7 @@ WRITES = ("create", "update", "patch", "delete")
 def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: str) -> None:
     """No controller aggregates here, so what would be aggregated is bound itself; edit includes view."""
     user = f"{role}or"
-    for part in {role, "view"}:
+    for part in {role, "view", "view-pools"}:
         name = f"{user}-{part}"
         cluster.ok("kubectl", "create", "clusterrolebinding", name, f"--clusterrole=falcon-{part}", f"--user={user}")
     for verb in WRITES:
