@@ -16,6 +16,9 @@ from pathlib import Path
 COLUMNS = 100
 _ITEM = re.compile(r"^(\s*)([-*+]|\d+[.)]) ")
 _KEPT = re.compile(r"^\s*(\||#|>|<|!\[|\[[^\]]*\]: )")
+# Blanks within a figure or before its unit, and those before a word that would make a line something else.
+_TOGETHER = re.compile(r"(?<=\d) (?=\d{3}\b|[%×])| (?=(?:[-*+>|]|#+|\d+[.)]) )|(?<= [-*+>|#]) ")
+_GLUE = "\N{NO-BREAK SPACE}"
 
 
 class _Block:
@@ -33,14 +36,15 @@ class _Block:
         first = self.lines[0]
         start = first[: len(self.indent)]
         text = " ".join([first[len(self.indent) :], *(line.strip() for line in self.lines[1:])])
-        return textwrap.wrap(
-            text,
+        lines = textwrap.wrap(
+            _TOGETHER.sub(_GLUE, text),
             COLUMNS,
             initial_indent=start,
             subsequent_indent=self.indent,
             break_long_words=False,
             break_on_hyphens=False,
         )
+        return [line.replace(_GLUE, " ") for line in lines]
 
 
 def wrap(text: str) -> str:
@@ -77,13 +81,9 @@ def _is_code(line: str, block: _Block | None) -> bool:
 
 def long_lines(text: str) -> list[int]:
     """Return the numbers of the prose lines that ``wrap`` would break."""
-    lines, number = [], 0
     wrapped = set(wrap(text).split("\n"))
-    for line in text.split("\n"):
-        number += 1
-        if len(line) > COLUMNS and line not in wrapped:
-            lines.append(number)
-    return lines
+    lines = enumerate(text.split("\n"), start=1)
+    return [number for number, line in lines if len(line) > COLUMNS and line not in wrapped]
 
 
 def documents() -> list[Path]:
