@@ -14,7 +14,7 @@ export PATH := $(VENV)/bin:$(FALCON_CACHE)/bin:$(PATH)
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 ## -- tools ---------------------------------------------------------------------------------------------------------
 $(UV): constraints.txt
@@ -57,22 +57,27 @@ PYTHON_DIRS := core operator agent dev tests examples benchmarks
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent
 
-.PHONY: lint format types test test-unit test-integration test-e2e test-soak
-lint: venv shim-lint chart-lint ## ruff, import-linter, limits of size, clang-format, clang-tidy, shellcheck, helm lint
+.PHONY: lint format types test test-one test-unit test-integration test-e2e test-soak
+lint: venv shim-lint chart-lint ## ruff, import-linter, limits of size, clang-format, clang-tidy, shellcheck, helm lint, prose
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
 	@$(PY) -m dev.limits
 	@shellcheck $(SHELL_FILES)
+	@$(PY) -m dev.prose
 	@echo "lint: ok"
 
 format: venv shim-format ## rewrite the sources in the project's format
 	@ruff check -q --fix $(PYTHON_DIRS)
 	@ruff format -q $(PYTHON_DIRS)
+	@$(PY) -m dev.prose --write
 
 types: venv ## mypy --strict
 	@mypy
 	@echo "types: ok"
+
+test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (what they need is built: docs/developer.md)
+	@pytest $(TEST)
 
 test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
 	@pytest tests/unit

@@ -50,10 +50,10 @@ $(NCCL_RELEASES)/.done: shim/tests/nccl-releases.txt $(UV)
 	done <shim/tests/nccl-releases.txt
 	@touch $@
 
-shim-lint: shim $(SHIM_TEST_OUT)/build.ninja
+shim-lint: shim $(SHIM_TEST_OUT)/build.ninja ## clang-format, clang-tidy, and which symbols the library needs
 	@clang-format --dry-run --Werror $(CXX_FILES)
 	@clang-tidy -quiet -p $(SHIM_TEST_OUT) --warnings-as-errors='*' $(filter %.cc,$(CXX_FILES)) 2>/dev/null
 	@shim/check_symbols.sh $(SHIM_OUT)/libfalcon_shim.so
 
-shim-format: venv
+shim-format: venv ## rewrite the C++ sources in the project's format
 	@clang-format -i $(CXX_FILES)

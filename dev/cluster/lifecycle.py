@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dev.cluster import build, cgroups, controlplane, images, machine, network, node, pki
 from dev.cluster.layout import CLUSTER, FAULTS, KUBECONFIG, LOGS, RUN, Node, nodes
 from dev.cluster.process import ClusterError, Processes, end_strays, exclusive, write_whole
+from dev.cluster.traces import Traces
 
 _OPTIONS = CLUSTER / "options.json"
 MAX_NODES = 12
@@ -64,6 +65,7 @@ def up(options: Options) -> None:
         machine.check_addresses()
         options.save()
         machine.claim()
+        Traces().remember()
         try:
             _start(options)
         except BaseException:
@@ -112,7 +114,7 @@ def healthy() -> bool:
 
 
 def down() -> None:
-    """No process, namespace, mount, cgroup or interface of ours is left; binaries and node images stay cached."""
+    """Leave no process, namespace, mount, cgroup, interface or file of ours; binaries and images stay cached."""
     with exclusive():
         machine.check_owner()
         _remove_all()
@@ -129,6 +131,7 @@ def _remove_all() -> None:
     processes.stop(processes.names)
     end_strays()
     network.remove(members)
+    Traces().remove()
     shutil.rmtree(controlplane.data_folder(), ignore_errors=True)
     shutil.rmtree(RUN, ignore_errors=True)
     for path in (KUBECONFIG, FAULTS, _OPTIONS):

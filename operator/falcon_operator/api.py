@@ -109,7 +109,7 @@ class DoneStep(_Api, frozen=True, kw_only=True):
 
 
 class DiagnosisStatus(_Api, frozen=True, kw_only=True):
-    """The doctor's note, in the order of its reading (DESIGN §3)."""
+    """The doctor's note, in the order of its reading (docs/architecture.md §12)."""
 
     id: str
     what: str  # "fail-slow, computation"

@@ -137,7 +137,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
 
 
 def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
-    """No onset, but a settled level above that of the job's earlier generations (DESIGN §2, level)."""
+    """No onset, but a settled level above that of the job's earlier generations (docs/architecture.md §5)."""
     level = _level(tracked, policy)
     if state.level is None or level is None or any(rank.onset for rank in tracked):
         return False

@@ -1,8 +1,9 @@
-"""The ladder for fail-stop: restart the processes, then replace the node, within a budget (DESIGN §2; Unicron §4.2).
+"""The ladder for fail-stop: restart the processes, then replace the node, within a budget.
 
-An incident opens at the first sign and closes when iterations are seen again. A failure in between recurs within the
-same incident. While the old generation is being stopped the diagnosis may still become clearer: the first sign of a
-dead node is often a peer's broken collective, and the lease that tells them apart runs out seconds later.
+See docs/architecture.md §9 and Unicron §4.2. An incident opens at the first sign and closes when iterations are seen
+again. A failure in between recurs within the same incident. While the old generation is being stopped the diagnosis may
+still become clearer: the first sign of a dead node is often a peer's broken collective, and the lease that tells them
+apart runs out seconds later.
 """
 
 from __future__ import annotations

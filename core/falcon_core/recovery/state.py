@@ -2,7 +2,7 @@
 
 It is stored with the job (in its TrainingRun) before any action is carried out, so each field is an intent or a fact
 that cannot be observed again. Times are unix seconds. A job has at most one slowdown, one failure and one hang open at
-a time: a second cause joins the open incident (DESIGN §2, ladders).
+a time: a second cause joins the open incident (docs/architecture.md §8).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose silence means a dead node: a lost lease alone never does (DESIGN §2, ladder for fail-stop).
+"""Whose silence means a dead node: a lost lease alone never does (docs/architecture.md §9).
 
 A member is lost if its agent's lease is gone while the operator's own session has been healthy for a TTL, *and* a
 second witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers

@@ -3,7 +3,7 @@
 Every rank of a synchronous job has the same iteration time, so the time that a fault costs shows at each rank in one of
 three places: as *computation* of its own, as *transfer* that lasts longer than it did, or as *wait* for somebody else.
 Waits point away from the one who waits; the culprit is the sink, whom others wait for and who waits for nobody
-(DESIGN §2 Signals). The rules, in the order in which they are applied:
+(docs/architecture.md §5). The rules, in the order in which they are applied:
 
 - **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained,
   or over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A

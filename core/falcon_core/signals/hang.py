@@ -1,10 +1,10 @@
 """When silence is a hang, by a deadline learned from the job itself, and who it is that all wait for.
 
-No progress for ``factor`` average iterations (DESIGN §2). Evaluations and checkpoints are silences too: those
-that the job came out of by itself are remembered, and the deadline lies above them. They are kept by size class with
-the longest time between two of the class, so that a daily checkpoint is still expected tomorrow, while one pause that
-never came back (a debugger, a suspended machine) is forgotten in the end. A job with very short iterations still gets
-MINIMUM_DEADLINE_NS: its first pause must not look like its end.
+No progress for ``factor`` average iterations (docs/architecture.md §5). Evaluations and checkpoints are silences too:
+those that the job came out of by itself are remembered, and the deadline lies above them. They are kept by size class
+with the longest time between two of the class, so that a daily checkpoint is still expected tomorrow, while one pause
+that never came back (a debugger, a suspended machine) is forgotten in the end. A job with very short iterations still
+gets MINIMUM_DEADLINE_NS: its first pause must not look like its end.
 
 Who never arrived: in a hung collective everybody who has entered waits for those who have not. A rank that is behind in
 one communicator may itself be waiting in another, so the culprits are those who are behind and wait nowhere. What a

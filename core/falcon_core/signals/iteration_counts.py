@@ -1,10 +1,10 @@
 """What a rank knows of its iterations as counts of calls: where an iteration began, and how far it is to the next.
 
-The consistent pause (DESIGN §2) prefers an iteration's start for its cut. A cut is a count per channel, and a channel
-is a counter of the ring: the collectives of a communicator, the sends to a peer or the receives from it, the launches
-of a graph. A record has its number among the collectives of its communicator, which is that count. Point-to-point calls
-are numbered for all peers together, so that a peer's count at the iteration's start takes the counters, and the order
-of the iteration's calls for what was begun since.
+The consistent pause (docs/architecture.md §6) prefers an iteration's start for its cut. A cut is a count per channel,
+and a channel is a counter of the ring: the collectives of a communicator, the sends to a peer or the receives from it,
+the launches of a graph. A record has its number among the collectives of its communicator, which is that count.
+Point-to-point calls are numbered for all peers together, so that a peer's count at the iteration's start takes the
+counters, and the order of the iteration's calls for what was begun since.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class PlanMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Desired state of the whole job for one generation (DESIGN §2 Pod); a pod that is no member stops."""
+    """Desired state of the whole job for one generation (docs/architecture.md §3); a pod that is no member stops."""
 
     version: int = MESSAGE_VERSION
     epoch: int  # the leader that wrote it

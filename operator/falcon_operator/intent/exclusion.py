@@ -1,4 +1,4 @@
-"""Exclude nodes for one job, and fence them for all where a witness outside the job agrees (DESIGN §2, State, safety).
+"""Exclude nodes for one job, and fence them for all where a witness outside the job agrees (docs/architecture.md §11).
 
 Such witnesses are the node's own NotReady and a burn-in pod that the operator runs there once the job has left. A node
 that was fenced for being NotReady gets its burn-in when it is back, and is released if it passes; without a pool to

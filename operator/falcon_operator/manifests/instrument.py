@@ -1,4 +1,4 @@
-"""PodSpec → PodSpec: what Falcon adds to a training pod, and nothing else (DESIGN §2, Pod).
+"""PodSpec → PodSpec: what Falcon adds to a training pod, and nothing else (docs/architecture.md §3).
 
 It knows a pod and the job's identity on the bus, not ``TrainingJob``: pods of other controllers can pass here as well.
 

@@ -1,5 +1,5 @@
-// falcon-launch: runs and restarts the training processes of one pod (DESIGN §2 Pod). Static, so that it runs in any
-// image.
+// falcon-launch: runs and restarts the training processes of one pod (docs/architecture.md §3). Static, so that it runs
+// in any image.
 
 #include <unistd.h>
 
