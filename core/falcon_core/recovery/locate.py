@@ -10,7 +10,7 @@ import numpy as np
 
 from falcon_core.recovery.medians import Floats, iteration_ns, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.state import Culprit, SlowIncident
+from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import least_excess_ns, median_of_others, own_excess_ns
 from falcon_core.signals.outliers import Outlier, Series, outliers
@@ -140,6 +140,7 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
         evidence = CpuEvidence(throttled=evidence.throttled, run_delay=evidence.run_delay)
     cause = explain(evidence, [peer.cpu for peer in peers])
     member = obs.members[culprit.replica]
+    others = [rank for rank in named if rank != worst.rank]
     return Culprit(
         rank=culprit.rank,
         replica=culprit.replica,
@@ -155,7 +156,8 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
         cause_culprit=cause.culprit,
         cause_peers=cause.peers,
         cause_healthy=cause.healthy,
-        also=[rank for rank in named if rank != worst.rank],
+        also=others[:NAMED_RANKS],
+        also_total=len(others),
     )
 
 

@@ -39,7 +39,8 @@ class Culprit(_State, frozen=True, kw_only=True):
     cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy one
     cause_peers: float | None = None
     cause_healthy: float | None = None
-    also: list[int] = []  # further stragglers, compound
+    also: list[int] = []  # further slow ranks, the first NAMED_RANKS
+    also_total: int = 0  # all of them
 
 
 class Place(_State, frozen=True, kw_only=True):

@@ -134,7 +134,11 @@ def _comms(link: SlowLink) -> str:
 
 
 def _slow_where(culprit: Culprit) -> str:
-    also = f"; further slow ranks: {listed([str(rank) for rank in culprit.also])}" if culprit.also else ""
+    also = (
+        f"; further slow ranks: {listed([str(rank) for rank in culprit.also], culprit.also_total)}"
+        if culprit.also
+        else ""
+    )
     return f"rank {culprit.rank} (pod {culprit.pod_name}, node {culprit.node}){also}"
 
 
