@@ -1,4 +1,4 @@
-"""Where a consistent pause shall stop: the next iteration's start, if all ranks agree on it (docs/architecture.md §6).
+"""Find where a pause shall stop: the next iteration's start. Called by ``pause`` alone, which production does not use.
 
 Every rank knows where its own iterations begin (:mod:`falcon_core.signals.iteration_counts`). Their starts are a cut if
 the members of each channel make as many calls in it an iteration, and if all counts at the starts that they saw last

@@ -1,4 +1,4 @@
-"""The consistent pause: all ranks stop at a cut with no call half-launched (docs/architecture.md §6).
+"""Pause all ranks at a cut with no call half-launched. Called by nothing in production yet (docs/architecture.md §6).
 
 The logical clock is a count per **channel**: the collectives of a communicator, which all members count alike, and the
 transfers of an ordered pair, where the sender's sends equal the receiver's receives. A rank waits before a call when

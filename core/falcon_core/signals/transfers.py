@@ -1,4 +1,6 @@
-"""Profile mode: every duration of K cycles of all members, matched call by call (docs/architecture.md §5).
+"""Match every duration of K cycles of all members, call by call. Called by the replay and the simulator alone.
+
+This is profile mode (docs/architecture.md §5).
 
 All members of a collective end together, and the last to arrive does not wait, so of one call, matched by
 (communicator, number within it), ``transfer = min over members of duration`` and ``wait(r) = duration(r) − transfer``.

@@ -1,4 +1,4 @@
-"""Testing every link of a communicator in a few rounds, whatever its size (FALCON §4.3).
+"""Test every link of a communicator in a few rounds (FALCON §4.3). Called by nothing in production yet.
 
 In one pass each rank takes part in at most one transfer, so that all pairs of a pass run at once and no transfer
 disturbs another. A ring of even size needs two passes, an odd one three. A tree is walked from its root: a rank that
