@@ -1,8 +1,8 @@
 """Which link is slow, where nobody's computation explains the loss: transfers that gained at all of a group's members.
 
 A false report costs more than a late one, so all of this has to hold: every rank reported, counts the same iterations
-and is slow; in every one of the newest windows of C iterations the transfer's gain makes up half of the loss; nobody's
-computation grew beyond ``verify``, or the transfers gained OUTWEIGHS times as much as it; and no container's counters
+and is slow; in each of the newest windows of C iterations the transfer's gain makes up half of the loss; nobody's
+computation grew beyond ``verify``, or the transfers gained several times as much as it; and no container's counters
 show a want of CPU, which slows Gloo's transfers as well as everything else. (A busy node alone: three ranks on two
 cores with one to eight other programs computed 1.3 to 1.8 times slower, and their transfers gained at most a ninth of
 what the computation did. With a link of 50 Mbit/s besides, they gained at least four times as much as it.)
@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.locate import comparable
 from falcon_core.recovery.medians import Floats, medians
@@ -22,10 +23,6 @@ from falcon_core.recovery.progress import Names, communicators, place
 from falcon_core.recovery.state import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.signals.cause import explain
 from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
-
-EXCESS_SHARE = 0.5  # of the loss
-OUTWEIGHS = 3.0  # what transfers gained, over what a computation did that is slower, too
-_WINDOWS = 3  # × consecutive iterations, as in what the agents report
 
 
 def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink | None:
@@ -37,9 +34,9 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
         return None
     now_ns, healthy_ns = _compute_ns(obs.ranks, policy)
     growth = float(np.max(now_ns / healthy_ns))
-    least_ns = EXCESS_SHARE * loss_ns
+    least_ns = JUDGEMENT.action_share * loss_ns
     if growth > 1 + policy.verify:
-        least_ns = max(least_ns, OUTWEIGHS * float(np.max(now_ns - healthy_ns)))
+        least_ns = max(least_ns, JUDGEMENT.link_over_computation * float(np.max(now_ns - healthy_ns)))
     if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.comms):
         return None
     if any(explain(rank.cpu, []).cause is not Cause.UNKNOWN for rank in obs.ranks):
@@ -54,7 +51,7 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
 
 def _windows(rank: RankSeen, policy: Policy) -> int:
     """Return how many windows of C iterations are looked at."""
-    return max(1, min(_WINDOWS, len(rank.compute_ns) // policy.consecutive))
+    return max(1, min(JUDGEMENT.lasting_windows, len(rank.compute_ns) // policy.consecutive))
 
 
 def _is_known(rank: RankSeen, policy: Policy) -> bool:

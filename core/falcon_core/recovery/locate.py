@@ -8,6 +8,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, iteration_ns, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
@@ -15,10 +16,6 @@ from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import least_excess_ns, median_of_others, own_excess_ns
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
-
-UNIT_FACTOR = 1.5  # between iteration times of ranks that count the same; a layer or a micro-batch is 2 or more off
-EXCESS_SHARE = 0.5  # minimum share of the loss that justifies a replacement
-EXCESS_WINDOWS = 3  # × consecutive iterations that have to agree: without the median rule's factor, noise is nearer
 
 Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
 
@@ -44,7 +41,8 @@ def comparable(ranks: list[RankSeen]) -> list[RankSeen]:
         return ranks
     times = medians([rank.iteration_ns for rank in timed])
     level = float(np.sort(times)[(len(times) - 1) // 2])
-    same = (level < UNIT_FACTOR * times) & (times < UNIT_FACTOR * level)
+    factor = JUDGEMENT.same_unit_factor
+    same = (level < factor * times) & (times < factor * level)
     if 2 * int(same.sum()) <= len(timed):
         return []
     differing = {timed[row].rank for row in np.flatnonzero(~same).tolist()}
@@ -78,12 +76,13 @@ def _by_own_excess(groups: list[list[RankSeen]], policy: Policy, slow: SlowIncid
     """Find the ranks that every window of C iterations, of the newest three, finds to be slow by themselves."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     ranks = list(chain.from_iterable(groups))
-    windows = max(1, min(EXCESS_WINDOWS, RECENT_ITERATIONS // policy.consecutive))  # as many as a report can hold
+    in_a_report = RECENT_ITERATIONS // policy.consecutive
+    windows = max(1, min(JUDGEMENT.lasting_windows, in_a_report))
     shortest = min((len(rank.compute_ns) for rank in ranks), default=0)
     if loss_ns <= 0 or len(ranks) < 2 or shortest < windows * policy.consecutive:
         return []
     times = medians([rank.iteration_ns or [0] for rank in ranks])
-    least_ns = max(EXCESS_SHARE * loss_ns, least_excess_ns(times, loss_ns))
+    least_ns = max(JUDGEMENT.action_share * loss_ns, least_excess_ns(times, loss_ns))
     own = _least_own_excess(groups, windows, policy.consecutive)
     slow_ranks = {rank for rank, excess_ns in own.items() if excess_ns >= least_ns}
     return [(out, group) for group in groups for out in _held_against_peers(group, slow_ranks)]

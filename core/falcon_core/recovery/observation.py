@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
@@ -111,7 +112,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
     checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
     verify: float = 0.10
-    median_factor: float = 1.5
+    median_factor: float = JUDGEMENT.median_factor
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0

@@ -17,15 +17,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
-
-THROTTLING_GROWTH = 0.10  # share of periods, over the peers and over the own healthy share
-CONTENTION_GROWTH = 0.15  # seconds a second, likewise
-CONTENTION_FACTOR = 1.5  # and this many times the peers' and the own healthy delay
 
 
 class CpuEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's counters over the last window; None where a counter cannot be read."""
+    """A rank's counters over the last window; None where a counter cannot be read."""
 
     throttled: float | None = None  # throttled periods ÷ periods
     healthy_throttled: float | None = None
@@ -48,16 +45,16 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _grown(value: float, references: Sequence[float | None], growth: float, factor: float = 1.0) -> bool:
-    """Whether it stands out from every reference that is known, and at least one is."""
+    """Check whether a value stands out from every reference that is known, at least one being known."""
     known = [reference for reference in references if reference is not None]
-    return bool(known) and all(value - known_one >= growth and value >= factor * known_one for known_one in known)
+    return bool(known) and all(value - reference >= growth and value >= factor * reference for reference in known)
 
 
 def explain(culprit: CpuEvidence, peers: Sequence[CpuEvidence]) -> Finding:
     """Name the cause of a computation fail-slow."""
     peers_throttled = _median([peer.throttled for peer in peers])
     if culprit.throttled is not None and _grown(
-        culprit.throttled, (peers_throttled, culprit.healthy_throttled), THROTTLING_GROWTH
+        culprit.throttled, (peers_throttled, culprit.healthy_throttled), JUDGEMENT.throttling_growth
     ):
         return Finding(
             cause=Cause.CPU_THROTTLING,
@@ -69,7 +66,12 @@ def explain(culprit: CpuEvidence, peers: Sequence[CpuEvidence]) -> Finding:
     if (
         culprit.throttled is not None
         and culprit.run_delay is not None
-        and _grown(culprit.run_delay, (peers_delay, culprit.healthy_run_delay), CONTENTION_GROWTH, CONTENTION_FACTOR)
+        and _grown(
+            culprit.run_delay,
+            (peers_delay, culprit.healthy_run_delay),
+            JUDGEMENT.contention_growth,
+            JUDGEMENT.median_factor,
+        )
     ):
         return Finding(
             cause=Cause.CPU_CONTENTION,

@@ -7,7 +7,7 @@ Waits point away from the one who waits; the culprit is the sink, whom others wa
 
 - **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained,
   or over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A
-  rank whose own excess makes up ``SHARE`` of the loss is a culprit; so several faults at once are found together, and a
+  rank whose own excess makes up a good part of the loss (``Judgement.culprit_share``) is a culprit; so several faults at once are found together, and a
   neighbour that only waits is not. Ranks of one node that are all slow are one finding, the node; ranks of one
   communicator that are all slow alike are one finding, the group: their waits for each other were not seen (a captured
   graph, for instance), and a guess at one of them would be no better than that.
@@ -33,16 +33,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.signals.outliers import Series, outliers
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-SHARE = 0.3  # of the loss: what a culprit accounts for at least
-_ALIKE = 0.5  # members of a group whose own excess is at least this share of the group's largest are slow alike
-_LEAST = 0.05  # of the iteration: less is noise, whatever its share
-_EXPLAINS = 0.5  # a culprit whose own excess is this share of its communicator's explains that, too
-_IMBALANCE = 1.1  # ratio between two kinds of work
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +84,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attribute_slowdown(
-    views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = 1.5
+    views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = JUDGEMENT.median_factor
 ) -> list[Verdict]:
     """Findings, the costliest first; empty where nobody stands out. O(ranks × their communicators).
 
@@ -107,7 +102,9 @@ def attribute_slowdown(
     found += [
         verdict
         for verdict in _links(views, growth, floor)
-        if not any(own[rank] >= _EXPLAINS * verdict.excess_ns for rank in slow.intersection(verdict.ranks))
+        if not any(
+            own[rank] >= JUDGEMENT.explained_share * verdict.excess_ns for rank in slow.intersection(verdict.ranks)
+        )
     ]
     if not found and _common_gain_ns(views, loss_ns) < loss_ns / 2:
         found = _sinks(views, growth, floor)
@@ -116,7 +113,10 @@ def attribute_slowdown(
 
 def least_excess_ns(iteration_ns: Floats, loss_ns: float) -> float:
     """Return what a culprit has to account for at least, ns an iteration; ``iteration_ns`` by rank: [n]."""
-    return max(SHARE * loss_ns, _LEAST * float(np.median(iteration_ns)) if len(iteration_ns) else 0.0)
+    if not len(iteration_ns):
+        return JUDGEMENT.culprit_share * loss_ns
+    least_ns = JUDGEMENT.culprit_iteration_share * float(np.median(iteration_ns))
+    return max(JUDGEMENT.culprit_share * loss_ns, least_ns)
 
 
 # computation
@@ -218,11 +218,14 @@ def _joined(
     candidates = [(tuple(sorted(ranks)), node) for node, ranks in nodes.items()]
     candidates += sorted(((tuple(sorted(members)), "") for members in groups), key=lambda group: (len(group[0]), group))
     for ranks, node in candidates:
-        alike = left.issuperset(ranks) and min(own[rank] for rank in ranks) >= _ALIKE * max(own[rank] for rank in ranks)
-        if len(ranks) > 1 and len(ranks) < len(views) and alike:
+        if 1 < len(ranks) < len(views) and left.issuperset(ranks) and _alike([own[rank] for rank in ranks]):
             found.append((ranks, node))
             left -= set(ranks)
     return found + [((rank,), "") for rank in sorted(left)]
+
+
+def _alike(excess_ns: Sequence[float]) -> bool:
+    return min(excess_ns) >= JUDGEMENT.alike_share * max(excess_ns)
 
 
 def _by_level(views: Sequence[RankView], factor: float) -> list[Verdict]:
@@ -247,7 +250,7 @@ def _imbalance(views: Sequence[RankView]) -> list[Verdict]:
         return []
     heaviest, group = max(groups, key=lambda pair: pair[0])
     rest = statistics.median([compute for compute, other in groups if other is not group])
-    if rest <= 0.0 or heaviest < _IMBALANCE * rest:
+    if rest <= 0.0 or heaviest < JUDGEMENT.imbalance_factor * rest:
         return []
     ranks = tuple(sorted(view.rank for view in group))
     return [Verdict(kind="Imbalance", ranks=ranks, excess_ns=heaviest - rest, ratio=heaviest / rest)]

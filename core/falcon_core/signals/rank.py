@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, inside_outside, measured_comms
 from falcon_core.signals.calls import CallOrder, Calls, Floats, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
@@ -28,7 +29,6 @@ from falcon_core.wire.ring import Kind, RecordArray
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
 _FIRST_HEALTHY = 8  # compute times whose median is the first healthy one
 _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
-_LASTING_WINDOWS = 3  # × consecutive iterations, as many as are remembered: an excess that lasts is in each of them
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,7 +287,7 @@ class RankChain:
         Empty until there are as many (of what is sampled, as many samples), and where half of a window is not known.
         """
         width = self._detection.consecutive_iterations
-        windows = max(1, min(_LASTING_WINDOWS, RECENT_ITERATIONS // width))
+        windows = max(1, min(JUDGEMENT.lasting_windows, RECENT_ITERATIONS // width))
         newest = list(self._sampled or self._recent)[-windows * width :]
         if len(newest) < windows * width:
             return {}

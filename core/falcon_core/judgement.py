@@ -1,0 +1,59 @@
+"""The thresholds that are judgements: numbers that no measurement and no format gives, each with its reason.
+
+What a job's owner may set (``spec.detection``) stands in ``wire.messages.Detection`` and in ``recovery``'s ``Policy``;
+thresholds of a detector's statistics stand beside the detector.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors are ratios of times, shares are of the loss an iteration unless another whole is named."""
+
+    # Times the median of the others: the median rule (FALCON §4, and the practice of large runs), for computation, for
+    # delays and for burn-ins alike. Healthy nodes of a kind differ by a few percent, slow ones by two and more.
+    median_factor: float = 1.5
+
+    # Between iteration times of ranks that count the same thing: an agent that counts layers or micro-batches is off
+    # by 2 or more, reports of different moments are off by less than this.
+    same_unit_factor: float = 1.5
+
+    # What a culprit accounts for at least. Less than half, since several faults at once share the loss.
+    culprit_share: float = 0.3
+
+    # The same, of the whole iteration: less is noise, however small the loss.
+    culprit_iteration_share: float = 0.05
+
+    # The minimum share of the loss that justifies a replacement, or the naming of a link, without the median rule: who
+    # explains less than half leaves the larger part of the loss where it is.
+    action_share: float = 0.5
+
+    # Windows of C iterations that have to agree where the median rule is silent: without its factor, noise is nearer.
+    # The agents' reports hold as many.
+    lasting_windows: int = 3
+
+    # Transfers that gained this many times what a computation gained are a link's: a busy node alone slowed transfers
+    # by a ninth of what it slowed computation, a link of 50 Mbit/s by at least four times as much.
+    link_over_computation: float = 3.0
+
+    # Members of a node or group whose own excess is at least this share of the largest are slow alike: one finding.
+    alike_share: float = 0.5
+
+    # A culprit whose own excess is this share of its communicator's growth explains the growth, too.
+    explained_share: float = 0.5
+
+    # Between two kinds of work (a heavy last stage): less is how layers happen to divide.
+    imbalance_factor: float = 1.1
+
+    # Share of CFS periods that were throttled, over the peers' and over the rank's own healthy share.
+    throttling_growth: float = 0.10
+
+    # Seconds a second that threads waited for a core, over the peers' and over the rank's own; and median_factor times.
+    contention_growth: float = 0.15
+
+
+JUDGEMENT: Final = Judgement()
