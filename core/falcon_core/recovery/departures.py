@@ -155,12 +155,13 @@ def last_resort(
 ) -> str:
     """The node that the job had left and that is to take a dead one's place now; "" to wait for a spare.
 
-    ``usable``: nodes that live, are not fenced, and on which the job may run. One that is well again is taken at once;
-    else the least slow, once what it would have trained in the time stood still has paid for the replacement that it
-    will need. One that was left for a failure, and has not passed a test since, is never taken.
+    ``usable``: nodes that live, are not fenced, and on which the job may run. A node that is well again is taken at
+    once, whatever is left of its probation; else the least slow, once what it would have trained in the time stood
+    still has paid for the replacement that it will need. A node that was left for a failure, and has not passed a test
+    since, is never taken.
     """
     left = [departure for departure in state.departures if departure.node in usable]
-    well = next((departure for departure in left if departure.back_at is not None), None)
+    well = next((departure for departure in left if departure.back_at is not None or departure.passed), None)
     if well is not None:
         return well.node
     best = min(

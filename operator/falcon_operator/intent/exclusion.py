@@ -150,9 +150,14 @@ def _departure(intent: Intent, exclusion: Exclusion) -> Departure:
     return known or Departure(node=exclusion.node, left_at=exclusion.at, tested_at=exclusion.test_since)
 
 
+def next_test(intent: Intent, exclusion: Exclusion) -> float:
+    """Return when a node that has not passed its newest test is tested again (unix seconds)."""
+    return departures.retest_at(_departure(intent, exclusion))
+
+
 def _tested_again(snap: Snapshot, intent: Intent, exclusion: Exclusion) -> Exclusion:
     """Ask for another test where one has failed and enough time has passed."""
-    due = snap.pool is not None and snap.now >= departures.retest_at(_departure(intent, exclusion))
+    due = snap.pool is not None and snap.now >= next_test(intent, exclusion)
     if exclusion.test not in ("Failed", "Unavailable") or not due:
         return exclusion
     return replace(exclusion, test="Pending", test_since=snap.now)

@@ -15,7 +15,7 @@ import msgspec
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
-from falcon_operator.intent import observe
+from falcon_operator.intent import last_resort, observe
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
@@ -33,14 +33,15 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     placed: bool = False  # every member has a node
 
 
-def gather(snap: Snapshot, membership: Membership) -> Gathering:
+def gather(snap: Snapshot, intent: Intent) -> Gathering:
     """Return whether the generation may run, and otherwise what it waits for."""
+    membership = intent.membership
     if membership.phase == "Run":
         return Gathering(ready=True, placed=True)
     members = membership.members
     unplaced = [member for member in members if not member.node]
     if unplaced:
-        return Gathering(ready=False, waiting=_unplaced(snap, membership, unplaced))
+        return Gathering(ready=False, waiting=_unplaced(snap, intent, unplaced))
     waiting = _silent(snap, membership) or _leaving(snap, membership) or _unaddressed(snap, membership)
     return Gathering(ready=not waiting, placed=True, waiting=waiting)
 
@@ -66,8 +67,8 @@ def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> b
     )
 
 
-def _unplaced(snap: Snapshot, membership: Membership, unplaced: list[Member]) -> str:
-    member = unplaced[0]
+def _unplaced(snap: Snapshot, intent: Intent, unplaced: list[Member]) -> str:
+    membership, member = intent.membership, unplaced[0]
     pod = snap.pod(member.pod_name)
     count = f"{len(unplaced)} of {len(membership.members)} pods wait for a node"
     if pod is not None:
@@ -75,8 +76,13 @@ def _unplaced(snap: Snapshot, membership: Membership, unplaced: list[Member]) ->
     else:
         move = membership.replacement(member.replica)
         spareless = move is not None and move.pool and not move.node
-        reason = observe.spares(snap, membership).message if spareless else snap.refused
+        reason = _no_spare(snap, intent) if spareless else snap.refused
     return f"{count}: {reason}" if reason else count
+
+
+def _no_spare(snap: Snapshot, intent: Intent) -> str:
+    message = observe.spares(snap, intent.membership).message
+    return "; ".join(part for part in (message, last_resort.outlook(snap, intent)) if part)
 
 
 def _fences(snap: Snapshot) -> str:

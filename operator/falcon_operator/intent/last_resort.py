@@ -1,9 +1,16 @@
-"""Slow is better than dead: a replica that lost its node and finds no spare goes to a node that the job had left.
+"""A replica without a node finds one: a job never stands still beside a node that it may use.
 
-Only where nothing else is there, and only nodes that are not fenced: one that is well again at once; a slow one when
-the job has stood still for long enough to pay for the replacement that such a node will need
-(``recovery.departures.last_resort``). A spare that becomes ready before the pod has its node is taken instead;
-afterwards the ladder for fail-slow replaces the node as any other. A node without room for the pod is left again.
+A replacement waits for a spare of the job's pool. Where none is ready, these follow, in this order:
+
+1. any free node: the pod is made without a pin, and the scheduler finds out where it fits;
+2. a node that the job had left and that is well again, its probation waived, since there is no other choice;
+3. a slow node, once the job has stood still for long enough to pay for the replacement that such a node will need
+   (``recovery.departures.last_resort``). Slow is better than dead; later the ladder for fail-slow replaces it.
+
+A fenced node is never taken. A spare that becomes ready before the pod has its node is taken instead. A pod that finds
+no room where it is pinned (on a claimed spare, on the node it was to return to, on a node of the last resort) is made
+anew elsewhere, and so is an ordinary pod of a job that has left nodes, such as after a gang was released: it may claim
+a spare for each node that it has left.
 """
 
 from __future__ import annotations
@@ -11,60 +18,127 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.recovery import departures, failslow
-from falcon_core.recovery.membership import Exclusion, Replacement, apply_actions
+from falcon_core.recovery.membership import Exclusion, Member, Replacement, apply_actions
 from falcon_core.recovery.observation import Policy, Recreate
 from falcon_core.recovery.state import Step
 from falcon_core.recovery.strategies import replace_node
 from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.intent import exclusion, observe
-from falcon_operator.intent.intent import Intent, JobNames
+from falcon_operator.intent.intent import Intent, JobNames, claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.ports import NodeView
+from falcon_operator.times import clock_time
 
-PLACE_SECONDS = 30.0  # after which a pod that is not placed will not be: others have taken the room
+SCHEDULE_SECONDS = 5.0  # after which the scheduler has looked at every node for a pod without a pin
+PLACE_SECONDS = 30.0  # after which a pinned pod that is not placed will not be: others have taken the room
 replace = msgspec.structs.replace
 
 
-def reuse_departed_node(snap: Snapshot, intent: Intent, rules: Policy) -> Intent:
-    """Pin each replica that has waited for a spare for too long to a node that the job had left."""
+def find_nodes(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
+    """Give each replica without a node its next chance of one."""
     if intent.membership.phase == "Run":
         return intent
-    for move in intent.membership.replacements:
-        if move.prepared or not move.pool:
+    for member in intent.membership.members:
+        move = intent.membership.replacement(member.replica)
+        if member.node or (move is not None and move.prepared):
             continue
-        if _hopeless(snap, intent, move):
-            intent = _withdrawn(snap, intent, move)
-            continue
-        if move.node or snap.pod(move.pod_name):
-            continue
-        if observe.spares(snap, intent.membership).available:
-            return intent  # it is being claimed
-        node = departures.last_resort(
-            intent.recovery,
-            _usable(snap, intent),
-            stood_still_seconds=snap.now - move.at,
-            replacement_seconds=failslow.overhead_seconds(intent.recovery, rules, replace_node.TYPE),
-        )
-        if node:
-            intent = _taken(snap, intent, move, node)
+        if move is None or not (move.node or move.pool):
+            intent = _unpinned(snap, intent, member, policy)
+        elif move.node:
+            intent = _pinned(snap, intent, move)
+        elif not observe.spares(snap, intent.membership).available:
+            intent = _spareless(snap, intent, move, policy)
     return intent
 
 
-def _usable(snap: Snapshot, intent: Intent) -> list[str]:
-    """Return nodes that the job had left and on which it might run at once; a pool's node must be ready there."""
+def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) -> Intent:
+    """An ordinary pod for which the scheduler finds no node."""
+    move = intent.membership.replacement(member.replica)
+    if not _is_stuck(snap, member.pod_name, SCHEDULE_SECONDS if move is not None else PLACE_SECONDS):
+        return intent
+    if observe.spares(snap, intent.membership).available and (move is not None or _may_claim(snap, intent)):
+        return _made_anew(snap, intent, member.replica)
+    since = move.at if move is not None else intent.membership.since
+    node = _departed(snap, intent, since, policy)
+    if not node:
+        return intent
+    intent = _made_anew(snap, intent, member.replica)
+    renewed = intent.membership.replacement(member.replica)
+    assert renewed is not None  # made just now
+    return _taken(snap, intent, renewed, node, since)
+
+
+def _pinned(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
+    """A pod that may run on one node alone."""
+    if _is_stuck(snap, move.pod_name, PLACE_SECONDS):
+        returning = not move.pool and move.node == move.old_node
+        return _made_anew(snap, intent, move.replica) if returning else _withdrawn(snap, intent, move)
+    pod = snap.pod(move.pod_name)
+    last_resort = bool(move.pool) and not move.claim_key
+    if last_resort and pod is not None and not pod.node and observe.spares(snap, intent.membership).available:
+        return _withdrawn(snap, intent, move)
+    return intent
+
+
+def _spareless(snap: Snapshot, intent: Intent, move: Replacement, policy: Policy) -> Intent:
+    """A replica that waits for a spare while none is ready."""
+    if any(_is_open(snap, intent, node) for node in snap.nodes.values()):
+        return _moved(intent, move, replace(move, pool="", claim_key=""))
+    node = _departed(snap, intent, move.at, policy)
+    return _taken(snap, intent, move, node, move.at) if node else intent
+
+
+def _is_stuck(snap: Snapshot, pod_name: str, seconds: float) -> bool:
+    pod = snap.pod(pod_name)
+    return pod is not None and not pod.node and bool(pod.unschedulable) and snap.now - pod.created_unix > seconds
+
+
+def _may_claim(snap: Snapshot, intent: Intent) -> bool:
+    """Whether the job holds fewer spares than it has left nodes."""
+    spares = snap.pool.status.spares if snap.pool is not None else []
+    held = sum(spare.claimed_by.startswith(claim_prefix(snap.job)) for spare in spares)
+    return held < len(intent.membership.exclusions)
+
+
+def _is_open(snap: Snapshot, intent: Intent, node: NodeView) -> bool:
+    """Whether the job's pod might fit on the node; only the scheduler knows."""
+    return (
+        _is_usable(node)
+        and TAINT_SPARE not in node.taints
+        and node.name not in intent.membership.excluded_nodes
+        and node.name not in _own(snap, intent)
+    )
+
+
+def _is_usable(node: NodeView) -> bool:
+    return node.ready and not node.unschedulable and TAINT_FENCED not in node.taints
+
+
+def _own(snap: Snapshot, intent: Intent) -> set[str]:
+    """Return the nodes on which the job's pods are, or are to be."""
     membership = intent.membership
-    busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
-    busy |= {member.node for member in membership.members}
-    busy |= {move.node for move in membership.replacements}
-    fenced = {exclusion.node for exclusion in membership.exclusions if exclusion.fenced}
-    left = {departure.node for departure in intent.recovery.departures} - fenced
+    own = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
+    return own | {member.node for member in membership.members} | {move.node for move in membership.replacements}
+
+
+def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> str:
+    """Return the node that the job had left and is to use again now, "" to wait on."""
+    return departures.last_resort(
+        intent.recovery,
+        _left(snap, intent),
+        stood_still_seconds=snap.now - since,
+        replacement_seconds=failslow.overhead_seconds(intent.recovery, policy, replace_node.TYPE),
+    )
+
+
+def _left(snap: Snapshot, intent: Intent) -> list[str]:
+    """Return nodes that the job had left and on which it might run at once; a pool's node must be ready there."""
+    fenced = {entry.node for entry in intent.membership.exclusions if entry.fenced}
+    left = {departure.node for departure in intent.recovery.departures} - fenced - _own(snap, intent)
     return [
         node.name
         for node in snap.nodes.values()
-        if node.name in left - busy
-        and node.ready
-        and not node.unschedulable
-        and TAINT_FENCED not in node.taints
-        and (TAINT_SPARE not in node.taints or node.name in _ready(snap))
+        if node.name in left and _is_usable(node) and (TAINT_SPARE not in node.taints or node.name in _ready(snap))
     ]
 
 
@@ -73,38 +147,55 @@ def _ready(snap: Snapshot) -> set[str]:
     return {spare.node for spare in spares if spare.state == "Ready"}
 
 
-def _taken(snap: Snapshot, intent: Intent, move: Replacement, node: str) -> Intent:
+def _taken(snap: Snapshot, intent: Intent, move: Replacement, node: str, since: float) -> Intent:
     """Pin the replica's pod to the node; a ready spare of the pool is claimed as any other, now that it may be."""
     excluded = exclusion.find(intent, node)
     if excluded is not None:
-        waited = f"no spare was ready for {snap.now - move.at:.0f} s"
-        intent = exclusion.use_again(intent, excluded, "UsedSlow", snap.now, detail=waited)
-    membership, recovery = intent.membership, intent.recovery
+        waited = f"no spare was ready for {snap.now - since:.0f} s"
+        well = excluded.test == "Passed"
+        intent = exclusion.use_again(intent, excluded, "UsableAgain" if well else "UsedSlow", snap.now, detail=waited)
+    recovery = intent.recovery
     if node not in _ready(snap):
-        pinned = replace(move, node=node, claim_key="")
-        moves = [pinned if other is move else other for other in membership.replacements]
-        membership = replace(membership, replacements=moves)
+        intent = _moved(intent, move, replace(move, node=node, claim_key=""))
     if recovery.stop is not None:
-        step = Step(at=snap.now, what="Recall", generation=membership.generation, node=node)
+        step = Step(at=snap.now, what="Recall", generation=intent.membership.generation, node=node)
         recovery = replace(recovery, stop=replace(recovery.stop, done=[*recovery.stop.done, step][-8:]))
-    return replace(intent, membership=membership, recovery=recovery)
+    return replace(intent, recovery=recovery)
 
 
-def _hopeless(snap: Snapshot, intent: Intent, move: Replacement) -> bool:
-    """Return whether a pinned pod has no node yet while a spare is ready or the scheduler finds no room."""
-    pod = snap.pod(move.pod_name)
-    if pod is None or pod.node or not move.node or move.claim_key:
-        return False
-    full = bool(pod.unschedulable) and snap.now - pod.created_unix > PLACE_SECONDS
-    return full or observe.spares(snap, intent.membership).available
+def _moved(intent: Intent, move: Replacement, changed: Replacement) -> Intent:
+    moves = [changed if other is move else other for other in intent.membership.replacements]
+    return replace(intent, membership=replace(intent.membership, replacements=moves))
+
+
+def _made_anew(snap: Snapshot, intent: Intent, replica: int) -> Intent:
+    """Name another pod for the replica, and the claim of a spare where the job has a pool."""
+    again = [Recreate(replica, stay=False)]
+    return replace(intent, membership=apply_actions(intent.membership, again, JobNames(snap.job), snap.now))
 
 
 def _withdrawn(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
-    """Leave the node again and wait for a spare; it is no last resort before it has passed a test."""
+    """Leave the node again; it is no last resort before it has passed a test, which has time."""
     recovery = departures.left(intent.recovery, move.node, 0.0, snap.now)
-    entry = Exclusion(node=move.node, reason="no room for the job's pod", at=snap.now, test_since=snap.now)
+    recovery = departures.tested(recovery, move.node, snap.now, passed=None)
+    entry = Exclusion(
+        node=move.node, reason="no room for the job's pod", at=snap.now, test="Unavailable", test_since=snap.now
+    )
     others = [other for other in intent.membership.exclusions if other.node != move.node]
     membership = replace(intent.membership, exclusions=[*others, entry])
-    again = [Recreate(move.replica, stay=False)]
-    membership = apply_actions(membership, again, JobNames(snap.job), snap.now)
-    return replace(intent, membership=membership, recovery=recovery)
+    return _made_anew(snap, replace(intent, membership=membership, recovery=recovery), move.replica)
+
+
+def outlook(snap: Snapshot, intent: Intent) -> str:
+    """Say what may become of a replica that waits for a spare, and when; "" where nothing is in sight."""
+    spares = snap.pool.status.spares if snap.pool is not None else []
+    parts = [f"spare {spare.node} is being tested" for spare in spares if spare.state == "Testing"]
+    for entry in intent.membership.exclusions:
+        node = snap.nodes.get(entry.node)
+        if node is None or not node.ready:
+            parts.append(f"{entry.node} is not Ready")
+        elif entry.test == "Pending":
+            parts.append(f"{entry.node} is being tested")
+        elif entry.test in ("Failed", "Unavailable") and snap.pool is not None:
+            parts.append(f"{entry.node} is tested again at {clock_time(exclusion.next_test(intent, entry))}")
+    return "; ".join(parts[:3])

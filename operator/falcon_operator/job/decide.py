@@ -122,7 +122,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     intent = _exclude(snap, intent, policy)
     if observe.finished(snap, intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
-    gathering = gang.gather(snap, intent.membership)
+    gathering = gang.gather(snap, intent)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
         return _conclude(snap, before, inactive.released(snap, intent), actions)
@@ -184,7 +184,7 @@ def _exclude(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
     """Take over what is known of the nodes that the job has left."""
     intent = exclusion.apply_burn_in_results(snap, intent)
     intent = exclusion.readmit(snap, intent)
-    return last_resort.reuse_departed_node(snap, intent, policy)
+    return last_resort.find_nodes(snap, intent, policy)
 
 
 def _after(obs: Observation, intent: Intent) -> Observation:

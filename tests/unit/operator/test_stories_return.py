@@ -68,7 +68,6 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     assert ("NodeReturned", True) in [(reason, slow.name in note) for reason, note in world.events]
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
-    assert f"node {slow.name}, which the job had left, used again" in steps(world.status.diagnoses[0])
 
 
 async def test_a_node_that_a_tenant_slows_is_not_fenced() -> None:
@@ -92,14 +91,10 @@ async def test_a_slow_node_is_better_than_a_dead_one() -> None:
     assert "a replacement's cost (13 s + 3 s for a spare that a failure may need)" in steps(world.status.diagnoses[0])
     take_spares(world)
     world.kill_node(world.node_of(0).name)
-    await run(world, operator, lambda w: "no ready spare" in w.status.summary)
-    begun = world.clock.seconds
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0) is slow)
-    assert world.clock.seconds - begun > 1, "not before standing still has paid for it"
     stop, first = world.status.diagnoses[:2]
     assert f"node {slow.name}, which the job had left, used again" in steps(stop)
-    assert f"{slow.name} used again at" in first.result
-    assert "slow as it is" in first.result
+    assert f"{slow.name} may be used again since" in first.result, "it passed its test: no probation without a choice"
     assert slow.name not in [one.node for one in world.exclusions]
 
 

@@ -1,0 +1,122 @@
+"""A job never stands still beside a node that it may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from falcon_operator.api import SpareStatus
+from falcon_operator.intent.last_resort import PLACE_SECONDS
+from tests.unit.operator.telling import operator, run, state, trained
+from tests.unit.operator.test_stories_return import left_slow, take_spares
+from tests.unit.operator.world import Node, World
+
+replace = msgspec.structs.replace
+
+
+def add_spare(world: World, name: str, **fields: Any) -> None:
+    """Another ready spare in the pool."""
+    world.nodes[name] = Node(name, True)
+    spare = SpareStatus(**{"node": name, "state": "Ready", "gemm_gflops": "100", **fields})
+    spares = [*(one for one in world.pool.status.spares if one.node != name), spare]
+    world.pool = replace(world.pool, status=replace(world.pool.status, spares=spares))
+
+
+async def resumed(world: World, *, on: str, seconds: float = 90) -> None:
+    """Replica 0 trains on this node."""
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).name == on, seconds=seconds)
+
+
+async def test_with_an_empty_pool_a_free_node_is_taken_at_once() -> None:
+    world = World()
+    await trained(world)
+    take_spares(world)
+    world.nodes["free"] = Node("free", False)
+    world.kill_node(world.node_of(0).name)
+    await resumed(world, on="free")
+    assert world.claims == 0
+
+
+async def test_a_spare_is_taken_after_all_where_the_free_node_has_no_room() -> None:
+    world = World()
+    await trained(world)
+    ready = world.pool
+    take_spares(world)
+    world.nodes["full"] = Node("full", False)
+    world.nodes["full"].taints["somebody"] = "else's"
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: len(w.made) == 4)
+    world.pool = ready
+    await resumed(world, on="spare-1")
+
+
+async def test_a_node_that_is_well_again_is_taken_before_its_probation_ends() -> None:
+    world = World()
+    await trained(world)
+    lost = world.node_of(0)
+    world.kill_node(lost.name)
+    lost.ready = False
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).spare, seconds=60)
+    lost.dead, lost.ready = False, True
+    await run(world, operator, lambda w: w.exclusions[0].test == "Passed", seconds=60)
+    world.kill_node(world.node_of(1).name)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(1) is lost, seconds=90)
+    assert world.clock.seconds - begun < PLACE_SECONDS
+
+
+async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
+    """O1: its new pods tolerated no spare, and it waited beside a ready one for ever."""
+    world = World(spec={"schedulingDeadlineSeconds": 60})
+    await trained(world)
+    take_spares(world)
+    lost = world.node_of(0)
+    world.kill_node(lost.name)
+    await run(world, operator, lambda w: w.exclusions, seconds=60)
+    lost.ready = False
+    await run(world, operator, lambda w: w.intent.gang.releases == 1, seconds=120)
+    add_spare(world, "spare-2")
+    await run(world, operator, state("Running"), seconds=200)
+    assert "spare-2" in [world.node_of(rank).name for rank in range(3)]
+
+
+async def test_a_job_that_has_left_no_node_takes_no_spare() -> None:
+    world = World(spec={"schedulingDeadlineSeconds": 600})
+    world.nodes["node-c"].ready = False
+    await run(world, operator, lambda w: w.clock.seconds > 2 * PLACE_SECONDS, seconds=100)
+    assert world.claims == 0
+
+
+async def test_a_claimed_spare_without_room_is_given_back() -> None:
+    world = World(spares=1)
+    await trained(world)
+    world.nodes["spare-1"].taints["somebody"] = "else's"
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: w.claims == 1)
+    add_spare(world, "spare-2")
+    await resumed(world, on="spare-2", seconds=120)
+    assert "spare-1" in [one.node for one in world.exclusions]
+    held = [one.node for one in world.pool.status.spares if one.claimed_by]
+    assert held == ["spare-2"]
+
+
+async def test_a_pod_whose_node_a_sibling_took_is_unpinned() -> None:
+    """C3: a pod that was to return to its node waits for it although another pod of the job runs there."""
+    world = World()
+    await trained(world)
+    world.pods[world.pod_of(0).name].exit_code = 137  # the launcher itself: a new pod on the same node
+    await run(world, operator, lambda w: len(w.made) == 4)
+    world.nodes["node-a"].taints["somebody"] = "else's"  # which stands for the sibling: its node has no room
+    await run(world, operator, state("Running"), seconds=120)
+    assert world.node_of(0).name == "spare-1"
+
+
+async def test_the_wait_says_what_for_and_until_when() -> None:
+    world = World()
+    slow = await left_slow(world, 3.0)
+    take_spares(world)
+    world.kill_node(world.node_of(0).name)
+    await run(world, operator, lambda w: "no ready spare" in w.status.summary)
+    waiting = next(one.message for one in world.status.conditions if one.type == "Ready")
+    assert f"{slow.name} is tested again at " in waiting
