@@ -7,10 +7,10 @@ Waits point away from the one who waits; the culprit is the sink, whom others wa
 
 - **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained,
   or over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A
-  rank whose own excess makes up a good part of the loss (``Judgement.culprit_share``) is a culprit; so several faults at once are found together, and a
-  neighbour that only waits is not. Ranks of one node that are all slow are one finding, the node; ranks of one
-  communicator that are all slow alike are one finding, the group: their waits for each other were not seen (a captured
-  graph, for instance), and a guess at one of them would be no better than that.
+  rank whose own excess makes up a good part of the loss (``Judgement.culprit_share``) is a culprit; so several faults
+  at once are found together, and a neighbour that only waits is not. Ranks of one node that are all slow are one
+  finding, the node; ranks of one communicator that are all slow alike are one finding, the group: their waits for each
+  other were not seen (a captured graph, for instance), and a guess at one of them would be no better than that.
 - **Communication.** The last to arrive does not wait, so the smallest excess among all members of a communicator is
   what its transfer gained. Slow communicators that have one node in common are that node's link. A rank that computes
   slowly also moves data slowly (a process that is stopped half of the time is so inside its collectives as well): the

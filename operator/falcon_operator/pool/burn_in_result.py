@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.burn_in import BurnInReport, decode_report
 from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.manifests.burn_in import BURN_IN_CONTAINER
 from falcon_operator.ports import ContainerView, PodView
 
-SLOWER = 1.5  # times slower than the median of its peers: the median rule's factor
 SLOW_TESTS = 2  # slow tests before a node is called slow
 MOST_TESTS = 4  # of a node in a row, while others disturb them
 APART_SECONDS = 20.0  # from a slow or disturbed test to the next
@@ -27,7 +27,7 @@ def ratio(gflops: float, peers_gflops: float) -> float:
 
 def is_slow(gflops: float, peers_gflops: float) -> bool:
     """Whether a node with this score is too slow beside the median of its peers."""
-    return ratio(gflops, peers_gflops) > SLOWER
+    return ratio(gflops, peers_gflops) > JUDGEMENT.median_factor
 
 
 def is_settled(results: Sequence[BurnInResult]) -> bool:
