@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
 from falcon_operator.intent.snapshot import BurnInResult
-from falcon_operator.pool.burn_in_result import MOST_TESTS, SLOWER, is_settled, is_slow, listed, weigh
+from falcon_operator.pool.burn_in_result import MOST_TESTS, is_settled, is_slow, listed, weigh
 from falcon_operator.ports import ContainerView, PodView
 
 
@@ -27,8 +28,8 @@ def test_a_report_of_a_newer_agent_can_be_read() -> None:
 
 
 def test_the_factor_itself_is_not_slow() -> None:
-    assert not is_slow(100.0, 100.0 * SLOWER)
-    assert is_slow(100.0, 100.0 * SLOWER + 1)
+    assert not is_slow(100.0, 100.0 * JUDGEMENT.median_factor)
+    assert is_slow(100.0, 100.0 * JUDGEMENT.median_factor + 1)
 
 
 @pytest.mark.parametrize(
