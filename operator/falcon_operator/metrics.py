@@ -1,6 +1,6 @@
-"""Prometheus metrics. Figures of jobs and pools are read off their last known status at each scrape.
+"""Prometheus metrics. Counts of jobs and pools are read off their last known status at each scrape.
 
-What a job's status counts (restarts, replacements) is durable and therefore exported from there; what this process
+Iteration times come from each look at a job, since the status is written only when they move. What a job's status counts (restarts, replacements) is durable and therefore exported from there; what this process
 counts (reconciles, events, incidents seen) starts again with it, as counters may.
 """
 
@@ -23,8 +23,6 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     state: str = ""
-    current_seconds: float | None = None
-    healthy_seconds: float | None = None
     restarts: int = 0
     replacements: int = 0
     diagnoses: tuple[tuple[str, str, str], ...] = ()  # id, kind, cause
@@ -33,13 +31,11 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 def job_figures(body: Mapping[str, Any]) -> JobFigures:
     """From an object's decoded body. A status that another version wrote may lack anything."""
     status = _dict(body.get("status"))
-    iterations, counters = _dict(status.get("iterations")), _dict(status.get("counters"))
+    counters = _dict(status.get("counters"))
     notes = status.get("diagnoses")
     return JobFigures(
         uid=str(_dict(body.get("metadata")).get("uid", "")),
         state=str(status.get("state") or "Pending"),
-        current_seconds=_seconds(iterations.get("currentMicroseconds")),
-        healthy_seconds=_seconds(iterations.get("healthyMicroseconds")),
         restarts=_whole(counters.get("restarts")),
         replacements=_whole(counters.get("replacements")),
         diagnoses=tuple(
@@ -68,6 +64,7 @@ class Metrics:
         self.leading = False
         self.readings: Callable[[], Readings] | None = None  # while this process leads
         self._jobs: dict[JobName, JobFigures] = {}
+        self._iterations: dict[JobName, tuple[float | None, float | None]] = {}  # seconds: now, healthy
         self._pools: dict[str, tuple[int, int]] = {}  # ready, size
         self._incidents: Tally[tuple[str, str]] = Tally()
         self._seen: dict[str, set[str]] = {}  # job uid → diagnosis ids
@@ -101,6 +98,7 @@ class Metrics:
         """The job's status changed; None: it is gone."""
         if figures is None:
             gone = self._jobs.pop(name, None)
+            self._iterations.pop(name, None)
             self._seen.pop(gone.uid if gone else "", None)
             return
         self._jobs[name] = figures
@@ -109,6 +107,10 @@ class Metrics:
             if id_ not in seen:
                 seen.add(id_)
                 self._incidents[(kind, cause)] += 1
+
+    def iterations(self, name: JobName, current_seconds: float | None, healthy_seconds: float | None) -> None:
+        """Take the job's iteration times as this look has found them; None: not known."""
+        self._iterations[name] = (current_seconds, healthy_seconds)
 
     def pool(self, name: str, ready: int | None, size: int = 0) -> None:
         """The pool's status changed; None: it is gone."""
@@ -144,10 +146,11 @@ class Metrics:
         restarts = CounterMetricFamily("falcon_job_restarts", "Restarts of the processes.", labels=labels)
         replacements = CounterMetricFamily("falcon_job_replacements", "Nodes replaced.", labels=labels)
         for name, job in self._jobs.items():
-            if job.current_seconds is not None:
-                current.add_metric(name, job.current_seconds)
-            if job.healthy_seconds is not None:
-                healthy.add_metric(name, job.healthy_seconds)
+            now, well = self._iterations.get(name, (None, None))
+            if now is not None:
+                current.add_metric(name, now)
+            if well is not None:
+                healthy.add_metric(name, well)
             restarts.add_metric(name, job.restarts)
             replacements.add_metric(name, job.replacements)
         yield from (current, healthy, restarts, replacements)
@@ -173,10 +176,6 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
 
 def _dict(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _seconds(microseconds: Any) -> float | None:
-    return microseconds / 1e6 if isinstance(microseconds, int | float) else None
 
 
 def _whole(value: Any) -> int:

@@ -52,7 +52,11 @@ class Metrics(Protocol):
     """What the reconciler counts."""
 
     def event(self, reason: str) -> None:
-        """A turning point of some job (the Event's reason)."""
+        """Count a turning point of some job (the Event's reason)."""
+        ...
+
+    def iterations(self, name: tuple[str, str], current_seconds: float | None, healthy_seconds: float | None) -> None:
+        """Take the job's iteration times as this look has found them; None: not known."""
         ...
 
 
@@ -115,6 +119,9 @@ class JobReconciler:
             decision = await asyncio.to_thread(decide, snap)
             if decision.intent is None:
                 return decision.again_seconds
+            figures = decision.status.iterations
+            times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
+            self._metrics.iterations((namespace, name), *times)
             postponed = [
                 await self._write_run(job, decision.intent, memory),
                 await self._write_status(job, decision, memory),
@@ -338,6 +345,10 @@ def _about_to_begin(snap: Snapshot) -> bool:
     if intent is None:
         return not snap.pods
     return not intent.membership.members and intent.end is None
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e6
 
 
 def _version(run: TrainingRun | None) -> str:

@@ -23,6 +23,8 @@ class Settings:
 class Metrics:
     def event(self, reason: str) -> None: ...
 
+    def iterations(self, name: tuple[str, str], current: float | None, healthy: float | None) -> None: ...
+
 
 def operator(world: World) -> JobReconciler:
     return JobReconciler(world.kube, world.bus, Settings(), Metrics(), world.clock)
