@@ -1,7 +1,8 @@
 """Prometheus metrics. Counts of jobs and pools are read off their last known status at each scrape.
 
-Iteration times come from each look at a job, since the status is written only when they move. What a job's status counts (restarts, replacements) is durable and therefore exported from there; what this process
-counts (reconciles, events, incidents seen) starts again with it, as counters may.
+Iteration times come from each look at a job, since the status is written only when they move. What a job's status
+counts (restarts, replacements) is durable and therefore exported from there; what this process counts (reconciles,
+events, incidents seen) starts again with it, as counters may.
 """
 
 from __future__ import annotations
