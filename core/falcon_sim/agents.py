@@ -31,12 +31,12 @@ class _Reader:
         self.writer = writer
         self.chain = RankChain(detection)
         self.iterations_before = 0  # counted by an earlier chain of this generation
-        self.told_cycle = False  # the rank knows how many calls an iteration has now
+        self.knows_cycle = False  # the rank knows how many calls an iteration has now
 
     @property
     def settled(self) -> bool:
         """Whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
-        return not self.told_cycle or self.chain.period_calls == self.writer.calls_in_iteration
+        return not self.knows_cycle or self.chain.period_calls == self.writer.calls_in_iteration
 
 
 class _Health(NamedTuple):
@@ -55,12 +55,12 @@ class Agents:
             verify_percent=watch.verify_percent, consecutive_iterations=watch.consecutive_iterations
         )
         self._sample_every = watch.sample_every
-        self._history_iterations = HISTORY_ITERATIONS  # so many samples, where only samples tell anything
+        self._history_iterations = HISTORY_ITERATIONS  # so many samples, where only samples show anything
         if model.job.calls == "Enqueued":
             self._history_iterations *= watch.sample_every
         world = model.job.parallelism.world
         count = watch.sentinels or world
-        self.sentinels = sorted({int(one) for one in np.linspace(0, world - 1, count).round()})
+        self.sentinels = sorted({int(rank) for rank in np.linspace(0, world - 1, count).round()})
         self._readers: dict[int, _Reader] = {}
         self._history: deque[tuple[Block, Nanoseconds, int, int]] = deque()
         self._health: dict[int, _Health] = {}  # of ranks whose chains have begun anew
@@ -117,12 +117,7 @@ class Agents:
         self._read_those(range(0, self._model.job.parallelism.world, tensor))
         if tensor == 1:
             return
-        waits = []
-        for rank, reader in self._readers.items():
-            track = reader.chain.track() if rank % tensor == 0 else None
-            if track is not None:
-                waits.append((sum(track.excess_ns.get(TENSOR, ())), rank))
-        suspected = {first for _, first in sorted(waits, reverse=True)[:2]}
+        suspected = self._longest_waiting(tensor)
         if named is not None:
             suspected.add(named - named % tensor)
         for first in sorted(suspected):
@@ -130,9 +125,22 @@ class Agents:
         read = {rank - rank % tensor for rank in self._readers if rank % tensor and rank not in self.sentinels}
         for first in read - suspected:
             if self._alike(range(first, first + tensor)):
-                for rank in range(first + 1, first + tensor):
-                    if rank not in self.sentinels:
-                        self._readers.pop(rank, None)
+                self._let_go(range(first + 1, first + tensor))
+
+    def _longest_waiting(self, tensor: int) -> set[int]:
+        """Name the two tensor-parallel groups, by their first ranks, that wait longest for a rank of their own."""
+        waits = []
+        for rank, reader in self._readers.items():
+            track = reader.chain.track() if rank % tensor == 0 else None
+            if track is not None:
+                waits.append((sum(track.excess_ns.get(TENSOR, ())), rank))
+        return {first for _, first in sorted(waits, reverse=True)[:2]}
+
+    def _let_go(self, ranks: range) -> None:
+        """Close these rings, but for the sentinels'."""
+        for rank in ranks:
+            if rank not in self.sentinels:
+                self._readers.pop(rank, None)
 
     def _alike(self, group: range) -> bool:
         """Whether all that were read of a tensor-parallel group, who do the same work, are known to compute alike."""
@@ -172,7 +180,7 @@ class Agents:
             if onset is not None and after != even:
                 self._onsets[rank] = onset
             fresh = self._readers[rank] = self._reader(rank)
-            fresh.told_cycle = True
+            fresh.knows_cycle = True
             fresh.iterations_before = reader.iterations_before + signals.iterations
 
     def closed(self) -> None:
@@ -217,7 +225,7 @@ class Agents:
             "tracked": signals.tracking == "Tracking",
             "iterations": signals.iterations + reader.iterations_before,
             "iteration_ns": signals.iteration_ns,
-            "compute_ns": signals.compute_ns if even == 1 else [int(one * even) for one in signals.compute_ns],
+            "compute_ns": signals.compute_ns if even == 1 else [int(time_ns * even) for time_ns in signals.compute_ns],
             "wait_ns": signals.wait_ns,
             "healthy_iteration_ns": health.iteration_ns,
             "healthy_compute_ns": health.compute_ns,
@@ -234,9 +242,9 @@ class Agents:
                 break
             pieces.insert(0, (block, begins, max(first, last - left), last))
             left -= last - first
-        told = {}
+        records = {}
         for rank in range(self._model.job.parallelism.world):
             writer = RingWriter(self._model, rank)
-            told[rank] = np.concatenate([writer.records(*piece) for piece in pieces])
-            self.records += len(told[rank])
-        return told, sum(last - first for _, _, first, last in pieces)
+            records[rank] = np.concatenate([writer.records(*piece) for piece in pieces])
+            self.records += len(records[rank])
+        return records, sum(last - first for _, _, first, last in pieces)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from types import UnionType
 
 import msgspec
 import numpy as np
@@ -87,7 +88,7 @@ class Engine:
         strategies = mitigation.strategies if self.falcon == "All" else ()
         return Policy(
             job=self.scenario.job.name,
-            strategies=[(one.type, one.overhead_seconds) for one in strategies],
+            strategies=[(strategy.type, strategy.overhead_seconds) for strategy in strategies],
             checkpoint_interval_seconds=mitigation.checkpoint_interval_seconds,
             verify=watch.verify_percent / 100,
             median_factor=watch.median_percent / 100,
@@ -100,8 +101,8 @@ class Engine:
 
     @property
     def over(self) -> bool:
-        run, told = self.scenario.run, self.timeline
-        return (run.iterations is not None and told.useful >= run.iterations) or (
+        run, timeline = self.scenario.run, self.timeline
+        return (run.iterations is not None and timeline.useful >= run.iterations) or (
             run.seconds is not None and self.now >= run.seconds
         )
 
@@ -305,37 +306,44 @@ class Engine:
             cluster.begin_again(self.now, policy.unwatched_restart_seconds + repair)
 
     def _look(self) -> None:
+        """Do once what the operator does each second: observe, decide, carry out."""
         cluster = self.cluster
         self._leave_and_return()
-        if self.agents is not None and self._training:
-            slow = self.state.slow
-            if slow is not None and slow.phase == "Checking":
-                if self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
-                    self.agents.read_all()
-            elif slow is not None:
-                self.agents.read_suspects(slow.culprit.rank if slow.culprit is not None else None)
+        self._read_rings()
         started = self._generation == cluster.generation
         obs = cluster.observe(
             self.now, self.agents if started else None, self.counts, self._made if started or not cluster.running else 0
         )
         before = self.state.slow
         self.state, actions = machine.step(self.state, obs, self.policy)
-        self._tell(before, actions)
-        if self.agents is not None and self._ladder is not None and any(isinstance(one, SlowClosed) for one in actions):
+        self._note(before, actions)
+        if _any(actions, SlowClosed) and self.agents is not None and self._ladder is not None:
             self.agents.closed()
             self._ladder.look_again()
         cluster.carry_out(actions, self.now)
         cluster.advance(self.now)
-        if any(isinstance(one, Switch | Replace) for one in actions):
+        if _any(actions, Switch | Replace):
             self.counts = self.model.even
-        if any(isinstance(one, GiveUp) for one in actions):
-            policy = self.scenario.mitigation
-            self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, attempts=[])
-            cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
-        elif started and self.agents is not None and self._training and not actions:
-            slow = self.state.slow
-            if slow is None or slow.phase in ("Detected", "Located"):  # not while a replacement is under way
-                self._climb()
+        if _any(actions, GiveUp):
+            self._begin_again()
+        elif started and not actions:
+            self._climb()
+
+    def _read_rings(self) -> None:
+        """Read the rings that an open slowdown needs, besides the sentinels'."""
+        slow = self.state.slow
+        if self.agents is None or not self._training or slow is None:
+            return
+        if slow.phase != "Checking":
+            self.agents.read_suspects(slow.culprit.rank if slow.culprit is not None else None)
+        elif self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
+            self.agents.read_all()
+
+    def _begin_again(self) -> None:
+        """Let somebody from outside start the job that the recovery has given up."""
+        policy = self.scenario.mitigation
+        self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, attempts=[])
+        self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
 
     def _leave_and_return(self) -> None:
         """Nodes that the job has left are tested, come back, or serve as the last resort."""
@@ -349,10 +357,12 @@ class Engine:
                 cluster.wake(max(self.now, again))
 
     def _climb(self) -> None:
-        """S2 and S3, where they are due."""
-        ladder, agents = self._ladder, self.agents
-        assert ladder is not None
-        assert agents is not None
+        """Take S2 or S3 where it is due, but not while a replacement is under way."""
+        ladder, agents, slow = self._ladder, self.agents, self.state.slow
+        if ladder is None or agents is None or not self._training:
+            return
+        if slow is not None and slow.phase not in ("Detected", "Located"):
+            return
 
         def observe() -> Observation:
             return self.cluster.observe(self.now, agents, self.counts, self._made)
@@ -370,11 +380,11 @@ class Engine:
             if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
                 self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"))
 
-    def _probed(self, role: int, other: int) -> float:
+    def _probed(self, role: int, peer: int) -> float:
         links: Floats = self.machines.conditions(self.now, self.counts).links
-        return probe(links, role, other, self._rng)
+        return probe(links, role, peer, self._rng)
 
-    def _tell(self, before: SlowIncident | None, actions: list[Action]) -> None:
+    def _note(self, before: SlowIncident | None, actions: list[Action]) -> None:
         slow, note = self.state.slow, self.timeline.note
         if slow is not None:
             if before is None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
@@ -394,3 +404,7 @@ class Engine:
                     note(self.now, "action", f"replica {replica} replaced: {reason}")
                 case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
                     note(self.now, "action", type(action).__name__)
+
+
+def _any(actions: list[Action], kind: type[Action] | UnionType) -> bool:
+    return any(isinstance(action, kind) for action in actions)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.state import SlowIncident
 from falcon_sim import rungs
@@ -41,7 +42,7 @@ class Ladder:
         self._agents = agents
         self._probe = probe
         allowed = rungs.candidates(scenario.mitigation.strategies)
-        self._rungs = [one for one in allowed if one.name != rungs.S2 or rungs.shareable(model)]
+        self._rungs = [rung for rung in allowed if rung.name != rungs.S2 or rungs.shareable(model)]
         self._applied: set[str] = set()  # of the open incident
         self._replan_at = 0  # iterations made
 
@@ -63,17 +64,18 @@ class Ladder:
             if step is not None:
                 self._applied.add(rungs.S2)
                 return step
+        strategy = self._beyond_sharing(slow, strategy)
         if strategy is None or slow is None:
             return None
-        if strategy.name == rungs.S2:
-            if slow.culprit is not None or len(self._rungs) == 1:
-                return None
-            # nobody computes slowly, so S2 has nothing to share: the next rung
-            rest = [one for one in self._rungs if one.name != rungs.S2]
-            strategy = rungs.due(rest, self._applied, slow)
-            if strategy is None or slow.phase != "Detected":
-                return None
         return self._swap(slow, observe(), counts, strategy.overhead_seconds)
+
+    def _beyond_sharing(self, slow: SlowIncident | None, strategy: Candidate | None) -> Candidate | None:
+        """Choose the rung after S2 where nobody computes slowly, so that S2 has nothing to share."""
+        if slow is None or strategy is None or strategy.name != rungs.S2:
+            return strategy
+        if slow.culprit is not None or len(self._rungs) == 1 or slow.phase != "Detected":
+            return None
+        return rungs.due([rung for rung in self._rungs if rung.name != rungs.S2], self._applied, slow)
 
     def _share(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
@@ -91,7 +93,7 @@ class Ladder:
             self._applied.add(rungs.S2)  # measured, whatever came of it: the next rung may come
         if plan.kept or plan.counts == counts:
             return None
-        overhead = next(one.overhead_seconds for one in self._rungs if one.name == rungs.S2)
+        overhead = next(rung.overhead_seconds for rung in self._rungs if rung.name == rungs.S2)
         text = f"micro-batches shared anew: {_counts(plan.counts)}"
         return Step(overhead_seconds=overhead, text=text, counts=plan.counts)
 
@@ -108,9 +110,9 @@ class Ladder:
         slowdowns = rungs.node_slowdowns(model, times)
         suspects = sorted({rank // scenario.job.procs_per_node for comm in slow_comms for rank in comm})
         pairs = {
-            (one, other): self._probe(one, other)
-            for place, one in enumerate(suspects)
-            for other in suspects[place + 1 :]
+            (first, second): self._probe(first, second)
+            for place, first in enumerate(suspects)
+            for second in suspects[place + 1 :]
         }
         served = slow.loss.counted_iterations - slow.onset_iteration
         # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now

@@ -30,15 +30,15 @@ def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFa
                     proc=proc if drawn.kind == "Computation" else None,
                 )
             )
-    for one in scenario.faults.random_stop:
+    for failing in scenario.faults.random_stop:
         stop += [
             StopFault(
                 at_seconds=at,
-                severity=one.severity,
+                severity=failing.severity,
                 node=int(rng.integers(nodes)),
-                repair_seconds=one.repair_seconds.draw(rng),
+                repair_seconds=failing.repair_seconds.draw(rng),
             )
-            for at in _poisson(rng, one.node_hours_between, nodes, horizon_seconds)
+            for at in _poisson(rng, failing.node_hours_between, nodes, horizon_seconds)
         ]
     return sorted(slow, key=lambda fault: fault.at_seconds), sorted(stop, key=lambda fault: fault.at_seconds)
 
@@ -62,29 +62,31 @@ class Machines:
         self.excluded: set[int] = set()  # by the job
         self._slow = slow
         self._procs = scenario.job.procs_per_node
-        self._changes = sorted({at for one in slow for at in (one.at_seconds, one.at_seconds + one.duration_seconds)})
+        self._changes = sorted(
+            {at for fault in slow for at in (fault.at_seconds, fault.at_seconds + fault.duration_seconds)}
+        )
 
     def active(self, now: float) -> list[SlowFault]:
         """Slow faults of the job's own nodes."""
         used = set(self.roles)
         return [
-            one
-            for one in self._slow
-            if one.at_seconds <= now < one.at_seconds + one.duration_seconds
-            and one.factor > 1
-            and one.node in used
-            and (one.peer is None or one.peer in used)
+            fault
+            for fault in self._slow
+            if fault.at_seconds <= now < fault.at_seconds + fault.duration_seconds
+            and fault.factor > 1
+            and fault.node in used
+            and (fault.peer is None or fault.peer in used)
         ]
 
     def slowdown(self, node: int, at: float) -> float:
         """How much slower than a healthy one a node computes at that time, by its slowest process."""
         return max(
             (
-                one.factor
-                for one in self._slow
-                if one.node == node
-                and one.kind == "Computation"
-                and one.at_seconds <= at < one.at_seconds + one.duration_seconds
+                fault.factor
+                for fault in self._slow
+                if fault.node == node
+                and fault.kind == "Computation"
+                and fault.at_seconds <= at < fault.at_seconds + fault.duration_seconds
             ),
             default=1.0,
         )
@@ -149,6 +151,6 @@ class Machines:
                     self.spares.append(node)
 
 
-def probe(links: Floats, role: int, other: int, rng: np.random.Generator) -> float:
+def probe(links: Floats, role: int, peer: int, rng: np.random.Generator) -> float:
     """What a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
-    return float(links[role, other] * math.exp(0.02 * rng.standard_normal()))
+    return float(links[role, peer] * math.exp(0.02 * rng.standard_normal()))

@@ -106,35 +106,30 @@ def _source(work: Pass, stages: int, chunks: int) -> Pass | None:
 
 
 def _linked(stages: int, chunks: int, microbatches: int, orders: list[list[Pass]]) -> Schedule:
-    """Put the stages' orders into one in which sources come first."""
+    """Put the stages' orders into a single order in which sources come first. Raises ScheduleError for a circle."""
     places: dict[Pass, int] = {}
     steps: list[Step] = []
     reached = [0] * stages
     last = [-1] * stages
-    moved = True
-    while moved:
-        moved = False
+    while len(steps) < sum(map(len, orders)):
+        before = len(steps)
         for stage, order in enumerate(orders):
-            while reached[stage] < len(order):
-                work = order[reached[stage]]
+            for work in order[reached[stage] :]:
                 source = _source(work, stages, chunks)
                 if source is not None and source not in places:
                     break
-                places[work] = len(steps)
-                steps.append(
-                    Step(
-                        work,
-                        last[stage],
-                        -1 if source is None else places[source],
-                        source is not None and source.stage != stage,
-                    )
-                )
-                last[stage] = places[work]
+                steps.append(_step(work, last[stage], source, places))
+                places[work] = last[stage] = len(steps) - 1
                 reached[stage] += 1
-                moved = True
-    if len(steps) != sum(map(len, orders)):
-        raise ScheduleError("the schedule waits for itself")
+        if len(steps) == before:
+            raise ScheduleError("the schedule waits for itself")
     return Schedule(stages, chunks, microbatches, tuple(steps))
+
+
+def _step(work: Pass, before: int, source: Pass | None, places: dict[Pass, int]) -> Step:
+    if source is None:
+        return Step(work, before, -1, received=False)
+    return Step(work, before, places[source], received=source.stage != work.stage)
 
 
 class Played(msgspec.Struct, frozen=True):

@@ -96,7 +96,7 @@ class RingWriter:
         for comm, number in self._calls_in_comm.items():
             self._numbers[comm] = self._numbers.get(comm, 0) + done * number
         self._block, self._first = block, first
-        group = next(one for one in block.groups if self._replica in one.replicas)
+        group = next(group for group in block.groups if self._replica in group.replicas)
         layout = self._layout(group.schedule)
         starts, ends = self._times(block, group, layout, slice(first, len(block)))
         count, width = starts.shape
@@ -112,10 +112,10 @@ class RingWriter:
             number, share = self._numbers.get(comm, 0), int(mine.sum())
             out["comm_seq"][:, mine] = (number + np.arange(count * share)).reshape(count, share)
             self._calls_in_comm[comm] = share
-        self._ready, self._ends = self._told(out, starts, ends, begins)
+        self._ready, self._ends = self._recorded(out, starts, ends, begins)
         self._ready["seq"] = self._written + 1 + np.arange(len(self._ready))
 
-    def _told(
+    def _recorded(
         self, calls: RecordArray, starts: Floats, ends: Floats, begins_ns: Floats
     ) -> tuple[RecordArray, npt.NDArray[np.int64]]:
         """Records in ring order, and where each iteration ends in them: [iterations, calls] → [n], [iterations + 1].
@@ -146,8 +146,8 @@ class RingWriter:
         own = block.compute[rows, self._stage, self._replica, self._tensor]
         met = block.compute[rows, self._stage, self._replica].max(axis=1)
         bounds = np.empty((len(_Bounds), len(layout.steps), len(own)))
-        for row, told in ((_Bounds.READY, played.ready), (_Bounds.START, played.starts), (_Bounds.END, played.ends)):
-            bounds[row] = told[:, rows, place][layout.steps]
+        for row, times in ((_Bounds.READY, played.ready), (_Bounds.START, played.starts), (_Bounds.END, played.ends)):
+            bounds[row] = times[:, rows, place][layout.steps]
         start, base = bounds[_Bounds.START], layout.seconds[:, None]
         bounds[_Bounds.COMPUTED] = start + base * own
         bounds[_Bounds.REDUCED] = start + base * met + tensor

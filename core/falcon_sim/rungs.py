@@ -33,9 +33,9 @@ _SLOW_NODE = 1.1  # measured computation over the median of the same stage: less
 def candidates(strategies: tuple[Strategy, ...]) -> list[ski_rental.Candidate]:
     """S2 and S3 as far as the scenario allows them."""
     return [
-        ski_rental.Candidate(name=one.type, overhead_seconds=one.overhead_seconds or 0.0)
-        for one in strategies
-        if one.type in (S2, S3)
+        ski_rental.Candidate(name=strategy.type, overhead_seconds=strategy.overhead_seconds or 0.0)
+        for strategy in strategies
+        if strategy.type in (S2, S3)
     ]
 
 
@@ -50,7 +50,9 @@ def due(left: list[ski_rental.Candidate], applied: set[str], slow: SlowIncident 
 def compute_times(obs: Observation, width: int) -> dict[int, float]:
     """Seconds of computation in an iteration by rank, for an even share; the median of the newest ``width``."""
     return {
-        one.rank: statistics.median(one.compute_ns[-width:]) / 1e9 for one in obs.ranks if len(one.compute_ns) >= width
+        rank.rank: statistics.median(rank.compute_ns[-width:]) / 1e9
+        for rank in obs.ranks
+        if len(rank.compute_ns) >= width
     }
 
 
@@ -78,7 +80,7 @@ def shares(model: JobModel, times: dict[int, float], counts: tuple[int, ...]) ->
         return None
 
 
-def slow_communicators(model: JobModel, told: dict[int, RecordArray]) -> list[tuple[int, ...]]:
+def slow_communicators(model: JobModel, records: dict[int, RecordArray]) -> list[tuple[int, ...]]:
     """Members of the communicators whose transfers profile mode finds slow."""
     _, replicas, tensor = model.shape
     names: dict[tuple[int, int], str] = {}
@@ -94,7 +96,7 @@ def slow_communicators(model: JobModel, told: dict[int, RecordArray]) -> list[tu
             names[rank, comm] = name
             by_name[name].append(rank)
     members = {name: tuple(ranks) for name, ranks in by_name.items()}
-    return [link.members for link in slow_links(match(told, names, members))]
+    return [link.members for link in slow_links(match(records, names, members))]
 
 
 def node_slowdowns(model: JobModel, times: dict[int, float]) -> Floats:
@@ -121,7 +123,10 @@ def roles(job: Job, model: JobModel, counts: tuple[int, ...]) -> Roles:
         bytes_per_link=dict.fromkeys(volumes, 1.0),
     )
     # a healthy time holds however many of a node's communicators share the path: they are not added up
-    timed = [msgspec.structs.replace(one, bytes_per_link=volumes[Axis(one.kind)]) for one in plain.communicators]
+    timed = [
+        msgspec.structs.replace(communicator, bytes_per_link=volumes[Axis(communicator.kind)])
+        for communicator in plain.communicators
+    ]
     plain = msgspec.structs.replace(plain, communicators=tuple(timed))
     if degrees.expert > 1:
         return plain

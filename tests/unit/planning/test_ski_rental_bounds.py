@@ -54,7 +54,7 @@ def climb(candidates: list[Candidate], rates: dict[frozenset[str], float], lasts
 @given(ladders())
 def test_the_whole_ladder_keeps_its_bound(case: tuple[list[Candidate], dict[frozenset[str], float], float]) -> None:
     candidates, rates, lasts = case
-    price = {one.name: one.overhead_seconds for one in candidates}
+    price = {candidate.name: candidate.overhead_seconds for candidate in candidates}
     lasts = round(lasts / STEP) * STEP
     clairvoyant = min(sum(price[name] for name in taken) + rate * lasts for taken, rate in rates.items())
     bound = ladder_bound(price.values())

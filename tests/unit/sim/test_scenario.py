@@ -72,6 +72,6 @@ def test_results_that_could_not_be_written_are_refused_before_the_run(
     options: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(EXAMPLES / "week.yaml"), *options]) == 2
-    told = capsys.readouterr()
-    assert named in told.err
-    assert not told.out
+    refused = capsys.readouterr()
+    assert named in refused.err
+    assert not refused.out
