@@ -21,11 +21,18 @@ JOB = {
     "noise": 0.01,
     "checkpoint_every_iterations": 50,
 }
+PRICED = [  # so that an action comes within a short run: without a price all work done counts as lost
+    {"type": "Ignore"},
+    {"type": "AdjustMicrobatches", "overhead_seconds": 5},
+    {"type": "SwapNodes", "overhead_seconds": 45},
+    {"type": "ReplaceNode", "overhead_seconds": 13},
+]
 STRAGGLER = {"at_seconds": 120, "duration_seconds": 100_000, "factor": 2.5, "node": 1, "proc": 0}
 
 
 def _run(iterations: int = 220, **fields: Any) -> Engine:
     body = {"name": "x", "seed": 3, "run": {"iterations": iterations}, "job": JOB, **fields}
+    body["mitigation"] = {"strategies": PRICED, **fields.get("mitigation", {})}
     engine = Engine(parse(msgspec.json.encode(body).decode()))
     engine.run()
     return engine

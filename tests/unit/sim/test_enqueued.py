@@ -13,6 +13,7 @@ from falcon_sim.engine import Engine
 from falcon_sim.model import Block, JobModel
 from falcon_sim.records import RingWriter
 from falcon_sim.scenario import parse
+from tests.unit.sim.test_engine import PRICED
 
 JOB = {
     "calls": "Enqueued",
@@ -84,6 +85,7 @@ def test_a_straggler_is_named_from_sampled_cycles() -> None:
         "job": JOB,
         "detection": {"sample_every": 4},
         "cluster": {"spares": 1},
+        "mitigation": {"strategies": PRICED},
         "faults": {"slow": [fault]},
     }
     engine = Engine(parse(msgspec.json.encode(body).decode()))
