@@ -35,7 +35,7 @@ class _Reader:
 
     @property
     def settled(self) -> bool:
-        """Whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
+        """Tell whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
         return not self.knows_cycle or self.chain.period_calls == self.writer.calls_in_iteration
 
 
@@ -71,11 +71,11 @@ class Agents:
 
     @property
     def any_onset(self) -> bool:
-        """Whether a rank reports a slowdown."""
+        """Tell whether a rank reports a slowdown."""
         return bool(self._onsets) or any(reader.chain.slowdown is not None for reader in self._readers.values())
 
     def start(self) -> None:
-        """A new generation: new rings."""
+        """Begin a generation with new rings."""
         self._onsets.clear()
         self._health.clear()
         self._history.clear()
@@ -83,7 +83,7 @@ class Agents:
         self._readers = {rank: self._reader(rank) for rank in self.sentinels}
 
     def feed(self, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
-        """Iterations of a block have been made; True if a slowdown began or ended."""
+        """Read iterations of a block that have been made; True if a slowdown began or ended."""
         self._history.append((block, begins_ns, first, last))
         self.held_iterations += last - first
         while self.held_iterations - (self._history[0][3] - self._history[0][2]) >= self._history_iterations:
@@ -107,7 +107,10 @@ class Agents:
         self._read_those(range(self._model.job.parallelism.world))
 
     def read_suspects(self, named: int | None = None) -> None:
-        """One ring of each tensor-parallel group, and all of the two groups that wait longest for one of their own.
+        """Read the suspects' rings.
+
+        They are a ring of each tensor-parallel group, and all rings of the two groups that wait longest for a rank of
+        their own.
 
         In a tensor-parallel group the slow rank makes the others wait in every pass; its excess tells which group. One
         that is suspected no longer is let go, unless a rank of it computes slowly or is ``named`` as the culprit, whose
@@ -143,7 +146,10 @@ class Agents:
                 self._readers.pop(rank, None)
 
     def _alike(self, group: range) -> bool:
-        """Whether all that were read of a tensor-parallel group, who do the same work, are known to compute alike."""
+        """Tell whether all ranks of a tensor-parallel group that were read are known to compute alike.
+
+        The ranks of such a group do the same work.
+        """
         tracks = [reader.chain.track() for rank in group if (reader := self._readers.get(rank)) is not None]
         times = [track.compute_ns for track in tracks if track is not None and track.compute_ns is not None]
         least = 1 + self._detection.verify_percent / 200  # half of what counts as slow
@@ -157,12 +163,12 @@ class Agents:
                     self._read(reader, *piece)
 
     def read_sentinels(self) -> None:
-        """Back to the sentinels alone."""
+        """Close all rings but the sentinels'."""
         if len(self._readers) > len(self.sentinels):
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
 
     def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Micro-batches are shared otherwise, and every agent was told: what was healthy still is.
+        """Go on after micro-batches were shared anew: agents know the new shares, and what was healthy still is.
 
         A good plan brings the iteration time back while the culprit is as slow as before, so an onset is upheld until
         the shares are even again, or until the operator has closed the incident.
@@ -184,7 +190,7 @@ class Agents:
             fresh.iterations_before = reader.iterations_before + signals.iterations
 
     def closed(self) -> None:
-        """The operator found the incident over."""
+        """Drop the upheld onsets: the operator has closed the incident."""
         self._onsets.clear()
 
     def _signals(self, rank: int) -> RankSignals:
@@ -192,7 +198,7 @@ class Agents:
         return reader.chain.signals(rank, self.skipped_ns - reader.writer.offset_ns)
 
     def _onset(self, rank: int, signals: RankSignals) -> Onset | None:
-        """As the rank reports it, its iterations counted from the generation's first."""
+        """Return the onset that the rank reports, its iterations counted from the generation's first."""
         if rank in self._onsets:
             return self._onsets[rank]
         reader, onset = self._readers[rank], signals.onset
@@ -209,7 +215,10 @@ class Agents:
         return rank // tensor % replicas
 
     def seen(self, rank: int, counts: tuple[int, ...]) -> dict[str, Any]:
-        """RankSeen's fields from the rank's own report; compute times as for an even share of the micro-batches."""
+        """Give RankSeen's fields from the rank's own report.
+
+        Compute times are as for an even share of the micro-batches.
+        """
         reader = self._readers.get(rank)
         if reader is None:
             return {}
@@ -234,7 +243,7 @@ class Agents:
         }
 
     def profile(self, iterations: int) -> tuple[dict[int, RecordArray], int]:
-        """Profile mode: all records of the newest iterations of every rank, and how many iterations those are."""
+        """Read in profile mode all records of the newest iterations of every rank, and count those iterations."""
         pieces: list[tuple[Block, Nanoseconds, int, int]] = []
         left = iterations
         for block, begins, first, last in reversed(self._history):

@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def waiting(self) -> bool:
-        """Whether a replica has no node."""
+        """Tell whether a replica has no node."""
         return any(member.node is None for member in self._members)
 
     @property
@@ -234,13 +234,13 @@ class Cluster:
 
     @property
     def nodes(self) -> set[int]:
-        """Those that its pods are on."""
+        """Return the nodes that its pods are on."""
         return {member.node for member in [*self._members, *self._prepared_members.values()] if member.node is not None}
 
     def recall(
         self, state: RecoveryState, usable: Collection[int], replacement_seconds: float, now: float
     ) -> RecoveryState:
-        """Where a replica has waited for a spare for long enough: give it a slow node that the job had left."""
+        """Give a replica that has waited for a spare for long enough a slow node that the job had left."""
         left = {_node(node): node for node in usable}
         for replica, member in enumerate(self._members):
             if member.node is None and left:
@@ -260,14 +260,14 @@ class Cluster:
         return state
 
     def swap_roles(self, nodes: list[int]) -> None:
-        """Role i goes to the node that role ``nodes[i]`` has now (S3: inside the running pods)."""
+        """Give role i the node that role ``nodes[i]`` has now (S3: inside the running pods)."""
         before = [member.node for member in self._members]
         for replica, role in enumerate(nodes):
             self._members[replica].node = before[role]
         self._machines.roles = [member.node for member in self._members if member.node is not None]
 
     def begin_again(self, now: float, seconds: float) -> None:
-        """All pods anew after ``seconds``, as somebody from outside would submit the job again (no Falcon)."""
+        """Make all pods anew after ``seconds``, as somebody from outside would submit the job again (no Falcon)."""
         for replica, member in enumerate(self._members):
             if member.died_at is not None:
                 self._members[replica] = self._new_pod(replica, now)
@@ -279,7 +279,10 @@ class Cluster:
     # -- what the operator sees --------------------------------------------------------------------------------------
 
     def observe(self, now: float, agents: Agents | None, counts: tuple[int, ...], made: int) -> Observation:
-        """The job as its operator sees it now. ``made``: iterations of this generation, where no agent counts them."""
+        """Return the job as its operator sees it now.
+
+        ``made``: iterations of this generation, where no agent counts them.
+        """
         machines = self._machines
         ready = sum(node not in machines.excluded for node in machines.spares)
         return Observation(

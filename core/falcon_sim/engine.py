@@ -107,7 +107,7 @@ class Engine:
         )
 
     def run(self) -> Timeline:
-        """Everything. The same scenario gives the same timeline."""
+        """Run everything. The same scenario gives the same timeline."""
         self.cluster.wake(self.cluster.trains_at)
         while not self.over:
             changed = self._train() if self._training else self._wait()
@@ -131,12 +131,12 @@ class Engine:
 
     @property
     def _quiet(self) -> bool:
-        """Nothing is open and nobody reports anything: the machine would do nothing."""
+        """Tell whether the machine would do nothing: nothing is open, and nobody reports anything."""
         watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
         return watched and self.state.slow is None and self.state.stop is None and self._training
 
     def _hears(self, *, changed: bool) -> bool:
-        """Whether there is anything to look at, and the operator has heard of it by now."""
+        """Tell whether there is anything to look at, and the operator has heard of it by now."""
         if not changed and self._quiet:
             self._heard_at = None
             return False
@@ -151,7 +151,7 @@ class Engine:
         return self._stops[0].at_seconds if self._stops else math.inf
 
     def _strike(self) -> None:
-        """The fail-stops whose time has come."""
+        """Let the fail-stops happen whose time has come."""
         while self._stops and self._stops[0].at_seconds <= self.now:
             fault = self._stops.pop(0)
             if self.cluster.strike(fault, self.now):
@@ -160,7 +160,7 @@ class Engine:
                 self._block = None
 
     def _wait(self) -> bool:
-        """Until something may look different."""
+        """Wait until something may look different."""
         alarms, limit = self.cluster.alarms, self._next_stop()
         while alarms and alarms[0] <= self.now:
             heapq.heappop(alarms)
@@ -185,7 +185,7 @@ class Engine:
         return True
 
     def _pause(self, seconds: float, what: str) -> None:
-        """Training stands still for an action."""
+        """Let training stand still for an action."""
         self.timeline.add(Activity.RECOVERING, self.now, self.now + seconds)
         self.timeline.note(self.now, "action", what)
         self.now += seconds
@@ -240,7 +240,7 @@ class Engine:
         return self._block
 
     def _until_look(self, block: Block) -> int:
-        """One past the block's last iteration before the next look, fault or change."""
+        """Return one past the block's last iteration before the next look, fault or change."""
         report = self.scenario.cluster.report_seconds
         if self.agents is None and self._quiet:
             report = math.inf
@@ -282,7 +282,7 @@ class Engine:
         return True
 
     def _activity(self, at: float) -> Activity:
-        """For the account alone, which may know the truth; no decision reads it."""
+        """Name what the job does, for the account alone: it may know the truth, and no decision reads it."""
         slow = self.state.slow
         if slow is not None and slow.culprit is not None:
             return Activity.SLOW
@@ -293,7 +293,7 @@ class Engine:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _without_falcon(self) -> None:
-        """The collective times out, or the job's owner wakes up; then everything begins anew."""
+        """Begin everything anew once the collective has timed out, or the job's owner has noticed."""
         cluster, policy = self.cluster, self.scenario.mitigation
         if cluster.running and cluster.broken and not math.isfinite(self._noticed_at):
             self._noticed_at = self.now + policy.unwatched_notice_seconds
@@ -346,7 +346,7 @@ class Engine:
         self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
 
     def _leave_and_return(self) -> None:
-        """Nodes that the job has left are tested, come back, or serve as the last resort."""
+        """Test the nodes that the job has left, take them back, or use them as the last resort."""
         cluster, burn_ins = self.cluster, self._burn_ins
         self.state = burn_ins.look(self.state, cluster.nodes, self.now)
         if cluster.waiting:

@@ -190,7 +190,7 @@ class Fleet:
             self._stand_still(state, notice_seconds)
 
     def _replan(self, faulted: frozenset[str], *, at_once: bool = False) -> None:
-        """Core's plan over all jobs, carried out with as few nodes moved as it allows."""
+        """Carry out core's plan over all jobs, with as few nodes moved as it allows."""
         total = len(self._free) + sum(len(state.nodes) for state in self._states)
         jobs = [
             capacity.Job(
@@ -221,7 +221,7 @@ class Fleet:
 
 
 def best_start(jobs: Sequence[FleetJob], workers: int) -> dict[str, int]:
-    """The plan for a cluster on which nothing runs yet: the sizes that maximise the weighted throughput."""
+    """Return the plan for a cluster on which nothing runs yet: the sizes that maximise the weighted throughput."""
     empty = [capacity.Job(name=job.name, throughput=job.throughput, weight=job.weight) for job in jobs]
     horizon = capacity.Horizon(running_seconds=_LONGEST_PLAN_SECONDS, transition_seconds=0.0)
     return capacity.plan(empty, workers, horizon).workers
@@ -230,7 +230,7 @@ def best_start(jobs: Sequence[FleetJob], workers: int) -> dict[str, int]:
 def gpt_throughput(
     billions: float, per_node: int, most: int, *, batch: int = 1024, peak: float = 312e12, ratio: float = 0.5
 ) -> dict[int, float]:
-    """T(x) [FLOP/s] of a GPT of so many 10⁹ parameters, by GPUs: assumed, since the papers give a picture alone.
+    """Return T(x) [FLOP/s] of a GPT of so many 10⁹ parameters by GPUs; assumed, as the papers give a picture alone.
 
     A replica takes the fewest GPUs (a power of two) that hold 18 bytes a parameter in 60 GB each. ``ratio`` of the peak
     for one replica; each doubling of the replicas costs 3 % (reduction), and replicas that do not divide the batch wait

@@ -36,7 +36,7 @@ class Ladder:
     """The rungs between enduring and replacing, for one run."""
 
     def __init__(self, scenario: Scenario, model: JobModel, agents: Agents, probe: Callable[[int, int], float]) -> None:
-        """``probe(role, other)``: a peer-to-peer test, as a factor of a healthy link's time."""
+        """Take ``probe(role, peer)``, a peer-to-peer test, as a factor of a healthy link's time."""
         self._scenario = scenario
         self._model = model
         self._agents = agents
@@ -47,13 +47,13 @@ class Ladder:
         self._replan_at = 0  # iterations made
 
     def look_again(self) -> None:
-        """Something has changed: S2's plan is due for another look at once."""
+        """Make S2's plan due for another look at once, since something has changed."""
         self._replan_at = 0
 
     def climb(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
-        """The next step, if there is one; ``observe`` reads what the agents say now, ``made``: iterations."""
+        """Return the next step, if there is any; ``observe`` reads what the agents say now, ``made``: iterations."""
         if slow is None:
             self._applied = set()
         strategy = rungs.due(self._rungs, self._applied, slow)
@@ -80,7 +80,7 @@ class Ladder:
     def _share(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
-        """S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
+        """Plan S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
         self._agents.read_suspects(slow.culprit.rank if slow is not None and slow.culprit is not None else None)
         width = self._scenario.detection.consecutive_iterations
         # reading all rings for it is dear where only the sentinels' are open
@@ -100,7 +100,7 @@ class Ladder:
     def _swap(
         self, slow: SlowIncident, obs: Observation, counts: tuple[int, ...], overhead_seconds: float
     ) -> Step | None:
-        """S3; None where it has to be tried again, because the ranks were not measured yet."""
+        """Plan S3; None where it has to be tried again, because the ranks were not measured yet."""
         scenario, model = self._scenario, self._model
         times = rungs.compute_times(obs, scenario.detection.consecutive_iterations)
         if not times or self._agents.held_iterations < _PROFILED_ITERATIONS:

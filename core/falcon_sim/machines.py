@@ -12,7 +12,10 @@ from falcon_sim.scenario import Scenario, SlowFault, StopFault
 
 
 def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFault], list[StopFault]]:
-    """The faults of the trace and those drawn, in the order of their times. The same seed gives the same faults."""
+    """Return the faults of the trace and those drawn, in the order of their times.
+
+    The same seed gives the same faults.
+    """
     rng = np.random.default_rng([scenario.seed, 1])
     nodes = scenario.nodes + scenario.cluster.spares
     slow, stop = list(scenario.faults.slow), list(scenario.faults.stop)
@@ -67,7 +70,7 @@ class Machines:
         )
 
     def active(self, now: float) -> list[SlowFault]:
-        """Slow faults of the job's own nodes."""
+        """List the slow faults of the job's own nodes."""
         used = set(self.roles)
         return [
             fault
@@ -79,7 +82,7 @@ class Machines:
         ]
 
     def slowdown(self, node: int, at: float) -> float:
-        """How much slower than a healthy one a node computes at that time, by its slowest process."""
+        """Return how many times slower a node computes at that time than a healthy node, by its slowest process."""
         return max(
             (
                 fault.factor
@@ -92,12 +95,12 @@ class Machines:
         )
 
     def next_change(self, now: float) -> float:
-        """When a slow fault begins or ends next; infinity for never."""
+        """Return when a slow fault begins or ends next; infinity for never."""
         place = int(np.searchsorted(self._changes, now, side="right"))
         return self._changes[place] if place < len(self._changes) else math.inf
 
     def conditions(self, now: float, counts: tuple[int, ...]) -> Conditions:
-        """What the job's ranks and links are like now, by role."""
+        """Return what the job's ranks and links are like now, by role."""
         role_of = {node: role for role, node in enumerate(self.roles)}
         compute = np.ones(len(self.roles) * self._procs)
         links = np.ones((len(self.roles), len(self.roles)))
@@ -116,7 +119,7 @@ class Machines:
         return Conditions(compute, links, counts)
 
     def take_spare(self) -> int | None:
-        """A spare for the job; None where there is none."""
+        """Take a spare for the job; None where there is none."""
         usable = [node for node in self.spares if node not in self.excluded]
         if not usable:
             return None
@@ -124,25 +127,25 @@ class Machines:
         return usable[0]
 
     def fail(self, node: int, repaired_at: float) -> None:
-        """The node is gone until then."""
+        """Let the node be gone until then."""
         self.broken[node] = repaired_at
         if node in self.spares:
             self.spares.remove(node)
 
     def leave(self, node: int) -> None:
-        """The job no longer uses the node. A slow one is not given back to it; a broken one returns when repaired."""
+        """Stop using the node. A slow node is not given back to the job; a broken node returns when repaired."""
         if node not in self.broken:
             self.excluded.add(node)
 
     def take_back(self, node: int) -> None:
-        """The job may use it again: first of all the spares."""
+        """Let the job use the node again, as the first of the spares."""
         self.excluded.discard(node)
         if node in self.spares:
             self.spares.remove(node)
         self.spares.insert(0, node)
 
     def repair(self, now: float, used: set[int]) -> None:
-        """Broken nodes whose time has come are spares again, and as good as new; ``used``: the job's own."""
+        """Make spares of broken nodes whose time has come, as good as new; ``used``: the job's own nodes."""
         for node, at in list(self.broken.items()):
             if at <= now:
                 del self.broken[node]
@@ -152,5 +155,5 @@ class Machines:
 
 
 def probe(links: Floats, role: int, peer: int, rng: np.random.Generator) -> float:
-    """What a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
+    """Return what a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
     return float(links[role, peer] * math.exp(0.02 * rng.standard_normal()))

@@ -50,12 +50,12 @@ class Schedule(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
 
     def of_stage(self, stage: int) -> list[int]:
-        """The stage's passes in the order in which it makes them, as indices into ``steps``."""
+        """Return the stage's passes in the order in which it makes them, as indices into ``steps``."""
         return [index for index, step in enumerate(self.steps) if step.work.stage == stage]
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
-    """1F1B: fill the pipeline, then alternate, then drain."""
+    """Make the 1F1B schedule: fill the pipeline, then alternate, then drain."""
     orders = []
     for stage in range(stages):
         warm = min(stages - stage - 1, microbatches)
@@ -68,7 +68,7 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
 
 
 def interleaved(stages: int, chunks: int, microbatches: int) -> Schedule:
-    """1F1B over ``chunks`` model chunks a stage: a smaller bubble for more transfers.
+    """Make the schedule of 1F1B over ``chunks`` model chunks a stage: a smaller bubble for more transfers.
 
     Raises ScheduleError where the micro-batches are no multiple of the stages.
     """
@@ -147,7 +147,7 @@ def play(
     *,
     lockstep: int = 1,
 ) -> Played:
-    """Times of all passes. ``duration(pass)`` and ``transfer(source, pass)`` give seconds, [..., replicas].
+    """Compute the times of all passes. ``duration(pass)`` and ``transfer(source, pass)`` give seconds, [..., replicas].
 
     ``lockstep``: so many neighbouring replicas meet in every pass (experts spread over them) and end it together.
     """

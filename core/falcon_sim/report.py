@@ -41,12 +41,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[Note]
 
     def json(self) -> bytes:
-        """Indented JSON."""
+        """Return the report as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 def report(engine: Engine) -> Report:
-    """Of an engine that has run."""
+    """Report on an engine that has run."""
     scenario, timeline = engine.scenario, engine.timeline
     goodput = timeline.goodput(scenario.job, engine.healthy_seconds)
     agents = engine.agents
@@ -69,7 +69,7 @@ def report(engine: Engine) -> Report:
 
 
 def table(result: Report, most_notes: int = 40) -> str:
-    """The report for a terminal."""
+    """Write the report for a terminal."""
     goodput = result.goodput
     rows = [
         ("scenario", f"{result.scenario} ({result.ranks} ranks, seed {result.seed}, Falcon: {result.falcon})"),
@@ -88,7 +88,7 @@ def table(result: Report, most_notes: int = 40) -> str:
     if goodput.mfu is not None:
         rows.append(("MFU", f"{goodput.mfu:.3f}"))
     if result.jumped_iterations:
-        rows.append(("jumped over", f"{result.jumped_iterations:,} healthy iterations"))
+        rows.append(("not played out", f"{result.jumped_iterations:,} healthy iterations (fast_forward)"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     if result.notes:
@@ -97,7 +97,7 @@ def table(result: Report, most_notes: int = 40) -> str:
             *(f"{note.at_seconds:>12,.1f} s  {note.kind:<10} {note.text}" for note in result.notes[:most_notes]),
         ]
     if len(result.notes) > most_notes:
-        lines.append(f"… and {len(result.notes) - most_notes} more (--json has all)")
+        lines.append(f"… and {len(result.notes) - most_notes} more; --json writes all of them")
     return "\n".join(lines)
 
 
@@ -135,7 +135,7 @@ def plot(engine: Engine, path: Path) -> None:
 
 
 def _speeds(engine: Engine, most: int = 4000) -> tuple[Floats, Floats]:
-    """Iterations a minute at the end of each iteration, thinned to what a picture can show."""
+    """Return iterations a minute at the end of each iteration, thinned to what a picture can show."""
     ends = np.concatenate(engine.timeline.ends_seconds or [np.zeros(0)])
     seconds = np.concatenate(engine.timeline.iteration_seconds or [np.zeros(0)])
     step = max(1, len(ends) // most)

@@ -30,7 +30,7 @@ class Distribution(_Part, frozen=True, kw_only=True):
     lognormal: tuple[float, float] | None = None  # median, sigma of the logarithm
 
     def draw(self, rng: np.random.Generator) -> float:
-        """One value."""
+        """Draw a value."""
         if self.constant is not None:
             return self.constant
         if self.uniform is not None:
@@ -212,7 +212,7 @@ def load(path: Path) -> Scenario:
 
 
 def parse(text: str) -> Scenario:
-    """The same from a string."""
+    """Read and check a scenario from a string."""
     try:
         return checked(msgspec.convert(yaml.safe_load(text), Scenario))
     except yaml.YAMLError as error:
@@ -222,12 +222,12 @@ def parse(text: str) -> Scenario:
 
 
 def by_stage(job: Job, value: float | list[float]) -> list[float]:
-    """A time of each stage."""
+    """Return a time for each stage."""
     return list(value) if isinstance(value, list) else [value] * job.parallelism.pipeline
 
 
 def schedule_of(job: Job, microbatches: int) -> Schedule:
-    """The job's schedule for so many micro-batches; raises ScheduleError."""
+    """Return the job's schedule for so many micro-batches; raises ScheduleError."""
     stages = job.parallelism.pipeline
     if job.schedule == "Interleaved":
         return interleaved(stages, job.chunks, microbatches)
@@ -235,7 +235,7 @@ def schedule_of(job: Job, microbatches: int) -> Schedule:
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """The scenario, if it can run. Raises ScenarioError."""
+    """Return the scenario if it can run. Raises ScenarioError."""
     _check_job(scenario.job)
     run = scenario.run
     if run.iterations is None and run.seconds is None:

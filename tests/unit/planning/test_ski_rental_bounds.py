@@ -14,7 +14,6 @@ from falcon_core.planning.ski_rental import (
     Candidate,
     Choice,
     Loss,
-    Overhead,
     due,
     ladder_bound,
     next_strategy,
@@ -173,13 +172,3 @@ def test_a_job_that_cannot_run_smaller_waits() -> None:
 
 
 # -- learned prices ----------------------------------------------------------------------------------------------------
-
-
-def test_a_price_knows_how_sure_it_is() -> None:
-    guess = Overhead(seconds=60.0)
-    assert not guess.known
-    once = guess.observe(10.0)
-    assert (once.known, once.seconds, once.spread_seconds) == (True, 10.0, 0.0)
-    twice = once.observe(14.0)
-    assert (twice.seconds, twice.spread_seconds, twice.measured) == (12.0, 4.0, 2)
-    assert twice.observe(12.0).spread_seconds == 2.0
