@@ -134,9 +134,9 @@ def hard_capacities() -> Result:
             for index in range(100)
         ]
         options = [capacity.options_of(job, HOUR, 1) for job in jobs]
-        kept = sum(len(one.units) for one in prune(options, 10_000))
+        kept = sum(len(choices.units) for choices in prune(options, 10_000))
         wall, cpu = median_ms(partial(capacity.plan, jobs, 10_000, HOUR))
-        rows.append([name, sum(len(one.units) for one in options), kept, wall, cpu])
+        rows.append([name, sum(len(choices.units) for choices in options), kept, wall, cpu])
     head = ["T(t, x)", "choices in all", "left after skipping", "wall ms", "CPU ms"]
     return table("Capacity: curves that are hard to skip on, exact", head, rows), []
 
@@ -190,23 +190,27 @@ def placements() -> Result:
     curves: list[Curve] = []
     cost = Cost(iterations=1000, move_seconds=30.0, seconds_per_rank=0.01)
     for lockstep in (False, True):
+        kind = "lockstep" if lockstep else "replicas"
         sizes, medians = [], []
         for nodes, bad in ((16, 2), (64, 2), (256, 4), (1024, 16), (1024, 100)):
-            roles = _roles(nodes, 4 if nodes == 16 else 8, lockstep)
+            roles = _roles(nodes, min(8, nodes // 4), lockstep)
             runs = [_faults(nodes, bad, seed) for seed in range(5)]
-            found = [placement.plan(roles, state, cost=cost) for state in runs]
             wall, cpu = median_ms(partial(placement.plan, roles, runs[0], cost=cost))
-            gaps = [one.gap for one in found]
-            shorter = [one.current_seconds / one.seconds for one in found]
-            kind = "lockstep" if lockstep else "replicas"
-            rows.append([kind, nodes, 2 * bad, wall, cpu, float(np.median(shorter)), 100 * float(np.median(gaps))])
-            rows[-1].append(100 * max(gaps))
+            shorter, *gaps = _quality([placement.plan(roles, state, cost=cost) for state in runs])
+            rows.append([kind, nodes, 2 * bad, wall, cpu, shorter, *gaps])
             if bad <= 16:
                 sizes.append(nodes)
                 medians.append(cpu)
-        curves.append((f"placement ({'lockstep' if lockstep else 'replicas'}), nodes", sizes, medians))
+        curves.append((f"placement ({kind}), nodes", sizes, medians))
     head = ["model", "nodes", "bad", "wall ms", "CPU ms", "iteration shorter, ×", "gap %, median", "gap %, worst of 5"]
     return table("Placement (S3), heuristic with a lower bound", head, rows), curves
+
+
+def _quality(plans: list[placement.Placement]) -> tuple[float, float, float]:
+    """Return how many times shorter the iteration is (median), and the gap to the bound [%], median and worst."""
+    gaps = [plan.gap for plan in plans]
+    shorter = [plan.current_seconds / plan.seconds for plan in plans]
+    return float(np.median(shorter)), 100 * float(np.median(gaps)), 100 * max(gaps)
 
 
 def placement_optimality() -> Result:
@@ -235,12 +239,12 @@ def placement_optimality() -> Result:
             )
         )
     cost = Cost(iterations=100, move_seconds=20.0, seconds_per_rank=0.5)
-    optimum = [placement.plan(roles, one, cost=cost).cost_seconds for one in cases]
+    optimum = [placement.plan(roles, cluster, cost=cost).cost_seconds for cluster in cases]
     exact, placement.EXACT_ROLES = placement.EXACT_ROLES, 0  # type: ignore[misc]
-    found = [placement.plan(roles, one, cost=cost) for one in cases]
+    found = [placement.plan(roles, cluster, cost=cost) for cluster in cases]
     placement.EXACT_ROLES = exact  # type: ignore[misc]
-    ratios = [one.cost_seconds / best for one, best in zip(found, optimum, strict=True)]
-    bounds = [one.lower_bound_seconds / best for one, best in zip(found, optimum, strict=True)]
+    ratios = [plan.cost_seconds / best for plan, best in zip(found, optimum, strict=True)]
+    bounds = [plan.lower_bound_seconds / best for plan, best in zip(found, optimum, strict=True)]
     assert max(bounds) <= 1 + 1e-9
     row: list[object] = [len(cases), sum(ratio < 1 + 1e-9 for ratio in ratios), 100 * (max(ratios) - 1)]
     row += [100 * (1 - float(np.median(bounds))), 100 * (1 - min(bounds))]

@@ -62,9 +62,9 @@ def llama3() -> list[str]:
     scenario = load(HERE / "llama3.yaml")
     lines = ["| Llama 3, 16,384 GPUs, 54 days | ETTR | redone iterations | nodes replaced |", "|---|---|---|---|"]
     for mode in ("None", "FailStop"):
-        told = _run(scenario, mode)
-        lost = told.goodput.lost_iterations
-        lines.append(f"| Falcon: {mode} | {told.goodput.ettr:.1%} | {lost:,.0f} | {told.replaced_nodes} |")
+        result = _run(scenario, mode)
+        lost = result.goodput.lost_iterations
+        lines.append(f"| Falcon: {mode} | {result.goodput.ettr:.1%} | {lost:,.0f} | {result.replaced_nodes} |")
     return lines
 
 
@@ -72,15 +72,15 @@ def speed() -> list[str]:
     """1 024 ranks × 10 000 iterations."""
     scenario, load_before = load(HERE / "speed1024.yaml"), os.getloadavg()[0]
     before, begun = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    told = _run(scenario, "All")
+    result = _run(scenario, "All")
     wall, load_after = time.perf_counter() - begun, os.getloadavg()[0]
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return [
         "| 1 024 ranks × 10 000 iterations | wall | CPU | load | ring records read |",
         "|---|---|---|---|---|",
-        f"| {told.read_ranks} rings all the time | {wall:.0f} s | {cpu:.0f} s | {load_before:.1f}, {load_after:.1f}"
-        f" | {told.records:,} |",
+        f"| {result.read_ranks} rings all the time | {wall:.0f} s | {cpu:.0f} s | {load_before:.1f}, {load_after:.1f}"
+        f" | {result.records:,} |",
     ]
 
 

@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 replace = msgspec.structs.replace
 
 
-def _told(engine: Engine, kind: str, text: str) -> float | None:
-    return next((one.at_seconds for one in engine.timeline.notes if one.kind == kind and text in one.text), None)
+def _first_note(engine: Engine, kind: str, text: str) -> float | None:
+    return next((note.at_seconds for note in engine.timeline.notes if note.kind == kind and text in note.text), None)
 
 
 def _after(scenario: Scenario, at: float | None) -> str:
@@ -36,14 +36,14 @@ def table() -> list[str]:
         scenario = replace(plain, job=job, detection=replace(plain.detection, sample_every=every or 1))
         engine = Engine(scenario)
         engine.run()
-        named = _told(engine, "located", "")
-        right = any(f"rank {culprit} " in one.text for one in engine.timeline.notes if one.kind == "located")
+        named = _first_note(engine, "located", "")
+        right = any(f"rank {culprit} " in note.text for note in engine.timeline.notes if note.kind == "located")
         name = "blocking" if every is None else f"enqueued, 1 cycle in {every}"
         assert engine.agents is not None
         lines.append(
-            f"| {name} | {_after(scenario, _told(engine, 'detected', ''))}"
-            f" | {_after(scenario, _told(engine, 'action', 'shared anew'))} | {_after(scenario, named)}"
-            f" | {_after(scenario, _told(engine, 'generation', ''))} | {'yes' if right else 'no'}"
+            f"| {name} | {_after(scenario, _first_note(engine, 'detected', ''))}"
+            f" | {_after(scenario, _first_note(engine, 'action', 'shared anew'))} | {_after(scenario, named)}"
+            f" | {_after(scenario, _first_note(engine, 'generation', ''))} | {'yes' if right else 'no'}"
             f" | {engine.agents.records:,} |"
         )
     return lines

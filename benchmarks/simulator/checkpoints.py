@@ -1,4 +1,4 @@
-"""What a replacement's price must hold: 64 ranks with a checkpoint every 30 minutes, by what Falcon is told of it."""
+"""What a replacement's price must hold: 64 ranks with a checkpoint every 30 minutes, by what Falcon knows."""
 
 from __future__ import annotations
 

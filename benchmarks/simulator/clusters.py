@@ -42,7 +42,7 @@ FALCON = FleetPolicy(
 
 def jobs_of(case: int, workers: dict[str, int] | None = None) -> list[FleetJob]:
     """The six tasks, with the best start or the given sizes."""
-    told = [
+    drafts = [
         FleetJob(
             name=f"task{place + 1}",
             throughput=gpt_throughput(size, PER_NODE, MOST),
@@ -51,15 +51,15 @@ def jobs_of(case: int, workers: dict[str, int] | None = None) -> list[FleetJob]:
         )
         for place, (size, weight) in enumerate(zip(SIZES[case], WEIGHTS[case], strict=True))
     ]
-    sizes = workers or best_start(told, GPUS)
-    return [msgspec.structs.replace(one, workers=sizes[one.name]) for one in told]
+    sizes = workers or best_start(drafts, GPUS)
+    return [msgspec.structs.replace(job, workers=sizes[job.name]) for job in drafts]
 
 
 def _proportional(shares: list[float], jobs: list[FleetJob]) -> dict[str, int]:
     """Whole nodes by shares, the largest remainders first; a count that does not fit is lowered until it does."""
     nodes = GPUS // PER_NODE
     exact = [share / sum(shares) * nodes for share in shares]
-    counts = [int(one) for one in exact]
+    counts = [int(share) for share in exact]
     for place in sorted(range(len(exact)), key=lambda at: counts[at] - exact[at])[: nodes - sum(counts)]:
         counts[place] += 1
     sizes = {}
@@ -81,7 +81,7 @@ def cases() -> list[str]:
         jobs = jobs_of(case)
         ours = waf(jobs, best_start(jobs, GPUS))
         ratios = [waf(jobs, _proportional(shares, jobs)) / ours for shares in ([1.0] * 6, WEIGHTS[case], SIZES[case])]
-        lines.append(f"| {case} | {ours / 1e15:.2f} | " + " | ".join(f"{one:.1%}" for one in ratios) + " |")
+        lines.append(f"| {case} | {ours / 1e15:.2f} | " + " | ".join(f"{share:.1%}" for share in ratios) + " |")
     return lines
 
 
@@ -108,7 +108,8 @@ def _both(events: list[Event], seconds: float) -> tuple[FleetResult, FleetResult
     nodes = [f"n{node}" for node in range(GPUS // PER_NODE)]
     jobs = jobs_of(5)
     alone = msgspec.structs.replace(FALCON, planner=False)
-    base, stop, ours = (Fleet(jobs, nodes, PER_NODE, one).run(events, seconds) for one in (RESTART_ONLY, alone, FALCON))
+    policies = (RESTART_ONLY, alone, FALCON)
+    base, stop, ours = (Fleet(jobs, nodes, PER_NODE, policy).run(events, seconds) for policy in policies)
     return base, stop, ours
 
 
@@ -172,7 +173,9 @@ def spot_table() -> list[str]:
             for policy in (unwatched, fixed, FALCON)
         ]
         mean = _mean_nodes(events, seconds)
-        lines.append(f"| {name} | {mean:.1f} ({most}) | {size} | " + " | ".join(f"{one:.1%}" for one in shares) + " |")
+        lines.append(
+            f"| {name} | {mean:.1f} ({most}) | {size} | " + " | ".join(f"{share:.1%}" for share in shares) + " |"
+        )
     return lines
 
 

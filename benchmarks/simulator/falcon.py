@@ -31,8 +31,8 @@ def stretched(scenario: Scenario, times: float) -> Scenario:
     """The same faults on a slower clock: the run, the onsets and the durations are ``times`` as long."""
     assert scenario.run.seconds is not None
     slow = [
-        replace(one, at_seconds=one.at_seconds * times, duration_seconds=one.duration_seconds * times)
-        for one in scenario.faults.slow
+        replace(fault, at_seconds=fault.at_seconds * times, duration_seconds=fault.duration_seconds * times)
+        for fault in scenario.faults.slow
     ]
     return replace(scenario, run=replace(scenario.run, seconds=scenario.run.seconds * times), faults=Faults(slow=slow))
 
@@ -40,8 +40,8 @@ def stretched(scenario: Scenario, times: float) -> Scenario:
 def priced(scenario: Scenario, exchange_seconds: float) -> Scenario:
     """S3 pauses so long."""
     ladder = tuple(
-        replace(one, overhead_seconds=exchange_seconds) if one.type == rungs.S3 else one
-        for one in scenario.mitigation.strategies
+        replace(strategy, overhead_seconds=exchange_seconds) if strategy.type == rungs.S3 else strategy
+        for strategy in scenario.mitigation.strategies
     )
     return replace(scenario, mitigation=replace(scenario.mitigation, strategies=ladder))
 
@@ -70,7 +70,7 @@ class _Hindsight:
 
     def _best(self, faults: tuple[SlowFault, ...]) -> float:
         model, even = self._model, self._model.even
-        lasting = [replace(one, at_seconds=0.0, duration_seconds=1.0) for one in faults]
+        lasting = [replace(fault, at_seconds=0.0, duration_seconds=1.0) for fault in faults]
         conditions = Machines(self._scenario, lasting).conditions(0.0, even)
         block = model.block(1, conditions)
         one_pass = (model.forward + model.backward) * model.job.microbatches
@@ -82,11 +82,11 @@ class _Hindsight:
     def per_minute(self, exchange_seconds: float, share_seconds: float) -> float:
         """The best over all choices of exchanges; a link that was exchanged away costs nothing from then on."""
         faults = self._scenario.faults.slow
-        links = [one for one in faults if one.kind == "Communication"]
+        links = [fault for fault in faults if fault.kind == "Communication"]
         chosen = itertools.product((False, True), repeat=len(links))
         return max(
             self._made(
-                [one for one in faults if one not in links or not away[links.index(one)]],
+                [fault for fault in faults if fault not in links or not away[links.index(fault)]],
                 sum(away) * exchange_seconds + share_seconds * (len(faults) - len(links)),
             )
             for away in chosen
@@ -96,18 +96,19 @@ class _Hindsight:
         until = self._scenario.run.seconds
         assert until is not None
         cuts = {0.0, until}
-        for one in faults:
-            cuts |= {min(one.at_seconds, until), min(one.at_seconds + one.duration_seconds, until)}
+        for fault in faults:
+            cuts |= {min(fault.at_seconds, until), min(fault.at_seconds + fault.duration_seconds, until)}
         made = 0.0
         for start, end in itertools.pairwise(sorted(cuts)):
-            there = tuple(one for one in faults if one.at_seconds <= start < one.at_seconds + one.duration_seconds)
+            begun = [fault for fault in faults if fault.at_seconds <= start]
+            there = tuple(fault for fault in begun if start < fault.at_seconds + fault.duration_seconds)
             made += (end - start) / self.seconds(there)
         return 60.0 * (made - paused / self.seconds(())) / until
 
 
 def hindsight(scenario: Scenario) -> float:
     """Iterations a minute of who knows all faults ahead, at the scenario's prices."""
-    prices = {one.type: one.overhead_seconds or 0.0 for one in scenario.mitigation.strategies}
+    prices = {strategy.type: strategy.overhead_seconds or 0.0 for strategy in scenario.mitigation.strategies}
     return _Hindsight(scenario).per_minute(prices[rungs.S3], prices[rungs.S2])
 
 
@@ -119,7 +120,7 @@ def table(name: str, cases: list[tuple[float, float | None]], seeds: range) -> l
         "|---|---|---|---|---|---|---|---|",
     ]
     plain = load(HERE / f"{name}.yaml")
-    pause = next(one.overhead_seconds for one in plain.mitigation.strategies if one.type == rungs.S3)
+    pause = next(rung.overhead_seconds for rung in plain.mitigation.strategies if rung.type == rungs.S3)
     for stretch, own_pause in cases:
         scenario = stretched(plain, stretch) if own_pause is None else priced(stretched(plain, stretch), own_pause)
         rows = []
@@ -129,7 +130,7 @@ def table(name: str, cases: list[tuple[float, float | None]], seeds: range) -> l
             rows.append((healthy, per_minute(drawn, "FailStop"), per_minute(drawn, "All")))
         healthy, slow, mitigated = np.median(np.array(rows), axis=0).tolist()
         removed = [removed_slowdown(*row) for row in rows]
-        by_time = np.median([removed_slowdown(*(1 / one for one in row)) for row in rows])
+        by_time = np.median([removed_slowdown(*(1 / speed for speed in row)) for row in rows])
         spread = f" ({min(removed):.1%}–{max(removed):.1%})" if len(removed) > 1 else ""
         bound = removed_slowdown(healthy, slow, hindsight(scenario))
         lines.append(

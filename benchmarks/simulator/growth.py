@@ -71,8 +71,8 @@ def run(ranks: int, iterations: int, sentinels: int) -> Measured:
 def _apart(*sizes: int) -> Measured:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.simulator.growth", *map(str, sizes)]
-    told = subprocess.run(command, check=True, capture_output=True)
-    return msgspec.json.decode(told.stdout, type=Measured)
+    finished = subprocess.run(command, check=True, capture_output=True)
+    return msgspec.json.decode(finished.stdout, type=Measured)
 
 
 def measured() -> list[Measured]:
@@ -80,7 +80,7 @@ def measured() -> list[Measured]:
     runs = [(ranks, 1000, 4) for ranks in RANKS]
     runs += [(1024, iterations, 4) for iterations in ITERATIONS if iterations != 1000]
     runs += [(ranks, 300, 0) for ranks in RANKS[:2]]
-    return [_apart(*one) for one in runs]
+    return [_apart(*sizes) for sizes in runs]
 
 
 def table(found: Sequence[Measured]) -> list[str]:
@@ -89,27 +89,32 @@ def table(found: Sequence[Measured]) -> list[str]:
         "| ranks | iterations | rings read all the time | wall s | CPU s | peak MiB | records |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in found:
-        rings = one.sentinels or "all"
+    for run in found:
+        rings = run.sentinels or "all"
         lines.append(
-            f"| {one.ranks} | {one.iterations} | {rings} | {one.wall_seconds:.1f} | {one.cpu_seconds:.1f}"
-            f" | {one.peak_mebibytes:.0f} | {one.records:,} |"
+            f"| {run.ranks} | {run.iterations} | {rings} | {run.wall_seconds:.1f} | {run.cpu_seconds:.1f}"
+            f" | {run.peak_mebibytes:.0f} | {run.records:,} |"
         )
     return lines
+
+
+def _curves(found: Sequence[Measured]) -> dict[str, list[Measured]]:
+    few, every = [run for run in found if run.sentinels], [run for run in found if not run.sentinels]
+    return {
+        "growing ranks, 1 000 iterations": [run for run in few if run.iterations == 1000],
+        "growing iterations, 1 024 ranks": [run for run in few if run.ranks == 1024],
+        "all rings read, 300 iterations": every,
+    }
 
 
 def draw(figure: Any, found: Sequence[Measured]) -> None:
     """Wall time and memory over ranks × iterations, on a matplotlib figure."""
     left, right = figure.subplots(1, 2)
-    for label, chosen in (
-        ("growing ranks, 1 000 iterations", [one for one in found if one.sentinels and one.iterations == 1000]),
-        ("growing iterations, 1 024 ranks", [one for one in found if one.sentinels and one.ranks == 1024]),
-        ("all rings read, 300 iterations", [one for one in found if not one.sentinels]),
-    ):
-        chosen.sort(key=lambda one: one.ranks * one.iterations)
-        work = [one.ranks * one.iterations for one in chosen]
-        left.loglog(work, [one.wall_seconds for one in chosen], marker="o", label=label)
-        right.loglog(work, [one.peak_mebibytes for one in chosen], marker="o", label=label)
+    for label, chosen in _curves(found).items():
+        chosen.sort(key=lambda run: run.ranks * run.iterations)
+        work = [run.ranks * run.iterations for run in chosen]
+        left.loglog(work, [run.wall_seconds for run in chosen], marker="o", label=label)
+        right.loglog(work, [run.peak_mebibytes for run in chosen], marker="o", label=label)
     left.set(xlabel="ranks × iterations", ylabel="wall [s]", title="The simulator: time")
     right.set(xlabel="ranks × iterations", ylabel="peak memory [MiB]", title="and memory")
     for axes in (left, right):

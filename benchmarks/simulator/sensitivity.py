@@ -56,12 +56,12 @@ def modes() -> list[str]:
     ]
     for pool in COMPARED_POOLS:
         cluster = replace(plain.cluster, spares=pool)
-        told = {}
+        ratios = {}
         for mode in MODES:
             scenario = replace(plain, cluster=cluster, mitigation=replace(plain.mitigation, falcon=mode))
-            told[mode] = np.array([_ettr(replace(scenario, seed=seed)) for seed in SEEDS])
-        gains = ", ".join(f"{100 * gain:+.1f}" for gain in told["All"] - told["FailStop"])
-        lines.append(f"| {pool} | " + " | ".join(_cell(one) for one in told.values()) + f" | {gains} |")
+            ratios[mode] = np.array([_ettr(replace(scenario, seed=seed)) for seed in SEEDS])
+        gains = ", ".join(f"{100 * gain:+.1f}" for gain in ratios["All"] - ratios["FailStop"])
+        lines.append(f"| {pool} | " + " | ".join(_cell(values) for values in ratios.values()) + f" | {gains} |")
     return lines
 
 

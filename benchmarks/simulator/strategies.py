@@ -68,29 +68,33 @@ def exchanged(links: int, factor: float) -> tuple[float, float, float]:
 def tables() -> list[str]:
     """Markdown rows."""
     lines = ["| S2, 8 GPUs | slowdown | after S2 | removed (by time) | the paper |", "|---|---|---|---|---|"]
-    theirs = {2: "55.3 % on average", 4: "77.8 %", 8: "64.9 %"}
+    averages = {2: "55.3 % on average", 4: "77.8 %", 8: "64.9 %"}
     for replicas in (2, 4, 8):
         for name, depth in DEPTHS.items():
             lines.append(
-                _row(f"{replicas} replicas, one {name} ({depth} ×)", shared(replicas, [depth]), theirs[replicas])
+                _row(
+                    f"{replicas} replicas, one {name} ({depth} ×)",
+                    shared(replicas, [depth]),
+                    averages[replicas],
+                )
             )
     for count in range(1, 5):
-        told = {1: "79.7 % (1.9 → 1.2 ×)", 4: "no room"}.get(count, "less")
-        lines.append(_row(f"4 replicas, {count} slow (1.9 ×)", shared(4, [1.9] * count), told))
+        published = {1: "79.7 % (1.9 → 1.2 ×)", 4: "no room"}.get(count, "less")
+        lines.append(_row(f"4 replicas, {count} slow (1.9 ×)", shared(4, [1.9] * count), published))
     lines += [
         "",
         "| S3, 16 GPUs, 4DP × 4PP | slowdown | after S3 | removed (by time) | the paper |",
         "|---|---|---|---|---|",
     ]
-    for links, told in ((1, "1.6 → 1.3 ×"), (2, "1.7 → 1.3 ×"), (3, "1.9 → 1.7 ×")):
-        lines.append(_row(f"{links} slow links, one a stage", exchanged(links, 3.2), told))
+    for links, published in ((1, "1.6 → 1.3 ×"), (2, "1.7 → 1.3 ×"), (3, "1.9 → 1.7 ×")):
+        lines.append(_row(f"{links} slow links, one a stage", exchanged(links, 3.2), published))
     return lines
 
 
-def _row(name: str, seconds: tuple[float, float, float], theirs: str) -> str:
+def _row(name: str, seconds: tuple[float, float, float], published: str) -> str:
     healthy, slow, mitigated = seconds
     removed = removed_slowdown(healthy, slow, mitigated)
-    return f"| {name} | {slow / healthy:.2f} × | {mitigated / healthy:.2f} × | {removed:.1%} | {theirs} |"
+    return f"| {name} | {slow / healthy:.2f} × | {mitigated / healthy:.2f} × | {removed:.1%} | {published} |"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _PROGRESS_SECONDS = 2.0  # between two lines on stderr
 
 
 class _Progress:
-    """Says on stderr how far a long run is."""
+    """Print to stderr how far a long run is."""
 
     def __init__(self) -> None:
         self._begun = self._printed = time.monotonic()
@@ -32,16 +32,16 @@ class _Progress:
         now = time.monotonic()
         if now - self._printed >= _PROGRESS_SECONDS:
             self._printed = now
-            print(f"{min(done, 1.0):6.1%} after {now - self._begun:.0f} s", file=sys.stderr)
+            print(f"{min(done, 1.0):6.1%} of the run simulated after {now - self._begun:.0f} s", file=sys.stderr)
 
 
 def _unwritable(json: Path | None, plot: Path | None) -> str | None:
     """Say what would keep the results of a long run from being written; asked before the run."""
     for option, path in (("--json", json), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():
-            return f"{option} {path}: there is no folder {path.parent}: make it, or name another"
+            return f"{option} {path}: the folder {path.parent} does not exist; create it, or choose another"
     if plot is not None and plot.suffix not in (".png", ".svg"):
-        return f"--plot {plot}: neither .png nor .svg: name it so"
+        return f"--plot {plot}: the name must end in .png or .svg"
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         return missing_package(f"{PROGRAM} --plot", "plot", ModuleNotFoundError(name="matplotlib"))
     return None

@@ -31,12 +31,12 @@ class _Reader:
         self.writer = writer
         self.chain = RankChain(detection)
         self.iterations_before = 0  # counted by an earlier chain of this generation
-        self.told_cycle = False  # the rank knows how many calls an iteration has now
+        self.knows_cycle = False  # the rank knows how many calls an iteration has now
 
     @property
     def settled(self) -> bool:
-        """Whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
-        return not self.told_cycle or self.chain.period_calls == self.writer.calls_in_iteration
+        """Tell whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
+        return not self.knows_cycle or self.chain.period_calls == self.writer.calls_in_iteration
 
 
 class _Health(NamedTuple):
@@ -55,12 +55,12 @@ class Agents:
             verify_percent=watch.verify_percent, consecutive_iterations=watch.consecutive_iterations
         )
         self._sample_every = watch.sample_every
-        self._history_iterations = HISTORY_ITERATIONS  # so many samples, where only samples tell anything
+        self._history_iterations = HISTORY_ITERATIONS  # so many samples, where only samples show anything
         if model.job.calls == "Enqueued":
             self._history_iterations *= watch.sample_every
         world = model.job.parallelism.world
         count = watch.sentinels or world
-        self.sentinels = sorted({int(one) for one in np.linspace(0, world - 1, count).round()})
+        self.sentinels = sorted({int(rank) for rank in np.linspace(0, world - 1, count).round()})
         self._readers: dict[int, _Reader] = {}
         self._history: deque[tuple[Block, Nanoseconds, int, int]] = deque()
         self._health: dict[int, _Health] = {}  # of ranks whose chains have begun anew
@@ -71,11 +71,11 @@ class Agents:
 
     @property
     def any_onset(self) -> bool:
-        """Whether a rank reports a slowdown."""
+        """Tell whether a rank reports a slowdown."""
         return bool(self._onsets) or any(reader.chain.slowdown is not None for reader in self._readers.values())
 
     def start(self) -> None:
-        """A new generation: new rings."""
+        """Begin a generation with new rings."""
         self._onsets.clear()
         self._health.clear()
         self._history.clear()
@@ -83,7 +83,7 @@ class Agents:
         self._readers = {rank: self._reader(rank) for rank in self.sentinels}
 
     def feed(self, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
-        """Iterations of a block have been made; True if a slowdown began or ended."""
+        """Read iterations of a block that have been made; True if a slowdown began or ended."""
         self._history.append((block, begins_ns, first, last))
         self.held_iterations += last - first
         while self.held_iterations - (self._history[0][3] - self._history[0][2]) >= self._history_iterations:
@@ -107,7 +107,10 @@ class Agents:
         self._read_those(range(self._model.job.parallelism.world))
 
     def read_suspects(self, named: int | None = None) -> None:
-        """One ring of each tensor-parallel group, and all of the two groups that wait longest for one of their own.
+        """Read the suspects' rings.
+
+        They are a ring of each tensor-parallel group, and all rings of the two groups that wait longest for a rank of
+        their own.
 
         In a tensor-parallel group the slow rank makes the others wait in every pass; its excess tells which group. One
         that is suspected no longer is let go, unless a rank of it computes slowly or is ``named`` as the culprit, whose
@@ -117,12 +120,7 @@ class Agents:
         self._read_those(range(0, self._model.job.parallelism.world, tensor))
         if tensor == 1:
             return
-        waits = []
-        for rank, reader in self._readers.items():
-            track = reader.chain.track() if rank % tensor == 0 else None
-            if track is not None:
-                waits.append((sum(track.excess_ns.get(TENSOR, ())), rank))
-        suspected = {first for _, first in sorted(waits, reverse=True)[:2]}
+        suspected = self._longest_waiting(tensor)
         if named is not None:
             suspected.add(named - named % tensor)
         for first in sorted(suspected):
@@ -130,12 +128,28 @@ class Agents:
         read = {rank - rank % tensor for rank in self._readers if rank % tensor and rank not in self.sentinels}
         for first in read - suspected:
             if self._alike(range(first, first + tensor)):
-                for rank in range(first + 1, first + tensor):
-                    if rank not in self.sentinels:
-                        self._readers.pop(rank, None)
+                self._let_go(range(first + 1, first + tensor))
+
+    def _longest_waiting(self, tensor: int) -> set[int]:
+        """Name the two tensor-parallel groups, by their first ranks, that wait longest for a rank of their own."""
+        waits = []
+        for rank, reader in self._readers.items():
+            track = reader.chain.track() if rank % tensor == 0 else None
+            if track is not None:
+                waits.append((sum(track.excess_ns.get(TENSOR, ())), rank))
+        return {first for _, first in sorted(waits, reverse=True)[:2]}
+
+    def _let_go(self, ranks: range) -> None:
+        """Close these rings, but for the sentinels'."""
+        for rank in ranks:
+            if rank not in self.sentinels:
+                self._readers.pop(rank, None)
 
     def _alike(self, group: range) -> bool:
-        """Whether all that were read of a tensor-parallel group, who do the same work, are known to compute alike."""
+        """Tell whether all ranks of a tensor-parallel group that were read are known to compute alike.
+
+        The ranks of such a group do the same work.
+        """
         tracks = [reader.chain.track() for rank in group if (reader := self._readers.get(rank)) is not None]
         times = [track.compute_ns for track in tracks if track is not None and track.compute_ns is not None]
         least = 1 + self._detection.verify_percent / 200  # half of what counts as slow
@@ -149,12 +163,12 @@ class Agents:
                     self._read(reader, *piece)
 
     def read_sentinels(self) -> None:
-        """Back to the sentinels alone."""
+        """Close all rings but the sentinels'."""
         if len(self._readers) > len(self.sentinels):
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
 
     def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Micro-batches are shared otherwise, and every agent was told: what was healthy still is.
+        """Go on after micro-batches were shared anew: agents know the new shares, and what was healthy still is.
 
         A good plan brings the iteration time back while the culprit is as slow as before, so an onset is upheld until
         the shares are even again, or until the operator has closed the incident.
@@ -172,11 +186,11 @@ class Agents:
             if onset is not None and after != even:
                 self._onsets[rank] = onset
             fresh = self._readers[rank] = self._reader(rank)
-            fresh.told_cycle = True
+            fresh.knows_cycle = True
             fresh.iterations_before = reader.iterations_before + signals.iterations
 
     def closed(self) -> None:
-        """The operator found the incident over."""
+        """Drop the upheld onsets: the operator has closed the incident."""
         self._onsets.clear()
 
     def _signals(self, rank: int) -> RankSignals:
@@ -184,7 +198,7 @@ class Agents:
         return reader.chain.signals(rank, self.skipped_ns - reader.writer.offset_ns)
 
     def _onset(self, rank: int, signals: RankSignals) -> Onset | None:
-        """As the rank reports it, its iterations counted from the generation's first."""
+        """Return the onset that the rank reports, its iterations counted from the generation's first."""
         if rank in self._onsets:
             return self._onsets[rank]
         reader, onset = self._readers[rank], signals.onset
@@ -201,7 +215,10 @@ class Agents:
         return rank // tensor % replicas
 
     def seen(self, rank: int, counts: tuple[int, ...]) -> dict[str, Any]:
-        """RankSeen's fields from the rank's own report; compute times as for an even share of the micro-batches."""
+        """Give RankSeen's fields from the rank's own report.
+
+        Compute times are as for an even share of the micro-batches.
+        """
         reader = self._readers.get(rank)
         if reader is None:
             return {}
@@ -217,7 +234,7 @@ class Agents:
             "tracked": signals.tracking == "Tracking",
             "iterations": signals.iterations + reader.iterations_before,
             "iteration_ns": signals.iteration_ns,
-            "compute_ns": signals.compute_ns if even == 1 else [int(one * even) for one in signals.compute_ns],
+            "compute_ns": signals.compute_ns if even == 1 else [int(time_ns * even) for time_ns in signals.compute_ns],
             "wait_ns": signals.wait_ns,
             "healthy_iteration_ns": health.iteration_ns,
             "healthy_compute_ns": health.compute_ns,
@@ -226,7 +243,7 @@ class Agents:
         }
 
     def profile(self, iterations: int) -> tuple[dict[int, RecordArray], int]:
-        """Profile mode: all records of the newest iterations of every rank, and how many iterations those are."""
+        """Read in profile mode all records of the newest iterations of every rank, and count those iterations."""
         pieces: list[tuple[Block, Nanoseconds, int, int]] = []
         left = iterations
         for block, begins, first, last in reversed(self._history):
@@ -234,9 +251,9 @@ class Agents:
                 break
             pieces.insert(0, (block, begins, max(first, last - left), last))
             left -= last - first
-        told = {}
+        records = {}
         for rank in range(self._model.job.parallelism.world):
             writer = RingWriter(self._model, rank)
-            told[rank] = np.concatenate([writer.records(*piece) for piece in pieces])
-            self.records += len(told[rank])
-        return told, sum(last - first for _, _, first, last in pieces)
+            records[rank] = np.concatenate([writer.records(*piece) for piece in pieces])
+            self.records += len(records[rank])
+        return records, sum(last - first for _, _, first, last in pieces)

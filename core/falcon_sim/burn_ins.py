@@ -1,7 +1,7 @@
-"""The tests of nodes that the job has left: as the operator's, which run outside the job and end a node's exclusion.
+"""The tests of nodes that the job has left. As the operator's tests they run outside the job and end an exclusion.
 
-A test sees whether the node computes slower at that moment, by the operator's own factor, and nothing else of the
-truth. When it is repeated and when the job may have the node back is core's to say (``recovery.departures``).
+A test sees whether the node computes slower at that moment, by the operator's own factor. It sees nothing else of the
+truth. Core decides when it is repeated and when the job may use the node again (``recovery.departures``).
 """
 
 from __future__ import annotations
@@ -18,45 +18,49 @@ TEST_SECONDS = 60.0  # a pod starts, an image is there, some seconds of matrix p
 
 
 class BurnIns:
-    """All tests of one run. They are looked up when somebody asks, at the times at which they would have run."""
+    """All tests of a run, looked up later for the times at which they would have run."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
 
     def look(self, state: RecoveryState, busy: Collection[int], now: float) -> RecoveryState:
-        """The state after every test until ``now``; nodes that are well again are spares again. ``busy``: the job's."""
-        machines = self._machines
-        for told in [one for one in state.departures if one.back_at is None]:
-            node = _number(told.node)
-            if node not in machines.excluded:
-                if node not in machines.broken:  # repaired after a failure: as good as new
-                    state = departures.back(state, told.node, now)
-                continue
-            if node in machines.broken or node in busy:
-                continue
-            departure = told
-            while (at := _tested_at(departure)) <= now:
-                passed = machines.slowdown(node, at) <= SLOWER
-                state = departures.tested(state, told.node, at, passed=passed)
-                departure = departures.find(state, told.node) or departure
-            if departure.passed and node not in machines.spares:
-                machines.spares.append(node)
-            if departure.passed and departures.returns_at(departure) <= now:
-                machines.excluded.discard(node)
-                state = departures.back(state, told.node, departures.returns_at(departure))
+        """Take in every test until ``now``; nodes that are well again are spares again. ``busy``: the job's nodes."""
+        for departure in [departure for departure in state.departures if departure.back_at is None]:
+            state = self._look_at(state, departure, busy, now)
+        return state
+
+    def _look_at(self, state: RecoveryState, departure: Departure, busy: Collection[int], now: float) -> RecoveryState:
+        machines, name = self._machines, departure.node
+        node = _number(name)
+        if node not in machines.excluded:
+            # repaired after a failure: as good as new
+            return state if node in machines.broken else departures.back(state, name, now)
+        if node in machines.broken or node in busy:
+            return state
+        while (at := _tested_at(departure)) <= now:
+            state = departures.tested(state, name, at, passed=machines.slowdown(node, at) <= SLOWER)
+            departure = departures.find(state, name) or departure
+        if not departure.passed:
+            return state
+        if node not in machines.spares:
+            machines.spares.append(node)
+        if departures.returns_at(departure) <= now:
+            machines.excluded.discard(node)
+            state = departures.back(state, name, departures.returns_at(departure))
         return state
 
     def next_at(self, state: RecoveryState) -> float:
-        """When a test or a probation ends next; infinity for never."""
-        away = [
-            one for one in state.departures if one.back_at is None and _number(one.node) not in self._machines.broken
-        ]
-        return min((departures.returns_at(one) if one.passed else _tested_at(one) for one in away), default=math.inf)
+        """Return when a test or a probation ends next; infinity for never."""
+        broken = self._machines.broken
+        away = [left for left in state.departures if left.back_at is None and _number(left.node) not in broken]
+        return min(
+            (departures.returns_at(left) if left.passed else _tested_at(left) for left in away), default=math.inf
+        )
 
     def usable(self, state: RecoveryState, busy: Collection[int]) -> list[int]:
-        """Nodes that the job has left and could still run on: alive, and not fenced by a failed test."""
+        """List the nodes that the job has left and could still run on: alive, and not fenced by a failed test."""
         machines = self._machines
-        fenced = {_number(one.node) for one in state.departures if one.failed and one.back_at is None}
+        fenced = {_number(left.node) for left in state.departures if left.failed and left.back_at is None}
         return sorted(machines.excluded - machines.broken.keys() - fenced - set(busy))
 
 

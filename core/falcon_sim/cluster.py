@@ -47,6 +47,10 @@ class _Member(msgspec.Struct):
     died_at: float | None = None  # with its node
     asked_at: float = 0.0  # for a node
 
+    def ready(self, now: float) -> bool:
+        """Tell whether its pod runs on a node that lives."""
+        return self.node is not None and self.died_at is None and self.present_at <= now
+
 
 class _End(msgspec.Struct, frozen=True):
     signal: int | None
@@ -76,7 +80,7 @@ class Cluster:
 
     @property
     def waiting(self) -> bool:
-        """Whether a replica has no node."""
+        """Tell whether a replica has no node."""
         return any(member.node is None for member in self._members)
 
     @property
@@ -92,39 +96,45 @@ class Cluster:
         heapq.heappush(self.alarms, at + self._times.report_seconds)
 
     def strike(self, fault: StopFault, now: float) -> bool:
-        """A fail-stop happens; True if it hits the job."""
-        machines = self._machines
-        if fault.severity == "SEV1":
-            if fault.node in machines.broken:
-                return False
-            machines.fail(fault.node, now + fault.repair_seconds)
-            self.wake(now + fault.repair_seconds)
+        """Let a fail-stop happen; True if it hits the job."""
+        dies = fault.severity == "SEV1"
+        if dies and not self._take_down(fault, now):
+            return False
         hit = [replica for replica, member in enumerate(self._members) if member.node == fault.node]
-        lost = [replica for replica, member in self._prepared_members.items() if member.node == fault.node]
-        for replica in lost:
-            if fault.severity == "SEV1":
-                self._prepared_members[replica].died_at = now
-                self.wake(now)
         if not hit:
             return False
-        replica = hit[0]
-        if fault.severity == "SEV1":
-            self._members[replica].died_at = now
+        if dies:
+            self._members[hit[0]].died_at = now
             self.wake(now + self._times.lease_seconds)
             self.wake(now + NOT_READY_SECONDS)
-        if not self.running:
-            return True
+        if self.running:
+            self._break(hit[0], fault, now)
+        return True
+
+    def _take_down(self, fault: StopFault, now: float) -> bool:
+        """Let a node die, with the pods that are prepared on it; False if it is dead already."""
+        if fault.node in self._machines.broken:
+            return False
+        self._machines.fail(fault.node, now + fault.repair_seconds)
+        self.wake(now + fault.repair_seconds)
+        for prepared in self._prepared_members.values():
+            if prepared.node == fault.node:
+                prepared.died_at = now
+                self.wake(now)
+        return True
+
+    def _break(self, replica: int, fault: StopFault, now: float) -> None:
+        """End the processes: the culprit's by what befell it, its peers' soon after, as their collectives fail."""
         self.wake(now + _BREAK_SECONDS)
         first = replica * self._procs
-        own = range(first, first + self._procs)
+        unseen = range(first, first + self._procs) if fault.severity == "SEV1" else range(0)
         if fault.severity == "SEV2":
             self._ends[first] = _End(_SIGKILL, None, now)
         elif fault.severity == "SEV3":
             self._ends[first] = _End(None, 1, now)
         for rank in range(len(self._members) * self._procs):
-            if rank not in self._ends and not (fault.severity == "SEV1" and rank in own):
+            if rank not in self._ends and rank not in unseen:
                 self._ends[rank] = _End(None, 1, now + _BREAK_SECONDS)
-        return True
 
     # -- what the recovery orders ------------------------------------------------------------------------------------
 
@@ -207,7 +217,7 @@ class Cluster:
                 self._prepared_members[replica] = self._placed(prepared, now)
         if self.running or now < self._acknowledged_at:
             return
-        if all(one.node is not None and one.died_at is None and one.present_at <= now for one in self._members):
+        if all(member.ready(now) for member in self._members):
             self.running = True
             self.running_since = now
             self._ends = {}
@@ -224,13 +234,13 @@ class Cluster:
 
     @property
     def nodes(self) -> set[int]:
-        """Those that its pods are on."""
-        return {one.node for one in [*self._members, *self._prepared_members.values()] if one.node is not None}
+        """Return the nodes that its pods are on."""
+        return {member.node for member in [*self._members, *self._prepared_members.values()] if member.node is not None}
 
     def recall(
         self, state: RecoveryState, usable: Collection[int], replacement_seconds: float, now: float
     ) -> RecoveryState:
-        """Where a replica has waited for a spare for long enough: give it a slow node that the job had left."""
+        """Give a replica that has waited for a spare for long enough a slow node that the job had left."""
         left = {_node(node): node for node in usable}
         for replica, member in enumerate(self._members):
             if member.node is None and left:
@@ -250,14 +260,14 @@ class Cluster:
         return state
 
     def swap_roles(self, nodes: list[int]) -> None:
-        """Role i goes to the node that role ``nodes[i]`` has now (S3: inside the running pods)."""
+        """Give role i the node that role ``nodes[i]`` has now (S3: inside the running pods)."""
         before = [member.node for member in self._members]
         for replica, role in enumerate(nodes):
             self._members[replica].node = before[role]
         self._machines.roles = [member.node for member in self._members if member.node is not None]
 
     def begin_again(self, now: float, seconds: float) -> None:
-        """All pods anew after ``seconds``, as somebody from outside would submit the job again (no Falcon)."""
+        """Make all pods anew after ``seconds``, as somebody from outside would submit the job again (no Falcon)."""
         for replica, member in enumerate(self._members):
             if member.died_at is not None:
                 self._members[replica] = self._new_pod(replica, now)
@@ -269,7 +279,10 @@ class Cluster:
     # -- what the operator sees --------------------------------------------------------------------------------------
 
     def observe(self, now: float, agents: Agents | None, counts: tuple[int, ...], made: int) -> Observation:
-        """The job as its operator sees it now. ``made``: iterations of this generation, where no agent counts them."""
+        """Return the job as its operator sees it now.
+
+        ``made``: iterations of this generation, where no agent counts them.
+        """
         machines = self._machines
         ready = sum(node not in machines.excluded for node in machines.spares)
         return Observation(
@@ -338,7 +351,7 @@ class Cluster:
             pod_name=_name(replica, prepared.pods),
             waited_seconds=now - prepared.asked_at,
             claimed_node=_node(prepared.node),
-            ready=prepared.node is not None and prepared.died_at is None and now >= prepared.present_at,
+            ready=prepared.ready(now),
             lost=prepared.died_at is not None,
             message="" if prepared.node is not None else "no spare has been given yet",
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from types import UnionType
 
 import msgspec
 import numpy as np
@@ -87,7 +88,7 @@ class Engine:
         strategies = mitigation.strategies if self.falcon == "All" else ()
         return Policy(
             job=self.scenario.job.name,
-            strategies=[(one.type, one.overhead_seconds) for one in strategies],
+            strategies=[(strategy.type, strategy.overhead_seconds) for strategy in strategies],
             checkpoint_interval_seconds=mitigation.checkpoint_interval_seconds,
             verify=watch.verify_percent / 100,
             median_factor=watch.median_percent / 100,
@@ -100,13 +101,13 @@ class Engine:
 
     @property
     def over(self) -> bool:
-        run, told = self.scenario.run, self.timeline
-        return (run.iterations is not None and told.useful >= run.iterations) or (
+        run, timeline = self.scenario.run, self.timeline
+        return (run.iterations is not None and timeline.useful >= run.iterations) or (
             run.seconds is not None and self.now >= run.seconds
         )
 
     def run(self) -> Timeline:
-        """Everything. The same scenario gives the same timeline."""
+        """Run everything. The same scenario gives the same timeline."""
         self.cluster.wake(self.cluster.trains_at)
         while not self.over:
             changed = self._train() if self._training else self._wait()
@@ -130,12 +131,12 @@ class Engine:
 
     @property
     def _quiet(self) -> bool:
-        """Nothing is open and nobody reports anything: the machine would do nothing."""
+        """Tell whether the machine would do nothing: nothing is open, and nobody reports anything."""
         watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
         return watched and self.state.slow is None and self.state.stop is None and self._training
 
     def _hears(self, *, changed: bool) -> bool:
-        """Whether there is anything to look at, and the operator has heard of it by now."""
+        """Tell whether there is anything to look at, and the operator has heard of it by now."""
         if not changed and self._quiet:
             self._heard_at = None
             return False
@@ -150,7 +151,7 @@ class Engine:
         return self._stops[0].at_seconds if self._stops else math.inf
 
     def _strike(self) -> None:
-        """The fail-stops whose time has come."""
+        """Let the fail-stops happen whose time has come."""
         while self._stops and self._stops[0].at_seconds <= self.now:
             fault = self._stops.pop(0)
             if self.cluster.strike(fault, self.now):
@@ -159,7 +160,7 @@ class Engine:
                 self._block = None
 
     def _wait(self) -> bool:
-        """Until something may look different."""
+        """Wait until something may look different."""
         alarms, limit = self.cluster.alarms, self._next_stop()
         while alarms and alarms[0] <= self.now:
             heapq.heappop(alarms)
@@ -184,7 +185,7 @@ class Engine:
         return True
 
     def _pause(self, seconds: float, what: str) -> None:
-        """Training stands still for an action."""
+        """Let training stand still for an action."""
         self.timeline.add(Activity.RECOVERING, self.now, self.now + seconds)
         self.timeline.note(self.now, "action", what)
         self.now += seconds
@@ -239,7 +240,7 @@ class Engine:
         return self._block
 
     def _until_look(self, block: Block) -> int:
-        """One past the block's last iteration before the next look, fault or change."""
+        """Return one past the block's last iteration before the next look, fault or change."""
         report = self.scenario.cluster.report_seconds
         if self.agents is None and self._quiet:
             report = math.inf
@@ -281,7 +282,7 @@ class Engine:
         return True
 
     def _activity(self, at: float) -> Activity:
-        """For the account alone, which may know the truth; no decision reads it."""
+        """Name what the job does, for the account alone: it may know the truth, and no decision reads it."""
         slow = self.state.slow
         if slow is not None and slow.culprit is not None:
             return Activity.SLOW
@@ -292,7 +293,7 @@ class Engine:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _without_falcon(self) -> None:
-        """The collective times out, or the job's owner wakes up; then everything begins anew."""
+        """Begin everything anew once the collective has timed out, or the job's owner has noticed."""
         cluster, policy = self.cluster, self.scenario.mitigation
         if cluster.running and cluster.broken and not math.isfinite(self._noticed_at):
             self._noticed_at = self.now + policy.unwatched_notice_seconds
@@ -305,40 +306,47 @@ class Engine:
             cluster.begin_again(self.now, policy.unwatched_restart_seconds + repair)
 
     def _look(self) -> None:
+        """Do once what the operator does each second: observe, decide, carry out."""
         cluster = self.cluster
         self._leave_and_return()
-        if self.agents is not None and self._training:
-            slow = self.state.slow
-            if slow is not None and slow.phase == "Checking":
-                if self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
-                    self.agents.read_all()
-            elif slow is not None:
-                self.agents.read_suspects(slow.culprit.rank if slow.culprit is not None else None)
+        self._read_rings()
         started = self._generation == cluster.generation
         obs = cluster.observe(
             self.now, self.agents if started else None, self.counts, self._made if started or not cluster.running else 0
         )
         before = self.state.slow
         self.state, actions = machine.step(self.state, obs, self.policy)
-        self._tell(before, actions)
-        if self.agents is not None and self._ladder is not None and any(isinstance(one, SlowClosed) for one in actions):
+        self._note(before, actions)
+        if _any(actions, SlowClosed) and self.agents is not None and self._ladder is not None:
             self.agents.closed()
             self._ladder.look_again()
         cluster.carry_out(actions, self.now)
         cluster.advance(self.now)
-        if any(isinstance(one, Switch | Replace) for one in actions):
+        if _any(actions, Switch | Replace):
             self.counts = self.model.even
-        if any(isinstance(one, GiveUp) for one in actions):
-            policy = self.scenario.mitigation
-            self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, attempts=[])
-            cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
-        elif started and self.agents is not None and self._training and not actions:
-            slow = self.state.slow
-            if slow is None or slow.phase in ("Detected", "Located"):  # not while a replacement is under way
-                self._climb()
+        if _any(actions, GiveUp):
+            self._begin_again()
+        elif started and not actions:
+            self._climb()
+
+    def _read_rings(self) -> None:
+        """Read the rings that an open slowdown needs, besides the sentinels'."""
+        slow = self.state.slow
+        if self.agents is None or not self._training or slow is None:
+            return
+        if slow.phase != "Checking":
+            self.agents.read_suspects(slow.culprit.rank if slow.culprit is not None else None)
+        elif self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
+            self.agents.read_all()
+
+    def _begin_again(self) -> None:
+        """Let somebody from outside start the job that the recovery has given up."""
+        policy = self.scenario.mitigation
+        self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, attempts=[])
+        self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
 
     def _leave_and_return(self) -> None:
-        """Nodes that the job has left are tested, come back, or serve as the last resort."""
+        """Test the nodes that the job has left, take them back, or use them as the last resort."""
         cluster, burn_ins = self.cluster, self._burn_ins
         self.state = burn_ins.look(self.state, cluster.nodes, self.now)
         if cluster.waiting:
@@ -349,10 +357,12 @@ class Engine:
                 cluster.wake(max(self.now, again))
 
     def _climb(self) -> None:
-        """S2 and S3, where they are due."""
-        ladder, agents = self._ladder, self.agents
-        assert ladder is not None
-        assert agents is not None
+        """Take S2 or S3 where it is due, but not while a replacement is under way."""
+        ladder, agents, slow = self._ladder, self.agents, self.state.slow
+        if ladder is None or agents is None or not self._training:
+            return
+        if slow is not None and slow.phase not in ("Detected", "Located"):
+            return
 
         def observe() -> Observation:
             return self.cluster.observe(self.now, agents, self.counts, self._made)
@@ -370,11 +380,11 @@ class Engine:
             if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
                 self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"))
 
-    def _probed(self, role: int, other: int) -> float:
+    def _probed(self, role: int, peer: int) -> float:
         links: Floats = self.machines.conditions(self.now, self.counts).links
-        return probe(links, role, other, self._rng)
+        return probe(links, role, peer, self._rng)
 
-    def _tell(self, before: SlowIncident | None, actions: list[Action]) -> None:
+    def _note(self, before: SlowIncident | None, actions: list[Action]) -> None:
         slow, note = self.state.slow, self.timeline.note
         if slow is not None:
             if before is None and slow.slow_ns > slow.healthy_ns * (1 + self.policy.verify):
@@ -394,3 +404,7 @@ class Engine:
                     note(self.now, "action", f"replica {replica} replaced: {reason}")
                 case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
                     note(self.now, "action", type(action).__name__)
+
+
+def _any(actions: list[Action], kind: type[Action] | UnionType) -> bool:
+    return any(isinstance(action, kind) for action in actions)

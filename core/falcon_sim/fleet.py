@@ -102,7 +102,8 @@ class Fleet:
 
     def run(self, events: Sequence[Event], seconds: float) -> FleetResult:
         """Play the events out until ``seconds``."""
-        ideal = sum(one.job.weight * one.job.throughput.get(one.job.workers, 0.0) for one in self._states) * seconds
+        jobs = [state.job for state in self._states]
+        ideal = sum(job.weight * job.throughput.get(job.workers, 0.0) for job in jobs) * seconds
         for event in sorted(events):
             if event.at_seconds >= seconds:
                 break
@@ -119,18 +120,18 @@ class Fleet:
 
     def _pass(self, until: float) -> None:
         """Collect what was achieved since, at each job's own speed."""
-        cuts = sorted({min(max(one.ready_at, self._now), until) for one in self._states} | {self._now, until})
+        cuts = sorted({min(max(state.ready_at, self._now), until) for state in self._states} | {self._now, until})
         for start, end in itertools.pairwise(cuts):
-            waf = sum(one.rate(start) for one in self._states)
+            waf = sum(state.rate(start) for state in self._states)
             self._gained += waf * (end - start)
             self._samples.append(Sample(start, waf))
         span = until - self._now
-        self._waited += span * sum(one.workers == 0 for one in self._states)
-        self._worker_seconds += span * sum(len(one.nodes) for one in self._states) * self._per_node
+        self._waited += span * sum(state.workers == 0 for state in self._states)
+        self._worker_seconds += span * sum(len(state.nodes) for state in self._states) * self._per_node
         self._now = until
 
     def _happen(self, event: Event) -> None:
-        owner = next((one for one in self._states if event.node in one.nodes), None)
+        owner = next((state for state in self._states if event.node in state.nodes), None)
         if event.kind == "Joined":
             if owner is None and event.node not in self._free:
                 self._free.append(event.node)
@@ -141,22 +142,27 @@ class Fleet:
                 self._free.remove(event.node)
             return
         self._failures += 1
-        running = owner.workers > 0
-        if running and self._now >= owner.ready_at:
-            since = self._now - owner.ready_at  # more than was done since then cannot be lost
+        self._redo(owner)
+        if event.kind == "Lost":
+            self._lose(owner, event.node)
+        elif owner.workers > 0:
+            self._stand_still(owner, self._policy.process_notice_seconds)
+
+    def _redo(self, owner: _State) -> None:
+        """Take off the work since the newest checkpoint, and never more than was done since the last restart."""
+        if owner.workers > 0 and self._now >= owner.ready_at:
+            since = self._now - owner.ready_at
             self._gained -= owner.rate(self._now) * min(self._policy.redone_seconds, since)
-        if event.kind == "Process":
-            if running:
-                self._stand_still(owner, self._policy.process_notice_seconds)
-            return
-        owner.nodes.remove(event.node)
+
+    def _lose(self, owner: _State, node: str) -> None:
+        owner.nodes.remove(node)
         if self._policy.planner:
             self._replan(frozenset({owner.job.name}))
-        else:
-            owner.workers = 0
-            if owner.waiting_since is None:
-                owner.waiting_since = self._now
-            self._fill(owner, self._policy.lost_notice_seconds)
+            return
+        owner.workers = 0
+        if owner.waiting_since is None:
+            owner.waiting_since = self._now
+        self._fill(owner, self._policy.lost_notice_seconds)
 
     def _stand_still(self, state: _State, notice_seconds: float) -> None:
         state.ready_at = max(state.ready_at, self._now + notice_seconds + self._policy.transition_seconds)
@@ -166,8 +172,8 @@ class Fleet:
         if self._policy.planner:
             self._replan(frozenset())
             return
-        waiting = [one for one in self._states if one.waiting_since is not None]
-        for state in sorted(waiting, key=lambda one: one.waiting_since or 0.0):
+        waiting = [state for state in self._states if state.waiting_since is not None]
+        for state in sorted(waiting, key=lambda state: state.waiting_since or 0.0):
             self._fill(state, 0.0)
 
     def _fill(self, state: _State, notice_seconds: float, *, at_once: bool = False) -> None:
@@ -184,11 +190,13 @@ class Fleet:
             self._stand_still(state, notice_seconds)
 
     def _replan(self, faulted: frozenset[str], *, at_once: bool = False) -> None:
-        """Core's plan over all jobs, carried out with as few nodes moved as it allows."""
-        total = len(self._free) + sum(len(one.nodes) for one in self._states)
+        """Carry out core's plan over all jobs, with as few nodes moved as it allows."""
+        total = len(self._free) + sum(len(state.nodes) for state in self._states)
         jobs = [
-            capacity.Job(name=one.job.name, throughput=one.job.throughput, weight=one.job.weight, workers=one.workers)
-            for one in self._states
+            capacity.Job(
+                name=state.job.name, throughput=state.job.throughput, weight=state.job.weight, workers=state.workers
+            )
+            for state in self._states
         ]
         rate = capacity.FailureRate(failures=self._failures, worker_seconds=self._worker_seconds)
         workers = total * self._per_node
@@ -213,8 +221,8 @@ class Fleet:
 
 
 def best_start(jobs: Sequence[FleetJob], workers: int) -> dict[str, int]:
-    """The plan for a cluster on which nothing runs yet: the sizes that maximise the weighted throughput."""
-    empty = [capacity.Job(name=one.name, throughput=one.throughput, weight=one.weight) for one in jobs]
+    """Return the plan for a cluster on which nothing runs yet: the sizes that maximise the weighted throughput."""
+    empty = [capacity.Job(name=job.name, throughput=job.throughput, weight=job.weight) for job in jobs]
     horizon = capacity.Horizon(running_seconds=_LONGEST_PLAN_SECONDS, transition_seconds=0.0)
     return capacity.plan(empty, workers, horizon).workers
 
@@ -222,7 +230,7 @@ def best_start(jobs: Sequence[FleetJob], workers: int) -> dict[str, int]:
 def gpt_throughput(
     billions: float, per_node: int, most: int, *, batch: int = 1024, peak: float = 312e12, ratio: float = 0.5
 ) -> dict[int, float]:
-    """T(x) [FLOP/s] of a GPT of so many 10⁹ parameters, by GPUs: assumed, since the papers give a picture alone.
+    """Return T(x) [FLOP/s] of a GPT of so many 10⁹ parameters by GPUs; assumed, as the papers give a picture alone.
 
     A replica takes the fewest GPUs (a power of two) that hold 18 bytes a parameter in 60 GB each. ``ratio`` of the peak
     for one replica; each doubling of the replicas costs 3 % (reduction), and replicas that do not divide the batch wait

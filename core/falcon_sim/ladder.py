@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.state import SlowIncident
 from falcon_sim import rungs
@@ -35,24 +36,24 @@ class Ladder:
     """The rungs between enduring and replacing, for one run."""
 
     def __init__(self, scenario: Scenario, model: JobModel, agents: Agents, probe: Callable[[int, int], float]) -> None:
-        """``probe(role, other)``: a peer-to-peer test, as a factor of a healthy link's time."""
+        """Take ``probe(role, peer)``, a peer-to-peer test, as a factor of a healthy link's time."""
         self._scenario = scenario
         self._model = model
         self._agents = agents
         self._probe = probe
         allowed = rungs.candidates(scenario.mitigation.strategies)
-        self._rungs = [one for one in allowed if one.name != rungs.S2 or rungs.shareable(model)]
+        self._rungs = [rung for rung in allowed if rung.name != rungs.S2 or rungs.shareable(model)]
         self._applied: set[str] = set()  # of the open incident
         self._replan_at = 0  # iterations made
 
     def look_again(self) -> None:
-        """Something has changed: S2's plan is due for another look at once."""
+        """Make S2's plan due for another look at once, since something has changed."""
         self._replan_at = 0
 
     def climb(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
-        """The next step, if there is one; ``observe`` reads what the agents say now, ``made``: iterations."""
+        """Return the next step, if there is any; ``observe`` reads what the agents say now, ``made``: iterations."""
         if slow is None:
             self._applied = set()
         strategy = rungs.due(self._rungs, self._applied, slow)
@@ -63,22 +64,23 @@ class Ladder:
             if step is not None:
                 self._applied.add(rungs.S2)
                 return step
+        strategy = self._beyond_sharing(slow, strategy)
         if strategy is None or slow is None:
             return None
-        if strategy.name == rungs.S2:
-            if slow.culprit is not None or len(self._rungs) == 1:
-                return None
-            # nobody computes slowly, so S2 has nothing to share: the next rung
-            rest = [one for one in self._rungs if one.name != rungs.S2]
-            strategy = rungs.due(rest, self._applied, slow)
-            if strategy is None or slow.phase != "Detected":
-                return None
         return self._swap(slow, observe(), counts, strategy.overhead_seconds)
+
+    def _beyond_sharing(self, slow: SlowIncident | None, strategy: Candidate | None) -> Candidate | None:
+        """Choose the rung after S2 where nobody computes slowly, so that S2 has nothing to share."""
+        if slow is None or strategy is None or strategy.name != rungs.S2:
+            return strategy
+        if slow.culprit is not None or len(self._rungs) == 1 or slow.phase != "Detected":
+            return None
+        return rungs.due([rung for rung in self._rungs if rung.name != rungs.S2], self._applied, slow)
 
     def _share(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
-        """S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
+        """Plan S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
         self._agents.read_suspects(slow.culprit.rank if slow is not None and slow.culprit is not None else None)
         width = self._scenario.detection.consecutive_iterations
         # reading all rings for it is dear where only the sentinels' are open
@@ -91,14 +93,14 @@ class Ladder:
             self._applied.add(rungs.S2)  # measured, whatever came of it: the next rung may come
         if plan.kept or plan.counts == counts:
             return None
-        overhead = next(one.overhead_seconds for one in self._rungs if one.name == rungs.S2)
+        overhead = next(rung.overhead_seconds for rung in self._rungs if rung.name == rungs.S2)
         text = f"micro-batches shared anew: {_counts(plan.counts)}"
         return Step(overhead_seconds=overhead, text=text, counts=plan.counts)
 
     def _swap(
         self, slow: SlowIncident, obs: Observation, counts: tuple[int, ...], overhead_seconds: float
     ) -> Step | None:
-        """S3; None where it has to be tried again, because the ranks were not measured yet."""
+        """Plan S3; None where it has to be tried again, because the ranks were not measured yet."""
         scenario, model = self._scenario, self._model
         times = rungs.compute_times(obs, scenario.detection.consecutive_iterations)
         if not times or self._agents.held_iterations < _PROFILED_ITERATIONS:
@@ -108,9 +110,9 @@ class Ladder:
         slowdowns = rungs.node_slowdowns(model, times)
         suspects = sorted({rank // scenario.job.procs_per_node for comm in slow_comms for rank in comm})
         pairs = {
-            (one, other): self._probe(one, other)
-            for place, one in enumerate(suspects)
-            for other in suspects[place + 1 :]
+            (first, second): self._probe(first, second)
+            for place, first in enumerate(suspects)
+            for second in suspects[place + 1 :]
         }
         served = slow.loss.counted_iterations - slow.onset_iteration
         # the ski-rental rule has waited until the loss equals the overhead; what removes half of it is worth it now

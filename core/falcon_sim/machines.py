@@ -12,7 +12,10 @@ from falcon_sim.scenario import Scenario, SlowFault, StopFault
 
 
 def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFault], list[StopFault]]:
-    """The faults of the trace and those drawn, in the order of their times. The same seed gives the same faults."""
+    """Return the faults of the trace and those drawn, in the order of their times.
+
+    The same seed gives the same faults.
+    """
     rng = np.random.default_rng([scenario.seed, 1])
     nodes = scenario.nodes + scenario.cluster.spares
     slow, stop = list(scenario.faults.slow), list(scenario.faults.stop)
@@ -30,15 +33,15 @@ def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFa
                     proc=proc if drawn.kind == "Computation" else None,
                 )
             )
-    for one in scenario.faults.random_stop:
+    for failing in scenario.faults.random_stop:
         stop += [
             StopFault(
                 at_seconds=at,
-                severity=one.severity,
+                severity=failing.severity,
                 node=int(rng.integers(nodes)),
-                repair_seconds=one.repair_seconds.draw(rng),
+                repair_seconds=failing.repair_seconds.draw(rng),
             )
-            for at in _poisson(rng, one.node_hours_between, nodes, horizon_seconds)
+            for at in _poisson(rng, failing.node_hours_between, nodes, horizon_seconds)
         ]
     return sorted(slow, key=lambda fault: fault.at_seconds), sorted(stop, key=lambda fault: fault.at_seconds)
 
@@ -62,40 +65,42 @@ class Machines:
         self.excluded: set[int] = set()  # by the job
         self._slow = slow
         self._procs = scenario.job.procs_per_node
-        self._changes = sorted({at for one in slow for at in (one.at_seconds, one.at_seconds + one.duration_seconds)})
+        self._changes = sorted(
+            {at for fault in slow for at in (fault.at_seconds, fault.at_seconds + fault.duration_seconds)}
+        )
 
     def active(self, now: float) -> list[SlowFault]:
-        """Slow faults of the job's own nodes."""
+        """List the slow faults of the job's own nodes."""
         used = set(self.roles)
         return [
-            one
-            for one in self._slow
-            if one.at_seconds <= now < one.at_seconds + one.duration_seconds
-            and one.factor > 1
-            and one.node in used
-            and (one.peer is None or one.peer in used)
+            fault
+            for fault in self._slow
+            if fault.at_seconds <= now < fault.at_seconds + fault.duration_seconds
+            and fault.factor > 1
+            and fault.node in used
+            and (fault.peer is None or fault.peer in used)
         ]
 
     def slowdown(self, node: int, at: float) -> float:
-        """How much slower than a healthy one a node computes at that time, by its slowest process."""
+        """Return how many times slower a node computes at that time than a healthy node, by its slowest process."""
         return max(
             (
-                one.factor
-                for one in self._slow
-                if one.node == node
-                and one.kind == "Computation"
-                and one.at_seconds <= at < one.at_seconds + one.duration_seconds
+                fault.factor
+                for fault in self._slow
+                if fault.node == node
+                and fault.kind == "Computation"
+                and fault.at_seconds <= at < fault.at_seconds + fault.duration_seconds
             ),
             default=1.0,
         )
 
     def next_change(self, now: float) -> float:
-        """When a slow fault begins or ends next; infinity for never."""
+        """Return when a slow fault begins or ends next; infinity for never."""
         place = int(np.searchsorted(self._changes, now, side="right"))
         return self._changes[place] if place < len(self._changes) else math.inf
 
     def conditions(self, now: float, counts: tuple[int, ...]) -> Conditions:
-        """What the job's ranks and links are like now, by role."""
+        """Return what the job's ranks and links are like now, by role."""
         role_of = {node: role for role, node in enumerate(self.roles)}
         compute = np.ones(len(self.roles) * self._procs)
         links = np.ones((len(self.roles), len(self.roles)))
@@ -114,7 +119,7 @@ class Machines:
         return Conditions(compute, links, counts)
 
     def take_spare(self) -> int | None:
-        """A spare for the job; None where there is none."""
+        """Take a spare for the job; None where there is none."""
         usable = [node for node in self.spares if node not in self.excluded]
         if not usable:
             return None
@@ -122,25 +127,25 @@ class Machines:
         return usable[0]
 
     def fail(self, node: int, repaired_at: float) -> None:
-        """The node is gone until then."""
+        """Let the node be gone until then."""
         self.broken[node] = repaired_at
         if node in self.spares:
             self.spares.remove(node)
 
     def leave(self, node: int) -> None:
-        """The job no longer uses the node. A slow one is not given back to it; a broken one returns when repaired."""
+        """Stop using the node. A slow node is not given back to the job; a broken node returns when repaired."""
         if node not in self.broken:
             self.excluded.add(node)
 
     def take_back(self, node: int) -> None:
-        """The job may use it again: first of all the spares."""
+        """Let the job use the node again, as the first of the spares."""
         self.excluded.discard(node)
         if node in self.spares:
             self.spares.remove(node)
         self.spares.insert(0, node)
 
     def repair(self, now: float, used: set[int]) -> None:
-        """Broken nodes whose time has come are spares again, and as good as new; ``used``: the job's own."""
+        """Make spares of broken nodes whose time has come, as good as new; ``used``: the job's own nodes."""
         for node, at in list(self.broken.items()):
             if at <= now:
                 del self.broken[node]
@@ -149,6 +154,6 @@ class Machines:
                     self.spares.append(node)
 
 
-def probe(links: Floats, role: int, other: int, rng: np.random.Generator) -> float:
-    """What a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
-    return float(links[role, other] * math.exp(0.02 * rng.standard_normal()))
+def probe(links: Floats, role: int, peer: int, rng: np.random.Generator) -> float:
+    """Return what a peer-to-peer test between two nodes measures: its time over a healthy link's, with noise."""
+    return float(links[role, peer] * math.exp(0.02 * rng.standard_normal()))

@@ -66,22 +66,22 @@ class JobModel:
 
     @property
     def even(self) -> tuple[int, ...]:
-        """The usual share of micro-batches of each replica."""
+        """Return the usual share of micro-batches of each replica."""
         return (self.job.microbatches,) * self.job.parallelism.data
 
     def healthy(self) -> Conditions:
-        """All machines as they should be."""
+        """Return the conditions of machines that are all as they should be."""
         nodes = int(self.node.max()) + 1
         return Conditions(np.ones(self.job.parallelism.world), np.ones((nodes, nodes)), self.even)
 
     def schedule(self, microbatches: int) -> Schedule:
-        """The schedule of a replica with so many micro-batches."""
+        """Return the schedule of a replica with so many micro-batches."""
         if microbatches not in self._schedules:
             self._schedules[microbatches] = schedule_of(self.job, microbatches)
         return self._schedules[microbatches]
 
     def block(self, iterations: int, conditions: Conditions) -> Block:
-        """The next iterations."""
+        """Make the next iterations."""
         job, rng = self.job, self._rng
         noise = np.exp(job.noise * rng.standard_normal((iterations, *self.shape)))
         compute = conditions.compute.reshape(self.shape) * noise
@@ -125,13 +125,13 @@ class JobModel:
         return play(schedule, lambda work: times[work.stage, work.forward], transfer, lockstep=lockstep)
 
     def _hops(self, links: Floats) -> Floats:
-        """[pipeline, data]: the factor from each stage to the next (the last's: to the first)."""
+        """Return [pipeline, data]: the factor from each stage to the next (the last's: to the first)."""
         following = np.roll(self.node, -1, axis=0)
         factors: Floats = np.where(self.node == following, 1.0, links[self.node, following]).max(axis=2)
         return factors
 
     def _expert_links(self, links: Floats) -> Floats:
-        """[pipeline]: the factor of the slowest link between replicas that share experts."""
+        """Return [pipeline]: the factor of the slowest link between replicas that share experts."""
         expert = self.job.parallelism.expert
         if expert == 1:
             return np.ones(self.shape[0])
@@ -143,7 +143,7 @@ class JobModel:
 
     @staticmethod
     def ring(links: Floats, nodes: np.ndarray) -> float:
-        """The slowest link of a ring over these nodes."""
+        """Return the slowest link of a ring over these nodes."""
         path = [int(node) for place, node in enumerate(nodes) if place == 0 or node != nodes[place - 1]]
         if len(path) > 1 and path[0] == path[-1]:
             path.pop()

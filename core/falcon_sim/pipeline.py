@@ -50,12 +50,12 @@ class Schedule(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
 
     def of_stage(self, stage: int) -> list[int]:
-        """The stage's passes in the order in which it makes them, as indices into ``steps``."""
+        """Return the stage's passes in the order in which it makes them, as indices into ``steps``."""
         return [index for index, step in enumerate(self.steps) if step.work.stage == stage]
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
-    """1F1B: fill the pipeline, then alternate, then drain."""
+    """Make the 1F1B schedule: fill the pipeline, then alternate, then drain."""
     orders = []
     for stage in range(stages):
         warm = min(stages - stage - 1, microbatches)
@@ -68,7 +68,7 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
 
 
 def interleaved(stages: int, chunks: int, microbatches: int) -> Schedule:
-    """1F1B over ``chunks`` model chunks a stage: a smaller bubble for more transfers.
+    """Make the schedule of 1F1B over ``chunks`` model chunks a stage: a smaller bubble for more transfers.
 
     Raises ScheduleError where the micro-batches are no multiple of the stages.
     """
@@ -106,35 +106,30 @@ def _source(work: Pass, stages: int, chunks: int) -> Pass | None:
 
 
 def _linked(stages: int, chunks: int, microbatches: int, orders: list[list[Pass]]) -> Schedule:
-    """Put the stages' orders into one in which sources come first."""
+    """Put the stages' orders into a single order in which sources come first. Raises ScheduleError for a circle."""
     places: dict[Pass, int] = {}
     steps: list[Step] = []
     reached = [0] * stages
     last = [-1] * stages
-    moved = True
-    while moved:
-        moved = False
+    while len(steps) < sum(map(len, orders)):
+        before = len(steps)
         for stage, order in enumerate(orders):
-            while reached[stage] < len(order):
-                work = order[reached[stage]]
+            for work in order[reached[stage] :]:
                 source = _source(work, stages, chunks)
                 if source is not None and source not in places:
                     break
-                places[work] = len(steps)
-                steps.append(
-                    Step(
-                        work,
-                        last[stage],
-                        -1 if source is None else places[source],
-                        source is not None and source.stage != stage,
-                    )
-                )
-                last[stage] = places[work]
+                steps.append(_step(work, last[stage], source, places))
+                places[work] = last[stage] = len(steps) - 1
                 reached[stage] += 1
-                moved = True
-    if len(steps) != sum(map(len, orders)):
-        raise ScheduleError("the schedule waits for itself")
+        if len(steps) == before:
+            raise ScheduleError("the schedule waits for itself")
     return Schedule(stages, chunks, microbatches, tuple(steps))
+
+
+def _step(work: Pass, before: int, source: Pass | None, places: dict[Pass, int]) -> Step:
+    if source is None:
+        return Step(work, before, -1, received=False)
+    return Step(work, before, places[source], received=source.stage != work.stage)
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -152,7 +147,7 @@ def play(
     *,
     lockstep: int = 1,
 ) -> Played:
-    """Times of all passes. ``duration(pass)`` and ``transfer(source, pass)`` give seconds, [..., replicas].
+    """Compute the times of all passes. ``duration(pass)`` and ``transfer(source, pass)`` give seconds, [..., replicas].
 
     ``lockstep``: so many neighbouring replicas meet in every pass (experts spread over them) and end it together.
     """

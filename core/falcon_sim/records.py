@@ -54,7 +54,7 @@ class RingWriter:
     """Writes one rank's records, block after block."""
 
     def __init__(self, model: JobModel, rank: int, sample_every: int = 1) -> None:
-        """``sample_every``: where calls are enqueued, iterations of which one is timed on the device."""
+        """Take ``sample_every``: where calls are enqueued, iterations of which a single one is timed on the device."""
         stages, replicas, tensor = model.shape
         self._model = model
         self.rank = rank
@@ -75,11 +75,11 @@ class RingWriter:
 
     @property
     def calls_in_iteration(self) -> int:
-        """As of the block at hand."""
+        """Return the calls of an iteration of the block at hand."""
         return sum(self._calls_in_comm.values())
 
     def records(self, block: Block, begins_ns: npt.NDArray[np.int64], first: int, last: int) -> RecordArray:
-        """Iterations ``first`` … ``last`` − 1 of the block: [records], dtype RECORD_DTYPE.
+        """Write iterations ``first`` … ``last`` − 1 of the block: [records], dtype RECORD_DTYPE.
 
         ``begins_ns`` [iterations of the block]: when each began, on the simulator's clock.
         """
@@ -96,7 +96,7 @@ class RingWriter:
         for comm, number in self._calls_in_comm.items():
             self._numbers[comm] = self._numbers.get(comm, 0) + done * number
         self._block, self._first = block, first
-        group = next(one for one in block.groups if self._replica in one.replicas)
+        group = next(group for group in block.groups if self._replica in group.replicas)
         layout = self._layout(group.schedule)
         starts, ends = self._times(block, group, layout, slice(first, len(block)))
         count, width = starts.shape
@@ -112,13 +112,15 @@ class RingWriter:
             number, share = self._numbers.get(comm, 0), int(mine.sum())
             out["comm_seq"][:, mine] = (number + np.arange(count * share)).reshape(count, share)
             self._calls_in_comm[comm] = share
-        self._ready, self._ends = self._told(out, starts, ends, begins)
+        self._ready, self._ends = self._recorded(out, starts, ends, begins)
         self._ready["seq"] = self._written + 1 + np.arange(len(self._ready))
 
-    def _told(
+    def _recorded(
         self, calls: RecordArray, starts: Floats, ends: Floats, begins_ns: Floats
     ) -> tuple[RecordArray, npt.NDArray[np.int64]]:
-        """Records in ring order, and where each iteration ends in them: [iterations, calls] → [n], [iterations + 1].
+        """Put records in ring order, and say where each iteration ends in them.
+
+        Shapes: [iterations, calls] → [n], [iterations + 1].
 
         ``starts``, ``ends``: seconds since the iterations' begins, ``begins_ns`` [iterations, 1].
         """
@@ -140,14 +142,14 @@ class RingWriter:
         return both[written], np.concatenate(([0], written.sum(axis=1).cumsum()))
 
     def _times(self, block: Block, group: Group, layout: Layout, rows: slice) -> tuple[Floats, Floats]:
-        """When each call began and ended, seconds since its iteration's begin: [iterations, calls] each."""
+        """Compute when each call began and ended, seconds since its iteration's begin: [iterations, calls] each."""
         model, played, place = self._model, group.played, group.replicas.index(self._replica)
         tensor = model.job.tensor_seconds / group.schedule.chunks
         own = block.compute[rows, self._stage, self._replica, self._tensor]
         met = block.compute[rows, self._stage, self._replica].max(axis=1)
         bounds = np.empty((len(_Bounds), len(layout.steps), len(own)))
-        for row, told in ((_Bounds.READY, played.ready), (_Bounds.START, played.starts), (_Bounds.END, played.ends)):
-            bounds[row] = told[:, rows, place][layout.steps]
+        for row, times in ((_Bounds.READY, played.ready), (_Bounds.START, played.starts), (_Bounds.END, played.ends)):
+            bounds[row] = times[:, rows, place][layout.steps]
         start, base = bounds[_Bounds.START], layout.seconds[:, None]
         bounds[_Bounds.COMPUTED] = start + base * own
         bounds[_Bounds.REDUCED] = start + base * met + tensor
@@ -164,7 +166,7 @@ class RingWriter:
         return np.concatenate(starts).T, np.concatenate(ends).T
 
     def _layout(self, schedule: Schedule) -> Layout:
-        """The same for all ranks of a stage, so it is made once."""
+        """Make the layout of a stage's ranks, once for all of them."""
         known = self._model.layouts
         if (schedule.microbatches, self._stage) not in known:
             known[schedule.microbatches, self._stage] = self._laid_out(schedule)

@@ -41,12 +41,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[Note]
 
     def json(self) -> bytes:
-        """Indented JSON."""
+        """Return the report as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 def report(engine: Engine) -> Report:
-    """Of an engine that has run."""
+    """Report on an engine that has run."""
     scenario, timeline = engine.scenario, engine.timeline
     goodput = timeline.goodput(scenario.job, engine.healthy_seconds)
     agents = engine.agents
@@ -68,33 +68,36 @@ def report(engine: Engine) -> Report:
     )
 
 
-def table(told: Report, most_notes: int = 40) -> str:
-    """The report for a terminal."""
-    goodput = told.goodput
+def table(result: Report, most_notes: int = 40) -> str:
+    """Write the report for a terminal."""
+    goodput = result.goodput
     rows = [
-        ("scenario", f"{told.scenario} ({told.ranks} ranks, seed {told.seed}, Falcon: {told.falcon})"),
-        ("simulated time", f"{told.wall_seconds:,.0f} s"),
-        ("healthy iteration", f"{told.healthy_iteration_seconds:.3f} s"),
-        ("useful iterations", f"{told.useful_iterations:,.0f} ({told.iterations_per_minute:.2f} a minute)"),
+        ("scenario", f"{result.scenario} ({result.ranks} ranks, seed {result.seed}, Falcon: {result.falcon})"),
+        ("simulated time", f"{result.wall_seconds:,.0f} s"),
+        ("healthy iteration", f"{result.healthy_iteration_seconds:.3f} s"),
+        ("useful iterations", f"{result.useful_iterations:,.0f} ({result.iterations_per_minute:.2f} a minute)"),
         ("redone iterations", f"{goodput.lost_iterations:,.0f}"),
         ("ETTR", f"{goodput.ettr:.4f}"),
-        *((one.value.lower(), _share(goodput.seconds.get(one, 0.0), goodput.wall_seconds)) for one in Activity),
-        ("nodes replaced", str(told.replaced_nodes)),
-        ("ring records read", f"{told.records:,} ({told.read_ranks} of {told.ranks} rings all the time)"),
+        *(
+            (activity.value.lower(), _share(goodput.seconds.get(activity, 0.0), goodput.wall_seconds))
+            for activity in Activity
+        ),
+        ("nodes replaced", str(result.replaced_nodes)),
+        ("ring records read", f"{result.records:,} ({result.read_ranks} of {result.ranks} rings all the time)"),
     ]
     if goodput.mfu is not None:
         rows.append(("MFU", f"{goodput.mfu:.3f}"))
-    if told.jumped_iterations:
-        rows.append(("jumped over", f"{told.jumped_iterations:,} healthy iterations"))
+    if result.jumped_iterations:
+        rows.append(("not played out", f"{result.jumped_iterations:,} healthy iterations (fast_forward)"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    if told.notes:
+    if result.notes:
         lines += [
             "",
-            *(f"{note.at_seconds:>12,.1f} s  {note.kind:<10} {note.text}" for note in told.notes[:most_notes]),
+            *(f"{note.at_seconds:>12,.1f} s  {note.kind:<10} {note.text}" for note in result.notes[:most_notes]),
         ]
-    if len(told.notes) > most_notes:
-        lines.append(f"… and {len(told.notes) - most_notes} more (--json has all)")
+    if len(result.notes) > most_notes:
+        lines.append(f"… and {len(result.notes) - most_notes} more; --json writes all of them")
     return "\n".join(lines)
 
 
@@ -113,13 +116,15 @@ def plot(engine: Engine, path: Path) -> None:
     axes[0].plot(ends, speeds, linewidth=0.8, color="#333333")
     axes[0].axhline(60 / engine.healthy_seconds, linestyle=":", color=_COLOURS[Activity.TRAINING])
     axes[0].set_ylabel("iterations a minute")
-    made = np.array([0.0, *(one.iterations - one.lost_iterations for one in timeline.segments)]).cumsum()
-    at = np.array([timeline.segments[0].start_seconds, *(one.end_seconds for one in timeline.segments)])
+    made = np.array([0.0, *(segment.iterations - segment.lost_iterations for segment in timeline.segments)]).cumsum()
+    at = np.array([timeline.segments[0].start_seconds, *(segment.end_seconds for segment in timeline.segments)])
     axes[1].plot(at, made * engine.healthy_seconds / np.maximum(at, 1e-9), color="#333333")
     axes[1].set_ylim(0, 1.05)
     axes[1].set_ylabel("ETTR so far")
     for activity, colour in _COLOURS.items():
-        spans = [(one.start_seconds, one.seconds) for one in timeline.segments if one.activity is activity]
+        spans = [
+            (segment.start_seconds, segment.seconds) for segment in timeline.segments if segment.activity is activity
+        ]
         axes[2].broken_barh(spans, (0, 1), color=colour, label=activity.value)
     axes[2].set_yticks([])
     axes[2].set_xlabel("seconds")
@@ -130,7 +135,7 @@ def plot(engine: Engine, path: Path) -> None:
 
 
 def _speeds(engine: Engine, most: int = 4000) -> tuple[Floats, Floats]:
-    """Iterations a minute at the end of each iteration, thinned to what a picture can show."""
+    """Return iterations a minute at the end of each iteration, thinned to what a picture can show."""
     ends = np.concatenate(engine.timeline.ends_seconds or [np.zeros(0)])
     seconds = np.concatenate(engine.timeline.iteration_seconds or [np.zeros(0)])
     step = max(1, len(ends) // most)

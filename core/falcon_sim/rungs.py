@@ -31,16 +31,16 @@ _SLOW_NODE = 1.1  # measured computation over the median of the same stage: less
 
 
 def candidates(strategies: tuple[Strategy, ...]) -> list[ski_rental.Candidate]:
-    """S2 and S3 as far as the scenario allows them."""
+    """List S2 and S3 as far as the scenario allows them."""
     return [
-        ski_rental.Candidate(name=one.type, overhead_seconds=one.overhead_seconds or 0.0)
-        for one in strategies
-        if one.type in (S2, S3)
+        ski_rental.Candidate(name=strategy.type, overhead_seconds=strategy.overhead_seconds or 0.0)
+        for strategy in strategies
+        if strategy.type in (S2, S3)
     ]
 
 
 def due(left: list[ski_rental.Candidate], applied: set[str], slow: SlowIncident | None) -> ski_rental.Candidate | None:
-    """The next of them that the incident's loss has paid for."""
+    """Return the next strategy that the incident's loss has paid for."""
     if slow is None or slow.phase not in ("Detected", "Located"):
         return None
     strategy = ski_rental.next_strategy(left, applied)
@@ -48,14 +48,19 @@ def due(left: list[ski_rental.Candidate], applied: set[str], slow: SlowIncident 
 
 
 def compute_times(obs: Observation, width: int) -> dict[int, float]:
-    """Seconds of computation in an iteration by rank, for an even share; the median of the newest ``width``."""
+    """Return the seconds of computation in an iteration by rank, for an even share.
+
+    They are the medians of the newest ``width`` iterations.
+    """
     return {
-        one.rank: statistics.median(one.compute_ns[-width:]) / 1e9 for one in obs.ranks if len(one.compute_ns) >= width
+        rank.rank: statistics.median(rank.compute_ns[-width:]) / 1e9
+        for rank in obs.ranks
+        if len(rank.compute_ns) >= width
     }
 
 
 def shareable(model: JobModel) -> bool:
-    """Whether replicas of the job may have different numbers of micro-batches."""
+    """Tell whether replicas of the job may have different numbers of micro-batches."""
     job = model.job
     if job.parallelism.expert > 1 or job.parallelism.data < 2:
         return False  # experts meet in every pass: all replicas need as many passes
@@ -63,7 +68,7 @@ def shareable(model: JobModel) -> bool:
 
 
 def shares(model: JobModel, times: dict[int, float], counts: tuple[int, ...]) -> microbatch.MicrobatchPlan | None:
-    """S2's plan from measured times; None where a stage of a replica was not measured. The job is ``shareable``."""
+    """Plan S2 from measured times; None where a stage of a replica was not measured. The job is ``shareable``."""
     job = model.job
     stages, replicas, tensor = model.shape
     known = np.array([times.get(rank, -np.inf) for rank in range(job.parallelism.world)])
@@ -78,8 +83,8 @@ def shares(model: JobModel, times: dict[int, float], counts: tuple[int, ...]) ->
         return None
 
 
-def slow_communicators(model: JobModel, told: dict[int, RecordArray]) -> list[tuple[int, ...]]:
-    """Members of the communicators whose transfers profile mode finds slow."""
+def slow_communicators(model: JobModel, records: dict[int, RecordArray]) -> list[tuple[int, ...]]:
+    """Return the members of the communicators whose transfers profile mode finds slow."""
     _, replicas, tensor = model.shape
     names: dict[tuple[int, int], str] = {}
     by_name: dict[str, list[int]] = defaultdict(list)
@@ -94,11 +99,14 @@ def slow_communicators(model: JobModel, told: dict[int, RecordArray]) -> list[tu
             names[rank, comm] = name
             by_name[name].append(rank)
     members = {name: tuple(ranks) for name, ranks in by_name.items()}
-    return [link.members for link in slow_links(match(told, names, members))]
+    return [link.members for link in slow_links(match(records, names, members))]
 
 
 def node_slowdowns(model: JobModel, times: dict[int, float]) -> Floats:
-    """[roles]: how much slower a node computes than its stage's median, by its slowest rank; 1 where that is noise."""
+    """Return [roles]: how many times slower a node computes than its stage's median, by its slowest rank.
+
+    It is 1 where the difference is noise.
+    """
     stages, replicas, tensor = model.shape
     measured = np.array([times.get(rank, np.nan) for rank in range(stages * replicas * tensor)]).reshape(stages, -1)
     ratio = np.nan_to_num(measured / np.nanmedian(measured, axis=1, keepdims=True), nan=1.0).reshape(-1)
@@ -107,7 +115,10 @@ def node_slowdowns(model: JobModel, times: dict[int, float]) -> Floats:
 
 
 def roles(job: Job, model: JobModel, counts: tuple[int, ...]) -> Roles:
-    """The job as the placement planner sees it: one second counts as one byte, so that volumes are healthy times."""
+    """Return the job as the placement planner sees it.
+
+    One second counts as one byte, so that volumes are healthy times.
+    """
     degrees = job.parallelism
     layout = Parallelism(tensor=degrees.tensor, expert=degrees.expert, data=degrees.data, pipeline=degrees.pipeline)
     volumes = {Axis.DATA: job.reduce_seconds, Axis.PIPELINE: 2 * job.microbatches * job.transfer_seconds}
@@ -121,7 +132,10 @@ def roles(job: Job, model: JobModel, counts: tuple[int, ...]) -> Roles:
         bytes_per_link=dict.fromkeys(volumes, 1.0),
     )
     # a healthy time holds however many of a node's communicators share the path: they are not added up
-    timed = [msgspec.structs.replace(one, bytes_per_link=volumes[Axis(one.kind)]) for one in plain.communicators]
+    timed = [
+        msgspec.structs.replace(communicator, bytes_per_link=volumes[Axis(communicator.kind)])
+        for communicator in plain.communicators
+    ]
     plain = msgspec.structs.replace(plain, communicators=tuple(timed))
     if degrees.expert > 1:
         return plain
@@ -137,7 +151,7 @@ def placed(
     iterations: int,
     overhead_seconds: float,
 ) -> placement.Placement | None:
-    """S3's plan: ``pairs`` are measured links, ``iterations`` how long it is hoped to serve; None: nothing to gain."""
+    """Plan S3: ``pairs`` are measured links, ``iterations`` how long it is hoped to serve; None: nothing to gain."""
     count = len(slowdowns)
     try:
         plan = placement.plan(

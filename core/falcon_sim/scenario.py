@@ -30,7 +30,7 @@ class Distribution(_Part, frozen=True, kw_only=True):
     lognormal: tuple[float, float] | None = None  # median, sigma of the logarithm
 
     def draw(self, rng: np.random.Generator) -> float:
-        """One value."""
+        """Draw a value."""
         if self.constant is not None:
             return self.constant
         if self.uniform is not None:
@@ -212,7 +212,7 @@ def load(path: Path) -> Scenario:
 
 
 def parse(text: str) -> Scenario:
-    """The same from a string."""
+    """Read and check a scenario from a string."""
     try:
         return checked(msgspec.convert(yaml.safe_load(text), Scenario))
     except yaml.YAMLError as error:
@@ -222,12 +222,12 @@ def parse(text: str) -> Scenario:
 
 
 def by_stage(job: Job, value: float | list[float]) -> list[float]:
-    """A time of each stage."""
+    """Return a time for each stage."""
     return list(value) if isinstance(value, list) else [value] * job.parallelism.pipeline
 
 
 def schedule_of(job: Job, microbatches: int) -> Schedule:
-    """The job's schedule for so many micro-batches; raises ScheduleError."""
+    """Return the job's schedule for so many micro-batches; raises ScheduleError."""
     stages = job.parallelism.pipeline
     if job.schedule == "Interleaved":
         return interleaved(stages, job.chunks, microbatches)
@@ -235,23 +235,14 @@ def schedule_of(job: Job, microbatches: int) -> Schedule:
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """The scenario, if it can run. Raises ScenarioError."""
+    """Return the scenario if it can run. Raises ScenarioError."""
     _check_job(scenario.job)
-    run, watch = scenario.run, scenario.detection
+    run = scenario.run
     if run.iterations is None and run.seconds is None:
         raise ScenarioError("run: give iterations or seconds")
     _positive("run.iterations", run.iterations)
     _positive("run.seconds", run.seconds)
-    if (
-        min(watch.consecutive_iterations, watch.look_iterations) < 1
-        or watch.verify_percent < 1
-        or watch.median_percent <= 100
-    ):
-        raise ScenarioError("detection: the thresholds must be positive, and median_percent above 100")
-    if watch.sample_every < 1 or not 0 <= watch.delay_seconds < math.inf:
-        raise ScenarioError("detection: sample_every must be at least 1, delay_seconds not negative")
-    if not 0 <= watch.sentinels <= scenario.job.parallelism.world:
-        raise ScenarioError(f"detection.sentinels is {watch.sentinels} of {scenario.job.parallelism.world} ranks")
+    _check_watch(scenario.detection, scenario.job.parallelism.world)
     _positive("mitigation.checkpoint_interval_seconds", scenario.mitigation.checkpoint_interval_seconds)
     for name in scenario.cluster.__struct_fields__:
         if getattr(scenario.cluster, name) < 0:
@@ -263,6 +254,19 @@ def checked(scenario: Scenario) -> Scenario:
 def _positive(name: str, value: float | None) -> None:
     if value is not None and not 0 < value < math.inf:
         raise ScenarioError(f"{name} is {value}, and must be positive")
+
+
+def _check_watch(watch: Watch, world: int) -> None:
+    if (
+        min(watch.consecutive_iterations, watch.look_iterations) < 1
+        or watch.verify_percent < 1
+        or watch.median_percent <= 100
+    ):
+        raise ScenarioError("detection: the thresholds must be positive, and median_percent above 100")
+    if watch.sample_every < 1 or not 0 <= watch.delay_seconds < math.inf:
+        raise ScenarioError("detection: sample_every must be at least 1, delay_seconds not negative")
+    if not 0 <= watch.sentinels <= world:
+        raise ScenarioError(f"detection.sentinels is {watch.sentinels} of {world} ranks")
 
 
 def _check_job(job: Job) -> None:
@@ -278,43 +282,58 @@ def _check_job(job: Job) -> None:
         raise ScenarioError(f"job.microbatches is {job.microbatches}, and must be at least 1")
     if job.chunks < 1 or (job.chunks > 1 and job.schedule != "Interleaved"):
         raise ScenarioError(f"job.chunks {job.chunks} needs schedule: Interleaved")
-    for name in ("forward_seconds", "backward_seconds"):
-        times = by_stage(job, getattr(job, name))
-        if len(times) != degrees.pipeline:
-            raise ScenarioError(f"job.{name} has {len(times)} stages of {degrees.pipeline}")
-        for one in times:
-            _positive(f"job.{name}", one)
-    for name in ("tensor_seconds", "expert_seconds", "transfer_seconds", "reduce_seconds", "optimizer_seconds"):
-        if not 0 <= getattr(job, name) < math.inf:
-            raise ScenarioError(f"job.{name} is negative or infinite")
+    _check_times(job)
     try:
         schedule_of(job, job.microbatches)
     except ScheduleError as error:
         raise ScenarioError(f"job.microbatches: {error}") from error
 
 
+def _check_times(job: Job) -> None:
+    stages = job.parallelism.pipeline
+    for name in ("forward_seconds", "backward_seconds"):
+        times = by_stage(job, getattr(job, name))
+        if len(times) != stages:
+            raise ScenarioError(f"job.{name} has {len(times)} stages of {stages}")
+        for seconds in times:
+            _positive(f"job.{name}", seconds)
+    for name in ("tensor_seconds", "expert_seconds", "transfer_seconds", "reduce_seconds", "optimizer_seconds"):
+        if not 0 <= getattr(job, name) < math.inf:
+            raise ScenarioError(f"job.{name} is negative or infinite")
+
+
 def _check_faults(scenario: Scenario) -> None:
-    nodes, faults = scenario.nodes, scenario.faults
-    for kind in ("slow", "stop"):
-        for place, fault in enumerate(getattr(faults, kind)):
-            if not 0 <= fault.node < nodes + scenario.cluster.spares:
-                raise ScenarioError(f"faults.{kind}[{place}].node is {fault.node} of {nodes} nodes and the spares")
+    faults = scenario.faults
     for place, slow in enumerate(faults.slow):
-        if slow.factor < 1 or slow.duration_seconds <= 0:
-            raise ScenarioError(f"faults.slow[{place}]: factor must be at least 1, duration_seconds positive")
-        if slow.proc is not None and not 0 <= slow.proc < scenario.job.procs_per_node:
-            raise ScenarioError(f"faults.slow[{place}].proc is {slow.proc} of {scenario.job.procs_per_node}")
-        if slow.peer is not None and (not 0 <= slow.peer < nodes + scenario.cluster.spares or slow.peer == slow.node):
-            raise ScenarioError(f"faults.slow[{place}].peer is {slow.peer}: no second node")
-    for kind in ("random_slow", "random_stop"):
-        for place, drawn in enumerate(getattr(faults, kind)):
-            _positive(f"faults.{kind}[{place}].node_hours_between", drawn.node_hours_between)
-            for name in drawn.__struct_fields__:
-                value = getattr(drawn, name)
-                given = (
-                    [one for one in value.__struct_fields__ if getattr(value, one) is not None]
-                    if isinstance(value, Distribution)
-                    else [""]
-                )
-                if len(given) != 1:
-                    raise ScenarioError(f"faults.{kind}[{place}].{name}: give exactly one distribution")
+        _check_slow(f"faults.slow[{place}]", slow, scenario)
+    for place, stop in enumerate(faults.stop):
+        _check_node(f"faults.stop[{place}].node", stop.node, scenario)
+    for place, drawn_slow in enumerate(faults.random_slow):
+        _check_drawn(f"faults.random_slow[{place}]", drawn_slow)
+    for place, drawn_stop in enumerate(faults.random_stop):
+        _check_drawn(f"faults.random_stop[{place}]", drawn_stop)
+
+
+def _check_node(name: str, node: int, scenario: Scenario) -> None:
+    if not 0 <= node < scenario.nodes + scenario.cluster.spares:
+        raise ScenarioError(f"{name} is {node} of {scenario.nodes} nodes and the spares")
+
+
+def _check_slow(name: str, slow: SlowFault, scenario: Scenario) -> None:
+    _check_node(f"{name}.node", slow.node, scenario)
+    if slow.factor < 1 or slow.duration_seconds <= 0:
+        raise ScenarioError(f"{name}: factor must be at least 1, duration_seconds positive")
+    if slow.proc is not None and not 0 <= slow.proc < scenario.job.procs_per_node:
+        raise ScenarioError(f"{name}.proc is {slow.proc} of {scenario.job.procs_per_node}")
+    if slow.peer is None:
+        return
+    if not 0 <= slow.peer < scenario.nodes + scenario.cluster.spares or slow.peer == slow.node:
+        raise ScenarioError(f"{name}.peer is {slow.peer}: no second node")
+
+
+def _check_drawn(name: str, drawn: RandomSlow | RandomStop) -> None:
+    _positive(f"{name}.node_hours_between", drawn.node_hours_between)
+    for field in drawn.__struct_fields__:
+        value = getattr(drawn, field)
+        if isinstance(value, Distribution) and sum(part is not None for part in msgspec.structs.astuple(value)) != 1:
+            raise ScenarioError(f"{name}.{field}: give exactly one distribution")

@@ -43,7 +43,7 @@ class Timeline:
         self.notes.append(Note(round(at_seconds, 3), kind, text))
 
     def add(self, activity: Activity, start: float, end: float, iterations: float = 0.0) -> None:
-        """Time from ``start`` to ``end``; joined with what came before if it was the same."""
+        """Add the time from ``start`` to ``end``; joined with what came before if it was the same."""
         if end <= start:
             return
         self.made += iterations
@@ -63,13 +63,13 @@ class Timeline:
         )
 
     def train(self, activity: Activity, start: float, seconds: Floats, count: int | None = None) -> None:
-        """Iterations one after the other: [n] seconds; or one stretch that stands for ``count``."""
+        """Add iterations, one after another: [n] seconds; or one stretch that stands for ``count``."""
         self.add(activity, start, start + float(seconds.sum()), float(len(seconds) if count is None else count))
         self.ends_seconds.append(start + seconds.cumsum())
         self.iteration_seconds.append(seconds if count is None else seconds / count)
 
     def lose(self, iterations: float) -> None:
-        """Iterations made before are gone (back to a checkpoint)."""
+        """Take off iterations that were made before and are gone (back to a checkpoint)."""
         if iterations and self._segments:
             last = self._segments[-1]
             lost = last.lost_iterations + iterations
@@ -77,7 +77,7 @@ class Timeline:
             self.lost += iterations
 
     def goodput(self, job: Job, healthy_seconds: float) -> Goodput:
-        """Core's account of it."""
+        """Return core's account of it."""
         return account(
             self._segments,
             healthy_iteration_seconds=healthy_seconds,

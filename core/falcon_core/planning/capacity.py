@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 0
 
     def waf(self, workers: int) -> float:
-        """F(t, x) of eq. 2 [weighted FLOP/s]."""
+        """Compute F(t, x) of eq. 2 [weighted FLOP/s]."""
         return self.weight * self.throughput.get(workers, 0.0)
 
 
@@ -64,7 +64,7 @@ class FailureRate(msgspec.Struct, frozen=True, kw_only=True):
     prior_worker_seconds: float = 30 * 86_400.0  # one failure in a worker's month, until measured otherwise
 
     def running_seconds(self, workers: int, *, at_most: float = math.inf) -> float:
-        """D_running(n'): the expected time until the first of ``workers`` fails [s], at most ``at_most``.
+        """Return D_running(n'), the expected time until the first of ``workers`` fails [s], at most ``at_most``.
 
         Failures are taken as Poisson with a Gamma prior, so that no failure yet is a long time and not an infinite one.
         """
@@ -84,13 +84,13 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reward(job: Job, workers: int, horizon: Horizon, *, faulted: bool = False) -> float:
-    """G(t, x') of eq. 3."""
+    """Compute G(t, x') of eq. 3."""
     moved = faulted or workers != job.workers
     return job.waf(workers) * horizon.running_seconds - job.waf(job.workers) * moved * horizon.transition_seconds
 
 
 def plan(jobs: Sequence[Job], workers: int, horizon: Horizon, *, faulted: Iterable[str] = ()) -> Assignment:
-    """The assignment of ``workers`` that maximises Σ G; jobs in ``faulted`` lost a worker. Exact.
+    """Return the assignment of ``workers`` that maximises Σ G; jobs in ``faulted`` lost a worker. Exact.
 
     Among plans of equal value a job keeps its workers where it can, and waits with fewer rather than more.
     Raises InvalidInputError or InvalidSpeedError.
@@ -130,7 +130,7 @@ def check(jobs: Sequence[Job], workers: int, horizon: Horizon) -> None:
 
 
 def curve(job: Job) -> tuple[npt.NDArray[np.int64], Values]:
-    """The feasible counts, ascending, and T at each."""
+    """Return the feasible counts, ascending, and T at each."""
     size = len(job.throughput)
     counts = np.fromiter(job.throughput.keys(), np.int64, size)
     speeds = np.fromiter(job.throughput.values(), np.float64, size)
@@ -139,12 +139,15 @@ def curve(job: Job) -> tuple[npt.NDArray[np.int64], Values]:
 
 
 def common_unit(jobs: Iterable[Job]) -> int:
-    """The greatest common divisor of all feasible counts: the program runs over multiples of it, and loses nothing."""
+    """Return the greatest common divisor of all feasible counts.
+
+    The program runs over multiples of it, and loses nothing.
+    """
     return int(np.gcd.reduce([0, *(np.gcd.reduce(curve(job)[0], initial=0) for job in jobs)])) or 1
 
 
 def options_of(job: Job, horizon: Horizon, unit: int, *, faulted: bool = False) -> Options:
-    """The choices of one job, zero first."""
+    """Return the choices of one job, zero first."""
     counts, speeds = curve(job)
     counts = np.concatenate(([0], counts))
     moved = np.ones(len(counts), dtype=np.bool_) if faulted else counts != job.workers
@@ -155,7 +158,7 @@ def options_of(job: Job, horizon: Horizon, unit: int, *, faulted: bool = False) 
 
 
 def step(before: Values, options: Options) -> Values:
-    """One job more: S(i, j) = max_k S(i−1, j−k) + G(k), for all j at once."""
+    """Add a job to the program: S(i, j) = max_k S(i−1, j−k) + G(k), for all j at once."""
     after: Values = before + options.rewards[0]
     buffer = np.empty_like(after)
     size = len(before)
@@ -169,7 +172,7 @@ def step(before: Values, options: Options) -> Values:
 
 
 def prefixes(options: Sequence[Options], units: int) -> list[Values]:
-    """S(0), S(1), …, S(m), each [units + 1]: the value of the first i jobs with at most j units."""
+    """Compute S(0), S(1), …, S(m), each [units + 1]: the value of the first i jobs with at most j units."""
     layers = [np.zeros(units + 1)]
     for choices in options:
         layers.append(step(layers[-1], choices))
@@ -177,7 +180,7 @@ def prefixes(options: Sequence[Options], units: int) -> list[Values]:
 
 
 def choice(before: Values, options: Options, at: int) -> int:
-    """The job's units in an optimal plan of S(i, at): what it holds now if that is optimal, else the fewest."""
+    """Choose the job's units in an optimal plan of S(i, at): what it holds now if that is optimal, else the fewest."""
     reachable = int(np.searchsorted(options.units, at, side="right"))
     values = before[at - options.units[:reachable]] + options.rewards[:reachable]
     best = values.max()
@@ -189,7 +192,7 @@ def choice(before: Values, options: Options, at: int) -> int:
 
 
 def trace(options: Sequence[Options], layers: Sequence[Values], units: int) -> list[int]:
-    """The units of each job in an optimal plan, from the last job back to the first."""
+    """Return the units of each job in an optimal plan, from the last job back to the first."""
     chosen = []
     for index in range(len(options) - 1, -1, -1):
         chosen.append(choice(layers[index], options[index], units))
@@ -200,7 +203,7 @@ def trace(options: Sequence[Options], layers: Sequence[Values], units: int) -> l
 def assignment(
     jobs: Sequence[Job], units: Sequence[int], unit: int, horizon: Horizon, faulted: frozenset[str]
 ) -> Assignment:
-    """A plan in workers, valued by eq. 3 itself and not by the program's running sums."""
+    """Make a plan in workers, valued by eq. 3 itself and not by the program's running sums."""
     counts = [share * unit for share in units]
     return Assignment(
         workers={job.name: count for job, count in zip(jobs, counts, strict=True)},

@@ -36,7 +36,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def prune(options: Sequence[Options], units: int) -> list[Options]:
-    """The same jobs with only those counts that an optimal plan of at most ``units`` may use."""
+    """Keep the same jobs with only those counts that an optimal plan of at most ``units`` may use."""
     fitting = [_keep(choices, choices.units <= units) for choices in options]
     low, high = 0.0, _steepest(fitting)
     for _ in range(_BISECTIONS):
@@ -62,7 +62,7 @@ def _keep(choices: Options, which: npt.NDArray[np.bool_]) -> Options:
 
 
 def _steepest(options: Sequence[Options]) -> float:
-    """A price at which nobody takes anything."""
+    """Find a price at which nobody takes anything."""
     gains = [
         float(np.max((choices.rewards[1:] - choices.rewards[0]) / choices.units[1:], initial=0.0))
         for choices in options
@@ -71,14 +71,17 @@ def _steepest(options: Sequence[Options]) -> float:
 
 
 def _pick(choices: Options, price: float) -> tuple[int, float]:
-    """What the job takes at this price, and its value net of it."""
+    """Choose what the job takes at this price, and its value net of it."""
     net = choices.rewards - price * choices.units
     place = int(net.argmax())
     return int(choices.units[place]), float(net[place])
 
 
 def _filled(options: Sequence[Options], price: float, units: int) -> float:
-    """The value of a feasible plan: what the jobs take at ``price``, and the rest to whoever gains most from it."""
+    """Return the value of a feasible plan.
+
+    Jobs get what they take at ``price``; the rest goes to the jobs that gain most from it.
+    """
     places = [int(np.searchsorted(choices.units, _pick(choices, price)[0])) for choices in options]
     left = units - sum(int(choices.units[place]) for choices, place in zip(options, places, strict=True))
     gains = [_gain(choices, place, left) for choices, place in zip(options, places, strict=True)]
@@ -95,7 +98,7 @@ def _filled(options: Sequence[Options], price: float, units: int) -> float:
 
 
 def _gain(choices: Options, place: int, left: int) -> tuple[float, int]:
-    """The most that the job gains from at most ``left`` more units, and its choice then."""
+    """Return the most that the job gains from at most ``left`` more units, and its choice then."""
     end = int(np.searchsorted(choices.units, choices.units[place] + left, side="right"))
     best = place + int(choices.rewards[place:end].argmax())
     return float(choices.rewards[best] - choices.rewards[place]), best

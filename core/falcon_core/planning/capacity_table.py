@@ -69,7 +69,7 @@ class Table(msgspec.Struct, frozen=True):
     plans: dict[Event, Assignment]
 
     def after(self, event: Event) -> Assignment:
-        """The plan for this event. Raises InvalidInputError for an event that the table was not built for."""
+        """Return the plan for this event. Raises InvalidInputError for an event that the table was not built for."""
         found = self.plans.get(event)
         if found is None:
             raise InvalidInputError(f"the table has no plan for {event}")
@@ -128,13 +128,13 @@ class _Programs:
             self.backward = prefixes(self.options[::-1], self.units)
 
     def plan(self) -> Assignment:
-        """Nobody's worker failed: the program's own answer."""
+        """Plan for the case that no job lost a worker: the program's own answer."""
         return assignment(
             self.jobs, trace(self.options, self.forward, self.units), self.unit, self.horizon, frozenset()
         )
 
     def plan_with(self, index: int, job: Job | None, *, faulted: bool = False) -> Assignment:
-        """Job ``index`` replaced by ``job`` (added where there is none at ``index``), or left out if None."""
+        """Plan with job ``index`` replaced by ``job`` (added where there is none at ``index``), or left out if None."""
         before, after = self.options[:index], self.options[index + 1 :]
         tail = self.backward[len(after)]
         here = self.forward[index]

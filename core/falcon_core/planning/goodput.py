@@ -148,7 +148,7 @@ def _holes(timeline: Sequence[Segment]) -> float:
 
 
 def removed_slowdown(healthy: float, slow: float, mitigated: float) -> float:
-    """The share of a slowdown that a mitigation removed: (mitigated − slow) ÷ (healthy − slow), FALCON §7.
+    """Return the share of a slowdown that a mitigation removed: (mitigated − slow) ÷ (healthy − slow), FALCON §7.
 
     By throughput or by iteration time alike; 1 is as good as healthy, below 0 it made things worse.
     Raises InvalidInputError where there was no slowdown.
@@ -159,5 +159,5 @@ def removed_slowdown(healthy: float, slow: float, mitigated: float) -> float:
 
 
 def cluster_waf(jobs: Iterable[Goodput]) -> float:
-    """Accumulated weighted FLOPs of several jobs (Unicron fig. 11); jobs of unknown FLOPs count nothing."""
+    """Add up the weighted FLOPs of several jobs (Unicron fig. 11); jobs of unknown FLOPs count nothing."""
     return math.fsum(job.waf_flops or 0.0 for job in jobs)

@@ -55,20 +55,20 @@ class MicrobatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """m_i/M: with these, the weighted sum of the groups' mean gradients is the mean over the whole batch."""
+        """Return m_i/M: with these, the weighted sum of the groups' mean gradients is the mean over the whole batch."""
         total = sum(self.counts)
         return tuple(count / total for count in self.counts)
 
     @property
     def gap(self) -> float:
-        """How far above the optimum the predicted time is, as a share; bounded by ``min_gain``."""
+        """Return how far above the optimum the predicted time is, as a share; bounded by ``min_gain``."""
         return self.seconds / self.best_seconds - 1.0
 
 
 def predict(
     counts: Sequence[int], seconds_per_microbatch: Sequence[float], fixed_seconds: Sequence[float] | None = None
 ) -> float:
-    """The iteration's time [s] with these counts: that of the slowest group.
+    """Return the iteration's time [s] with these counts: that of the slowest group.
 
     Raises InvalidInputError (lengths) or InvalidSpeedError.
     """
@@ -79,7 +79,7 @@ def predict(
 
 
 def of_pipeline(stage_seconds: Sequence[float]) -> tuple[float, float]:
-    """Seconds for each micro-batch, and fixed seconds, of a group that is a 1F1B pipeline of these stages.
+    """Return the seconds for each micro-batch, and fixed seconds, of a group that is a 1F1B pipeline of these stages.
 
     m micro-batches take Σ_s t_s + (m − 1) · max_s t_s. Raises InvalidInputError or InvalidSpeedError.
     """
@@ -89,7 +89,7 @@ def of_pipeline(stage_seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def even(microbatches: int, groups: int) -> tuple[int, ...]:
-    """The usual split: equal counts, the first groups one more where M is not divisible."""
+    """Return the usual split: equal counts, the first groups one more where M is not divisible."""
     if groups < 1 or microbatches < groups:
         raise TooFewMicrobatchesError(f"{microbatches} micro-batches for {groups} groups")
     share, rest = divmod(microbatches, groups)
@@ -184,7 +184,7 @@ def _bounds(upper: Sequence[int] | None, groups: int, microbatches: int) -> Coun
 
 
 def _finished(times: Floats, fixed: Floats, least: Counts, bounds: Counts, deadline: float) -> Counts:
-    """The most micro-batches that each group finishes by ``deadline`` [s], at least ``least``, at most its bound."""
+    """Return how many micro-batches each group finishes by ``deadline`` [s], between ``least`` and its bound."""
     counts = np.clip(np.floor((deadline - fixed) / times), least, bounds).astype(np.int64)
     # a division may be off by one against the products that finish times are compared by
     counts -= (counts > least) & (fixed + counts * times > deadline)
@@ -193,7 +193,7 @@ def _finished(times: Floats, fixed: Floats, least: Counts, bounds: Counts, deadl
 
 
 def _fill(times: Floats, fixed: Floats, least: Counts, bounds: Counts, microbatches: int) -> Counts:
-    """Greedy's result for M micro-batches, starting from ``least``; the input is feasible."""
+    """Compute greedy's result for M micro-batches, starting from ``least``; the input is feasible."""
     low, high, counts = 0.0, float(np.max(fixed + bounds * times)), least
     for _ in range(_BISECTIONS):
         left, middle = microbatches - int(counts.sum()), (low + high) / 2
@@ -229,7 +229,7 @@ def _hand_out(times: Floats, fixed: Floats, bounds: Counts, counts: Counts, left
 
 
 def _nearest(times: Floats, fixed: Floats, bounds: Counts, before: Counts, best: float) -> Counts:
-    """Of all plans that reach ``best`` seconds, one that moves the fewest micro-batches away from ``before``.
+    """Choose, of all plans that reach ``best`` seconds, a plan that moves the fewest micro-batches from ``before``.
 
     Whatever exceeds a group's capacity by ``best`` has to leave it; nothing else has to.
     """
@@ -238,6 +238,6 @@ def _nearest(times: Floats, fixed: Floats, bounds: Counts, before: Counts, best:
 
 
 def relaxed_seconds(seconds_per_microbatch: Sequence[float], microbatches: int) -> float:
-    """The bound that no integer plan can beat: M ÷ Σ 1/t_i, all groups finishing at once."""
+    """Return the bound that no integer plan can beat: M ÷ Σ 1/t_i, all groups finishing at once."""
     times, _ = _speeds(seconds_per_microbatch, None)
     return microbatches / math.fsum(1.0 / times)

@@ -76,7 +76,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recomputed(self) -> int:
-        """Micro-batches that are computed a second time, whole or for a part of the segments."""
+        """Count the micro-batches that are computed a second time, whole or for a part of the segments."""
         return sum(map(len, self.extra.values())) + sum(map(len, self.again.values()))
 
 
@@ -143,7 +143,7 @@ def _copies(reduced: Sequence[str], survivors: Sequence[Progress]) -> dict[str, 
 
 
 def _state(segment: str, survivors: Sequence[Progress]) -> SegmentState:
-    """One survivor with the sum is enough; one with a half-reduced buffer spoils it otherwise."""
+    """Judge a segment: a survivor with the sum is enough; else a half-reduced buffer on any survivor spoils it."""
     seen = {survivor.segments.get(segment, SegmentState.UNTOUCHED) for survivor in survivors}
     for state in (SegmentState.REDUCED, SegmentState.IN_FLIGHT):
         if state in seen:

@@ -56,12 +56,12 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap(self) -> float:
-        """How far above the optimum the cost may be, as a share; 0 is proven optimal."""
+        """Return how far above the optimum the cost may be, as a share; 0 is proven optimal."""
         return self.cost_seconds / self.lower_bound_seconds - 1.0
 
 
 def plan(roles: Roles, cluster: Cluster, current: Sequence[int] | None = None, *, cost: Cost) -> Placement:
-    """The placement that costs least; staying is always among the candidates.
+    """Return the placement that costs least; staying is always among the candidates.
 
     ``current[role]`` is today's node; None: role i on node i. Raises InvalidInputError, InvalidSpeedError.
     """
@@ -108,7 +108,7 @@ def _placement(chosen: Timing, today: Timing, cost: Cost, bound: float | None) -
 
 
 def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> list[int]:
-    """All permutations; ties to the one that moves fewer."""
+    """Try all permutations; of equal ones the one that moves fewer nodes."""
     timing, best, best_cost, fewest = Timing(roles, cluster, before), before, math.inf, 0
     everyone = range(len(before))
     for nodes in itertools.permutations(before):
@@ -122,9 +122,10 @@ def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> lis
 
 
 def _bad_nodes(cluster: Cluster) -> list[int]:
-    """Nodes that are worse than the usual node by more than noise, in anything; the worst first, ``_MOST_BAD`` at most.
+    """List the nodes that are worse than the usual node by more than noise, in anything.
 
-    The others stay where they are: exchanging healthy nodes would chase noise.
+    The worst come first, ``_MOST_BAD`` at most. The others stay where they are, because exchanging healthy nodes would
+    chase noise.
     """
     compute, adapter = statistics.median(cluster.compute_slowdown), statistics.median(cluster.link_slowdown)
     badness = [
@@ -139,7 +140,7 @@ def _bad_nodes(cluster: Cluster) -> list[int]:
 
 
 def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
-    """All slow nodes in the cells of the stages with the least work, cell by cell (FALCON §5.3), moving few."""
+    """Put all slow nodes in the cells of the stages with the least work, cell by cell (FALCON §5.3), moving few."""
     usual = statistics.median(cluster.compute_slowdown) * (1 + NOISE)
     slow = {node for node, slowdown in enumerate(cluster.compute_slowdown) if slowdown > usual}
     by_work = sorted(
@@ -156,7 +157,7 @@ def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
 
 
 def _put_down(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
-    """Bad nodes count as usual until it is their turn; each is then put where it hurts least beside those before it."""
+    """Take bad nodes for usual ones until it is their turn; then put each where it hurts least beside those before."""
     timing, bad = Timing(roles, cluster, before), _bad_nodes(cluster)
     compute, adapter = statistics.median(cluster.compute_slowdown), statistics.median(cluster.link_slowdown)
     for node in bad:
@@ -221,7 +222,7 @@ class _Targets:
         self._uses = 0
 
     def of(self, node: int) -> Sequence[int]:
-        """For this node, wherever it is."""
+        """Choose the roles for this node, wherever it is."""
         timing = self._timing
         if len(timing.nodes) <= self._most:
             return range(len(timing.nodes))
@@ -249,7 +250,7 @@ class _Targets:
 
 
 def _coarse(value: float) -> int:
-    """A logarithmic step of the size of noise."""
+    """Return the value's logarithmic step, of the size of noise."""
     return round(math.log(value) / NOISE) if value > 0 else -(1 << 62)
 
 

@@ -17,7 +17,7 @@ from falcon_core.planning.placement_model import Cluster, Roles, links
 
 
 def lower_bound_seconds(roles: Roles, cluster: Cluster) -> float:
-    """A time [s] that no permutation of the nodes goes below; the input has been checked."""
+    """Return a time [s] that no permutation of the nodes goes below; the input has been checked."""
     base = _Base(roles, cluster)
     bound = base.seconds
     suspects = {int(node) for node in _worst(cluster.compute_slowdown) + _worst(cluster.link_slowdown)}
@@ -77,7 +77,7 @@ class _Base:
 
 
 def _without_lane_names(roles: Roles) -> list[tuple[tuple[int, int], ...]]:
-    """Lanes with the same number of micro-batches are alike: each is called by the first of its number."""
+    """Call lanes with the same number of micro-batches, which are alike, by the first of them."""
     if any(len({lane for lane, _ in cells}) > 1 for cells in roles.cells):
         return list(roles.cells)
     first = {count: lane for lane, count in reversed(list(enumerate(roles.microbatches)))}

@@ -103,7 +103,7 @@ def roles_of(
     bytes_per_link: dict[Axis, float],
     lockstep: bool = False,
 ) -> Roles:
-    """The roles of a layout whose nodes hold ``ranks_per_node`` consecutive ranks.
+    """Return the roles of a layout whose nodes hold ``ranks_per_node`` consecutive ranks.
 
     ``bytes_per_link`` [bytes an iteration] is what one link of one rank-level communicator of that axis carries;
     communicators that run along the same path of nodes add up, those within a node cost nothing. ``lockstep``: all
@@ -150,7 +150,7 @@ def _path(nodes: Sequence[int], *, ring: bool) -> tuple[int, ...]:
 
 
 def links(communicator: Communicator) -> list[tuple[int, int]]:
-    """The pairs of roles that exchange data; a ring of two has one link."""
+    """Return the pairs of roles that exchange data; a ring of two has one link."""
     pairs = list(zip(communicator.roles, communicator.roles[1:], strict=False))
     if communicator.ring and len(communicator.roles) > 2:
         pairs.append((communicator.roles[-1], communicator.roles[0]))
@@ -206,35 +206,35 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """The predicted iteration time."""
+        """Return the predicted iteration time."""
         return max(self.lane_seconds) + sum(map(max, self.kind_seconds))
 
     @property
     def spread(self) -> float:
-        """All lanes and communicators together: tells better from worse where the slowest are the same."""
+        """Add up all lanes and communicators: tells better from worse where the slowest are the same."""
         return sum(self.lane_seconds) + sum(map(sum, self.kind_seconds))
 
     def traffic(self, role: int) -> list[tuple[int, float]]:
-        """The kinds and times of the communicators that the role is a member of."""
+        """Return the kinds and times of the communicators that the role is a member of."""
         return [
             (self._kind_of[index], self.kind_seconds[self._kind_of[index]][self._place_of[index]])
             for index in self._memberships[role]
         ]
 
     def work(self, role: int) -> list[tuple[float, float, float]]:
-        """The stage's healthy time, the cell's and the lane's, of all cells of the role."""
+        """Return the stage's healthy time, the cell's and the lane's, of all cells of the role."""
         return [
             (self.roles.stage_seconds[stage], self._stage_times[lane][stage], self.lane_seconds[lane])
             for lane, stage in self.roles.cells[role]
         ]
 
     def swap(self, first: int, second: int) -> None:
-        """Two roles exchange their nodes; swapping again undoes it."""
+        """Exchange the nodes of two roles; swapping again undoes it."""
         self.nodes[first], self.nodes[second] = self.nodes[second], self.nodes[first]
         self.refresh((first, second))
 
     def tried(self, first: int, second: int) -> tuple[float, float]:
-        """``seconds`` and ``spread`` as they would be after the swap."""
+        """Return ``seconds`` and ``spread`` as they would be after the swap."""
         undo: Undo = []
         self.nodes[first], self.nodes[second] = self.nodes[second], self.nodes[first]
         self.refresh((first, second), undo)
@@ -280,6 +280,9 @@ class Timing:
 
 
 def predict(roles: Roles, cluster: Cluster, nodes: Sequence[int]) -> float:
-    """The predicted iteration time [s], role i on node ``nodes[i]``. Raises InvalidInputError, InvalidSpeedError."""
+    """Return the predicted iteration time [s], role i on node ``nodes[i]``.
+
+    Raises InvalidInputError, InvalidSpeedError.
+    """
     check(roles, cluster, nodes)
     return Timing(roles, cluster, nodes).seconds

@@ -66,13 +66,13 @@ def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, 
 
 
 def next_strategy(candidates: Sequence[Candidate], applied: Collection[str]) -> Candidate | None:
-    """The cheapest strategy that has not been applied to this incident yet; None at the ladder's end."""
+    """Choose the cheapest strategy that has not been applied to this incident yet; None at the ladder's end."""
     left = [candidate for candidate in candidates if candidate.name not in applied]
     return min(left, key=lambda candidate: candidate.overhead_seconds, default=None)
 
 
 def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) -> bool:
-    """Whether the loss has reached the strategy's price, and the rest of the run can still repay it.
+    """Tell whether the loss has reached the strategy's price, and the rest of the run can still repay it.
 
     ``savable_seconds`` is the most that acting now can save until the job's end or deadline (``savable``). Not acting
     where the price is higher keeps the factor of two: what is still lost is below the price, and so is the best in
@@ -84,10 +84,10 @@ def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) 
 def savable(
     *, slow_ns: float, healthy_ns: float, iterations_left: int | None = None, seconds_left: float | None = None
 ) -> float:
-    """The most that an action can save until the job ends [s]: all of the slowdown of all iterations that are left.
+    """Return the most that an action can save until the job ends [s].
 
-    The end is a number of iterations (a finite run), a time at the present pace (a deadline), or the earlier of both;
-    without any it is infinite.
+    This is all of the slowdown of all iterations that are left. The end is a number of iterations (a finite run), a
+    time at the present pace (a deadline), or the earlier of both; without any it is infinite.
     """
     excess_ns, left = max(0.0, slow_ns - healthy_ns), math.inf
     if iterations_left is not None:
@@ -98,7 +98,7 @@ def savable(
 
 
 def ladder_bound(overheads_seconds: Iterable[float]) -> float:
-    """How many times the clairvoyant's cost the ladder may cost at most: 1 + max_i (b_1 + … + b_i)/b_i.
+    """Return how many times the clairvoyant's cost the ladder may cost at most: 1 + max_i (b_1 + … + b_i)/b_i.
 
     Free actions cost nothing and count nothing. Raises InvalidInputError for a price below zero or not finite.
     """
@@ -128,7 +128,9 @@ def wait_or_drop(
     speed_without: float,
     seconds_left: float = math.inf,
 ) -> Choice:
-    """No spare: stand still until one comes, or run on with fewer replicas at ``speed_without`` (share of full speed).
+    """Choose, without a spare, between standing still until one comes and running on with fewer replicas.
+
+    ``speed_without`` is the speed with fewer replicas, as a share of full speed.
 
     Waiting loses a second a second; dropping loses ``drop_seconds`` at once, ``rejoin_seconds`` when the spare comes,
     and 1 − speed all the time between. The break-even is when what dropping would have trained in the time stood still
@@ -147,31 +149,7 @@ def wait_or_drop(
 
 
 def learn(known_seconds: float | None, measured_seconds: float) -> float:
-    """The overhead after one more measurement; the first measurement replaces the configured guess."""
+    """Return the overhead after another measurement; the first one replaces a guess."""
     if known_seconds is None:
         return measured_seconds
     return known_seconds + LEARNING_RATE * (measured_seconds - known_seconds)
-
-
-class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a strategy costs, with how sure that is: a configured guess until it was measured."""
-
-    seconds: float
-    spread_seconds: float = 0.0  # a running mean of the distance of measurements from ``seconds``
-    measured: int = 0
-
-    def observe(self, measured_seconds: float) -> Overhead:
-        """One more measurement, weighted as in ``learn``; the first replaces the guess."""
-        if self.measured == 0:
-            return Overhead(seconds=measured_seconds, measured=1)
-        miss = abs(measured_seconds - self.seconds)
-        return Overhead(
-            seconds=learn(self.seconds, measured_seconds),
-            spread_seconds=miss if self.measured == 1 else learn(self.spread_seconds, miss),
-            measured=self.measured + 1,
-        )
-
-    @property
-    def known(self) -> bool:
-        """Whether it was ever measured."""
-        return self.measured > 0

@@ -35,7 +35,7 @@ PRIOR_BACK_SECONDS = 72 * 60.0
 
 
 def loss_rate(*, lost: int, node_seconds: float, nodes: int) -> float:
-    """λ: how many of a job's ``nodes`` die in a second, after ``lost`` have in ``node_seconds`` of watching.
+    """Return λ: how many of a job's ``nodes`` die in a second, after ``lost`` have in ``node_seconds`` of watching.
 
     Raises InvalidInputError for negative input.
     """
@@ -53,7 +53,9 @@ def loss_rate(*, lost: int, node_seconds: float, nodes: int) -> float:
 
 
 def back_seconds(*, returned: int, away_seconds: float) -> float:
-    """τ: mean time until a slow node is well and back, after ``returned`` have in ``away_seconds`` of all of them.
+    """Return τ: the mean time until a slow node is well and back [s].
+
+    So far ``returned`` nodes have come back, in ``away_seconds`` of all that were away.
 
     Raises InvalidInputError for negative input.
     """
@@ -63,7 +65,7 @@ def back_seconds(*, returned: int, away_seconds: float) -> float:
 
 
 def price(spares: int, *, losses_per_second: float, back_seconds: float) -> float:
-    """The shadow price of one of ``spares`` ready spares [s], as in the module's formula.
+    """Return the shadow price of one of ``spares`` ready spares [s], as in the module's formula.
 
     Raises InvalidInputError for input that is negative or not finite.
     """

@@ -75,14 +75,14 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
         return Throughput(flops_per_iteration=self.flops_per_iteration, measured=tuple(known.values()))
 
     def best(self) -> dict[int, Measured]:
-        """The fastest layout of each measured size, by size."""
+        """Return the fastest layout of each measured size, by size."""
         fastest: dict[int, Measured] = {}
         for entry in sorted(self.measured, key=lambda entry: (entry.workers, entry.typical_seconds)):
             fastest.setdefault(entry.workers, entry)
         return fastest
 
     def estimate(self, workers: int) -> Estimate:
-        """T(t, x). Raises InvalidInputError for no worker, and InfeasibleError while nothing was measured."""
+        """Estimate T(t, x). Raises InvalidInputError for no worker, and InfeasibleError while nothing was measured."""
         if workers < 1:
             raise InvalidInputError(f"the throughput of {workers} workers")
         if not (0 < self.flops_per_iteration < math.inf):
@@ -90,7 +90,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
         return _estimate(self.flops_per_iteration, self.best(), workers)
 
     def curve(self, sizes: Iterable[int], *, careful: bool = False) -> dict[int, float]:
-        """T over the feasible sizes, as ``capacity.Job`` takes it; ``careful`` takes the lower end of guesses.
+        """Return T over the feasible sizes, as ``capacity.Job`` takes it; ``careful`` takes the lower end of guesses.
 
         Raises as ``estimate``.
         """

@@ -106,8 +106,8 @@ def test_pruning_leaves_few_counts_and_changes_nothing() -> None:
     curve = {size: size**0.9 for size in range(1, 301)}
     jobs = [Job(name=f"job-{n}", throughput=curve, weight=1 + n / 20, workers=30) for n in range(20)]
     options = [capacity.options_of(job, HOUR, 1) for job in jobs]
-    kept = sum(len(one.units) for one in prune(options, 700))
-    assert kept < sum(len(one.units) for one in options) / 3
+    kept = sum(len(choices.units) for choices in prune(options, 700))
+    assert kept < sum(len(choices.units) for choices in options) / 3
     plain = plan(jobs, 700, HOUR)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capacity, "PRUNE_ABOVE", -1)

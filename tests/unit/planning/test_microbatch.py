@@ -43,7 +43,7 @@ cases = st.integers(2, 4).flatmap(
 @given(cases)
 def test_no_share_is_faster(case: tuple[list[float], list[float], list[int], int]) -> None:
     times, fixed, upper, total = case
-    allowed = [one for one in shares(total, len(times)) if all(map(int.__le__, one, upper))]
+    allowed = [counts for counts in shares(total, len(times)) if all(map(int.__le__, counts, upper))]
     if not allowed:
         with pytest.raises(InfeasibleError):
             plan(times, total, fixed_seconds=fixed, upper=upper)
@@ -51,7 +51,7 @@ def test_no_share_is_faster(case: tuple[list[float], list[float], list[int], int
     found = plan(times, total, fixed_seconds=fixed, upper=upper)
     assert found.counts in allowed
     assert found.seconds == predict(found.counts, times, fixed)
-    assert found.seconds == min(predict(one, times, fixed) for one in allowed)
+    assert found.seconds == min(predict(counts, times, fixed) for counts in allowed)
 
 
 @settings(deadline=None, derandomize=True)
@@ -63,8 +63,8 @@ def test_of_the_optimal_shares_one_that_moves_the_fewest(
     everything = list(shares(total, len(times)))
     current = random.choice(everything)  # type: ignore[attr-defined]
     found = plan(times, total, fixed_seconds=fixed, current=current, min_gain=0.0)
-    optima = [one for one in everything if predict(one, times, fixed) == found.best_seconds]
-    fewest = min(sum(max(0, new - old) for new, old in zip(one, current, strict=True)) for one in optima)
+    optima = [counts for counts in everything if predict(counts, times, fixed) == found.best_seconds]
+    fewest = min(sum(max(0, new - old) for new, old in zip(counts, current, strict=True)) for counts in optima)
     assert found.seconds == found.best_seconds
     assert found.moved == fewest
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,49 +25,52 @@ class Batch:
         drawn = np.random.default_rng(seed)
         self.gradient = {
             number: {segment: drawn.integers(-1000, 1000, WIDTH) for segment in segments}
-            for one in ranks
-            for number in one.microbatches
+            for member in ranks
+            for number in member.microbatches
         }
         self.whole = {
             segment: sum((self.gradient[number][segment] for number in self.gradient), np.zeros(WIDTH, np.int64))
             for segment in segments
         }
-        self.buffers: dict[int, dict[str, Gradient]] = {}
-        for one in ranks:
-            self.buffers[one.rank] = {}
-            for segment in segments:
-                match one.segments.get(segment, UNTOUCHED):
-                    case SegmentState.REDUCED:
-                        buffer = self.whole[segment].copy()
-                    case SegmentState.IN_FLIGHT:
-                        buffer = drawn.integers(-1000, 1000, WIDTH)  # part of a sum: of no use
-                    case _:
-                        buffer = np.zeros(WIDTH, np.int64)
-                        for number in one.microbatches[: one.finished]:
-                            buffer = buffer + self.gradient[number][segment]
-                self.buffers[one.rank][segment] = buffer
+        self.buffers: dict[int, dict[str, Gradient]] = {
+            member.rank: {segment: self._left_by_failure(member, segment, drawn) for segment in segments}
+            for member in ranks
+        }
+
+    def _left_by_failure(self, member: Progress, segment: str, drawn: np.random.Generator) -> Gradient:
+        match member.segments.get(segment, UNTOUCHED):
+            case SegmentState.REDUCED:
+                return self.whole[segment].copy()
+            case SegmentState.IN_FLIGHT:
+                return drawn.integers(-1000, 1000, WIDTH)  # part of a sum: of no use
+            case _:
+                return self._sum(member.microbatches[: member.finished], segment)
+
+    def _sum(self, numbers: Iterable[int], segment: str) -> Gradient:
+        total = np.zeros(WIDTH, np.int64)
+        for number in numbers:
+            total = total + self.gradient[number][segment]
+        return total
 
     def carry_out(self, plan: Resumption, failed: set[int]) -> dict[str, list[Gradient]]:
-        """What every survivor holds in the end, by segment."""
+        """Do what the plan says; what every survivor holds in the end, by segment."""
         left = {rank: buffers for rank, buffers in self.buffers.items() if rank not in failed}
-        for segment in plan.restart:
-            for rank in left:
-                left[rank][segment] = np.zeros(WIDTH, np.int64)
-        for rank in left:
-            for segment in (*plan.add, *plan.restart):
-                for number in (*plan.own[rank], *plan.extra[rank]):
-                    left[rank][segment] = left[rank][segment] + self.gradient[number][segment]
+        for rank, buffers in left.items():
+            more = (*plan.own[rank], *plan.extra[rank])
+            for segment in plan.add:
+                buffers[segment] = buffers[segment] + self._sum(more, segment)
             for segment in plan.restart:
-                for number in plan.again[rank]:
-                    left[rank][segment] = left[rank][segment] + self.gradient[number][segment]
+                buffers[segment] = self._sum((*more, *plan.again[rank]), segment)
         for segment, source in plan.copy_from.items():
-            for rank in left:
-                left[rank][segment] = left[source][segment]
+            _give_all(left, segment, left[source][segment])
         for segment in (*plan.add, *plan.restart):
-            total = sum((left[rank][segment] for rank in left), np.zeros(WIDTH, np.int64))
-            for rank in left:
-                left[rank][segment] = total
-        return {segment: [left[rank][segment] for rank in left] for segment in self.whole}
+            _give_all(left, segment, sum((buffers[segment] for buffers in left.values()), np.zeros(WIDTH, np.int64)))
+        return {segment: [buffers[segment] for buffers in left.values()] for segment in self.whole}
+
+
+def _give_all(ranks: dict[int, dict[str, Gradient]], segment: str, gradient: Gradient) -> None:
+    for buffers in ranks.values():
+        buffers[segment] = gradient
 
 
 @st.composite
@@ -99,8 +104,8 @@ def test_every_survivor_ends_with_the_undisturbed_sum(
     ranks, failed, segments = case
     batch, plan = Batch(ranks, segments, seed), resume(ranks, failed, segments)
     for segment, held in batch.carry_out(plan, failed).items():
-        for one in held:
-            np.testing.assert_array_equal(one, batch.whole[segment])
+        for survivor in held:
+            np.testing.assert_array_equal(survivor, batch.whole[segment])
 
 
 def rank(number: int, finished: int, **segments: SegmentState) -> Progress:

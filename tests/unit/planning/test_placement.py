@@ -30,7 +30,7 @@ def cluster(compute: dict[int, float], nodes: int, links: dict[int, float] | Non
 @st.composite
 def jobs(draw: st.DrawFn, nodes: tuple[int, ...] = (2, 4, 6)) -> tuple[Roles, Cluster, Cost]:
     count = draw(st.sampled_from(nodes))
-    stages = draw(st.sampled_from([one for one in (1, 2, 3) if count % one == 0]))
+    stages = draw(st.sampled_from([divisor for divisor in (1, 2, 3) if count % divisor == 0]))
     layout = derive(2 * count, tensor=draw(st.sampled_from([1, 2])), pipeline=stages)
     roles = roles_of(
         layout,
@@ -233,11 +233,11 @@ def test_one_swap_and_a_trial_agree_with_a_new_start() -> None:
     state = cluster({1: 2.0, 4: 1.5}, 8, {2: 3.0})
     timing, drawn = Timing(roles, state, range(8)), random.Random(1)
     for _ in range(30):
-        one, other = drawn.sample(range(8), 2)
+        first, second = drawn.sample(range(8), 2)
         before = timing.seconds, timing.spread
-        tried = timing.tried(one, other)
+        tried = timing.tried(first, second)
         assert (timing.seconds, timing.spread) == before
-        timing.swap(one, other)
+        timing.swap(first, second)
         fresh = Timing(roles, state, timing.nodes)
         assert (timing.seconds, timing.spread) == (pytest.approx(fresh.seconds), pytest.approx(fresh.spread))
         assert tried == (pytest.approx(fresh.seconds), pytest.approx(fresh.spread))
@@ -253,7 +253,7 @@ def test_roles_of_a_layout() -> None:
         bytes_per_link={Axis.TENSOR: 9e9, Axis.DATA: 1e9, Axis.PIPELINE: 1e8},
     )
     assert roles.cells == tuple(((lane, stage),) for stage in range(2) for lane in range(4))
-    assert [(one.kind, one.roles, one.bytes_per_link, one.ring) for one in roles.communicators] == [
+    assert [(comm.kind, comm.roles, comm.bytes_per_link, comm.ring) for comm in roles.communicators] == [
         ("Data", (0, 1, 2, 3), 2e9, True),
         ("Data", (4, 5, 6, 7), 2e9, True),
         *[("Pipeline", (node, node + 4), 2e8, False) for node in range(4)],

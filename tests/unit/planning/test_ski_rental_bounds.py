@@ -14,7 +14,6 @@ from falcon_core.planning.ski_rental import (
     Candidate,
     Choice,
     Loss,
-    Overhead,
     due,
     ladder_bound,
     next_strategy,
@@ -54,7 +53,7 @@ def climb(candidates: list[Candidate], rates: dict[frozenset[str], float], lasts
 @given(ladders())
 def test_the_whole_ladder_keeps_its_bound(case: tuple[list[Candidate], dict[frozenset[str], float], float]) -> None:
     candidates, rates, lasts = case
-    price = {one.name: one.overhead_seconds for one in candidates}
+    price = {candidate.name: candidate.overhead_seconds for candidate in candidates}
     lasts = round(lasts / STEP) * STEP
     clairvoyant = min(sum(price[name] for name in taken) + rate * lasts for taken, rate in rates.items())
     bound = ladder_bound(price.values())
@@ -173,13 +172,3 @@ def test_a_job_that_cannot_run_smaller_waits() -> None:
 
 
 # -- learned prices ----------------------------------------------------------------------------------------------------
-
-
-def test_a_price_knows_how_sure_it_is() -> None:
-    guess = Overhead(seconds=60.0)
-    assert not guess.known
-    once = guess.observe(10.0)
-    assert (once.known, once.seconds, once.spread_seconds) == (True, 10.0, 0.0)
-    twice = once.observe(14.0)
-    assert (twice.seconds, twice.spread_seconds, twice.measured) == (12.0, 4.0, 2)
-    assert twice.observe(12.0).spread_seconds == 2.0

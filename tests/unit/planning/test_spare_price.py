@@ -23,9 +23,9 @@ def test_it_is_the_time_that_a_job_waits_because_of_the_taking(count: int, per_h
     back = rng.exponential(hours, 200_000)
     loss = rng.exponential(1 / per_hour, (200_000, count)).sum(axis=1)
     waits = np.maximum(0.0, back - loss)
-    told = price(count, losses_per_second=per_hour / 3600, back_seconds=hours * 3600)
+    found = price(count, losses_per_second=per_hour / 3600, back_seconds=hours * 3600)
     five_sigma = 5 * float(waits.std()) / np.sqrt(waits.size) * 3600
-    assert told == pytest.approx(float(waits.mean()) * 3600, abs=five_sigma)
+    assert found == pytest.approx(float(waits.mean()) * 3600, abs=five_sigma)
 
 
 @settings(deadline=None, derandomize=True)

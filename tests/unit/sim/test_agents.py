@@ -56,9 +56,9 @@ def test_who_was_suspected_wrongly_is_let_go_and_the_slow_group_is_not() -> None
     watched.goes_on(6, factor=1.0)
     assert watched.read == set(watched.agents.sentinels)
     watched.goes_on(12, factor=1.5)
-    told = watched.read
-    assert told >= CULPRITS_GROUP | FIRST_OF_EACH
-    others = told - CULPRITS_GROUP - FIRST_OF_EACH - set(watched.agents.sentinels)
+    found = watched.read
+    assert found >= CULPRITS_GROUP | FIRST_OF_EACH
+    others = found - CULPRITS_GROUP - FIRST_OF_EACH - set(watched.agents.sentinels)
     assert len({rank // TENSOR for rank in others}) <= 1  # the other one of the two that wait longest
 
 

@@ -40,9 +40,9 @@ def test_a_node_that_grew_well_is_a_spare_again() -> None:
         mitigation=ONLY_REPLACE,
     )
     assert engine.machines.roles == [0, 4, 1, 3]
-    (told,) = [one for one in engine.state.departures if one.node == "node-1"]
-    assert told.back_at is not None
-    assert 1100 < told.back_at < 6000
+    (departure,) = [left for left in engine.state.departures if left.node == "node-1"]
+    assert departure.back_at is not None
+    assert 1100 < departure.back_at < 6000
     assert engine.timeline.notes[-1].at_seconds < 6100, "nobody waited for a repair"
 
 
@@ -53,7 +53,7 @@ def test_a_slow_node_is_better_than_none_where_no_spare_is_left() -> None:
     }
     engine = _run(900, faults=faults, mitigation=ONLY_REPLACE)
     assert engine.machines.roles == [0, 4, 1, 3]
-    died, (back,) = 700, [one.at_seconds for one in engine.timeline.notes if one.text.startswith("3 trains")]
+    died, (back,) = 700, [note.at_seconds for note in engine.timeline.notes if note.text.startswith("3 trains")]
     assert died + 20 < back < died + 300, "it stood still for a replacement's cost, and not until the repair"
 
 

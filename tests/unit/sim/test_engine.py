@@ -21,17 +21,24 @@ JOB = {
     "noise": 0.01,
     "checkpoint_every_iterations": 50,
 }
+PRICED = [  # so that an action comes within a short run: without a price all work done counts as lost
+    {"type": "Ignore"},
+    {"type": "AdjustMicrobatches", "overhead_seconds": 5},
+    {"type": "SwapNodes", "overhead_seconds": 45},
+    {"type": "ReplaceNode", "overhead_seconds": 13},
+]
 STRAGGLER = {"at_seconds": 120, "duration_seconds": 100_000, "factor": 2.5, "node": 1, "proc": 0}
 
 
 def _run(iterations: int = 220, **fields: Any) -> Engine:
     body = {"name": "x", "seed": 3, "run": {"iterations": iterations}, "job": JOB, **fields}
+    body["mitigation"] = {"strategies": PRICED, **fields.get("mitigation", {})}
     engine = Engine(parse(msgspec.json.encode(body).decode()))
     engine.run()
     return engine
 
 
-def _told(engine: Engine, kind: str) -> list[str]:
+def _noted(engine: Engine, kind: str) -> list[str]:
     return [note.text for note in engine.timeline.notes if note.kind == kind]
 
 
@@ -47,10 +54,10 @@ def test_nothing_happens_to_a_healthy_job() -> None:
 
 def test_a_straggler_is_found_shared_around_and_replaced() -> None:
     engine = _run(faults={"slow": [STRAGGLER]}, cluster={"spares": 1})
-    actions = _told(engine, "action")
+    actions = _noted(engine, "action")
     assert any(text.startswith("micro-batches shared anew") for text in actions)
     assert any(text.startswith("replica 1 to be replaced: rank 2") for text in actions)
-    assert _told(engine, "closed") == ["slowdown job-1: Helped"]
+    assert _noted(engine, "closed") == ["slowdown job-1: Helped"]
     assert engine.machines.roles[1] == 4
 
 
@@ -93,20 +100,20 @@ def test_one_seed_one_story() -> None:
     faults = {
         "random_slow": [{"node_hours_between": 0.3, "factor": {"constant": 2}, "duration_seconds": {"constant": 60}}]
     }
-    told = [report(_run(150, faults=faults, detection={"sentinels": 2})).json() for _ in range(2)]
-    assert told[0] == told[1]
+    reports = [report(_run(150, faults=faults, detection={"sentinels": 2})).json() for _ in range(2)]
+    assert reports[0] == reports[1]
 
 
 def test_sentinels_find_the_same_culprit_as_all_rings() -> None:
     engine = _run(faults={"slow": [STRAGGLER]}, detection={"sentinels": 2})
-    assert any("rank 2 computes" in text for text in _told(engine, "action"))
+    assert any("rank 2 computes" in text for text in _noted(engine, "action"))
     assert "2 of 8 rings all the time" in table(report(engine))
 
 
 def test_suspects_of_a_tensor_parallel_job_are_read_by_their_groups() -> None:
     job = {**JOB, "parallelism": {"data": 2, "pipeline": 2, "tensor": 4}, "procs_per_node": 4, "tensor_seconds": 0.01}
     engine = _run(faults={"slow": [{**STRAGGLER, "proc": 2}]}, job=job, detection={"sentinels": 2})
-    assert any("rank 6 computes" in text for text in _told(engine, "action")), engine.timeline.notes
+    assert any("rank 6 computes" in text for text in _noted(engine, "action")), engine.timeline.notes
 
 
 def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> None:
@@ -116,7 +123,7 @@ def test_a_jump_over_healthy_stretches_changes_the_work_and_not_the_story() -> N
     assert jumped.agents is not None
     assert played.agents is not None
     assert jumped.agents.records < played.agents.records
-    assert _told(jumped, "closed") == _told(played, "closed") == ["slowdown job-1: Helped"]
+    assert _noted(jumped, "closed") == _noted(played, "closed") == ["slowdown job-1: Helped"]
     a_checkpoint = 50 * played.healthy_seconds  # more or less of it is redone, by where the restart falls
     assert jumped.now == pytest.approx(played.now, abs=a_checkpoint + 20)
 

@@ -13,6 +13,7 @@ from falcon_sim.engine import Engine
 from falcon_sim.model import Block, JobModel
 from falcon_sim.records import RingWriter
 from falcon_sim.scenario import parse
+from tests.unit.sim.test_engine import PRICED
 
 JOB = {
     "calls": "Enqueued",
@@ -42,17 +43,17 @@ def test_the_device_is_timed_in_one_iteration_of_n() -> None:
         writer.records(first, _begins(first), 2, 5),  # the rest of the block never happened
         writer.records(second, _begins(second), 0, 8),
     ]
-    told = np.concatenate(pieces)
-    assert np.array_equal(told["seq"], 1 + np.arange(len(told)))
-    enqueued, completed = told[told["kind"] == Kind.ENQUEUED], told[told["kind"] == Kind.COMPLETED]
-    assert len(enqueued) + len(completed) == len(told)
+    found = np.concatenate(pieces)
+    assert np.array_equal(found["seq"], 1 + np.arange(len(found)))
+    enqueued, completed = found[found["kind"] == Kind.ENQUEUED], found[found["kind"] == Kind.COMPLETED]
+    assert len(enqueued) + len(completed) == len(found)
     assert not enqueued["duration_ns"].any()
     width = len(enqueued) // 13
-    number = {(one["comm"], one["comm_seq"]): place // width for place, one in enumerate(enqueued)}
-    assert {number[one["comm"], one["comm_seq"]] for one in completed} == {0, 3, 6, 9, 12}
+    number = {(record["comm"], record["comm_seq"]): place // width for place, record in enumerate(enqueued)}
+    assert {number[record["comm"], record["comm_seq"]] for record in completed} == {0, 3, 6, 9, 12}
     assert len(completed) == 5 * width
-    started = {(one["comm"], one["comm_seq"]): one["t_start_ns"] for one in enqueued}
-    assert all(started[one["comm"], one["comm_seq"]] <= one["t_start_ns"] for one in completed)
+    started = {(record["comm"], record["comm_seq"]): record["t_start_ns"] for record in enqueued}
+    assert all(started[record["comm"], record["comm_seq"]] <= record["t_start_ns"] for record in completed)
 
 
 def test_the_chain_reads_the_same_from_both_kinds() -> None:
@@ -84,6 +85,7 @@ def test_a_straggler_is_named_from_sampled_cycles() -> None:
         "job": JOB,
         "detection": {"sample_every": 4},
         "cluster": {"spares": 1},
+        "mitigation": {"strategies": PRICED},
         "faults": {"slow": [fault]},
     }
     engine = Engine(parse(msgspec.json.encode(body).decode()))

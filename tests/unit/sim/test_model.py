@@ -111,14 +111,14 @@ def test_records_that_were_never_made_leave_no_hole() -> None:
     model = _model()
     writer = RingWriter(model, 3)
     first, second = model.block(8, model.healthy()), model.block(8, model.healthy())
-    told = np.concatenate(
+    found = np.concatenate(
         [
             writer.records(first, _begins(first), 0, 2),
             writer.records(first, _begins(first), 2, 5),  # the rest of the block never happened
             writer.records(second, _begins(second), 0, 8),
         ]
     )
-    assert np.array_equal(told["seq"], 1 + np.arange(len(told)))
-    for comm in np.unique(told["comm"]):
-        numbers = told["comm_seq"][told["comm"] == comm]
+    assert np.array_equal(found["seq"], 1 + np.arange(len(found)))
+    for comm in np.unique(found["comm"]):
+        numbers = found["comm_seq"][found["comm"] == comm]
         assert np.array_equal(numbers, np.arange(len(numbers)))

@@ -41,9 +41,9 @@ def test_profile_mode_names_the_communicator_with_the_slow_link() -> None:
     agents = Agents(model, Watch())
     agents.start()
     agents.feed(block, (np.cumsum(block.seconds) * 1e9).astype(np.int64), 0, 8)
-    told, iterations = agents.profile(8)
+    records, iterations = agents.profile(8)
     assert iterations == 8
-    assert rungs.slow_communicators(model, told) == [tuple(range(8))]
+    assert rungs.slow_communicators(model, records) == [tuple(range(8))]
 
 
 def test_a_healthy_job_has_no_slow_communicator() -> None:

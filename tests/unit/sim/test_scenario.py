@@ -63,15 +63,15 @@ def test_the_command_says_so_and_ends_with_2(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--json", "missing/out.json"], "--json missing/out.json: there is no folder missing"),
-        (["--plot", "missing/out.png"], "--plot missing/out.png: there is no folder missing"),
-        (["--plot", "out.gif"], "--plot out.gif: neither .png nor .svg"),
+        (["--json", "missing/out.json"], "--json missing/out.json: the folder missing does not exist"),
+        (["--plot", "missing/out.png"], "--plot missing/out.png: the folder missing does not exist"),
+        (["--plot", "out.gif"], "--plot out.gif: the name must end in .png or .svg"),
     ],
 )
 def test_results_that_could_not_be_written_are_refused_before_the_run(
     options: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(EXAMPLES / "week.yaml"), *options]) == 2
-    told = capsys.readouterr()
-    assert named in told.err
-    assert not told.out
+    refused = capsys.readouterr()
+    assert named in refused.err
+    assert not refused.out
