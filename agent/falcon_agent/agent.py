@@ -35,7 +35,7 @@ class Agent:
         self._last_status: LaunchStatus | None = None
 
     async def run(self) -> None:
-        """Until SIGTERM; training goes on without us."""
+        """Run until SIGTERM; training goes on without the agent."""
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -92,7 +92,7 @@ class Agent:
             await asyncio.sleep(POLL_SECONDS)
 
     def summary(self, status: LaunchStatus | None) -> Summary:
-        """What stands in the report now."""
+        """Return what stands in the report now."""
         self._sequence += 1
         generation = status.generation if status is not None else 0
         return Summary(

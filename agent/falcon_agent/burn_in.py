@@ -62,7 +62,7 @@ def _multiply_on_all(seconds: float, threads: int) -> list[_Multiplied]:
 
 
 def _multiply(seconds: float, together: threading.Barrier) -> _Multiplied:
-    """The calling thread's rate, measured from when all threads are warm.
+    """Measure the calling thread's rate, from when all threads are warm.
 
     The mean over the whole time, not the fastest block's: whatever takes CPU away stops every block sometimes, and some
     blocks not at all.
@@ -89,7 +89,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _copy_gb_per_second(seconds: float) -> float:
-    """Of one thread; bytes read and written together."""
+    """Measure a single thread; bytes read and written together."""
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
     durations: list[float] = []

@@ -1,7 +1,7 @@
 """One rank's communicators: their sizes and the rank's place in each, and how far the rank has come in them.
 
-Descriptor records introduce a communicator. The ring's table of counters tells calls that are in progress, which no
-record does; rings of earlier shims have no such table, and of those nothing is told.
+Descriptor records introduce a communicator. The ring's table of counters shows calls that are in progress, which no
+record does; rings of earlier shims have no such table, and nothing of them is reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from falcon_core.wire.ring import (
     parse_counter_key,
 )
 
-_CALLS = 4096  # newest calls that are kept to tell what comes next in a communicator
+_CALLS = 4096  # newest calls that are kept to know what comes next in a communicator
 _MAX_SHAPES = 1024  # as many communicators as a shim knows
 _NONE: RecordArray = np.empty(0, dtype=RECORD_DTYPE)
 
@@ -67,14 +67,14 @@ class CommTable:
     def feed(self, records: RecordArray) -> None:
         """Take records of any kind, in ring order: [n], dtype RECORD_DTYPE."""
         kinds = records["kind"]
-        for told in records[kinds == Kind.DESCRIPTOR]:
-            comm, size = int(told["comm"]), int(told["group"])
+        for descriptor in records[kinds == Kind.DESCRIPTOR]:
+            comm, size = int(descriptor["comm"]), int(descriptor["group"])
             if comm & (POINT_TO_POINT | GRAPH):
                 continue
-            if int(told["flags"]) & Flag.ENDED:
+            if int(descriptor["flags"]) & Flag.ENDED:
                 self._shapes.pop(comm, None)
             elif size > 0 and len(self._shapes) < _MAX_SHAPES:
-                self._shapes[comm] = Shape(comm, size, int(told["peer_or_root"]))
+                self._shapes[comm] = Shape(comm, size, int(descriptor["peer_or_root"]))
         calls = records[(kinds == Kind.BLOCKING) | (kinds == Kind.ENQUEUED)][-_CALLS:]
         if len(calls):
             self._newest.append(calls)
@@ -89,7 +89,7 @@ class CommTable:
         excess_ns: Mapping[int, Sequence[float]],
         period_calls: int | None,
     ) -> tuple[list[CommSignals], int]:
-        """Those to report, at most MAX_COMMS, and how many were left out; see :func:`collective_counts`.
+        """Return the communicators to report, at most MAX_COMMS, and how many were left out.
 
         First those that the rank waits in, then those with the largest excess.
         """
@@ -99,11 +99,11 @@ class CommTable:
             key=lambda comm: (not (comm in counts and counts[comm].waiting), -sum(excess_ns.get(comm, ())), comm),
         )
         cycle = self._cycle(period_calls) if wanted else None
-        told = []
+        found = []
         for comm in wanted[:MAX_COMMS]:
             shape, count = self._shapes.get(comm), counts.get(comm)
-            op, size = _telling_call(cycle, comm, count)
-            told.append(
+            op, size = _newest_call(cycle, comm, count)
+            found.append(
                 CommSignals(
                     comm=comm,
                     size=shape.size if shape else 0,
@@ -115,17 +115,17 @@ class CommTable:
                     excess_ns=[round(part) for part in excess_ns.get(comm, ())],
                 )
             )
-        return told, max(0, len(wanted) - MAX_COMMS)
+        return found, max(0, len(wanted) - MAX_COMMS)
 
     def _cycle(self, period_calls: int | None) -> RecordArray | None:
-        """The newest cycle; None where it is not known or too long."""
+        """Return the newest cycle; None where it is not known or too long."""
         if period_calls is None or not 0 < period_calls <= self._held:
             return None
         return np.concatenate(list(self._newest))[-period_calls:]
 
 
-def _telling_call(cycle: RecordArray | None, comm: int, count: Count | None) -> tuple[int, int | None]:
-    """Operation and payload of the call that the rank is in, or would be in next: a cycle ago it made the same one.
+def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> tuple[int, int | None]:
+    """Find operation and payload of the call that the rank is in, or would be in next: as a cycle ago.
 
     Without a count, of the largest call of the cycle.
     """
@@ -135,34 +135,34 @@ def _telling_call(cycle: RecordArray | None, comm: int, count: Count | None) -> 
         mine = mine[mine["comm_seq"] == number - len(mine)]
     if not len(mine):
         return int(Op.UNKNOWN), None
-    one = mine[int(mine["bytes"].argmax())]
-    return int(one["op"]), int(one["bytes"])
+    largest = mine[int(mine["bytes"].argmax())]
+    return int(largest["op"]), int(largest["bytes"])
 
 
 def collective_counts(counters: CounterArray, *, enqueues: bool) -> dict[int, Count]:
-    """By communicator id, of a ring's counters ([n], dtype COUNTER_DTYPE).
+    """Return the counts by communicator id, from a ring's counters ([n], dtype COUNTER_DTYPE).
 
     ``enqueues``: calls return when they are enqueued; their finished counts lag behind the device by a sampling window.
     """
     return {
-        key.comm: Count(int(one["entered"]), None if enqueues else int(one["finished"]))
-        for one in counters
-        if (key := parse_counter_key(int(one["key"]))).traffic == Traffic.COLLECTIVE
+        key.comm: Count(int(counter["entered"]), None if enqueues else int(counter["finished"]))
+        for counter in counters
+        if (key := parse_counter_key(int(counter["key"]))).traffic == Traffic.COLLECTIVE
     }
 
 
 def pairs(counters: CounterArray, *, enqueues: bool) -> tuple[list[PairSignals], int]:
-    """Sends and receives, those in progress first, at most MAX_PAIRS; and how many were left out."""
-    told = [
+    """Return sends and receives, those in progress first, at most MAX_PAIRS; and how many were left out."""
+    found = [
         PairSignals(
             comm=key.comm,
             peer=key.peer,
             sending=key.traffic == Traffic.SEND,
-            entered=int(one["entered"]),
-            finished=None if enqueues else int(one["finished"]),
+            entered=int(counter["entered"]),
+            finished=None if enqueues else int(counter["finished"]),
         )
-        for one in counters
-        if (key := parse_counter_key(int(one["key"]))).traffic in (Traffic.SEND, Traffic.RECV)
+        for counter in counters
+        if (key := parse_counter_key(int(counter["key"]))).traffic in (Traffic.SEND, Traffic.RECV)
     ]
-    told.sort(key=lambda pair: (pair.finished is None or pair.finished == pair.entered, -pair.entered, pair.peer))
-    return told[:MAX_PAIRS], max(0, len(told) - MAX_PAIRS)
+    found.sort(key=lambda pair: (pair.finished is None or pair.finished == pair.entered, -pair.entered, pair.peer))
+    return found[:MAX_PAIRS], max(0, len(found) - MAX_PAIRS)

@@ -60,7 +60,7 @@ class RingReader:
         os.close(self._file)
 
     def read(self, now_seconds: float) -> Batch:
-        """What was published since the last read; ``now_seconds`` on any monotonic clock."""
+        """Read what was published since the last read; ``now_seconds`` on any monotonic clock."""
         head = parse_header(os.pread(self._file, _HEADER_READ, 0)).head
         capacity = self.header.capacity
         lost = max(0, head - capacity - self._next)
@@ -82,7 +82,7 @@ class RingReader:
         return Batch(taken, gone)
 
     def counters(self) -> CounterArray | None:
-        """The counters that are in use: [n], dtype COUNTER_DTYPE; None in the ring of a shim that has none."""
+        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None in the ring of a shim that has none."""
         try:
             status = parse_status(os.pread(self._file, STATUS_BYTES, 0))
         except RingFormatError:
@@ -90,8 +90,8 @@ class RingReader:
         if not status.counters_offset:
             return None
         raw = os.pread(self._file, status.counters * COUNTER_BYTES, status.counters_offset)
-        told = np.frombuffer(raw[: len(raw) // COUNTER_BYTES * COUNTER_BYTES], dtype=COUNTER_DTYPE)
-        used: CounterArray = told[told["key"] != 0]
+        table = np.frombuffer(raw[: len(raw) // COUNTER_BYTES * COUNTER_BYTES], dtype=COUNTER_DTYPE)
+        used: CounterArray = table[table["key"] != 0]
         return used
 
     def _pass_hole(
@@ -101,7 +101,7 @@ class RingReader:
         over: np.ndarray[tuple[int], np.dtype[np.bool_]],
         now: float,
     ) -> int:
-        """The index up to which to go on: the hole, or beyond it once its writer is given up."""
+        """Return the index up to which to go on: the hole, or beyond it once its writer is given up."""
         number = self._next + first
         if self._hole is None or self._hole[0] != number:
             self._hole = (number, now)  # another one: what was waited for has come
@@ -115,7 +115,7 @@ class RingReader:
         return end
 
     def _slots(self, first: int, last: int) -> RecordArray:
-        """Records of call numbers [first, last), whatever stands in their slots."""
+        """Read the records of call numbers [first, last), whatever stands in their slots."""
         capacity = self.header.capacity
         raw = b""
         while first < last:

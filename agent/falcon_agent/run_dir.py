@@ -44,11 +44,11 @@ class RunDir:
         (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
 
     def status(self) -> LaunchStatus | None:
-        """None until the launcher has spoken."""
+        """Read the launcher's status; None until it has written any."""
         return self._read(STATUS_FILE, LaunchStatus)
 
     def counters(self) -> LaunchCounters | None:
-        """None until the launcher has read them once."""
+        """Read the launcher's counters; None until it has read them once."""
         return self._read(COUNTERS_FILE, LaunchCounters)
 
     def write_plan(self, plan: LaunchPlan) -> bool:
@@ -61,18 +61,18 @@ class RunDir:
         return True
 
     def touch_alive(self) -> None:
-        """Tell the launcher that somebody is there to wait for."""
+        """Show the launcher that an agent is there to wait for."""
         path = self.path / ALIVE_FILE
         path.touch()
         os.utime(path)
 
     def write_control(self) -> None:
-        """The shim's control file, once; it keeps its size for life, since ranks have it mapped."""
+        """Write the shim's control file, once; it keeps its size for life, since ranks have it mapped."""
         if not (self.path / CONTROL_FILE).exists():
             self._write(CONTROL_FILE, pack_control(Mode.TRACK, epoch=1))
 
     def sample(self, every: int, cycle_calls: int) -> None:
-        """Have the device time one cycle in ``every``, of ``cycle_calls`` calls; written in place, as ranks map it."""
+        """Ask for device times of a cycle in ``every``, of ``cycle_calls`` calls; written in place, as ranks map it."""
         if (every, cycle_calls) == self._sampling:
             return
         with (self.path / CONTROL_FILE).open("r+b") as control:
@@ -81,11 +81,11 @@ class RunDir:
         self._sampling = (every, cycle_calls)
 
     def save_memory(self, raw: bytes) -> None:
-        """What the next agent shall know of this one."""
+        """Save what the next agent shall know."""
         self._write(_MEMORY_FILE, raw)
 
     def load_memory(self) -> bytes:
-        """What the last agent of this pod left; empty where there was none."""
+        """Load what the last agent of this pod left; empty where there was none."""
         path = self.path / _MEMORY_FILE
         return path.read_bytes() if path.exists() else b""
 

@@ -7,8 +7,8 @@ from falcon_core.wire.messages import Plan
 
 
 def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
-    """What this pod's launcher shall run; a pod that is no member of the generation stops its processes."""
-    member = next((one for one in plan.members if one.pod_uid == pod_uid), None)
+    """Return what this pod's launcher shall run; a pod that is no member of the generation stops its processes."""
+    member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
     if plan.phase == "Finish":
         return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
     if member is None or plan.phase == "Stop":
@@ -27,5 +27,5 @@ def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
 
 
 def newer(plan: Plan, current: Plan | None) -> bool:
-    """Whether to act on a plan: never on a generation, or within one on a leader, that another has superseded."""
+    """Check that no other generation, nor another leader within it, has superseded a plan."""
     return current is None or (plan.generation, plan.epoch) >= (current.generation, current.epoch)

@@ -17,7 +17,7 @@ from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
-SILENT_NS = 1_000_000_000  # without a call for as long, a rank tells how far it has come in its communicators
+SILENT_NS = 1_000_000_000  # without a call for as long, a rank reports how far it has come in its communicators
 _log = structlog.get_logger()
 
 
@@ -32,7 +32,7 @@ class _Tracked(msgspec.Struct):
     reader: RingReader
     chain: RankChain
     comms: CommTable
-    enqueues: bool = False  # calls return before they are done: only device events tell durations
+    enqueues: bool = False  # calls return before they are done: only device events show durations
 
 
 class Tracker:
@@ -50,7 +50,7 @@ class Tracker:
         self.detection = Detection()
 
     def poll(self) -> bool:
-        """Drain every ring; True if a slowdown began or ended."""
+        """Drain every ring; return whether a slowdown began or ended."""
         self._find_rings()
         changed = False
         now = time.monotonic()
@@ -63,12 +63,12 @@ class Tracker:
         return changed
 
     def device_cycle_calls(self) -> int:
-        """Calls in a cycle of the ranks whose device has to be asked for durations; 0 where none is, or none known."""
-        periods = [one.chain.period_calls or 0 for one in self._tracked.values() if one.enqueues]
+        """Return the calls in a cycle of the ranks whose device has to be asked for durations; 0 if none is known."""
+        periods = [tracked.chain.period_calls or 0 for tracked in self._tracked.values() if tracked.enqueues]
         return max(periods, default=0)
 
     def feed_counters(self, counters: LaunchCounters | None) -> None:
-        """The launcher's newest reading."""
+        """Take the launcher's newest reading."""
         if counters is not None:
             chains = [tracked.chain for tracked in self._tracked.values()]
             onsets = [chain.slowdown.start_ns for chain in chains if chain.slowdown is not None]
@@ -79,7 +79,7 @@ class Tracker:
             )
 
     def signals(self, generation: int) -> list[RankSignals]:
-        """One entry a ring of the generation, by rank; an older one's rings stand until the next one's start."""
+        """Return an entry a ring of the generation, by rank; an older one's rings stand until the next one's start."""
         now_ns = self._monotonic_ns()
         offset_ns = time.time_ns() - now_ns
         reports = []
@@ -101,11 +101,11 @@ class Tracker:
         return sorted(reports, key=lambda report: report.rank)
 
     def throttle(self) -> ThrottleSignals | None:
-        """The container's quota."""
+        """Return the use of the container's quota."""
         return self._pressure.throttle()
 
     def memory(self) -> bytes:
-        """What the next agent shall know."""
+        """Return what the next agent shall know."""
         return msgspec.json.encode(
             Memory(
                 ranks={name: tracked.chain.memory() for name, tracked in self._tracked.items()},
@@ -144,7 +144,7 @@ class Tracker:
 
 
 def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSignals:
-    """What the other ranks' reports are to be compared with: while it is slow, and while it is silent."""
+    """Add what the other ranks' reports are to be compared with: while it is slow, and while it is silent."""
     chain = tracked.chain
     excess_ns = chain.lasting_excess() if chain.slowdown is not None else {}
     silent = chain.last_end_ns is None or now_ns - chain.last_end_ns >= SILENT_NS

@@ -24,7 +24,7 @@ class CpuCounters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_counters(mount: Path = MOUNT, own: Path = OWN, proc: Path = PROC) -> CpuCounters:
-    """All of them now."""
+    """Read all counters now."""
     ticks = _machine_ticks(proc / "stat")
     return CpuCounters(
         stolen_ticks=ticks[_STEAL] if ticks else None,
@@ -35,7 +35,7 @@ def read_counters(mount: Path = MOUNT, own: Path = OWN, proc: Path = PROC) -> Cp
 
 
 def run_delay_ns(proc: Path = PROC) -> int | None:
-    """How long the calling thread has been ready to run without a CPU, since it started."""
+    """Return how long the calling thread has been ready to run without a CPU, since it started."""
     try:
         _, delay, _ = (proc / f"self/task/{threading.get_native_id()}/schedstat").read_text().split()
         return int(delay)
@@ -44,7 +44,7 @@ def run_delay_ns(proc: Path = PROC) -> int | None:
 
 
 def share(before: int | None, after: int | None, whole: float | None) -> float | None:
-    """How much of ``whole`` passed between two readings, 0 … 1; None where something is unknown."""
+    """Return how much of ``whole`` passed between two readings, 0 … 1; None where something is unknown."""
     if before is None or after is None or not whole:
         return None
     return min(1.0, max(0.0, (after - before) / whole))
@@ -58,7 +58,7 @@ def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
 
 
 def cpu_quota(mount: Path = MOUNT, own: Path = OWN) -> float | None:
-    """CPUs that the container's own quota allows (cgroup v1 and v2); None without a quota, or where it is unknown."""
+    """Return the CPUs that the container's own quota allows (cgroup v1 and v2); None if there is none, or unknown."""
     try:
         if (mount / "cgroup.controllers").exists():
             limit, period = (cgroup_folder("", mount, own) / "cpu.max").read_text().split()
@@ -71,7 +71,7 @@ def cpu_quota(mount: Path = MOUNT, own: Path = OWN) -> float | None:
 
 
 def cgroup_folder(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Path:
-    """Our cgroup's folder for a controller, "" for cgroup v2.
+    """Return the folder of the agent's own cgroup for a controller, "" for cgroup v2.
 
     In a container the mount shows the container's own folder; elsewhere the path in /proc/self/cgroup leads on from it.
     Raises OSError where /proc/self/cgroup cannot be read.
@@ -86,7 +86,7 @@ def cgroup_folder(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Path
 
 
 def _machine_ticks(path: Path) -> list[int]:
-    """The line of all CPUs together; empty where it cannot be read."""
+    """Return the line of all CPUs together; empty where it cannot be read."""
     try:
         name, *columns = path.read_text().split("\n", 1)[0].split()
         ticks = [int(column) for column in columns]
@@ -96,7 +96,7 @@ def _machine_ticks(path: Path) -> list[int]:
 
 
 def _pressure_us(path: Path) -> int | None:
-    """The total of the line ``some avg10=… avg60=… avg300=… total=…``."""
+    """Return the total of the line ``some avg10=… avg60=… avg300=… total=…``."""
     try:
         some = path.read_text().split("\n", 1)[0]
         kind, _, total = some.partition("total=")

@@ -58,7 +58,7 @@ class Pressure:
             self._samples.popleft()
 
     def throttle(self) -> ThrottleSignals | None:
-        """None before two readings."""
+        """Return the quota's share; None before two readings."""
         if len(self._samples) < 2:
             return None
         first = self._first()
@@ -69,7 +69,7 @@ class Pressure:
         )
 
     def rank(self, local_rank: int) -> RankRates:
-        """The rates of one rank's processes."""
+        """Return the rates of a rank's processes."""
         if len(self._samples) < 2:
             return RankRates()
         first, last = self._first(), self._samples[-1]
@@ -83,13 +83,13 @@ class Pressure:
         return (self._samples[-1].unix_ns - self._samples[0].unix_ns) / 1e9
 
     def _first(self) -> LaunchCounters:
-        """Where the window begins: the last reading before the onset, if the window holds one."""
+        """Return where the window begins: the last reading before the onset, if the window holds it."""
         samples = list(self._samples)[:-1]
-        before = [one for one in samples if self._onset_ns is not None and one.unix_ns <= self._onset_ns]
+        before = [sample for sample in samples if self._onset_ns is not None and sample.unix_ns <= self._onset_ns]
         return before[-1] if before else samples[0]
 
     def _while_healthy(self, rate: Callable[[LaunchCounters, LaunchCounters], float | None]) -> float | None:
-        """The median over the healthy readings; None while none has settled."""
+        """Return the median over the healthy readings; None while none has settled."""
         settled = self._samples[-1].unix_ns - SETTLING_SECONDS * 1e9
         values = [
             value
@@ -100,7 +100,7 @@ class Pressure:
 
 
 def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
-    """Throttled periods ÷ periods between two readings."""
+    """Return throttled periods ÷ periods between two readings."""
     if None in (first.cgroup.nr_periods, first.cgroup.nr_throttled, last.cgroup.nr_periods, last.cgroup.nr_throttled):
         return None
     periods = (last.cgroup.nr_periods or 0) - (first.cgroup.nr_periods or 0)
@@ -110,7 +110,7 @@ def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
 
 
 def _rate(first: LaunchCounters, last: LaunchCounters, local_rank: int, field: str) -> float | None:
-    """Seconds a second between two readings of one rank's counter."""
+    """Return seconds a second between two readings of a rank's counter."""
     values = [
         (sample.unix_ns, value)
         for sample in (first, last)

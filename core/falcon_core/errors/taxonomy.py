@@ -41,7 +41,7 @@ def _signal_name(number: int) -> str:
 
 
 def classify_exit(*, exit_code: int | None, signal: int | None, oom_killed: bool) -> Exit | None:
-    """The meaning of a process's end; None for a good one (exit code 0)."""
+    """Classify a process's end; None for a good one (exit code 0)."""
     if oom_killed:
         return Exit(
             cause=Cause.OUT_OF_MEMORY,

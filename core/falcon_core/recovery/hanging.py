@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.progress import Counts, Names, communicators, place, progress, tells
+from falcon_core.recovery.progress import Counts, Names, communicators, place, progress, reports_all
 from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
@@ -126,7 +126,7 @@ def _follow(
 def nobody_waits(obs: Observation) -> bool:
     """Check that each rank is inside no call by its own report: they save, evaluate or wait for data by themselves."""
     return bool(obs.ranks) and all(
-        tells(rank)
+        reports_all(rank)
         and all(comm.entered in (None, comm.finished) for comm in rank.comms)
         and all(pair.sending or pair.entered == pair.finished for pair in rank.pairs)
         for rank in obs.ranks
@@ -153,7 +153,7 @@ def _patience(findings: list[HangFinding]) -> float:
 
 
 def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:
-    """Tell findings apart by what a reader would see as news: whom, where, and whether they wait for a device."""
+    """Name what a reader would see as news: whom, where, and whether they wait for a device."""
 
     def who(finding: HangFinding) -> list[tuple[int, bool]]:
         return [(rank.place.rank, rank.blocked_seconds is not None) for rank in finding.ranks]

@@ -49,9 +49,9 @@ def _collectives(obs: Observation, names: Names) -> Counts:
     """Gather the counts of communicators.
 
     A communicator with a member that may have said less than it knows (no fresh report, or more communicators than a
-    report holds) is left out, since a call that is missing from its report may have been made all the same.
+    report holds) is left out, since a call that is missing from its report may have been made nevertheless.
     """
-    silent = {rank.rank for rank in obs.ranks if not tells(rank)}
+    silent = {rank.rank for rank in obs.ranks if not reports_all(rank)}
     groups = {named.name: named.members for named in names.values()}
     whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
     found = Counts([], whole, set())
@@ -73,7 +73,7 @@ def place(obs: Observation, rank: RankSeen) -> Place:
     return Place(rank=rank.rank, pod_name=member.pod_name, node=member.node)
 
 
-def tells(rank: RankSeen) -> bool:
+def reports_all(rank: RankSeen) -> bool:
     """Check whether a rank has said how far it has come wherever it is a member."""
     if not rank.fresh or rank.process != "Running" or rank.comms_left_out:
         return False

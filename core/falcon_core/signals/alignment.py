@@ -20,7 +20,7 @@ class Alignment(NamedTuple):
 
 
 def exact_alignment(tokens: Ints, cycle: Ints, width: int) -> Alignment | None:
-    """The first ``width`` calls in a row, at least a whole cycle, that fit at any position.
+    """Find the first ``width`` calls in a row, at least a whole cycle, that fit at any position.
 
     Every such stretch has the cycle's rarest token in it, so only its occurrences are looked at.
     """
@@ -47,7 +47,7 @@ def exact_alignment(tokens: Ints, cycle: Ints, width: int) -> Alignment | None:
 
 
 def usual_alignment(tokens: Ints, cycle: Ints) -> Alignment | None:
-    """The one rotation of a cycle that fits these calls best, if most of them fit."""
+    """Find the only rotation of a cycle that fits these calls best, if most of them fit."""
     lag = cycle.shape[0]
     if lag > _LONGEST_USUAL:
         return None

@@ -2,7 +2,7 @@
 
 In a synchronising collective all members wait for the last to arrive, and a receiver waits for its sender, so the time
 inside belongs to the others, the time outside to the rank itself: compute = iteration − union of the intervals inside.
-(Counted as compute, a receive would make a straggler of every pipeline stage that waits for one.) A transfer takes
+(Counted as compute, a receive would make a straggler of every pipeline stage that waits in it.) A transfer takes
 time, too, healthy or not; the *wait* is therefore the excess over the rank's own healthy duration at the same position
 of the cycle (only a burst's first call carries the wait for the others' computation). The operator compares the ranks.
 """
@@ -24,7 +24,7 @@ _STEP = 0.02  # by this share the baseline then follows each healthy cycle
 
 
 def compute_ns(iteration: Iteration) -> int | None:
-    """Nanoseconds outside communication; None where a synchronising call's end is not known."""
+    """Return the nanoseconds outside communication; None where a synchronising call's end is not known."""
     calls = iteration.calls
     starts, ends, inside = calls.starts_ns, calls.ends_ns, calls.measured
     if not inside.all():
@@ -37,17 +37,17 @@ def compute_ns(iteration: Iteration) -> int | None:
 
 
 def work_of(records: RecordArray) -> str:
-    """Names the work that one cycle of calls ([n], dtype RECORD_DTYPE, in order) belongs to.
+    """Name the work that a cycle of calls ([n], dtype RECORD_DTYPE, in order) belongs to.
 
     Pipeline stages send, receive and reduce in different orders and sizes, so ranks with equal names do the same work,
     whatever the job says of its parallelism; two stages may share a name, and are then compared with each other.
     """
-    told = np.stack([records[column].astype("<u8") for column in ("op", "dtype", "bytes")])
-    return f"{zlib.crc32(told.tobytes()):08x}"
+    kinds = np.stack([records[column].astype("<u8") for column in ("op", "dtype", "bytes")])
+    return f"{zlib.crc32(kinds.tobytes()):08x}"
 
 
 def _union_ns(starts: Ints, ends: Ints) -> int:
-    """Length of the union of intervals, in any order."""
+    """Return the length of the union of intervals, in any order."""
     order = starts.argsort(kind="stable")
     starts, ends = starts[order], ends[order]
     begins = starts.copy()
@@ -64,7 +64,7 @@ class Excess(msgspec.Struct, frozen=True):
     healthy_outside_ns: Floats
 
     def by_comm(self, comms: Ints) -> dict[int, tuple[float, ...]]:
-        """Excess inside each communicator, in its first call of the cycle and in the rest; ``comms`` by position.
+        """Sum the excess of each communicator, in its first call of the cycle and in the rest; ``comms`` by position.
 
         The first call takes the waits for what happened between two cycles (a slow link at the end of one, late data),
         the rest those within: summed up, a member that waits at first and one that waits later would both look as if
@@ -82,7 +82,7 @@ class Excess(msgspec.Struct, frozen=True):
         """Of the computation's excess, what lies in the one gap that grew most beyond its share of the work, 0 … 1.
 
         A slow device is slow in every gap; late data delays one. None where nothing grew, or where there is only one
-        gap to speak of, so that the two cannot be told apart.
+        gap to speak of, so that the two look alike.
         """
         total, healthy = float(self.outside_ns.sum()), float(self.healthy_outside_ns.sum())
         if total <= 0.0 or healthy <= 0.0:
@@ -109,7 +109,7 @@ class WaitBaseline:
         return Excess(inside, outside, self._baseline[1])
 
     def wait_ns(self, iteration: Iteration, own_ns: int | None, excess: Excess | None) -> int | None:
-        """The wait; None while the baseline is being learned, or where ends are not known; 0 if interrupted.
+        """Return the wait; None while the baseline is being learned, or where ends are not known; 0 if interrupted.
 
         Excesses of calls that overlap are counted once: with ``own_ns``, the computation, they make up the iteration.
         """
@@ -126,7 +126,7 @@ class WaitBaseline:
         if self._baseline is None:
             self._first.append(times)
             if len(self._first) == _LEARN_CYCLES:
-                same = [one for one in self._first if one.shape == times.shape]
+                same = [first for first in self._first if first.shape == times.shape]
                 self._baseline = np.median(np.stack(same), axis=0)
                 self._first.clear()
         elif times.shape == self._baseline.shape:
@@ -134,14 +134,14 @@ class WaitBaseline:
 
 
 def measured_comms(iteration: Iteration, comm_of_token: Ints) -> Ints:
-    """The communicator of each position that an excess speaks of; ``comm_of_token``: see ``Tokenizer.comms``."""
+    """Return the communicator of each position of an excess; ``comm_of_token``: see ``Tokenizer.comms``."""
     calls = iteration.calls
     comms: Ints = comm_of_token[calls.tokens[calls.measured]]
     return comms
 
 
 def inside_outside(iteration: Iteration) -> Floats | None:
-    """[2, positions]: time inside each call, and from its end to the next call's start where no other call runs.
+    """Return the time inside each call, and from its end to the next call's start where no other runs: [2, positions].
 
     None where a synchronising call's end is not known, and where no call's is.
     """

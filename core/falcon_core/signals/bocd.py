@@ -37,7 +37,7 @@ _NORM, _EXPONENT, _GAIN, _GROWTH = range(4)  # rows of the table, one column a r
 
 @functools.lru_cache(maxsize=8)
 def _table(prior: Prior, lengths: int) -> Floats:
-    """What depends on the run length alone: [4, ``lengths``]; shared by all that have the same prior.
+    """Return what depends on the run length alone: [4, ``lengths``]; shared by all that have the same prior.
 
     ``norm`` is the logarithm of the Student-t's factor without its rate, ``exponent`` that of the rate, ``gain`` the
     share of a deviation by which the mean follows, ``growth`` the share of a deviation's square that the rate takes up.
@@ -88,7 +88,7 @@ class RunLengthPosterior:
         return int(self._lengths[int(self._state[_MASS, : self._count].argmax())])
 
     def short(self, width: int) -> float:
-        """P(r ≤ ``width``)."""
+        """Return P(r ≤ ``width``)."""
         newest = slice(max(0, self._count - width - 1), self._count)  # distinct: no more can be as short
         total = 0.0
         for length, mass in zip(self._lengths[newest].tolist(), self._state[_MASS, newest].tolist(), strict=True):
@@ -132,14 +132,14 @@ class RunLengthPosterior:
         return density[::-1]
 
     def _make_room(self) -> None:
-        """Without a bound on the run lengths: more columns, and a longer table."""
+        """Add columns and a longer table, where run lengths have no bound."""
         self._state = np.concatenate((self._state, np.zeros_like(self._state)), axis=1)
         self._lengths = np.concatenate((self._lengths, np.zeros_like(self._lengths)))
         if self._lengths.shape[0] > self._table.shape[1]:
             self._table = _table(self._prior, self._lengths.shape[0])
 
     def _fold(self) -> None:
-        """The longest runs become one of LONGEST_RUN, with the parameters of the heaviest and its variance."""
+        """Make the longest runs one of LONGEST_RUN, with the parameters of the heaviest and its variance."""
         state, count = self._state, self._count
         long = int(np.count_nonzero(self._lengths[:count] >= LONGEST_RUN))
         heaviest = int(state[_MASS, :long].argmax())

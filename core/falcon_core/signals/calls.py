@@ -50,11 +50,11 @@ _TRAITS[Op.SEND], _TRAITS[Op.RECV] = Trait.SENDS, Trait.RECEIVES
 
 
 def traits(ops: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Trait bits of calls, by operation (0 … 255) and bytes: [n], [n] → [n]."""
-    told: npt.NDArray[np.uint8] = _TRAITS[ops]
-    gradients = (told & Trait.REDUCING != 0) & (sizes >= _GRADIENT_BYTES)
-    told[gradients] |= np.uint8(Trait.GRADIENTS)
-    return told
+    """Return the Trait bits of calls, by operation (0 … 255) and bytes: [n], [n] → [n]."""
+    bits: npt.NDArray[np.uint8] = _TRAITS[ops]
+    gradients = (bits & Trait.REDUCING != 0) & (sizes >= _GRADIENT_BYTES)
+    bits[gradients] |= np.uint8(Trait.GRADIENTS)
+    return bits
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Calls(msgspec.Struct, frozen=True):
     traits: npt.NDArray[np.uint8]  # bits of Trait
 
     def has(self, trait: int) -> Flags:
-        """Whether a call has this bit of Trait: [n]."""
+        """Check which calls have this bit of Trait: [n]."""
         found: Flags = self.traits & trait != 0
         return found
 
@@ -97,26 +97,26 @@ class CallOrder:
     """Puts the records of each communicator back into the order of ``comm_seq``."""
 
     def __init__(self) -> None:
-        self._described: set[int] = set()  # point-to-point calls of these communicators are told from number 0 on
+        self._described: set[int] = set()  # point-to-point calls of these communicators are seen from number 0 on
         self._next: dict[int, int] = {}  # comm → the number that comes next
         self._held: dict[int, dict[int, RecordArray]] = {}  # comm → number → record that came too early
-        self._unordered: set[int] = set()  # their numbers do not tell the order
+        self._unordered: set[int] = set()  # their numbers do not show the order
 
     def arrange(self, records: RecordArray) -> RecordArray:
-        """Calls that can be passed on now: [n], dtype RECORD_DTYPE → [m]."""
+        """Return the calls that can be passed on now: [n], dtype RECORD_DTYPE → [m]."""
         kinds = records["kind"]
-        told = _CALL[kinds]
-        every = bool(told.all())
+        are_calls = _CALL[kinds]
+        every = bool(are_calls.all())
         if not every:
             described = records["comm"][kinds == Kind.DESCRIPTOR]
             self._described.update(described[(described & POINT_TO_POINT) != 0].tolist())
-        calls: RecordArray = records if every else records[told]
+        calls: RecordArray = records if every else records[are_calls]
         if not self._held and self._in_order(calls):
             return calls
-        return _joined([one for at in range(calls.shape[0]) for one in self._pass(calls[at : at + 1])])
+        return _joined([piece for at in range(calls.shape[0]) for piece in self._pass(calls[at : at + 1])])
 
     def release(self) -> RecordArray:
-        """Records were lost: pass on all that waits, and take each communicator's next number as it comes."""
+        """Pass on all that waits, since records were lost, and take each communicator's next number as it comes."""
         held = [self._held[comm][number] for comm in self._held for number in sorted(self._held[comm])]
         self._held.clear()
         self._next.clear()
@@ -124,7 +124,7 @@ class CallOrder:
         return _joined(held)
 
     def _in_order(self, calls: RecordArray) -> bool:
-        """The usual case without a loop over calls: every communicator counts on without a gap."""
+        """Take the usual case without a loop over calls: every communicator counts on without a gap."""
         following: dict[int, int] = {}
         comms, all_numbers = calls["comm"].copy(), calls["comm_seq"].astype(np.int64)
         for comm in np.unique(comms).tolist():
@@ -139,7 +139,7 @@ class CallOrder:
         return True
 
     def _expected(self, comm: int, number: int) -> int:
-        """The number that comes next, given one that came: a first send may be told after the receives that follow."""
+        """Return the number that comes next, given one that came: a first send may follow the receives after it."""
         known = self._next.get(comm)
         if known is not None:
             return known
@@ -184,7 +184,7 @@ class Tokenizer:
         return np.fromiter((comm for _, comm, _, _ in self._names), np.uint64, len(self._names)).astype(np.int64)
 
     def calls(self, records: RecordArray) -> Calls:
-        """Columns of the records: [n] → n calls."""
+        """Convert the columns of the records: [n] → n calls."""
         starts = records["t_start_ns"].astype(np.int64)
         return Calls(
             tokens=self._tokens(records),
@@ -196,17 +196,17 @@ class Tokenizer:
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
-        """[n]: those that are known all at once, the others, and few, one by one."""
+        """Return the tokens, [n]: known ones all at once, and the few others singly."""
         columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
         names = self._names
         if records.shape[0] < _AT_ONCE:
-            keys = zip(*(one.tolist() for one in columns), strict=True)
+            keys = zip(*(column.tolist() for column in columns), strict=True)
             return np.fromiter((names.setdefault(key, len(names)) for key in keys), np.int64, records.shape[0])
         columns = [column.copy() for column in columns]
         tokens = self._known.tokens(columns)
         missing = np.flatnonzero(tokens < 0)
         if missing.shape[0]:
-            keys = zip(*(one[missing].tolist() for one in columns), strict=True)
+            keys = zip(*(column[missing].tolist() for column in columns), strict=True)
             tokens[missing] = [names.setdefault(key, len(names)) for key in keys]
             self._one_by_one += missing.shape[0]
             if self._one_by_one >= len(names):  # which costs no more than they did
@@ -225,7 +225,7 @@ class _Known:
         self._columns = [column[tokens] for column in columns]
 
     def tokens(self, columns: list[npt.NDArray[Any]]) -> Ints:
-        """[n] each → [n], −1 where not known."""
+        """Look tokens up: [n] each → [n], −1 where not known."""
         if not self._hashes.shape[0]:
             return np.full(columns[0].shape[0], -1, dtype=np.int64)
         places = self._hashes.searchsorted(_hashes(columns))
@@ -237,7 +237,7 @@ class _Known:
 
 
 def _hashes(columns: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
-    """Of (op, comm, dtype, bytes), [n] each."""
+    """Hash (op, comm, dtype, bytes), [n] each."""
     op, comm, dtype, size = (column.astype(np.uint64) for column in columns)
     return ((comm * _MIX ^ size) * _MIX) ^ (op << np.uint64(8)) ^ dtype
 
@@ -287,7 +287,7 @@ class CallLog:
         self._length += len(calls)
 
     def view(self, first: int, last: int) -> Calls:
-        """Calls [first, last) without copying; valid until the next append.
+        """Return calls [first, last) without copying; valid until the next append.
 
         Raises:
             IndexError: no longer, or not yet, in the log.

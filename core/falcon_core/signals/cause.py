@@ -1,4 +1,4 @@
-"""Why a rank computes slowly, as far as its counters tell: its own quota, a neighbour on the node, or unknown.
+"""Why a rank computes slowly, as far as its counters show: its own quota, a neighbour on the node, or unknown.
 
 Two counters are compared with the peers' at the same time and with the rank's own healthy past, since either alone
 misleads: a job whose pods all run against their limit is throttled while healthy, and a shared machine delays everyone.

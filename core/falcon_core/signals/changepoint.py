@@ -90,11 +90,11 @@ class _History:
         self._first = self._end = 0
 
     def levels(self, count: int) -> Floats:
-        """Of the newest ``count`` samples, or as many as there are; valid until the next append."""
+        """Return the newest ``count`` samples, or as many as there are; valid until the next append."""
         return self._levels[max(self._first, self._end - count) : self._end]
 
     def since(self, number: int) -> int:
-        """How many samples are of iteration ``number`` or later ones."""
+        """Count the samples of iteration ``number`` or later ones."""
         return len(self) - int(self._numbers[self._first : self._end].searchsorted(number))
 
     def place(self, back: int) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def _median(levels: Floats) -> float:
 
 
 def _quantile(ascending: Floats, share: float) -> float:
-    """Between the two nearest."""
+    """Interpolate between the two nearest values."""
     place = (ascending.shape[0] - 1) * share
     low = int(place)
     value = float(ascending[low])
@@ -159,13 +159,13 @@ class ChangeDetector:
         return False
 
     def _doubt(self, reference: Reference, count: int) -> float:
-        """How far a median of ``count`` samples may fail to reach ``verify``: not at all if a few more settle it."""
+        """Return how far a median of ``count`` samples may miss ``verify``: not at all if a few more settle it."""
         if count < _DOUBTED_SAMPLES:
             return 0.0
         return min(reference.error(count), _MOST_DOUBT * self._verify)
 
     def _rise(self, reference: Reference, count: int) -> float | None:
-        """How far the newest ``count`` samples lie above the reference; None where that is noise or too little."""
+        """Return how far the newest ``count`` samples lie above the reference; None for noise, or too little."""
         newest = self._newest.levels(count)
         least = self._verify - self._doubt(reference, count)
         if np.count_nonzero(newest >= reference.level + least) < newest.shape[0] // 2:
@@ -186,7 +186,7 @@ class ChangeDetector:
             reference.learn(self._unlearned.popleft())
 
     def _step(self, reference: Reference, level: float) -> float | None:
-        """The rise since a step that the posterior shows and the samples verify."""
+        """Return the rise since a step that the posterior shows and the samples verify."""
         if self._candidate is None:
             if level <= reference.level or self._posterior.short(SHORT_RUN) < CERTAINTY:
                 return None
@@ -200,11 +200,11 @@ class ChangeDetector:
         return rise
 
     def _is_over(self, reference: Reference, since: int) -> bool:
-        """Whether the samples since a step lie where they lay before."""
+        """Check whether the samples since a step lie where they lay before."""
         return _median(self._newest.levels(since)) - reference.level < self._verify / 2
 
     def _drifted(self, reference: Reference, level: float) -> float | None:
-        """The rise of a long window above the slow-moving reference, or of what began within it."""
+        """Return the rise of a long window above the slow-moving reference, or of what began within it."""
         if level - reference.level < self._verify / 2:
             return None
         newest = self._newest.levels(_LONG_WINDOWS[-1])
@@ -225,14 +225,14 @@ class ChangeDetector:
         return None
 
     def _slow_samples(self, reference: Reference, rise: float, most: int = _REMEMBERED) -> int:
-        """How many of the newest are slow: they begin where the sum of what exceeds half the rise is smallest."""
+        """Count the newest that are slow: they begin where the sum of what exceeds half the rise is smallest."""
         levels = self._newest.levels(most)
         excess = np.cumsum(levels - (reference.level + rise / 2))
         before = int(excess.argmin()) + 1 if excess.min() < 0 else 0
         return max(len(levels) - before, 1)
 
     def _begin(self, reference: Reference, rise: float, slow: int, healthy: Reference) -> None:
-        """The newest ``slow`` samples lie ``rise`` above the reference."""
+        """Begin a slowdown: the newest ``slow`` samples lie ``rise`` above the reference."""
         first, start_ns = self._newest.place(slow)
         reported, _ = self._newest.place(1)
         self.slowdown = Slowdown(
@@ -246,7 +246,7 @@ class ChangeDetector:
         self._candidate = None
 
     def _grew(self, reference: Reference, slowdown: Slowdown, level: float) -> bool:
-        """Whether the newest samples lie above the slow ones before as a slowdown lies above the reference.
+        """Check whether the newest samples lie above the slow ones before as a slowdown lies above the reference.
 
         Above those right before, too: a ramp that goes on is no other onset.
         """
@@ -267,7 +267,7 @@ class ChangeDetector:
     def _relieved(self, reference: Reference, slowdown: Slowdown) -> bool:
         """Update the slow level; True when the newest samples are healthy again."""
         slow = self._newest.levels(self._newest.since(slowdown.first_iteration))
-        if not len(slow):  # an agent that was told of the slowdown reads the ring again, from before its onset
+        if not len(slow):  # an agent that knows of the slowdown reads the ring again, from before its onset
             return False
         level = _median(slow[-_FEW_SAMPLES:])
         newest = _median(slow[-self._consecutive :])
@@ -280,7 +280,7 @@ class ChangeDetector:
         return False
 
     def _dropped(self, reference: Reference, level: float) -> bool:
-        """A level clearly below the reference is the new reference."""
+        """Take a level that is clearly below the reference for the new reference."""
         if len(self._newest) < _DROP_WINDOW or reference.level - level < self._verify:
             return False
         drop = reference.level - _median(self._newest.levels(_DROP_WINDOW))
@@ -293,7 +293,7 @@ class ChangeDetector:
         return True
 
     def _is_lower(self, reference: Reference) -> bool:
-        """Whether samples in a row are lower, even if the reference is not sure of its noise (after a warm-up)."""
+        """Check whether samples in a row are lower, even if the reference's noise is not certain (after a warm-up)."""
         if len(self._newest) < _FEW_SAMPLES:
             return False
         levels = np.sort(self._newest.levels(_FEW_SAMPLES))
@@ -302,7 +302,7 @@ class ChangeDetector:
         return drop >= self._verify and high <= reference.level - self._verify / 2 and not reference.wanders(drop)
 
     def _forget(self) -> None:
-        """Nothing before now counts for the next change."""
+        """Let nothing before now count for the next change."""
         self._newest.clear()
         self._unlearned.clear()
         self._candidate = None

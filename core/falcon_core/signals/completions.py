@@ -39,7 +39,7 @@ class Completions:
 
     @staticmethod
     def cut(records: RecordArray) -> list[RecordArray]:
-        """Pieces that end where completions do, so that nothing is known before it was written: [n] → pieces."""
+        """Cut pieces that end where completions do, so that nothing is known before it was written: [n] → pieces."""
         completed = records["kind"] == Kind.COMPLETED
         if not completed.any():
             return [records]
@@ -68,29 +68,31 @@ class Completions:
         return len(completed) > 0
 
     def wait_for(self, iteration: Iteration) -> None:
-        """An iteration whose calls have no end yet."""
+        """Remember an iteration whose calls have no end yet."""
         self._pending.append(iteration)
 
     def forget(self) -> None:
-        """Iterations before now are not comparable with what comes."""
+        """Drop the iterations before now: they are not comparable with what comes."""
         self._pending.clear()
 
     def resolved(self) -> list[Iteration]:
-        """Iterations that can be told now, in device time, oldest first; each is told once."""
+        """Return the iterations that are known by now, in device time, oldest first; each is returned once."""
         done: list[Iteration] = []
         pending = list(self._pending)
-        for place, one in enumerate(pending):
+        for place, iteration in enumerate(pending):
             following = pending[place + 1] if place + 1 < len(pending) else None
-            if (told := self._told(one, following)) is not None:
-                done.append(told)
+            if (measured := self._timed(iteration, following)) is not None:
+                done.append(measured)
         if done:
             newest = done[-1].number
-            self._pending = deque((one for one in pending if one.number > newest), maxlen=_PENDING_ITERATIONS)
+            self._pending = deque(
+                (iteration for iteration in pending if iteration.number > newest), maxlen=_PENDING_ITERATIONS
+            )
             last = int(done[-1].calls.numbers[-1])
             self._times = {number: time for number, time in self._times.items() if number > last}
         return done
 
-    def _told(self, iteration: Iteration, following: Iteration | None) -> Iteration | None:
+    def _timed(self, iteration: Iteration, following: Iteration | None) -> Iteration | None:
         calls = iteration.calls
         synchronising = calls.has(Trait.SYNCHRONISING)
         last = np.flatnonzero(synchronising)[-1:]
@@ -116,7 +118,7 @@ class Completions:
         return msgspec.structs.replace(iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, calls=timed)
 
     def _device_times(self, calls: Calls) -> tuple[Ints, Ints, Ints, Flags]:
-        """Starts, durations, communicators, and whether they are known: [n] each."""
+        """Return starts, durations, communicators, and whether they are known: [n] each."""
         times = [self._times.get(number) for number in calls.numbers.tolist()]
         known = np.array([time is not None for time in times], dtype=np.bool_)
         columns = np.array([time or (0, 0, 0) for time in times], dtype=np.uint64).astype(np.int64)
@@ -124,7 +126,7 @@ class Completions:
 
 
 def in_turn(starts_ns: Ints, durations_ns: Ints) -> Ints:
-    """Starts of the calls of one communicator, each over before the next begins: [n], [n] → [n].
+    """Return the starts of a communicator's calls, each over before the next begins: [n], [n] → [n].
 
     A start is moved back where it has to be, since it may have been noticed late, never early. Calls of one group are
     timed as one, with equal starts and durations, and stay so.

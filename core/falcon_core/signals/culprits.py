@@ -1,20 +1,21 @@
 """Whose fault it is: the operator's comparison of what the ranks say of themselves.
 
 Every rank of a synchronous job has the same iteration time, so the time that a fault costs shows at each rank in one of
-three places: as *computation* of its own, as *transfer* that lasts longer than it did, or as *wait* for somebody else.
-Waits point away from the one who waits; the culprit is the sink, whom others wait for and who waits for nobody
-(docs/architecture.md §5). The rules, in the order in which they are applied:
+three places: as *computation* of its own, as *transfer* that lasts longer than it did, or as *wait* for another rank.
+Waits point away from the rank that waits; the culprit is the sink, for whom others wait and who waits for nobody
+(docs/architecture.md §5). The rules, in the order in which they are applied (``falcon_core.judgement`` has the
+thresholds):
 
 - **Computation.** ``own(r)`` = compute of r over its own healthy level (track), less what all its peers have gained,
   or over its peers' median where nothing healthy was seen (a job slow from its first iteration, the median rule). A
-  rank whose own excess makes up a good part of the loss (``Judgement.culprit_share``) is a culprit; so several faults
-  at once are found together, and a neighbour that only waits is not. Ranks of one node that are all slow are one
-  finding, the node; ranks of one communicator that are all slow alike are one finding, the group: their waits for each
-  other were not seen (a captured graph, for instance), and a guess at one of them would be no better than that.
+  rank whose own excess makes up a good part of the loss is a culprit; so several faults at once are found together,
+  and a neighbour that only waits is not. Ranks of a node that are all slow are a single finding, the node; ranks of a
+  communicator that are all slow alike are a single finding, the group: their waits for each other were not seen (a
+  captured graph, for instance), and a guess at one of them would be no better than that.
 - **Communication.** The last to arrive does not wait, so the smallest excess among all members of a communicator is
-  what its transfer gained. Slow communicators that have one node in common are that node's link. A rank that computes
-  slowly also moves data slowly (a process that is stopped half of the time is so inside its collectives as well): the
-  communicators that it is in are not blamed besides, unless they gained much more than it did.
+  what its transfer gained. Slow communicators that have a single node in common are that node's link. A rank that
+  computes slowly also moves data slowly (a process that is stopped half of the time is so inside its collectives as
+  well): the communicators that it is in are not blamed besides, unless they gained much more than it did.
 - **Nothing computed, nobody's transfer grew, and yet ranks wait**: the sink of the wait-for graph. Where its compute
   time is known to be as it was, the link between it and those who wait is suspected, and validation has to judge.
 - **Imbalance.** Ranks that do the same work are equal, but one kind of work takes longer than another (a heavy last
@@ -72,7 +73,7 @@ Kind = Literal["Computation", "Communication", "Suspected", "Imbalance"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. Several ``ranks``: a node, a communicator, or a group within which nothing tells them apart."""
+    """A finding. Several ``ranks``: a node, a communicator, or a group within which all look alike."""
 
     kind: Kind
     ranks: tuple[int, ...]
@@ -86,7 +87,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def attribute_slowdown(
     views: Sequence[RankView], *, loss_ns: float | None = None, factor: float = JUDGEMENT.median_factor
 ) -> list[Verdict]:
-    """Findings, the costliest first; empty where nobody stands out. O(ranks × their communicators).
+    """Find the culprits, the costliest first; empty where nobody stands out. O(ranks × their communicators).
 
     ``loss_ns``: slow less healthy iteration time. None where no healthy time is known: then computation is judged by
     level alone, a rank against the ranks of its work, with the median rule's ``factor`` (FALCON §4).
@@ -172,7 +173,7 @@ def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
 
 
 def _common_gain_ns(views: Sequence[RankView], loss_ns: float) -> float:
-    """What an iteration gained because everybody's computation did: waits then grow as well, and tell nothing."""
+    """Return what an iteration gained because all computations did: then waits grow, too, and show nothing."""
     growth = [
         view.compute_ns / view.healthy_compute_ns for view in views if view.compute_ns and view.healthy_compute_ns
     ]
@@ -205,7 +206,7 @@ def _computation(views: Sequence[RankView], own: dict[int, float], floor: float)
 def _joined(
     views: Sequence[RankView], slow: dict[int, RankView], own: dict[int, float]
 ) -> list[tuple[tuple[int, ...], str]]:
-    """The slow ranks as findings: (ranks, node). Whole nodes first, then whole communicators, then single ranks."""
+    """Join slow ranks to findings (ranks, node): whole nodes first, then whole communicators, then single ranks."""
     left = set(slow)
     found: list[tuple[tuple[int, ...], str]] = []
     nodes: dict[str, list[int]] = {view.node: [] for view in slow.values() if view.node}
@@ -241,7 +242,7 @@ def _by_level(views: Sequence[RankView], factor: float) -> list[Verdict]:
 
 
 def _imbalance(views: Sequence[RankView]) -> list[Verdict]:
-    """The kind of work that takes longest, if another takes clearly less."""
+    """Find the kind of work that takes longest, if another takes clearly less."""
     groups = [
         (statistics.median([view.compute_ns or 0.0 for view in group]), group)
         for group in _by_work(view for view in views if view.compute_ns is not None)
@@ -277,7 +278,7 @@ def _comms(views: Sequence[RankView]) -> dict[str, _Comm]:
 
 
 def _transfer_growth(views: Sequence[RankView]) -> dict[str, float]:
-    """By communicator whose members all reported: the smallest excess, part by part, ns."""
+    """Return by communicator whose members all reported the smallest excess, part by part, ns."""
     return {
         name: sum(max(0.0, min(part)) for part in zip(*comm.parts_ns.values(), strict=False))
         for name, comm in _comms(views).items()
@@ -362,5 +363,5 @@ def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) ->
 
 
 def _adjacent(by_rank: dict[int, RankView], rank: int, sink: int) -> bool:
-    """Whether they send to each other."""
+    """Check whether two ranks send to each other."""
     return any(wait.p2p and sink in wait.members for wait in by_rank[rank].waits)

@@ -29,14 +29,14 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_percent: int) -> float | None:
-    """How many times as long an iteration lasts as in the fastest comparable earlier generation.
+    """Return how many times as long an iteration lasts as in the fastest comparable earlier generation.
 
     None where it is less than ``verify_percent`` longer, where noise could explain it, or where nothing is comparable.
     """
-    comparable = [one for one in earlier if _same_work(one, now) and one.iterations >= SETTLED_ITERATIONS]
+    comparable = [level for level in earlier if _same_work(level, now) and level.iterations >= SETTLED_ITERATIONS]
     if not comparable or now.iterations < SETTLED_ITERATIONS:
         return None
-    fastest = min(comparable, key=lambda one: one.iteration_ns)
+    fastest = min(comparable, key=lambda level: level.iteration_ns)
     rise = math.log(now.iteration_ns / fastest.iteration_ns)
     noise = math.hypot(_uncertainty(now), _uncertainty(fastest))
     if rise < math.log1p(verify_percent / 100) or rise < DEVIATIONS * noise:
@@ -44,8 +44,8 @@ def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_perce
     return math.exp(rise)
 
 
-def _same_work(one: Level, other: Level) -> bool:
-    return one.world_size == other.world_size and one.period_calls == other.period_calls
+def _same_work(level: Level, other: Level) -> bool:
+    return level.world_size == other.world_size and level.period_calls == other.period_calls
 
 
 def _uncertainty(level: Level) -> float:

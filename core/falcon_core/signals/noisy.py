@@ -32,7 +32,7 @@ _SEED = 20_070
 
 
 def noisy_lag(tokens: Ints, is_iteration: Callable[[int], bool]) -> int | None:
-    """The smallest lag whose breaks are without order; None where there is none, or too little to tell.
+    """Find the smallest lag whose breaks are without order; None where there is none, or too few calls.
 
     Where a lag could be an iteration's, and its cycles are all of one kind, what breaks them regularly is extra.
     """
@@ -70,7 +70,7 @@ def _same(tokens: Ints, lag: int) -> Flags:
 
 
 def _candidates(tokens: Ints) -> list[int]:
-    """The lags at which most calls recur, about, ascending.
+    """Find the lags at which most calls recur, about, ascending.
 
     Each token becomes a random point on the unit circle; equal ones add up in the autocorrelation, others cancel.
     """
@@ -95,7 +95,7 @@ def _candidates(tokens: Ints) -> list[int]:
 
 
 def _substituted(tokens: Ints, lag: int) -> float:
-    """Of the breaks (each is a call's left one and another's right one), the share that substitutions explain."""
+    """Return the share of the breaks that substitutions explain; a call that differs breaks before it and after it."""
     before, middle, after = tokens[: -2 * lag], tokens[lag:-lag], tokens[2 * lag :]
     left, right = before != middle, middle != after
     alone = left & right & (before == after)
@@ -104,7 +104,7 @@ def _substituted(tokens: Ints, lag: int) -> float:
 
 
 def _are_of_one_kind(tokens: Ints, lag: int, differing: float) -> bool:
-    """Whether as many stretches of ``lag`` calls hold the same tokens as single calls that differ let be."""
+    """Check that as many stretches of ``lag`` calls hold the same tokens as single calls that differ allow."""
     names = np.random.default_rng(_SEED).integers(1, 1 << 40, int(tokens.max()) + 1)
     sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(names[tokens])))
     _, counts = np.unique(sums[lag:] - sums[:-lag], return_counts=True)
@@ -112,7 +112,7 @@ def _are_of_one_kind(tokens: Ints, lag: int, differing: float) -> bool:
 
 
 def _has_order(breaks: Flags, longer: int) -> bool:
-    """Whether breaks return at the same place of a longer cycle more often than breaks without order would."""
+    """Check whether breaks return at the same place of a longer cycle more often than those without order would."""
     cycles = breaks.shape[0] // longer
     if cycles < 3:
         return False
@@ -122,14 +122,14 @@ def _has_order(breaks: Flags, longer: int) -> bool:
 
 
 def _chance_of(least: int, trials: int, share: float) -> float:
-    """P(binomial(trials, share) ≥ least)."""
+    """Return P(binomial(trials, share) ≥ least)."""
     if share >= 1.0:
         return 1.0
     return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))
 
 
 def repeats_from(tokens: Ints, lag: int) -> int:
-    """Index of the call from which on most calls recur at this lag."""
+    """Find the call from which on most calls recur at this lag; its index."""
     width = max(lag, 32)
     first = int(tokens.shape[0])
     while first - lag > 0:
@@ -141,7 +141,7 @@ def repeats_from(tokens: Ints, lag: int) -> int:
 
 
 def usual_cycle(tokens: Ints, lag: int) -> Ints:
-    """The most frequent token at each place of the cycle, from the first call on: [n] → [lag]."""
+    """Return the most frequent token at each place of the cycle, from the first call on: [n] → [lag]."""
     whole = tokens[: tokens.shape[0] // lag * lag].reshape(-1, lag)[-64:]
     cycle = np.empty(lag, dtype=np.int64)
     for place in range(lag):

@@ -18,7 +18,7 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
   communicate, each long enough for an iteration, with one call of the optimizer after them, look the same: their cycle
   is followed, and ``iteration`` says of it that an iteration's is undetermined. Where gradients are summed up after at
   most MOST_MICRO_BATCHES of them they do not: that is a part of the iteration.)
-- *One token only.* Equal tokens tell nothing; the gaps between them may: several equal gradient buckets come in
+- *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in
   a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
   long gaps make up a good part of the time; otherwise each call is an iteration.
 - *Flipped tokens.* Where no exact run is long enough, single calls may differ from cycle to cycle; see ``noisy``.
@@ -44,7 +44,7 @@ MOST_MICRO_BATCHES = 32  # more cycles than this between two extra calls are ite
 _MOST_EVIDENCE_CALLS = LOG_CALLS // 2  # no more can be asked of a cycle, however long
 EVIDENCE_NS = 1_000_000_000
 EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
-_NEWEST_CYCLES = 32  # whose calls tell whether a cycle is plausible
+_NEWEST_CYCLES = 32  # whose calls show whether a cycle is plausible
 _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
 _LOOKS = 8  # at a cycle that may consist of shorter ones
@@ -68,7 +68,7 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
-    """The period of the newest calls; None where nothing can tell. Without ``noisy``, of an exact run alone."""
+    """Find the period of the newest calls; None where nothing shows it. Without ``noisy``, of an exact run alone."""
     if len(calls) < EVIDENCE_CALLS_ONE_TOKEN:
         return None
     found = _exact(calls)
@@ -105,7 +105,7 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
 
 
 def _noisy(calls: Calls) -> Period | None:
-    """The period of calls of which single ones differ from cycle to cycle."""
+    """Find the period of calls of which single ones differ from cycle to cycle."""
     # Gradients between micro-batches would pass for differing calls.
     lag = noisy_lag(calls.tokens, lambda lag: _plausible(calls, lag) and not _like_a_micro_batch(calls, lag))
     if lag is None:
@@ -121,7 +121,7 @@ def _noisy(calls: Calls) -> Period | None:
 
 
 def _candidates(tokens: Ints) -> list[int]:
-    """Lags at which the newest token occurred, ascending, up to what REPETITIONS allow."""
+    """Find the lags at which the newest token occurred, ascending, up to what REPETITIONS allow."""
     newest = tokens.shape[0] - 1
     earliest = newest - tokens.shape[0] // REPETITIONS
     places = np.flatnonzero(tokens[earliest:newest] == tokens[newest]) + earliest
@@ -130,7 +130,7 @@ def _candidates(tokens: Ints) -> list[int]:
 
 
 def _newest_run(tokens: Ints, lag: int) -> int:
-    """How many of the newest calls in a row equal the call ``lag`` before."""
+    """Count the newest calls in a row that equal the call ``lag`` before."""
     end = tokens.shape[0]
     run, chunk = 0, 64
     while end > lag:
@@ -144,7 +144,7 @@ def _newest_run(tokens: Ints, lag: int) -> int:
 
 
 def _plausible(run: Calls, lag: int) -> bool:
-    """Whether the cycle that this run repeats could be a training iteration, or a micro-batch that sums up."""
+    """Check whether the cycle that this run repeats could be a training iteration, or a micro-batch that sums up."""
     if not run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any():
         return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
@@ -152,7 +152,7 @@ def _plausible(run: Calls, lag: int) -> bool:
 
 
 def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
-    """Whether this run is long enough, in calls and in time; ``before``: the calls that led up to it."""
+    """Check whether this run is long enough, in calls and in time; ``before``: the calls that led up to it."""
     span_ns = int(run.starts_ns[-1] - run.starts_ns[0])
     if len(run) < least_calls or span_ns < EVIDENCE_NS or _may_be_a_micro_batch(run, lag):
         return False
@@ -162,26 +162,26 @@ def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_call
 
 
 def _may_be_a_micro_batch(run: Calls, lag: int) -> bool:
-    """Whether a cycle is like a micro-batch, and has not come more often than their forward and backward passes do."""
+    """Check whether a cycle is like a micro-batch, and came no more often than their forward and backward passes."""
     return _like_a_micro_batch(run, lag) and len(run) <= min(2 * MOST_MICRO_BATCHES * lag, _MOST_EVIDENCE_CALLS)
 
 
 def _like_a_micro_batch(run: Calls, lag: int) -> bool:
-    """Whether a cycle both sends and receives, but no more often than a micro-batch."""
+    """Check whether a cycle both sends and receives, but no more often than a micro-batch."""
     cycle = run.cut(len(run) - lag, len(run))
-    sends, receives = (np.count_nonzero(cycle.has(one)) for one in (Trait.SENDS, Trait.RECEIVES))
+    sends, receives = (np.count_nonzero(cycle.has(trait)) for trait in (Trait.SENDS, Trait.RECEIVES))
     return bool(sends and receives and sends + receives <= 2 * PASS_TRANSFERS)
 
 
 def _may_be_a_pass(run: Ints, lag: int, before: Calls) -> bool:
-    """Whether a run is short against calls of its kinds that led up to it without a sum among them."""
+    """Check whether a run is short against calls of its kinds that led up to it without a sum among them."""
     lead = before.cut(max(0, len(before) - run.shape[0] // PASSES_FACTOR - 1), len(before))
     enough = len(lead) * PASSES_FACTOR > run.shape[0]
     return enough and not lead.has(Trait.REDUCING).any() and bool(np.isin(lead.tokens, run[-lag:]).all())
 
 
 def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
-    """Whether an earlier run of this cycle broke off at about the present length, and not for mere extra calls."""
+    """Check whether an earlier run of this cycle broke off at about the present length, not for mere extra calls."""
     tokens = calls.tokens
     first = tokens.shape[0] - run - lag
     earlier = _runs_of(np.sort(tokens[-lag:]), tokens[:first], least=max(1, _FRAGMENT_SHARE * run))
@@ -196,7 +196,7 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
 
 
 def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:
-    """The shorter cycle that one of ``lag`` calls, which recurs from ``first`` on, mostly consists of."""
+    """Find the shorter cycle that a cycle of ``lag`` calls, which recurs from ``first`` on, mostly consists of."""
     run = calls.cut(first, len(calls))
     for part in sorted(_parts(run.tokens, lag)):
         begin = _iterations_begin(run, lag, part)
@@ -206,27 +206,27 @@ def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:
 
 
 def _parts(tokens: Ints, lag: int) -> set[int]:
-    """Shorter lags that recur within a cycle, as seen from some of its calls: the newest may be an extra one."""
+    """Find shorter lags that recur within a cycle, seen from some of its calls: the newest may be an extra call."""
     newest = tokens.shape[0]
     parts: set[int] = set()
     for end in range(newest, newest - lag, -max(1, lag // _LOOKS)):
         seen = tokens[end - lag : end]
         primitive: list[tuple[int, int]] = []
-        for one in _candidates(seen):
-            run = _newest_run(seen, one)
-            if run >= (REPETITIONS - 1) * one and not _is_multiple(one, primitive):
-                primitive.append((one, run))
-        parts.update(one for one, _ in primitive)
+        for part in _candidates(seen):
+            run = _newest_run(seen, part)
+            if run >= (REPETITIONS - 1) * part and not _is_multiple(part, primitive):
+                primitive.append((part, run))
+        parts.update(part for part, _ in primitive)
     return parts
 
 
 def _is_multiple(lag: int, primitive: list[tuple[int, int]]) -> bool:
-    """Whether a lag repeats a shorter one, within the run that has it."""
+    """Check whether a lag repeats a shorter one, within the run that has it."""
     return any(lag % shorter == 0 and lag <= run for shorter, run in primitive)
 
 
 def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
-    """Where a cycle's iterations begin, if it is mostly ones of ``shorter`` calls, and a few extra calls."""
+    """Find where a cycle's iterations begin, if it is mostly ones of ``shorter`` calls, and a few extra calls."""
     calls = run.cut(len(run) - REPETITIONS * lag, len(run))
     begins, ends = _runs(calls.tokens, shorter)
     longest = int((ends - begins).argmax())
@@ -243,7 +243,7 @@ def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
 
 
 def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
-    """Runs of cycles of these tokens (sorted), wherever in the cycle they begin, of at least so many calls."""
+    """Find runs of cycles of these tokens (sorted), from any place of the cycle on, of at least so many calls."""
     lag = cycle.shape[0]
     return [
         (begin, end)
@@ -253,12 +253,12 @@ def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
 
 
 def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
-    """Whether a call that is not in the cycle sums gradients up: then the cycle is a part of an iteration."""
+    """Check whether a call outside of the cycle sums gradients up: then the cycle is a part of an iteration."""
     return bool((calls.has(Trait.GRADIENTS) & ~np.isin(calls.tokens, cycle)).any())
 
 
 def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:
-    """Maximal runs of calls that equal the call ``lag`` before: first and one-past-last indices."""
+    """Find maximal runs of calls that equal the call ``lag`` before: first and one-past-last indices."""
     equal: Flags = np.zeros(max(0, tokens.shape[0] - lag) + 2, dtype=np.bool_)
     equal[1:-1] = tokens[lag:] == tokens[: tokens.shape[0] - lag] if tokens.shape[0] > lag else []
     edges = np.flatnonzero(equal[1:] != equal[:-1])
@@ -266,7 +266,7 @@ def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:
 
 
 def _one_token(calls: Calls, first: int) -> Period | None:
-    """The period within the newest run, of one token alone, from its gaps."""
+    """Find the period within the newest run, of one token alone, from its gaps."""
     run = calls.cut(first, len(calls))
     gaps = np.maximum(run.starts_ns[1:] - run.starts_ns[:-1], 1)
     lag = gap_period(gaps)
@@ -279,7 +279,7 @@ def _one_token(calls: Calls, first: int) -> Period | None:
 
 
 def gap_period(gaps_ns: Ints) -> int | None:
-    """The lag at which gaps between equal calls recur: 1 where none stands out, None where there are too few."""
+    """Find the lag at which gaps between equal calls recur: 1 where none stands out, None if there are too few."""
     count = gaps_ns.shape[0]
     if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
         return None
@@ -311,19 +311,19 @@ def gap_period(gaps_ns: Ints) -> int | None:
 
 
 def _phases(gaps_ns: Ints, lag: int) -> Floats:
-    """The median gap at each position of the cycle: [n] → [lag]."""
+    """Return the median gap at each position of the cycle: [n] → [lag]."""
     whole = gaps_ns.shape[0] // lag * lag
     medians: Floats = np.median(gaps_ns[:whole].reshape(-1, lag), axis=0)
     return medians
 
 
 def _computes_in_long_gaps(gaps_ns: Ints, lag: int) -> bool:
-    """Whether some gaps stand out, and take enough of the time to be the job's computation and not a stall."""
+    """Check that some gaps stand out, and take enough of the time to be computation and not a stall."""
     phases = _phases(gaps_ns, lag)
     long = phases > _LONG_GAP * phases.min()
     return bool(phases[long].sum() >= _LONG_GAPS_TIME * phases.sum())
 
 
 def longest_gap_phase(gaps_ns: Ints, lag: int) -> int:
-    """Position (0 … lag − 1) of the cycle's longest gap."""
+    """Return the position (0 … lag − 1) of the cycle's longest gap."""
     return int(np.argmax(_phases(gaps_ns, lag)))

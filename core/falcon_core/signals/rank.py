@@ -44,7 +44,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One iteration with what is the rank's own in it, ns; None where it cannot be told."""
+    """An iteration with what is the rank's own in it, ns; None where that is not known."""
 
     iteration: Iteration
     compute_ns: int | None
@@ -75,8 +75,11 @@ class RankChain:
         memory: RankMemory | None = None,
         observe: Callable[[Measured, Slowdown | None], None] | None = None,
     ) -> None:
-        """``observe`` is told every iteration, and the slowdown as it is after it: a number that is not above the last
-        one begins anew, because another period was found."""
+        """Begin to learn.
+
+        ``observe`` is called with every iteration, and the slowdown as it is after it: a number that is not above the
+        last begins anew, because another period was found.
+        """
         self._observe = observe
         self.last_end_ns: int | None = None  # when the newest call returned
         self._detection = detection
@@ -91,8 +94,7 @@ class RankChain:
         self._reset(memory)
 
     def _period_changed(self) -> None:
-        """Another period was found: what was learned of the one before, or by an earlier agent, means nothing now,
-        except where the earlier agent followed the present one."""
+        """Forget what was learned of the period before, or by an earlier agent that did not follow the present one."""
         memory = self._memory
         same = memory is not None and (memory.anchor is None or memory.anchor.period_calls == self.period_calls)
         if self._period_changes or (memory is not None and not same):
@@ -154,7 +156,7 @@ class RankChain:
         return changed
 
     def _take_part(self, calls: Calls) -> bool:
-        """Calls of which at most the last one decides anything."""
+        """Take calls of which at most the last decides anything."""
         if self._tracker.cycle_calls is not None:
             self._hang.feed(calls)
         iterations = self._tracker.feed(calls)
@@ -192,7 +194,7 @@ class RankChain:
         return Measured(iteration, own, self._waits.wait_ns(iteration, own, excess), times, excess)
 
     def _take_samples(self) -> None:
-        """Iterations whose device times have come."""
+        """Take the iterations whose device times have come."""
         for iteration in self._completions.resolved():
             measured = self._attributed(iteration)
             self._sampled.append(measured)
@@ -202,7 +204,7 @@ class RankChain:
             self._learn(self._unlearned_samples.popleft())
 
     def _is_settled(self, sample: Measured) -> bool:
-        """Whether a slowdown that includes it would have been found by now."""
+        """Check whether a slowdown that includes it would have been found by now."""
         return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
     def _learn(self, healthy: Measured) -> None:
@@ -242,7 +244,7 @@ class RankChain:
         return self._tracker.cycle_calls
 
     def memory(self) -> RankMemory:
-        """What the next agent shall know."""
+        """Return what the next agent shall know."""
         reference, compute = self._detector.reference, self._healthy_compute
         return RankMemory(
             anchor=self._tracker.position,
@@ -255,14 +257,18 @@ class RankChain:
         )
 
     def track(self) -> Track | None:
-        """The newest iterations in a few numbers; None before the first."""
+        """Return the newest iterations in a few numbers; None before the first."""
         newest = list(self._sampled or self._recent)[-self._detection.consecutive_iterations :]
         if not newest:
             return None
-        computes = [one.compute_ns for one in newest if one.compute_ns is not None]
-        stalls = [share for one in newest if one.excess is not None and (share := one.excess.stall_share) is not None]
+        computes = [measured.compute_ns for measured in newest if measured.compute_ns is not None]
+        stalls = [
+            share
+            for measured in newest
+            if measured.excess is not None and (share := measured.excess.stall_share) is not None
+        ]
         return Track(
-            iteration_ns=statistics.median(one.iteration.duration_ns for one in newest),
+            iteration_ns=statistics.median(measured.iteration.duration_ns for measured in newest),
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             stall_share=statistics.median(stalls) if stalls else None,
@@ -270,19 +276,19 @@ class RankChain:
         )
 
     def _excess_by_comm(self, measured: list[Measured]) -> dict[int, tuple[float, ...]]:
-        """Medians over these iterations, ns, by communicator id; those without a healthy baseline are left out."""
+        """Return medians over these iterations, ns, by communicator id, except for those without a healthy baseline."""
         by_comm: dict[int, list[tuple[float, ...]]] = {}
         comms = self._tokenizer.comms
-        for one in measured:
-            if one.excess is not None:
-                for comm, excess in one.excess.by_comm(measured_comms(one.iteration, comms)).items():
+        for sample in measured:
+            if sample.excess is not None:
+                for comm, excess in sample.excess.by_comm(measured_comms(sample.iteration, comms)).items():
                     by_comm.setdefault(comm, []).append(excess)
         return {
             comm: tuple(statistics.median(part) for part in zip(*parts, strict=True)) for comm, parts in by_comm.items()
         }
 
     def lasting_excess(self) -> dict[int, tuple[float, ...]]:
-        """As in ``track``, but the least of the newest windows of C iterations: what did not last is not in it.
+        """Return as in ``track``, but the least of the newest windows of C iterations: only what lasted is in it.
 
         Empty until there are as many (of what is sampled, as many samples), and where half of a window is not known.
         """
@@ -292,17 +298,17 @@ class RankChain:
         if len(newest) < windows * width:
             return {}
         cut = [newest[at : at + width] for at in range(0, len(newest), width)]
-        if any(2 * sum(one.excess is not None for one in window) <= width for window in cut):
+        if any(2 * sum(measured.excess is not None for measured in window) <= width for window in cut):
             return {}
-        told = [self._excess_by_comm(window) for window in cut]
+        windows_ns = [self._excess_by_comm(window) for window in cut]
         return {
-            comm: tuple(min(parts) for parts in zip(*(window[comm] for window in told), strict=True))
-            for comm in told[0]
-            if all(comm in window for window in told)
+            comm: tuple(min(parts) for parts in zip(*(window[comm] for window in windows_ns), strict=True))
+            for comm in windows_ns[0]
+            if all(comm in window for window in windows_ns)
         }
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
-        """The report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
+        """Make the report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
         recent = list(self._recent)
         attributed = list(self._sampled) or recent
         times = [measured.iteration.duration_ns for measured in recent]
@@ -335,7 +341,7 @@ def _level_ns(reference: Reference | None) -> int | None:
 
 
 def _newest_known(values: list[int | None]) -> list[int]:
-    """The newest values up to the first that is unknown, oldest first."""
+    """Return the newest values up to the first that is unknown, oldest first."""
     known = list(itertools.takewhile(lambda value: value is not None, reversed(values)))
     return [value for value in reversed(known) if value is not None]
 

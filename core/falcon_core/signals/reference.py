@@ -56,7 +56,7 @@ class Reference:
 
     @classmethod
     def of(cls, levels: Floats) -> Reference:
-        """From the first samples, [n]: the median; the mean deviation but the farthest, mixed with what is usual."""
+        """Estimate from the first samples, [n]: median, and mean deviation but the farthest, mixed with a usual one."""
         level = float(np.median(levels))
         deviations = np.sort(np.abs(levels - level))[:-1]
         count = levels.shape[0]
@@ -95,11 +95,11 @@ class Reference:
             self._long = [0] * len(_LONG)
 
     def exceeds_noise(self, rise: float, samples: int) -> bool:
-        """Whether a median of ``samples`` that differs by ``rise`` is more than noise."""
+        """Check whether a median of ``samples`` that differs by ``rise`` is more than noise."""
         return not self.wanders(rise) and rise >= DEVIATIONS * self.error(samples)
 
     def error(self, samples: int) -> float:
-        """The standard error of the distance between a median of ``samples`` and the reference.
+        """Return the standard error of the distance between a median of ``samples`` and the reference.
 
         The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
         more slowly.
@@ -110,17 +110,17 @@ class Reference:
         return _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(variance)
 
     def moved(self, level: float, samples: int) -> Reference:
-        """The same noise around another level, known from ``samples``."""
+        """Return the same noise around another level, known from ``samples``."""
         other = copy.copy(self)  # what is learned replaces numbers and lists, and changes no list but the counts
         other.level, other.samples, other._long = level, samples, list(self._long)
         return other
 
     def wanders(self, rise: float) -> bool:
-        """Whether the level goes as far by itself."""
+        """Check whether the level goes as far by itself."""
         return rise < _WANDER_DEVIATIONS * _TO_DEVIATION * self._wander
 
     def are_long_by_chance(self, levels: Floats, rise: float) -> bool:
-        """Whether as many of the samples ([n], ascending) as exceed half the rise could be single long ones."""
+        """Check whether the samples ([n], ascending) that exceed half the rise could be single long ones."""
         at = max((place for place, above in enumerate(_LONG) if above <= rise / 2), default=0)
         long = levels.shape[0] - int(levels.searchsorted(self.level + _LONG[at], side="right"))
         return _tail(levels.shape[0], long, round(self._long_shares[at], 3)) > _LONG_CHANCE
@@ -134,6 +134,6 @@ def _bounded(value: float, bound: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _tail(trials: int, least: int, share: float) -> float:
-    """P(binomial(trials, share) ≥ least)."""
+    """Return P(binomial(trials, share) ≥ least)."""
     share = min(max(share, 0.001), 0.999)
     return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))

@@ -82,7 +82,7 @@ Names = Mapping[tuple[int, int], str]  # (rank, communicator id in its process) 
 
 
 def timed(records: RecordArray) -> RecordArray:
-    """Calls with their real start and duration: blocking ones as they are, enqueued ones by their completion.
+    """Return calls with their real start and duration: blocking ones as they are, enqueued ones by completion.
 
     [n] → [m], ordered by communicator and number. A completion names its call by both; what failed is left out.
     """
@@ -105,9 +105,11 @@ def timed(records: RecordArray) -> RecordArray:
 
 
 def _keys(*calls: RecordArray) -> list[npt.NDArray[np.uint64]]:
-    """(comm, comm_seq) as one number that sorts alike in all the arrays."""
-    comms = np.unique(np.concatenate([one["comm"] for one in calls]))
-    return [(np.searchsorted(comms, one["comm"]).astype(np.uint64) << 32) | one["comm_seq"] for one in calls]
+    """Join (comm, comm_seq) to a number that sorts alike in all the arrays."""
+    comms = np.unique(np.concatenate([each["comm"] for each in calls]))
+    return [
+        (np.searchsorted(comms, records["comm"]).astype(np.uint64) << 32) | records["comm_seq"] for records in calls
+    ]
 
 
 def _ordered(calls: RecordArray) -> RecordArray:
@@ -116,7 +118,7 @@ def _ordered(calls: RecordArray) -> RecordArray:
 
 
 def match(profiles: Mapping[int, RecordArray], names: Names, members: Members) -> list[Matched]:
-    """Join the members' records: one entry a communicator and kind. ``profiles``: by rank, dtype RECORD_DTYPE.
+    """Join the members' records: an entry a communicator and kind. ``profiles``: by rank, dtype RECORD_DTYPE.
 
     Calls that a member did not report (it was lapped, or ended earlier) are left out; so is a communicator of which a
     member sent nothing.
@@ -128,8 +130,8 @@ def match(profiles: Mapping[int, RecordArray], names: Names, members: Members) -
         for comm in np.unique(calls["comm"]).tolist():
             if (name := names.get((rank, comm))) is not None:
                 by_comm[name][rank] = calls[calls["comm"] == comm]
-    complete = {name: told for name, told in by_comm.items() if told.keys() == set(members[name])}
-    transfers = {name: _common(told, members[name]) for name, told in complete.items()}
+    complete = {name: by_rank for name, by_rank in by_comm.items() if by_rank.keys() == set(members[name])}
+    transfers = {name: _common(by_rank, members[name]) for name, by_rank in complete.items()}
     busy = _busy(transfers, members)
     return [
         Matched(
@@ -145,16 +147,16 @@ def match(profiles: Mapping[int, RecordArray], names: Names, members: Members) -
     ]
 
 
-def _common(told: Mapping[int, RecordArray], members: Sequence[int]) -> list[RecordArray]:
-    """Each member's calls that all of them have, in one order."""
-    numbers = told[members[0]]["comm_seq"]
+def _common(by_rank: Mapping[int, RecordArray], members: Sequence[int]) -> list[RecordArray]:
+    """Return each member's calls that all of them have, in the same order."""
+    numbers = by_rank[members[0]]["comm_seq"]
     for rank in members[1:]:
-        numbers = np.intersect1d(numbers, told[rank]["comm_seq"])
-    return [told[rank][np.isin(told[rank]["comm_seq"], numbers)] for rank in members]
+        numbers = np.intersect1d(numbers, by_rank[rank]["comm_seq"])
+    return [by_rank[rank][np.isin(by_rank[rank]["comm_seq"], numbers)] for rank in members]
 
 
 def _kinds(rows: Sequence[RecordArray]) -> list[tuple[Kin, Flags]]:
-    """The kinds among one communicator's calls, where all members name the same operation and size."""
+    """Find the kinds among a communicator's calls, where all members name the same operation and size."""
     first = rows[0]
     alike = np.all([(row["op"] == first["op"]) & (row["bytes"] == first["bytes"]) for row in rows], axis=0)
     pairs = sorted(set(zip(first["op"][alike].tolist(), first["bytes"][alike].tolist(), strict=True)))
@@ -162,7 +164,7 @@ def _kinds(rows: Sequence[RecordArray]) -> list[tuple[Kin, Flags]]:
 
 
 def _spans(rows: Sequence[RecordArray], place: int) -> Ints:
-    """[2, calls]: when the transfer itself ran, on the member's own clock: it ends with the call."""
+    """Return when the transfer itself ran, on the member's own clock: it ends with the call: [2, calls]."""
     ends = (rows[place]["t_start_ns"] + rows[place]["duration_ns"]).astype(np.int64)
     transfer = np.min([row["duration_ns"] for row in rows], axis=0).astype(np.int64)
     return np.stack((ends - transfer, ends))
@@ -179,7 +181,7 @@ def _busy(transfers: Mapping[str, Sequence[RecordArray]], members: Members) -> d
 def _overlapped(
     name: str, rows: Sequence[RecordArray], ranks: Sequence[int], busy: Mapping[int, list[tuple[str, Ints]]]
 ) -> Flags:
-    """[calls]: at some member another transfer ran meanwhile, of this communicator or another."""
+    """Check at which calls another transfer ran meanwhile at some member, of this communicator or another: [calls]."""
     out: Flags = np.zeros(len(rows[0]), dtype=np.bool_)
     for rank in ranks:
         mine = next(spans for other, spans in busy[rank] if other == name)
@@ -192,16 +194,16 @@ def _overlapped(
 
 
 def transfer_medians(matched: Sequence[Matched]) -> dict[tuple[str, Kin], float]:
-    """Medians that a later profile can be held against, ns; only of calls that did not overlap."""
+    """Return medians that a later profile can be held against, ns; only of calls that did not overlap."""
     return {
-        (one.comm, one.kin): float(np.median(one.transfers_ns[~one.overlapped]))
-        for one in matched
-        if (~one.overlapped).sum() >= _LEAST_CALLS
+        (calls.comm, calls.kin): float(np.median(calls.transfers_ns[~calls.overlapped]))
+        for calls in matched
+        if (~calls.overlapped).sum() >= _LEAST_CALLS
     }
 
 
 def slow_links(matched: Sequence[Matched], healthy_ns: Mapping[tuple[str, Kin], float] | None = None) -> list[Link]:
-    """Communicators with a slow transfer, the slowest first.
+    """Find the communicators with a slow transfer, the slowest first.
 
     ``healthy_ns``: :func:`transfer_medians` of a healthy time, for communicators that have no siblings.
     """
@@ -210,21 +212,21 @@ def slow_links(matched: Sequence[Matched], healthy_ns: Mapping[tuple[str, Kin], 
     for comm, kin in medians:
         kinds[kin].append(comm)
     found: list[Link] = []
-    for one in matched:
-        transfer = medians.get((one.comm, one.kin))
+    for calls in matched:
+        transfer = medians.get((calls.comm, calls.kin))
         if transfer is None:
             continue
-        others = [medians[comm, one.kin] for comm in kinds[one.kin] if comm != one.comm]
-        reference = statistics.median(others) if others else (healthy_ns or {}).get((one.comm, one.kin))
+        others = [medians[comm, calls.kin] for comm in kinds[calls.kin] if comm != calls.comm]
+        reference = statistics.median(others) if others else (healthy_ns or {}).get((calls.comm, calls.kin))
         if not reference or transfer <= SLOW * reference:
             continue
-        sample = one.transfers_ns[~one.overlapped]
+        sample = calls.transfers_ns[~calls.overlapped]
         error = 1.4826 * float(np.median(np.abs(sample - transfer))) / len(sample) ** 0.5
         if transfer - reference > _SIGMAS * error:
             link = Link(
-                comm=one.comm,
-                members=one.members,
-                kin=one.kin,
+                comm=calls.comm,
+                members=calls.members,
+                kin=calls.kin,
                 transfer_ns=transfer,
                 reference_ns=reference,
                 siblings=len(others),
@@ -234,13 +236,13 @@ def slow_links(matched: Sequence[Matched], healthy_ns: Mapping[tuple[str, Kin], 
 
 
 def waits(matched: Sequence[Matched], cycles: int) -> dict[int, list[Wait]]:
-    """Each rank's wait in each communicator, ns a cycle, for the comparison of culprits."""
+    """Return each rank's wait in each communicator, ns a cycle, for the comparison of culprits."""
     sums: dict[tuple[int, str], float] = defaultdict(float)
     members: dict[str, tuple[int, ...]] = {}
-    for one in matched:
-        members[one.comm] = one.members
-        for rank, waited in zip(one.members, one.waits_ns.sum(axis=1).tolist(), strict=True):
-            sums[rank, one.comm] += waited / cycles
+    for calls in matched:
+        members[calls.comm] = calls.members
+        for rank, waited in zip(calls.members, calls.waits_ns.sum(axis=1).tolist(), strict=True):
+            sums[rank, calls.comm] += waited / cycles
     out: dict[int, list[Wait]] = defaultdict(list)
     for (rank, comm), waited in sums.items():
         out[rank].append(Wait(comm=comm, members=members[comm], excess_ns=waited))
@@ -257,7 +259,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def edges(profiles: Mapping[int, RecordArray], peers: Mapping[tuple[int, int, int], int], cycles: int) -> list[Edge]:
-    """Who waits for whom in sends and receives, the longest wait first.
+    """Find who waits for whom in sends and receives, the longest wait first.
 
     ``peers``: (rank, communicator id, peer within it) → the peer's global rank. The shortest call of a pair, direction
     and size stands for its transfer: sends need not last until they are received, so the two sides are not matched.

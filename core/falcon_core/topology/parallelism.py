@@ -84,7 +84,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         return self.data // self.expert
 
     def degree(self, axis: Axis) -> int:
-        """The number of ranks that differ along ``axis`` alone."""
+        """Return the number of ranks that differ along ``axis`` alone."""
         return {
             Axis.TENSOR: self.tensor,
             Axis.CONTEXT: self.context,
@@ -95,7 +95,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         }[axis]
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Where ``rank`` stands. Raises LayoutError beyond the world."""
+        """Return where ``rank`` stands. Raises LayoutError beyond the world."""
         if not 0 <= rank < self.world:
             raise LayoutError(f"rank {rank} of a world of {self.world}")
         place = {}
@@ -111,7 +111,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rank(self, *, tensor: int = 0, context: int = 0, data: int = 0, pipeline: int = 0) -> int:
-        """The rank at these coordinates; ``data`` is the model replica. Raises LayoutError beyond a degree."""
+        """Return the rank at these coordinates; ``data`` is the model replica. Raises LayoutError beyond a degree."""
         for name, at, degree in (
             ("tensor", tensor, self.tensor),
             ("context", context, self.context),
@@ -135,21 +135,21 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         return rank
 
     def group_table(self, axis: Axis) -> Ranks:
-        """All communicators of ``axis`` as rows of ranks: [groups, members], members in the order of the axis.
+        """Return all communicators of ``axis`` as rows of ranks: [groups, members], members in the order of the axis.
 
         DATA is the group that dense gradients are reduced over: the context ranks of all replicas (context fastest).
         Rows are ordered by their first rank.
         """
         slowest_first = tuple(reversed(self.order))
-        grid = np.arange(self.world, dtype=np.int64).reshape([self.degree(one) for one in slowest_first])
+        grid = np.arange(self.world, dtype=np.int64).reshape([self.degree(each) for each in slowest_first])
         inner = (Axis.EXPERT_DATA, Axis.EXPERT, Axis.CONTEXT) if axis is Axis.DATA else (axis,)
-        places = [slowest_first.index(one) for one in inner]
+        places = [slowest_first.index(each) for each in inner]
         rows = np.moveaxis(grid, places, range(-len(places), 0))
         table = rows.reshape(-1, math.prod(grid.shape[place] for place in places))
         return table[np.argsort(table[:, 0], kind="stable")]
 
     def groups(self, axis: Axis) -> list[tuple[int, ...]]:
-        """``group_table`` as plain tuples."""
+        """Return ``group_table`` as plain tuples."""
         return [tuple(row) for row in self.group_table(axis).tolist()]
 
 
@@ -162,7 +162,7 @@ def derive(
     pipeline: int = 1,
     order: Sequence[Axis] = MEGATRON,
 ) -> Parallelism:
-    """The layout of ``world`` ranks: the data-parallel degree is what the others leave over.
+    """Derive the layout of ``world`` ranks: the data-parallel degree is what the others leave over.
 
     Raises LayoutError where they do not divide the world.
     """

@@ -29,7 +29,7 @@ class BurnInReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_report(report: BurnInReport) -> bytes:
-    """One line of JSON."""
+    """Encode as a line of JSON."""
     return msgspec.json.encode(report)
 
 

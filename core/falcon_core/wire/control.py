@@ -100,5 +100,5 @@ def pack_control(
 
 
 def pack_sampling(sample_every: int, cycle_calls: int) -> bytes:
-    """The two fields at ``SAMPLING_OFFSET``."""
+    """Pack the two fields at ``SAMPLING_OFFSET``."""
     return struct.pack("<II", sample_every, cycle_calls)

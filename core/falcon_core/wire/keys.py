@@ -20,7 +20,7 @@ LEADER_KEY = "/falcon/leader"
 
 
 class JobKey(NamedTuple):
-    """A job's identity on the bus; the uid tells a job from its namesake that was deleted."""
+    """A job's identity on the bus; the uid sets a job apart from its namesake that was deleted."""
 
     namespace: str
     name: str

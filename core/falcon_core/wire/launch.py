@@ -116,6 +116,6 @@ class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render_plan(plan: LaunchPlan) -> str:
-    """The text of ``agent/plan``."""
+    """Write the text of ``agent/plan``."""
     fields = msgspec.structs.asdict(plan)
     return "".join(f"{key}={value}\n" for key, value in {"version": LAUNCH_VERSION, **fields}.items())

@@ -10,7 +10,7 @@ from falcon_core.wire.launch import LaunchStatus, Phase
 
 MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a summary: keeps it within 1 KiB a rank
-MAX_COMMS = 8  # communicators of a rank in a summary, told while it is slow or silent: another KiB
+MAX_COMMS = 8  # communicators of a rank in a summary, reported while it is slow or silent: another KiB
 MAX_PAIRS = 8  # likewise, pairs of it and a peer
 
 
@@ -67,11 +67,11 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     comm: int
     size: int = 0  # members; 0: not known
     place: int = -1  # of this rank among them
-    entered: int | None = None  # collectives begun; told while the rank is silent
+    entered: int | None = None  # collectives begun; reported while the rank is silent
     finished: int | None = None  # None: not known, as where calls return when they are enqueued
-    op: int = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle tells
+    op: int = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
     bytes: int | None = None  # payload of that call
-    excess_ns: list[int] = []  # told while slow: an iteration, in the cycle's first call and in the rest (attribution)
+    excess_ns: list[int] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
 
 
 class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ Layout (native endian, little on every machine we run on)::
       20  u32  capacity      slots, a power of two
       24  u32  pid           of the writer, in its own pid namespace
       28  u32  generation    the life of the job's process group
-      32  i32  rank          -1 where the environment does not tell
+      32  i32  rank          -1 where the environment does not say
       36  i32  world_size    -1 likewise
       40  i32  local_rank    -1 likewise
       44  u32  flags         0
@@ -93,7 +93,7 @@ CounterArray = npt.NDArray[np.void]
 
 
 class Kind(enum.IntEnum):
-    """What a record tells."""
+    """What a record says."""
 
     BLOCKING = 1  # a call that returned when it was done: start and duration are both real (Gloo)
     ENQUEUED = 2  # a call that returned when it was enqueued (NCCL)
@@ -267,7 +267,7 @@ def parse_status(raw: bytes) -> RingStatus:
 
 
 def counter_key(comm: int, traffic: Traffic, peer: int = 0) -> int:
-    """Key of a counter: communicator id (24 bits), Traffic (8 bits), peer (32 bits, 0 for collectives)."""
+    """Make a counter's key: communicator id (24 bits), Traffic (8 bits), peer (32 bits, 0 for collectives)."""
     return comm << 40 | traffic << 32 | peer
 
 
@@ -280,7 +280,7 @@ class CounterKey(NamedTuple):
 
 
 def parse_counter_key(key: int) -> CounterKey:
-    """The parts that ``counter_key`` put together."""
+    """Return the parts that ``counter_key`` put together."""
     return CounterKey(key >> 40, key >> 32 & 0xFF, key & 0xFFFFFFFF)
 
 
@@ -306,7 +306,7 @@ def pack_header(header: RingHeader) -> bytes:
 
 
 def checks(records: RecordArray) -> npt.NDArray[np.uint32]:
-    """The check word of each record: shape [n], dtype RECORD_DTYPE → uint32 [n].
+    """Compute the check word of each record: shape [n], dtype RECORD_DTYPE → uint32 [n].
 
     ``h = seq; for each of the 7 following u64 words w (the last with check = 0): h = (h ^ w) * 0x9E3779B97F4A7C15;
     h ^= h >> 32`` in arithmetic modulo 2^64; the low 32 bits of h are stored. The shim computes the same.
