@@ -19,34 +19,15 @@ ROOT = Path(__file__).resolve().parents[1]
 _BEING_SPLIT = "being split"
 _ATTEMPTS = "a loop over attempts: each kind of failure has its handler, and reads best beside the others"
 EXCEPTIONS = {  # "path::function", or "path" for a module's length → why
-    "benchmarks/planning/cases.py::placements": _BEING_SPLIT,
-    "benchmarks/simulator/growth.py::draw": _BEING_SPLIT,
     "core/falcon_core/recovery/failslow.py::_ladder": _BEING_SPLIT,
-    "core/falcon_core/recovery/failstop.py::_act": _BEING_SPLIT,
-    "core/falcon_core/recovery/membership.py::apply_actions": _BEING_SPLIT,
     "core/falcon_etcd/_lease.py::Lease::_keep_alive": _ATTEMPTS,
     "core/falcon_etcd/_transport.py::Transport::_repeat": _ATTEMPTS,
-    "core/falcon_sim/agents.py::Agents::read_suspects": _BEING_SPLIT,
-    "core/falcon_sim/burn_ins.py::BurnIns::look": _BEING_SPLIT,
-    "core/falcon_sim/cluster.py::Cluster::strike": _BEING_SPLIT,
-    "core/falcon_sim/engine.py::Engine::_look": _BEING_SPLIT,
-    "core/falcon_sim/fleet.py::Fleet::_happen": _BEING_SPLIT,
-    "core/falcon_sim/ladder.py::Ladder::climb": _BEING_SPLIT,
-    "core/falcon_sim/pipeline.py::_linked": _BEING_SPLIT,
-    "core/falcon_sim/scenario.py::_check_faults": _BEING_SPLIT,
-    "core/falcon_sim/scenario.py::_check_job": _BEING_SPLIT,
     "operator/falcon_operator/bus/bus.py::EtcdBus::_watch": _BEING_SPLIT,
     "operator/falcon_operator/bus/reports.py::ReportsCache::_carry_over": _BEING_SPLIT,
     "operator/falcon_operator/cluster/client.py": _BEING_SPLIT,
-    "operator/falcon_operator/intent/intent.py::adopt": _BEING_SPLIT,
-    "operator/falcon_operator/intent/run.py::_lenient": _BEING_SPLIT,
-    "operator/falcon_operator/job/inactive.py::_ended": _BEING_SPLIT,
-    "operator/falcon_operator/job/reconciler.py::JobReconciler::_carry_out": _BEING_SPLIT,
     "operator/falcon_operator/pool/decide.py::_effects": _BEING_SPLIT,
     "tests/integration/planning/programs/broken_iteration.py::run": _BEING_SPLIT,
     "tests/unit/operator/world.py::World::_train": _BEING_SPLIT,
-    "tests/unit/planning/test_partial_iteration.py::Batch::__init__": _BEING_SPLIT,
-    "tests/unit/planning/test_partial_iteration.py::Batch::carry_out": _BEING_SPLIT,
 }
 
 

@@ -90,41 +90,52 @@ def _act(
 ) -> tuple[RecoveryState, list[Action]]:
     first = faults[0]
     culprit = obs.members[first.replica]
-    attempts = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
-    verdict: restart_processes.Verdict = "Restart"
-    if first.counts and first.severity is not Severity.SEV1:
-        verdict = restart_processes.verdict(
-            attempts,
-            node=culprit.node,
-            restarts=policy.restarts,
-            program_at_fault=_program_at_fault(obs, first),
-        )
-        if verdict != "GiveUp":
-            attempts = [*attempts, Attempt(at=obs.now, node=culprit.node, kind=verdict)]
-    elif first.severity is Severity.SEV1 and not first.node_not_ready:
-        verdict = restart_processes.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
-        attempts = [*attempts, Attempt(at=obs.now, node=culprit.node, kind="Lost")]
+    recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
+    verdict, kind = _verdict(obs, policy, first, recent)
+    attempts = [*recent, Attempt(at=obs.now, node=culprit.node, kind=kind)] if kind else recent
     state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
         return replace(state, stop=None), [closed, GiveUp(_farewell(incident, policy))]
-    actions: list[Action] = []
-    for fault in faults:
-        member = obs.members[fault.replica]
-        if fault.replica in obs.prepared and _pod_fault(fault):
-            actions.append(Switch(fault.replica, lost=fault.severity is Severity.SEV1))
-        elif fault.severity is Severity.SEV1 or (fault is first and verdict == "Replace"):
-            lost = fault.severity is Severity.SEV1
-            actions.append(Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id))
-        elif _pod_fault(fault):
-            actions.append(Recreate(fault.replica, member.node_usable))
-    if not actions:
-        actions.append(Restart())
+    wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
+    actions: list[Action] = [action for action in wanted if action is not None] or [Restart()]
     generation = obs.generation + 1 if obs.running else obs.generation
     steps = [
         Step(at=obs.now, what=_step_name(action), generation=generation, node=culprit.node) for action in actions[:1]
     ]
     return replace(state, stop=replace(incident, done=[*incident.done, *steps][-8:])), actions
+
+
+def _verdict(
+    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
+) -> tuple[restart_processes.Verdict, Literal["", "Restart", "Replace", "Lost"]]:
+    """Return what the budget allows, and what the attempt counts as; "" for what the cluster's owner has done."""
+    if fault.severity is Severity.SEV1:
+        if fault.node_not_ready:
+            return "Replace", ""
+        budget = restart_processes.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
+        return budget, "Lost"
+    if not fault.counts:
+        return "Restart", ""
+    verdict = restart_processes.verdict(
+        attempts,
+        node=obs.members[fault.replica].node,
+        restarts=policy.restarts,
+        program_at_fault=_program_at_fault(obs, fault),
+    )
+    return verdict, "" if verdict == "GiveUp" else verdict
+
+
+def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
+    """Return what a fault asks for; None where restarting the processes is enough."""
+    lost = fault.severity is Severity.SEV1
+    if fault.replica in obs.prepared and _pod_fault(fault):
+        return Switch(fault.replica, lost=lost)
+    if lost or replaced:
+        return Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id)
+    if _pod_fault(fault):
+        return Recreate(fault.replica, obs.members[fault.replica].node_usable)
+    return None
 
 
 def _step_name(action: Action) -> Literal["Restart", "Recreate", "Replace"]:

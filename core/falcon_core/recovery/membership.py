@@ -99,34 +99,30 @@ class Names(Protocol):
 
 def apply_actions(membership: Membership, actions: Sequence[Action], names: Names, now: float) -> Membership:
     """Return the membership after the recovery's actions; at most one new generation, whatever their number."""
-    changed, stop = membership, False
     for action in actions:
-        match action:
-            case Restart():
-                stop = True
-            case Recreate(replica=replica, stay=stay):
-                changed = _take_over(_move(changed, names, replica, now, prepared=False, stay=stay), replica)
-                stop = True
-            case Replace(replica=replica, reason=reason, lost=lost, incident=incident):
-                uid = changed.members[replica].pod_uid
-                changed = _exclude(changed, replica, reason, incident, now)
-                changed = _take_over(_move(changed, names, replica, now, prepared=False), replica)
-                changed = _count_replaced(changed, uid if lost else "")
-                stop = True
-            case Prepare(replica=replica, reason=reason, incident=incident):
-                changed = _exclude(changed, replica, reason, incident, now)
-                changed = _move(changed, names, replica, now, prepared=True)
-            case Switch(replica=replica, lost=lost):
-                uid = changed.members[replica].pod_uid
-                moves = [replace(m, prepared=False) if m.replica == replica else m for m in changed.replacements]
-                changed = _take_over(replace(changed, replacements=moves), replica)
-                changed = _count_replaced(changed, uid if lost else "")
-                stop = True
-            case Abandon(replica=replica):
-                changed = _abandon(changed, replica)
-            case _:
-                pass  # an incident's end changes no membership
-    return _next_generation(changed, now) if stop else changed
+        membership = _applied(membership, action, names, now)
+    stops = any(isinstance(action, Restart | Recreate | Replace | Switch) for action in actions)
+    return _next_generation(membership, now) if stops else membership
+
+
+def _applied(membership: Membership, action: Action, names: Names, now: float) -> Membership:
+    match action:
+        case Recreate(replica=replica, stay=stay):
+            return _take_over(_move(membership, names, replica, now, prepared=False, stay=stay), replica)
+        case Replace(replica=replica, reason=reason, lost=lost, incident=incident):
+            uid = membership.members[replica].pod_uid
+            membership = _exclude(membership, replica, reason, incident, now)
+            membership = _take_over(_move(membership, names, replica, now, prepared=False), replica)
+            return _count_replaced(membership, uid if lost else "")
+        case Prepare(replica=replica, reason=reason, incident=incident):
+            membership = _exclude(membership, replica, reason, incident, now)
+            return _move(membership, names, replica, now, prepared=True)
+        case Switch(replica=replica, lost=lost):
+            return _switch(membership, replica, lost=lost)
+        case Abandon(replica=replica):
+            return _abandon(membership, replica)
+        case _:
+            return membership  # an incident's end, or a restart: nobody moves
 
 
 def begin(membership: Membership, names: Names, *, replicas: int, procs: int, now: float) -> Membership:
@@ -206,6 +202,14 @@ def _take_over(membership: Membership, replica: int) -> Membership:
     member = replace(membership.members[replica], pod_name=move.pod_name, pod_uid="", node="")
     members = [member if other.replica == replica else other for other in membership.members]
     return replace(membership, members=members)
+
+
+def _switch(membership: Membership, replica: int, *, lost: bool) -> Membership:
+    """Let the prepared pod take the replica over."""
+    uid = membership.members[replica].pod_uid
+    moves = [replace(move, prepared=False) if move.replica == replica else move for move in membership.replacements]
+    membership = _take_over(replace(membership, replacements=moves), replica)
+    return _count_replaced(membership, uid if lost else "")
 
 
 def _count_replaced(membership: Membership, lost_pod: str) -> Membership:

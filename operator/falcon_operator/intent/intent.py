@@ -12,7 +12,7 @@ import msgspec
 
 from falcon_core.recovery import departures
 from falcon_core.recovery import membership as members
-from falcon_core.recovery.membership import Membership
+from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.state import RecoveryState
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
 from falcon_operator.effects import ReleaseSpare
@@ -91,17 +91,12 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
 def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> Intent:
     """Take over what has come into being (pod uids, nodes, claimed spares); forget what is no longer needed."""
     membership = intent.membership
-    seats = []
-    for member in membership.members:
-        pod = pods.get(member.pod_name)
-        if pod is not None and member.pod_uid in ("", pod.uid):
-            member = replace(member, pod_uid=pod.uid, node=pod.node or member.node)
-        seats.append(member)
+    seats = [_seated(member, pods.get(member.pod_name)) for member in membership.members]
     claimed = {spare.claimed_by: spare.node for spare in pool.status.spares if spare.claimed_by} if pool else {}
     present = {pod.uid for pod in pods.values()}
     placed = {member.pod_name for member in seats if member.node}
-    moves = [
-        replace(move, node=claimed[move.claim_key]) if move.claim_key in claimed and not move.node else move
+    under_way = [
+        move
         for move in membership.replacements
         if move.prepared or move.pod_name not in placed or move.old_pod_uid in present
     ]
@@ -110,10 +105,17 @@ def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> In
         membership=replace(
             membership,
             members=seats,
-            replacements=moves,
+            replacements=[replace(move, node=move.node or claimed.get(move.claim_key, "")) for move in under_way],
             lost_pods=[uid for uid in membership.lost_pods if uid in present],
         ),
     )
+
+
+def _seated(member: Member, pod: PodView | None) -> Member:
+    """Return the member with what is known of its pod. A namesake of another uid is not its pod."""
+    if pod is None or member.pod_uid not in ("", pod.uid):
+        return member
+    return replace(member, pod_uid=pod.uid, node=pod.node or member.node)
 
 
 def unused_claims(

@@ -141,23 +141,23 @@ def _lenient(type_: type[Any], value: Mapping[str, Any], path: str, problems: li
     except msgspec.ValidationError:
         pass
     hints = get_type_hints(type_)
-    fields = {}
+    fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(type_):
-        if field.encode_name not in value:
-            continue
-        raw, where = value[field.encode_name], f"{path}.{field.encode_name}"
-        hint = hints[field.name]
-        if hint is RecoveryState and isinstance(raw, Mapping):
-            fields[field.name] = _lenient(RecoveryState, raw, where, problems)
-            continue
-        try:
-            fields[field.name] = msgspec.convert(raw, hint, strict=False)
-        except msgspec.ValidationError as error:
-            kept = _readable_items(raw, hint) if isinstance(raw, list) else None
-            problems.append(f"{where}: {error}")
-            if kept is not None:
-                fields[field.name] = kept
+        if field.encode_name in value:
+            where = f"{path}.{field.encode_name}"
+            fields |= _field(field.name, hints[field.name], value[field.encode_name], where, problems)
     return type_(**fields)
+
+
+def _field(name: str, hint: Any, raw: Any, where: str, problems: list[str]) -> dict[str, Any]:
+    """Return the field as far as it can be read; empty where its default has to do."""
+    if hint is RecoveryState and isinstance(raw, Mapping):
+        return {name: _lenient(RecoveryState, raw, where, problems)}
+    try:
+        return {name: msgspec.convert(raw, hint, strict=False)}
+    except msgspec.ValidationError as error:
+        problems.append(f"{where}: {error}")
+        return {name: _readable_items(raw, hint)} if isinstance(raw, list) else {}
 
 
 def _readable_items(raw: list[Any], hint: Any) -> list[Any]:

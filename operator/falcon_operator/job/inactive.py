@@ -172,27 +172,29 @@ def after(snap: Snapshot, intent: Intent) -> Inactive:
 def _ended(snap: Snapshot, intent: Intent, end: End, status: TrainingJobStatus) -> Inactive:
     since = snap.now - end.at
     left = [pod for pod in snap.pods if not _is_terminal(pod) and not pod.deleting]
-    effects: list[Effect] = []
+    effects = [*_endings(snap, intent, end, left), *unused_claims(snap.job, None, snap.pods, snap.pool)]
+    again = LOOK_SECONDS if left else None
+    ttl = snap.job.spec.ttl_seconds_after_finished
+    if ttl is None:
+        return Inactive(intent=intent, status=status, effects=effects, again_seconds=again)
+    if since >= ttl:
+        return Inactive(intent=intent, status=status, effects=[*effects, DeleteJob()])
+    return Inactive(intent=intent, status=status, effects=effects, again_seconds=min(again or ttl, ttl - since))
+
+
+def _endings(snap: Snapshot, intent: Intent, end: End, left: list[PodView]) -> list[Effect]:
+    """Let the launchers end the pods that are left, and delete what does not end."""
     members = {member.pod_name for member in intent.membership.members}
+    plan: list[Effect] = []
     if members and left:
-        exit_code = 0 if end.succeeded else FAILED_EXIT_CODE
-        effects.append(PublishPlan(gang.plan(snap.job, intent, exit_code)))
-    effects += [
+        plan = [PublishPlan(gang.plan(snap.job, intent, 0 if end.succeeded else FAILED_EXIT_CODE))]
+    late = snap.now - end.at > FINISH_SECONDS
+    deletions = [
         DeletePod(pod)
         for pod in left
-        if since > FINISH_SECONDS or pod.name not in members or observe.launch_status(snap, pod.uid) is None
+        if late or pod.name not in members or observe.launch_status(snap, pod.uid) is None
     ]
-    effects += unused_claims(snap.job, None, snap.pods, snap.pool)
-    ttl = snap.job.spec.ttl_seconds_after_finished
-    again = LOOK_SECONDS if left else None
-    if ttl is not None:
-        remaining = ttl - since
-        if remaining <= 0:
-            effects.append(DeleteJob())
-            again = None
-        else:
-            again = min(again or remaining, remaining)
-    return Inactive(intent=intent, status=status, effects=effects, again_seconds=again)
+    return [*plan, *deletions]
 
 
 def _is_terminal(pod: PodView) -> bool:

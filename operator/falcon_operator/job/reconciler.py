@@ -259,28 +259,40 @@ class JobReconciler:
     # -- carry out ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
+        """Carry out every effect that can be; returns when to try again what was refused or broke (seconds)."""
         refused = broken = ""
-        no_more_pods = False
+        makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in decision.effects:
-            if isinstance(effect, fx.CreatePod) and (no_more_pods or not await self._is_still_wanted(snap.job)):
-                no_more_pods = True
-                continue
-            try:
-                await self._do(snap, effect, memory)
-            except Rejected as error:
-                if isinstance(effect, fx.TaintNode):
-                    memory.refused_fences[effect.node] = str(error)
-                no_more_pods |= isinstance(effect, fx.CreatePod)  # a quota would refuse the next ones as well
+            if isinstance(effect, fx.CreatePod):
+                makes_pods = makes_pods and await self._is_still_wanted(snap.job)
+                if not makes_pods:
+                    continue
+            error = await self._attempt(snap, effect, memory)
+            if isinstance(error, Rejected):
                 refused = str(error)
-                if refused != memory.refused:
-                    log.warning("refused", job=snap.job.metadata.name, effect=type(effect).__name__, error=refused)
-            except OSError as error:  # etcd or the API server cannot be reached: the other may well be
+                makes_pods = makes_pods and not isinstance(effect, fx.CreatePod)  # a quota would refuse the next, too
+            elif error is not None:
                 broken = str(error)
-                if broken != memory.broken:
-                    log.warning("failed", job=snap.job.metadata.name, effect=type(effect).__name__, error=broken)
         memory.refused, memory.broken = refused, broken
         return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
+
+    async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> Exception | None:
+        """Carry out an effect; returns what was in the way, which is logged once."""
+        name = snap.job.metadata.name
+        try:
+            await self._do(snap, effect, memory)
+        except Rejected as error:
+            if isinstance(effect, fx.TaintNode):
+                memory.refused_fences[effect.node] = str(error)
+            if str(error) != memory.refused:
+                log.warning("refused", job=name, effect=type(effect).__name__, error=str(error))
+            return error
+        except OSError as error:  # etcd or the API server cannot be reached: the other may well be
+            if str(error) != memory.broken:
+                log.warning("failed", job=name, effect=type(effect).__name__, error=str(error))
+            return error
+        return None
 
     async def _is_still_wanted(self, job: TrainingJob) -> bool:
         """Return whether the job is neither deleted nor suspended since; making a thousand pods takes a while."""
