@@ -1,7 +1,8 @@
 """Pods, launchers, leases and generations of the simulated job, and what the operator sees of them.
 
-Carries out the recovery's actions as the operator would, with the cluster's own times, and builds the Observation from
-what is visible: exits, leases, node conditions, reports.
+What an action means for the membership is core's to say (``recovery.membership``), as in the operator. Here the pods
+that it names are made on nodes, with the cluster's own times, and the Observation is built from what is visible: exits,
+leases, node conditions, reports.
 """
 
 from __future__ import annotations
@@ -12,19 +13,16 @@ from collections.abc import Collection
 import msgspec
 
 from falcon_core.recovery import departures
+from falcon_core.recovery.membership import Membership, apply_actions, begin
 from falcon_core.recovery.observation import (
-    Abandon,
     Action,
     MemberSeen,
     Observation,
-    Prepare,
     PreparedSeen,
     RankSeen,
     Recreate,
-    Replace,
     Restart,
     Spares,
-    Switch,
 )
 from falcon_core.recovery.state import RecoveryState
 from falcon_sim.agents import Agents
@@ -38,18 +36,30 @@ _BREAK_SECONDS = 0.05  # after which the peers' collectives fail
 replace = msgspec.structs.replace
 
 
-class _Member(msgspec.Struct):
-    """One replica's pod."""
+class _Pod(msgspec.Struct):
+    """A pod that the membership names."""
 
-    pods: int  # made so far; names derive from it
+    name: str
     node: int | None  # None: awaits a spare
     present_at: float = 0.0
     died_at: float | None = None  # with its node
     asked_at: float = 0.0  # for a node
 
     def ready(self, now: float) -> bool:
-        """Tell whether its pod runs on a node that lives."""
+        """Tell whether it runs on a node that lives."""
         return self.node is not None and self.died_at is None and self.present_at <= now
+
+
+class _Names:
+    """How the membership names what is made."""
+
+    pool = "spares"
+
+    def pod(self, replica: int, number: int) -> str:
+        return f"job-{replica}-{number}"
+
+    def claim(self, number: int) -> str:
+        return f"claim-{number}"
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -65,18 +75,41 @@ class Cluster:
         self._times = scenario.cluster
         self._procs = scenario.job.procs_per_node
         self._machines = machines
-        self._members = [_Member(1, node) for node in machines.roles]
-        self._prepared_members: dict[int, _Member] = {}  # by replica
+        self._names = _Names()
+        founded = begin(Membership(), self._names, replicas=len(machines.roles), procs=self._procs, now=0.0)
+        self._membership = replace(founded, phase="Run")
+        names = [member.pod_name for member in founded.members]
+        self._pods = {name: _Pod(name, node) for name, node in zip(names, machines.roles, strict=True)}
         self._ends: dict[int, _End] = {}
-        self.generation = 1
-        self.running = True
-        self.running_since = 0.0
         self._ordered_at = 0.0  # to stop
         self._acknowledged_at = 0.0
         self.trains_at = scenario.cluster.start_seconds  # if nothing happens before
         self._recall_at = 0.0  # look again for a node of last resort
-        self.replaced = 0
         self.alarms: list[float] = []  # when something may look different
+
+    @property
+    def generation(self) -> int:
+        """Return the number of the present life of the process group."""
+        return self._membership.generation
+
+    @property
+    def running(self) -> bool:
+        """Tell whether the generation runs; otherwise its predecessor is being stopped, or its pods are gathered."""
+        return self._membership.phase == "Run"
+
+    @property
+    def replaced(self) -> int:
+        """Return how many nodes have been replaced."""
+        return self._membership.replaced
+
+    @property
+    def _members(self) -> list[_Pod]:
+        return [self._pods[member.pod_name] for member in self._membership.members]
+
+    @property
+    def _prepared_pods(self) -> dict[int, _Pod]:
+        moves = self._membership.replacements
+        return {move.replica: self._pods[move.pod_name] for move in moves if move.prepared}
 
     @property
     def waiting(self) -> bool:
@@ -117,7 +150,7 @@ class Cluster:
             return False
         self._machines.fail(fault.node, now + fault.repair_seconds)
         self.wake(now + fault.repair_seconds)
-        for prepared in self._prepared_members.values():
+        for prepared in self._prepared_pods.values():
             if prepared.node == fault.node:
                 prepared.died_at = now
                 self.wake(now)
@@ -139,121 +172,95 @@ class Cluster:
     # -- what the recovery orders ------------------------------------------------------------------------------------
 
     def carry_out(self, actions: list[Action], now: float) -> None:
-        """Do what the recovery decided; a new generation if the actions ask for one."""
-        bump = False
-        for action in actions:
-            match action:
-                case Restart():
-                    bump = True
-                case Recreate(replica=replica, stay=stay):
-                    self._recreate(replica, now, stay=stay)
-                    bump = True
-                case Replace(replica=replica):
-                    self._leave(replica)
-                    self._members[replica] = self._new_pod(replica, now)
-                    self.replaced += 1
-                    bump = True
-                case Prepare(replica=replica):
-                    node = self._members[replica].node
-                    if node is not None:
-                        self._machines.leave(node)
-                    self._prepared_members[replica] = self._new_pod(replica, now)
-                case Switch(replica=replica):
-                    self._members[replica] = self._prepared_members.pop(replica)
-                    self.replaced += 1
-                    bump = True
-                case Abandon(replica=replica):
-                    self._abandon(replica)
-        if bump:
-            self._next_generation(now)
+        """Do what the recovery decided."""
+        before = self._seen_membership()
+        after = apply_actions(before, actions, self._names, now)
+        self._membership = after
+        for node in set(after.excluded_nodes) - set(before.excluded_nodes):
+            self._machines.leave(_number(node))
+        for node in set(before.excluded_nodes) - set(after.excluded_nodes):
+            self._machines.excluded.discard(_number(node))
+        for move in after.replacements:
+            if move.pod_name not in self._pods:
+                self._make(move.pod_name, move.node, now)
+        self._remove_pods()
+        if after.generation > before.generation:
+            self._ordered_at = now
+            self._acknowledged_at = now + self._times.stop_seconds
+            self.wake(self._acknowledged_at)
 
-    def _leave(self, replica: int) -> None:
-        node = self._members[replica].node
-        if node is not None:
-            self._machines.leave(node)
+    def _seen_membership(self) -> Membership:
+        """Fill in where the members' pods are; nodes that the job may use again are excluded no longer."""
+        machines, membership = self._machines, self._membership
+        members = [
+            replace(member, pod_uid=pod.name, node=_node(pod.node))
+            for member, pod in zip(membership.members, self._members, strict=True)
+        ]
+        excluded = [entry for entry in membership.exclusions if _number(entry.node) in machines.excluded]
+        return replace(membership, members=members, exclusions=excluded)
 
-    def _recreate(self, replica: int, now: float, *, stay: bool) -> None:
-        member = self._members[replica]
-        if stay and member.node is not None:
-            self._members[replica] = _Member(member.pods + 1, member.node, now + self._times.pod_seconds)
-            self.wake(now + self._times.pod_seconds)
-            return
-        self._leave(replica)
-        self._members[replica] = self._new_pod(replica, now)
-
-    def _new_pod(self, replica: int, now: float) -> _Member:
-        pods = self._members[replica].pods + 1
-        node = self._machines.take_spare()
+    def _make(self, name: str, stays_on: str, now: float) -> None:
+        """Make a pod, on the node that it stays on or on a spare."""
+        node = _number(stays_on) if stays_on else self._machines.take_spare()
+        self._pods[name] = _Pod(name, node, now + self._times.pod_seconds, asked_at=now)
         self.wake(now + self._times.pod_seconds)
-        return _Member(pods, node, now + self._times.pod_seconds, asked_at=now)
 
-    def _abandon(self, replica: int) -> None:
-        prepared = self._prepared_members.pop(replica, None)
-        if prepared is not None and prepared.node is not None and prepared.node not in self._machines.broken:
-            self._machines.spares.append(prepared.node)
-        node = self._members[replica].node
-        if node is not None:
-            self._machines.excluded.discard(node)
-
-    def _next_generation(self, now: float) -> None:
-        if not self.running:
-            return
-        self.running = False
-        self.generation += 1
-        self._ordered_at = now
-        self._acknowledged_at = now + self._times.stop_seconds
-        self.wake(self._acknowledged_at)
+    def _remove_pods(self) -> None:
+        """Remove the pods that the membership names no longer; a node that the job may use is a spare again."""
+        machines = self._machines
+        kept = {member.pod_name for member in self._membership.members}
+        kept |= {move.pod_name for move in self._membership.replacements if move.prepared}
+        removed = [self._pods.pop(name) for name in list(self._pods) if name not in kept]
+        for node in (pod.node for pod in removed):
+            if node is not None and not (node in machines.broken or node in machines.excluded or node in self.nodes):
+                machines.spares.append(node)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
         """Give repaired nodes to who waits for one; begin the generation when its gang is complete."""
         self._machines.repair(now, self.nodes)
-        for replica, member in enumerate(self._members):
-            if member.node is None:
-                self._members[replica] = self._placed(member, now)
-        for replica, prepared in self._prepared_members.items():
-            if prepared.node is None:
-                self._prepared_members[replica] = self._placed(prepared, now)
+        self._place([*self._members, *self._prepared_pods.values()], now)
         if self.running or now < self._acknowledged_at:
             return
-        if all(member.ready(now) for member in self._members):
-            self.running = True
-            self.running_since = now
+        members = self._members
+        if all(pod.ready(now) for pod in members):
+            moves = [move for move in self._membership.replacements if move.prepared]
+            self._membership = replace(self._membership, phase="Run", since=now, replacements=moves)
             self._ends = {}
-            self._machines.roles = [member.node for member in self._members if member.node is not None]
+            self._machines.roles = [pod.node for pod in members if pod.node is not None]
             self.trains_at = now + self._times.start_seconds + self._times.restore_seconds
             self.wake(self.trains_at)
 
-    def _placed(self, member: _Member, now: float) -> _Member:
-        node = self._machines.take_spare()
-        if node is None:
-            return member
-        self.wake(now + self._times.pod_seconds)
-        return replace(member, node=node, present_at=now + self._times.pod_seconds)
+    def _place(self, pods: list[_Pod], now: float) -> None:
+        """Give spares to the pods that await a node, in their order, as far as there are any."""
+        for pod in pods:
+            if pod.node is None and (node := self._machines.take_spare()) is not None:
+                pod.node, pod.present_at = node, now + self._times.pod_seconds
+                self.wake(pod.present_at)
 
     @property
     def nodes(self) -> set[int]:
         """Return the nodes that its pods are on."""
-        return {member.node for member in [*self._members, *self._prepared_members.values()] if member.node is not None}
+        return {pod.node for pod in self._pods.values() if pod.node is not None}
 
     def recall(
         self, state: RecoveryState, usable: Collection[int], replacement_seconds: float, now: float
     ) -> RecoveryState:
         """Give a replica that has waited for a spare for long enough a slow node that the job had left."""
         left = {_node(node): node for node in usable}
-        for replica, member in enumerate(self._members):
-            if member.node is None and left:
+        for pod in self._members:
+            if pod.node is None and left:
                 name = departures.last_resort(
                     state,
                     left,
-                    stood_still_seconds=now - member.asked_at,
+                    stood_still_seconds=now - pod.asked_at,
                     replacement_seconds=replacement_seconds,
                 )
                 if name:
                     self._machines.take_back(left.pop(name))
                     state = departures.back(state, name, now)
-                    self._members[replica] = self._placed(member, now)
+                    self._place([pod], now)
         if left and self.waiting and now >= self._recall_at:
             self._recall_at = now + _RECALL_SECONDS
             self.wake(self._recall_at)
@@ -261,18 +268,16 @@ class Cluster:
 
     def swap_roles(self, nodes: list[int]) -> None:
         """Give role i the node that role ``nodes[i]`` has now (S3: inside the running pods)."""
-        before = [member.node for member in self._members]
-        for replica, role in enumerate(nodes):
-            self._members[replica].node = before[role]
-        self._machines.roles = [member.node for member in self._members if member.node is not None]
+        pods = self._members
+        before = [pod.node for pod in pods]
+        for pod, role in zip(pods, nodes, strict=True):
+            pod.node = before[role]
+        self._machines.roles = [pod.node for pod in pods if pod.node is not None]
 
     def begin_again(self, now: float, seconds: float) -> None:
-        """Make all pods anew after ``seconds``, as somebody from outside would submit the job again (no Falcon)."""
-        for replica, member in enumerate(self._members):
-            if member.died_at is not None:
-                self._members[replica] = self._new_pod(replica, now)
-        if self.running:
-            self._next_generation(now)
+        """Start all processes anew after ``seconds``, as if the job were submitted again from outside (no Falcon)."""
+        dead = [replica for replica, pod in enumerate(self._members) if pod.died_at is not None]
+        self.carry_out([*(Recreate(replica, stay=False) for replica in dead), Restart()], now)
         self._acknowledged_at = now + seconds
         self.wake(self._acknowledged_at)
 
@@ -289,12 +294,10 @@ class Cluster:
             now=now,
             generation=self.generation,
             running=self.running,
-            running_seconds=now - self.running_since if self.running else 0.0,
-            members=[self._member(replica, now) for replica in range(len(self._members))],
+            running_seconds=now - self._membership.since if self.running else 0.0,
+            members=[self._member(replica, pod, now) for replica, pod in enumerate(self._members)],
             ranks=self._ranks(agents, counts, made),
-            prepared={
-                replica: self._prepared(replica, member, now) for replica, member in self._prepared_members.items()
-            },
+            prepared={replica: _prepared(pod, now) for replica, pod in self._prepared_pods.items()},
             spares=Spares(
                 pool="spares",
                 available=ready > 0,
@@ -303,18 +306,15 @@ class Cluster:
             ),
         )
 
-    def _member(self, replica: int, now: float) -> MemberSeen:
-        member, times = self._members[replica], self._times
-        dead = member.died_at
-        present = member.node is not None and member.present_at <= now
-        name = _name(replica, member.pods)
+    def _member(self, replica: int, pod: _Pod, now: float) -> MemberSeen:
+        dead, present = pod.died_at, pod.node is not None and pod.present_at <= now
         return MemberSeen(
             replica=replica,
-            pod_name=name,
-            pod_uid=name if present else "",
-            node=_node(member.node),
+            pod_name=pod.name,
+            pod_uid=pod.name if present else "",
+            node=_node(pod.node),
             pod="Present" if present else "Awaited",
-            alive=(dead is None or now < dead + times.lease_seconds) if present else None,
+            alive=(dead is None or now < dead + self._times.lease_seconds) if present else None,
             node_ready=dead is None or now < dead + NOT_READY_SECONDS,
             node_usable=dead is None,
             acknowledged=self.running or (dead is None and now >= self._acknowledged_at and present),
@@ -323,7 +323,7 @@ class Cluster:
 
     def _ranks(self, agents: Agents | None, counts: tuple[int, ...], made: int) -> list[RankSeen]:
         ranks = []
-        for replica, member in enumerate(self._members):
+        for replica, pod in enumerate(self._members):
             for rank in range(replica * self._procs, (replica + 1) * self._procs):
                 end = self._ends.get(rank)
                 if end is not None:
@@ -338,7 +338,7 @@ class Cluster:
                             iterations=made,
                         )
                     )
-                elif not self.running or member.died_at is not None:
+                elif not self.running or pod.died_at is not None:
                     ranks.append(RankSeen(rank=rank, replica=replica))
                 elif agents is None:
                     ranks.append(RankSeen(rank=rank, replica=replica, process="Running", iterations=made))
@@ -346,20 +346,21 @@ class Cluster:
                     ranks.append(RankSeen(rank=rank, replica=replica, process="Running", **agents.seen(rank, counts)))
         return ranks
 
-    def _prepared(self, replica: int, prepared: _Member, now: float) -> PreparedSeen:
-        return PreparedSeen(
-            pod_name=_name(replica, prepared.pods),
-            waited_seconds=now - prepared.asked_at,
-            claimed_node=_node(prepared.node),
-            ready=prepared.ready(now),
-            lost=prepared.died_at is not None,
-            message="" if prepared.node is not None else "no spare has been given yet",
-        )
 
-
-def _name(replica: int, pods: int) -> str:
-    return f"job-{replica}-{pods}"
+def _prepared(pod: _Pod, now: float) -> PreparedSeen:
+    return PreparedSeen(
+        pod_name=pod.name,
+        waited_seconds=now - pod.asked_at,
+        claimed_node=_node(pod.node),
+        ready=pod.ready(now),
+        lost=pod.died_at is not None,
+        message="" if pod.node is not None else "no spare has been given yet",
+    )
 
 
 def _node(node: int | None) -> str:
     return "" if node is None else f"node-{node}"
+
+
+def _number(node: str) -> int:
+    return int(node.removeprefix("node-"))
