@@ -17,17 +17,12 @@ import numpy as np
 from falcon_core.planning.goodput import Activity
 from falcon_core.recovery import failslow, machine
 from falcon_core.recovery.observation import (
-    Abandon,
     Action,
     GiveUp,
     Observation,
     Policy,
-    Prepare,
-    Recreate,
     Replace,
-    Restart,
     SlowClosed,
-    StopClosed,
     Switch,
 )
 from falcon_core.recovery.state import Exposure, RecoveryState, SlowIncident
@@ -393,17 +388,7 @@ class Engine:
             if named is not None and (before is None or before.culprit is None or before.culprit.rank != named.rank):
                 note(self.now, "located", f"rank {named.rank} is the culprit")
         for action in actions:
-            match action:
-                case SlowClosed(outcome=outcome, incident=incident):
-                    note(self.now, "closed", f"slowdown {incident.id or 'unlocated'}: {outcome}")
-                case StopClosed(seconds=seconds, incident=incident):
-                    note(self.now, "closed", f"failure {incident.id}: training again after {seconds:.0f} s")
-                case Prepare(replica=replica, reason=reason):
-                    note(self.now, "action", f"replica {replica} to be replaced: {reason}")
-                case Replace(replica=replica, reason=reason):
-                    note(self.now, "action", f"replica {replica} replaced: {reason}")
-                case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
-                    note(self.now, "action", type(action).__name__)
+            self.timeline.note_action(self.now, action)
 
 
 def _any(actions: list[Action], kind: type[Action] | UnionType) -> bool:

@@ -5,6 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.goodput import Activity, Goodput, Segment, account
+from falcon_core.recovery.observation import (
+    Abandon,
+    Action,
+    GiveUp,
+    Prepare,
+    Recreate,
+    Replace,
+    Restart,
+    SlowClosed,
+    StopClosed,
+    Switch,
+)
 from falcon_sim.pipeline import Floats
 from falcon_sim.scenario import Job
 
@@ -41,6 +53,22 @@ class Timeline:
 
     def note(self, at_seconds: float, kind: str, text: str) -> None:
         self.notes.append(Note(round(at_seconds, 3), kind, text))
+
+    def note_action(self, at_seconds: float, action: Action) -> None:
+        """Note what the recovery did, or which incident it closed."""
+        match action:
+            case SlowClosed(outcome=outcome, incident=incident):
+                self.note(at_seconds, "closed", f"slowdown {incident.id or 'unlocated'}: {outcome}")
+            case StopClosed(seconds=seconds, incident=incident):
+                self.note(at_seconds, "closed", f"failure {incident.id}: training again after {seconds:.0f} s")
+            case Prepare(replica=replica, reason=reason):
+                self.note(at_seconds, "action", f"replica {replica} to be replaced: {reason}")
+            case Replace(replica=replica, reason=reason):
+                self.note(at_seconds, "action", f"replica {replica} replaced: {reason}")
+            case Restart() | Recreate() | Switch() | Abandon() | GiveUp():
+                self.note(at_seconds, "action", type(action).__name__)
+            case _:
+                pass  # a hang's end: the simulator has none
 
     def add(self, activity: Activity, start: float, end: float, iterations: float = 0.0) -> None:
         """Add the time from ``start`` to ``end``; joined with what came before if it was the same."""
