@@ -71,8 +71,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
 
 def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """The healthy time follows the agents' reference while the job is well, but does not take a slow start for it."""
-    known = [rank.healthy_iteration_ns for rank in obs.ranks if rank.healthy_iteration_ns]
-    if not obs.running or state.slow is not None or not known or any(rank.onset for rank in obs.ranks):
+    known = [rank.sent.healthy_iteration_ns for rank in obs.ranks if rank.sent.healthy_iteration_ns]
+    if not obs.running or state.slow is not None or not known or any(rank.sent.onset for rank in obs.ranks):
         return state
     now = int(statistics.median(known))
     before = state.healthy_ns
@@ -85,23 +85,23 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
 
 def _level(ranks: list[RankSeen], policy: Policy) -> Level | None:
     """What the agents have learned of the present generation's healthy time; None before they have."""
-    known = [rank for rank in ranks if rank.healthy_iteration_ns]
+    known = [rank for rank in ranks if rank.sent.healthy_iteration_ns]
     if not known:
         return None
     return Level(
-        iteration_ns=int(statistics.median([rank.healthy_iteration_ns or 0 for rank in known])),
-        noise=statistics.median([rank.healthy_noise or 0.0 for rank in known]),
-        iterations=min(rank.iterations for rank in known),
+        iteration_ns=int(statistics.median([rank.sent.healthy_iteration_ns or 0 for rank in known])),
+        noise=statistics.median([rank.sent.healthy_noise or 0.0 for rank in known]),
+        iterations=min(rank.sent.iterations for rank in known),
         world_size=policy.world_size,
-        period_calls=int(statistics.median([rank.period_calls or 0 for rank in known])),
+        period_calls=int(statistics.median([rank.sent.period_calls or 0 for rank in known])),
     )
 
 
 def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     if not obs.running or state.stop is not None:
         return state
-    tracked = [rank for rank in obs.ranks if rank.iterations and rank.fresh]
-    onsets = [rank.onset for rank in tracked if rank.onset is not None]
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
+    onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
     level = iteration_ns(tracked, policy.consecutive)
     if not tracked or level is None:
         return state
@@ -126,7 +126,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
             onset_at=resumed_at(obs),
             onset_generation=obs.generation,
             onset_iteration=1,
-            reported_iteration=max(rank.iterations for rank in tracked),
+            reported_iteration=max(rank.sent.iterations for rank in tracked),
             healthy_ns=state.level.iteration_ns,
             slow_ns=int(level),
             loss=ski_rental.Loss(generation=obs.generation),
@@ -139,7 +139,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
 def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
     """No onset, but a settled level above that of the job's earlier generations (docs/architecture.md §5)."""
     level = _level(tracked, policy)
-    if state.level is None or level is None or any(rank.onset for rank in tracked):
+    if state.level is None or level is None or any(rank.sent.onset for rank in tracked):
         return False
     return slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
 
@@ -166,7 +166,7 @@ def _watch(
 
 def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
     """Add the loss of the iterations since the last look."""
-    done = max((rank.iterations for rank in obs.ranks), default=0)
+    done = obs.iterations
     counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
     fresh = done - counted
     level = iteration_ns(obs.ranks, max(1, fresh)) if fresh > 0 else None
@@ -247,12 +247,11 @@ def _replacement(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, configured_seconds: float | None
 ) -> ski_rental.Candidate:
     """Price a replacement: the standstill, the work since the last checkpoint, and the spare that it takes."""
-    iterations = max((rank.iterations for rank in obs.ranks), default=0)
     price = restart_price(
         configured_seconds=configured_seconds,
         measured_seconds=state.overheads.get(replace_node.TYPE),
         default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=iterations * slow.healthy_ns / 1e9,
+        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
         interval_seconds=policy.checkpoint_interval_seconds,
     )
     spare = departures.spare_seconds(state, obs)
@@ -324,8 +323,8 @@ def _check(
     """
     if not obs.running or state.stop is not None:
         return state, []
-    tracked = [rank for rank in obs.ranks if rank.iterations]
-    done = min((rank.iterations for rank in tracked), default=0)
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
+    done = min((rank.sent.iterations for rank in tracked), default=0)
     if slow.trained_at is None:
         resumed = resumed_at(obs)
         if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):

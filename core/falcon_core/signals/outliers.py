@@ -27,7 +27,7 @@ Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class Series(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest values of a rank, oldest first; the last belongs to iteration ``iterations`` (counted from 1)."""
 
     rank: int
@@ -73,11 +73,9 @@ def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
     last = min(rank.iterations for rank in usable)
     first = max(rank.iterations - len(rank.values_ns) + 1 for rank in usable)
     overlap = last - first + 1 >= width
-    rows = []
-    for rank in usable:
-        end = len(rank.values_ns) - (rank.iterations - last if overlap else 0)
-        rows.append(rank.values_ns[end - width : end])
-    values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=len(rows) * width)
+    ends = (len(rank.values_ns) - (rank.iterations - last if overlap else 0) for rank in usable)
+    rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends, strict=True))
+    values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=len(usable) * width)
     return [rank.rank for rank in usable], values.reshape(-1, width)
 
 
