@@ -7,6 +7,7 @@ iterations a rank, and the communicators of the declared parallelism while it is
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +53,7 @@ class Shape:
             return [int(level_ns * scatter.gauss(1.0, 0.01)) for _ in range(RECENT_ITERATIONS)]
 
         self.times = [(times(ITERATION_NS), times(COMPUTE_NS), times(WAIT_NS)) for _ in range(self.world)]
+        self.noise = [abs(scatter.gauss(0.01, 0.001)) for _ in range(self.world)]
 
     def signals(
         self, rank: int, iterations: int, at: float, *, excess_ns: int = 0, own: bool = False
@@ -67,9 +69,9 @@ class Shape:
             "iteration_ns": [value + excess_ns for value in iteration],
             "compute_ns": [value + excess_ns * own for value in compute],
             "wait_ns": [value + excess_ns * (not own) for value in wait],
-            "healthy_iteration_ns": ITERATION_NS,
-            "healthy_noise": 0.01,
-            "healthy_compute_ns": COMPUTE_NS,
+            "healthy_iteration_ns": int(statistics.mean(iteration)),
+            "healthy_noise": self.noise[rank],
+            "healthy_compute_ns": int(statistics.mean(compute)),
             "hang_deadline_ns": DEADLINE_NS,
             "cpu_fraction": 1.0,
             "run_delay_fraction": 0.01,

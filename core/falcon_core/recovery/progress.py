@@ -55,7 +55,7 @@ def _collectives(obs: Observation, names: Names) -> Counts:
     groups = {named.name: named.members for named in names.values()}
     whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
     found = Counts([], whole, set())
-    reported = [(rank.rank, comm, comm.entered) for rank in obs.ranks for comm in rank.sent.comms]
+    reported = ((rank.rank, comm, comm.entered) for rank in obs.ranks for comm in rank.sent.comms)
     for rank, comm, entered in reported:
         if entered is None:
             continue
