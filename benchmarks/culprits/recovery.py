@@ -16,9 +16,8 @@ import msgspec
 from falcon_core.recovery import machine
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
 from falcon_core.recovery.state import RecoveryState
-from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, PairSignals
+from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Op
 
 PODS = 1250
@@ -49,18 +48,23 @@ def healthy() -> Observation:
             rank=number,
             replica=number // PROCESSES,
             process="Running",
-            tracked=True,
             fresh=True,
-            iterations=500,
-            iteration_ns=values(HEALTHY_NS),
-            compute_ns=values(COMPUTE_NS),
-            wait_ns=values(10 * MS),
-            period_calls=40,
-            healthy_iteration_ns=HEALTHY_NS,
-            healthy_noise=0.01,
-            healthy_compute_ns=COMPUTE_NS,
-            cpu=CpuEvidence(throttled=0.0, healthy_throttled=0.0, run_delay=0.01, healthy_run_delay=0.01),
-            cpu_fraction=1.0,
+            sent=RankSignals(
+                rank=number,
+                tracking="Tracking",
+                iterations=500,
+                iteration_ns=values(HEALTHY_NS),
+                compute_ns=values(COMPUTE_NS),
+                wait_ns=values(10 * MS),
+                period_calls=40,
+                healthy_iteration_ns=HEALTHY_NS,
+                healthy_noise=0.01,
+                healthy_compute_ns=COMPUTE_NS,
+                cpu_fraction=1.0,
+                run_delay_fraction=0.01,
+                healthy_run_delay_fraction=0.01,
+            ),
+            throttle=ThrottleSignals(window_seconds=10.0, throttled_fraction=0.0, healthy_throttled_fraction=0.0),
         )
         for number in range(PODS * PROCESSES)
     ]
@@ -113,15 +117,16 @@ def slow(count: int, *, factor: float = 2.0) -> Observation:
     )
 
     def look(rank: RankSeen) -> RankSeen:
-        own = rank.rank in culprits
-        return replace(
-            rank,
+        own, before = rank.rank in culprits, rank.sent
+        sent = replace(
+            before,
             onset=onset,
-            iteration_ns=[value + excess_ns for value in rank.iteration_ns],
-            compute_ns=[value + excess_ns for value in rank.compute_ns] if own else rank.compute_ns,
-            wait_ns=rank.wait_ns if own else [value + excess_ns for value in rank.wait_ns],
+            iteration_ns=[value + excess_ns for value in before.iteration_ns],
+            compute_ns=[value + excess_ns for value in before.compute_ns] if own else before.compute_ns,
+            wait_ns=before.wait_ns if own else [value + excess_ns for value in before.wait_ns],
             comms=_communicators(rank.rank, excess_ns=0 if own else excess_ns),
         )
+        return replace(rank, sent=sent)
 
     return replace(obs, ranks=[look(rank) for rank in obs.ranks])
 
@@ -138,16 +143,15 @@ def stalled() -> Observation:
         if stage < LAYOUT.pipeline - 1:
             pairs.append(PairSignals(comm=4, peer=stage + 1, sending=True, entered=100, finished=100))
         waits = stage == 0 and rank.rank != 0
-        return replace(
-            rank,
-            silent_seconds=700.0,
-            stalled=True,
+        sent = replace(
+            rank.sent,
             comms=[
                 *_communicators(rank.rank, entered=100 + waits, finished=100),
                 CommSignals(comm=4, size=LAYOUT.pipeline, place=stage, entered=100, finished=100),
             ],
             pairs=pairs,
         )
+        return replace(rank, silent_seconds=700.0, stalled=True, sent=sent)
 
     return replace(obs, ranks=[look(rank) for rank in obs.ranks])
 

@@ -8,7 +8,7 @@ and others' rings, which hold the newest iterations, when something is up: first
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -214,33 +214,34 @@ class Agents:
         _, replicas, tensor = self._model.shape
         return rank // tensor % replicas
 
-    def seen(self, rank: int, counts: tuple[int, ...]) -> dict[str, Any]:
-        """Give RankSeen's fields from the rank's own report.
-
-        Compute times are as for an even share of the micro-batches.
-        """
+    def fresh(self, rank: int) -> bool:
+        """Check whether the rank's own report speaks of its iterations."""
         reader = self._readers.get(rank)
-        if reader is None:
-            return {}
-        if not reader.settled:
-            return {"iterations": reader.iterations_before}
+        return reader is not None and reader.settled
+
+    def sent(self, rank: int, counts: tuple[int, ...]) -> RankSignals:
+        """Return the rank's own report; compute times as for an even share of the micro-batches."""
+        reader = self._readers.get(rank)
+        if reader is None or not reader.settled:
+            before = reader.iterations_before if reader is not None else 0
+            return RankSignals(rank=rank, tracking="NoRing", iterations=before)
         signals = self._signals(rank)
         even = self._model.job.microbatches / counts[self._replica(rank)]
         health = self._health.get(rank)
         if health is None or (even == 1 and signals.healthy_compute_ns is not None):
             own = signals.healthy_compute_ns
             health = _Health(signals.healthy_iteration_ns, None if own is None else int(own * even))
-        return {
-            "tracked": signals.tracking == "Tracking",
-            "iterations": signals.iterations + reader.iterations_before,
-            "iteration_ns": signals.iteration_ns,
-            "compute_ns": signals.compute_ns if even == 1 else [int(time_ns * even) for time_ns in signals.compute_ns],
-            "wait_ns": signals.wait_ns,
-            "healthy_iteration_ns": health.iteration_ns,
-            "healthy_compute_ns": health.compute_ns,
-            "onset": self._onset(rank, signals),
-            "fresh": True,
-        }
+        return RankSignals(
+            rank=rank,
+            tracking=signals.tracking,
+            iterations=signals.iterations + reader.iterations_before,
+            iteration_ns=signals.iteration_ns,
+            compute_ns=signals.compute_ns if even == 1 else [int(value * even) for value in signals.compute_ns],
+            wait_ns=signals.wait_ns,
+            healthy_iteration_ns=health.iteration_ns,
+            healthy_compute_ns=health.compute_ns,
+            onset=self._onset(rank, signals),
+        )
 
     def profile(self, iterations: int) -> tuple[dict[int, RecordArray], int]:
         """Read in profile mode all records of the newest iterations of every rank, and count those iterations."""

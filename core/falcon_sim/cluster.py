@@ -25,6 +25,7 @@ from falcon_core.recovery.observation import (
     Spares,
 )
 from falcon_core.recovery.state import RecoveryState
+from falcon_core.wire.messages import RankSignals
 from falcon_sim.agents import Agents
 from falcon_sim.machines import Machines
 from falcon_sim.scenario import Scenario, StopFault
@@ -335,16 +336,22 @@ class Cluster:
                             exit_code=end.exit_code,
                             signal=end.signal,
                             ended_at=end.at,
-                            iterations=made,
+                            sent=_counted(rank, made),
                         )
                     )
                 elif not self.running or pod.died_at is not None:
                     ranks.append(RankSeen(rank=rank, replica=replica))
-                elif agents is None:
-                    ranks.append(RankSeen(rank=rank, replica=replica, process="Running", iterations=made))
                 else:
-                    ranks.append(RankSeen(rank=rank, replica=replica, process="Running", **agents.seen(rank, counts)))
+                    sent = _counted(rank, made) if agents is None else agents.sent(rank, counts)
+                    fresh = agents is not None and agents.fresh(rank)
+                    ranks.append(RankSeen(rank=rank, replica=replica, process="Running", sent=sent, fresh=fresh))
         return ranks
+
+
+
+def _counted(rank: int, iterations: int) -> RankSignals:
+    """What an agent sends that knows the number of iterations and nothing of their times."""
+    return RankSignals(rank=rank, tracking="NoRing", iterations=iterations)
 
 
 def _prepared(pod: _Pod, now: float) -> PreparedSeen:

@@ -53,9 +53,9 @@ def compute_times(obs: Observation, width: int) -> dict[int, float]:
     They are the medians of the newest ``width`` iterations.
     """
     return {
-        rank.rank: statistics.median(rank.compute_ns[-width:]) / 1e9
+        rank.rank: statistics.median(rank.sent.compute_ns[-width:]) / 1e9
         for rank in obs.ranks
-        if len(rank.compute_ns) >= width
+        if len(rank.sent.compute_ns) >= width
     }
 
 

@@ -10,8 +10,6 @@ Relief is judged on the culprit's own compute time, not on the job's iteration t
 
 from __future__ import annotations
 
-import statistics
-
 import msgspec
 
 from falcon_core.model import Cause
@@ -21,7 +19,7 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.locate import locate, no_longer_slow
-from falcon_core.recovery.medians import iteration_ns
+from falcon_core.recovery.medians import iteration_ns, median
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -35,6 +33,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
+from falcon_core.wire.messages import RECENT_ITERATIONS
 
 REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way
 CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
@@ -71,41 +70,42 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
 
 def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """The healthy time follows the agents' reference while the job is well, but does not take a slow start for it."""
-    known = [rank.healthy_iteration_ns for rank in obs.ranks if rank.healthy_iteration_ns]
-    if not obs.running or state.slow is not None or not known or any(rank.onset for rank in obs.ranks):
-        return state
-    now = int(statistics.median(known))
-    before = state.healthy_ns
-    if before is not None and now > before * (1 + policy.verify):
+    if not obs.running or state.slow is not None or any(rank.sent.onset for rank in obs.ranks):
         return state
     level = _level(obs.ranks, policy)
-    settled = level is not None and level.iterations >= SETTLED_ITERATIONS
-    return replace(state, healthy_ns=now, level=level if settled else state.level)
+    before = state.healthy_ns
+    if level is None or (before is not None and level.iteration_ns > before * (1 + policy.verify)):
+        return state
+    settled = level.iterations >= SETTLED_ITERATIONS
+    return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
 
 
 def _level(ranks: list[RankSeen], policy: Policy) -> Level | None:
     """What the agents have learned of the present generation's healthy time; None before they have."""
-    known = [rank for rank in ranks if rank.healthy_iteration_ns]
+    known = [rank.sent for rank in ranks if rank.sent.healthy_iteration_ns]
     if not known:
         return None
     return Level(
-        iteration_ns=int(statistics.median([rank.healthy_iteration_ns or 0 for rank in known])),
-        noise=statistics.median([rank.healthy_noise or 0.0 for rank in known]),
-        iterations=min(rank.iterations for rank in known),
+        iteration_ns=int(median([sent.healthy_iteration_ns or 0 for sent in known])),
+        noise=median([sent.healthy_noise or 0.0 for sent in known]),
+        iterations=min([sent.iterations for sent in known]),
         world_size=policy.world_size,
-        period_calls=int(statistics.median([rank.period_calls or 0 for rank in known])),
+        period_calls=int(median([sent.period_calls or 0 for sent in known])),
     )
 
 
 def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     if not obs.running or state.stop is not None:
         return state
-    tracked = [rank for rank in obs.ranks if rank.iterations and rank.fresh]
-    onsets = [rank.onset for rank in tracked if rank.onset is not None]
-    level = iteration_ns(tracked, policy.consecutive)
-    if not tracked or level is None:
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
+    onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
+    reported = 2 * len(onsets) > len(tracked)
+    if not reported and not _slow_from_the_start(state, tracked, policy):
         return state
-    if 2 * len(onsets) > len(tracked):
+    level = iteration_ns(tracked, policy.consecutive)
+    if level is None:
+        return state
+    if reported:
         first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
         found = SlowIncident(
             id="",
@@ -118,30 +118,34 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
             slow_ns=int(level),
             loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
         )
-    elif _slow_from_the_start(state, tracked, policy):
-        assert state.level is not None
+    else:
+        assert state.level is not None  # what it is slow against
         found = SlowIncident(
             id="",
             phase="Detected",
             onset_at=resumed_at(obs),
             onset_generation=obs.generation,
             onset_iteration=1,
-            reported_iteration=max(rank.iterations for rank in tracked),
+            reported_iteration=max(rank.sent.iterations for rank in tracked),
             healthy_ns=state.level.iteration_ns,
             slow_ns=int(level),
             loss=ski_rental.Loss(generation=obs.generation),
         )
-    else:
-        return state
     return replace(state, slow=found)
 
 
 def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
     """No onset, but a settled level above that of the job's earlier generations (docs/architecture.md §5)."""
-    level = _level(tracked, policy)
-    if state.level is None or level is None or any(rank.onset for rank in tracked):
+    if state.level is None or any(rank.sent.onset for rank in tracked):
         return False
-    return slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
+    known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
+    if not known or median(known) <= state.level.iteration_ns:
+        return False
+    level = _level(tracked, policy)
+    return (
+        level is not None
+        and slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
+    )
 
 
 def _watch(
@@ -166,16 +170,16 @@ def _watch(
 
 def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
     """Add the loss of the iterations since the last look."""
-    done = max((rank.iterations for rank in obs.ranks), default=0)
+    done = obs.iterations
     counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
     fresh = done - counted
-    level = iteration_ns(obs.ranks, max(1, fresh)) if fresh > 0 else None
+    level = iteration_ns(obs.ranks, min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
     loss = ski_rental.accumulate(
         slow.loss, generation=obs.generation, iterations=done, slow_ns=level, healthy_ns=slow.healthy_ns
     )
-    return replace(slow, loss=loss, slow_ns=int(iteration_ns(obs.ranks, 16) or level) if fresh >= 16 else int(level))
+    return replace(slow, loss=loss, slow_ns=int(level))
 
 
 def _ladder(
@@ -247,12 +251,11 @@ def _replacement(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, configured_seconds: float | None
 ) -> ski_rental.Candidate:
     """Price a replacement: the standstill, the work since the last checkpoint, and the spare that it takes."""
-    iterations = max((rank.iterations for rank in obs.ranks), default=0)
     price = restart_price(
         configured_seconds=configured_seconds,
         measured_seconds=state.overheads.get(replace_node.TYPE),
         default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=iterations * slow.healthy_ns / 1e9,
+        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
         interval_seconds=policy.checkpoint_interval_seconds,
     )
     spare = departures.spare_seconds(state, obs)
@@ -324,8 +327,8 @@ def _check(
     """
     if not obs.running or state.stop is not None:
         return state, []
-    tracked = [rank for rank in obs.ranks if rank.iterations]
-    done = min((rank.iterations for rank in tracked), default=0)
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
+    done = min((rank.sent.iterations for rank in tracked), default=0)
     if slow.trained_at is None:
         resumed = resumed_at(obs)
         if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):

@@ -66,15 +66,15 @@ def training(obs: Observation, *, seen_before: bool) -> bool:
     if len(seen) < len(obs.ranks) and not any(member.alive is False for member in obs.members):
         return False  # somebody has yet to report
     limit = RESTORE_SECONDS if seen_before else UNTRACKED_SECONDS
-    return any(rank.iterations > 0 for rank in seen) or obs.running_seconds >= limit
+    return any(rank.sent.iterations > 0 for rank in seen) or obs.running_seconds >= limit
 
 
 def resumed_at(obs: Observation) -> float:
     """When the generation's first iteration began, reckoned back from those seen since (unix seconds)."""
     moved = [
-        rank.iterations * sum(rank.iteration_ns) / len(rank.iteration_ns) / 1e9
+        rank.sent.iterations * sum(rank.sent.iteration_ns) / len(rank.sent.iteration_ns) / 1e9
         for rank in obs.ranks
-        if rank.iterations and rank.iteration_ns
+        if rank.sent.iterations and rank.sent.iteration_ns
     ]
     return obs.now - min(max(moved, default=0.0), obs.running_seconds)
 
@@ -150,7 +150,7 @@ def _pod_fault(fault: Fault) -> bool:
 
 def _program_at_fault(obs: Observation, fault: Fault) -> bool:
     """It fails by its own exit code before its first iteration: no node is to blame."""
-    return fault.cause is Cause.PROCESS_FAILED and not any(rank.iterations for rank in obs.ranks)
+    return fault.cause is Cause.PROCESS_FAILED and not obs.iterations
 
 
 def _reason(fault: Fault) -> str:
@@ -166,7 +166,7 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
             id=f"{policy.job}-{state.incidents}",
             fault=fault,
             generation=obs.generation,
-            iterations=max((rank.iterations for rank in obs.ranks), default=0),
+            iterations=obs.iterations,
             since=_began(obs, fault),
             detected_at=obs.now,
         )

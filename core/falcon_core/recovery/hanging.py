@@ -29,10 +29,13 @@ replace = msgspec.structs.replace
 
 def stalled_since(obs: Observation) -> float | None:
     """Return when the last call returned, in unix seconds, if no rank has moved for longer than it ever did."""
-    fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
-    if not obs.running or not fresh or not all(rank.stalled for rank in fresh):
-        return None
-    return obs.now - min(rank.silent_seconds for rank in fresh)
+    silent_seconds = []
+    for rank in obs.ranks if obs.running else ():
+        if rank.fresh and rank.process == "Running":
+            if not rank.stalled:
+                return None
+            silent_seconds.append(rank.silent_seconds)
+    return obs.now - min(silent_seconds) if silent_seconds else None
 
 
 def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
@@ -56,7 +59,7 @@ class _Evidence:
         self._calls = {
             (named.name, rank.rank): (comm.op, comm.bytes)
             for rank in obs.ranks
-            for comm in rank.comms
+            for comm in rank.sent.comms
             if comm.op and (named := names.get((rank.rank, comm.comm))) is not None and named.name in comms
         }
 
@@ -83,7 +86,7 @@ class _Evidence:
         return Awaited(
             place=place(self._obs, rank),
             entered=self._entered.get((comm, number), 0),
-            cpu=rank.cpu_fraction,
+            cpu=rank.sent.cpu_fraction,
             blocked_seconds=rank.blocked_seconds,
         )
 
@@ -102,7 +105,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         id=f"{policy.job}-{state.incidents + 1}",
         since=since,
         generation=obs.generation,
-        iterations=max((rank.iterations for rank in obs.ranks), default=0),
+        iterations=obs.iterations,
         findings=findings,
     )
     return replace(state, incidents=state.incidents + 1, hang=found), []
@@ -115,7 +118,7 @@ def _follow(
     if state.stop is not None or obs.generation != hang.generation:
         return _closed(state, hang, obs, moved=False)
     if not stalled:
-        moving = any(rank.fresh and rank.iterations and not rank.stalled for rank in obs.ranks)
+        moving = any(rank.fresh and rank.sent.iterations and not rank.stalled for rank in obs.ranks)
         return _closed(state, hang, obs, moved=True) if moving else (state, [])
     findings = explain(obs, policy)
     if findings and _key(findings) != _key(hang.findings):
@@ -127,8 +130,8 @@ def nobody_waits(obs: Observation) -> bool:
     """Check that each rank is inside no call by its own report: they save, evaluate or wait for data by themselves."""
     return bool(obs.ranks) and all(
         reports_all(rank)
-        and all(comm.entered in (None, comm.finished) for comm in rank.comms)
-        and all(pair.sending or pair.entered == pair.finished for pair in rank.pairs)
+        and all(comm.entered in (None, comm.finished) for comm in rank.sent.comms)
+        and all(pair.sending or pair.entered == pair.finished for pair in rank.sent.pairs)
         for rank in obs.ranks
     )
 

@@ -37,7 +37,7 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
     least_ns = JUDGEMENT.action_share * loss_ns
     if growth > 1 + policy.verify:
         least_ns = max(least_ns, JUDGEMENT.link_over_computation * float(np.max(now_ns - healthy_ns)))
-    if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.comms):
+    if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.sent.comms):
         return None
     if any(explain(rank.cpu, []).cause is not Cause.UNKNOWN for rank in obs.ranks):
         return None
@@ -51,13 +51,13 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
 
 def _windows(rank: RankSeen, policy: Policy) -> int:
     """Return how many windows of C iterations are looked at."""
-    return max(1, min(JUDGEMENT.lasting_windows, len(rank.compute_ns) // policy.consecutive))
+    return max(1, min(JUDGEMENT.lasting_windows, len(rank.sent.compute_ns) // policy.consecutive))
 
 
 def _is_known(rank: RankSeen, policy: Policy) -> bool:
     """Check that a rank is slow for certain, and that its computation is known, now and healthy."""
-    reports = rank.fresh and rank.process == "Running" and rank.onset is not None
-    return reports and bool(rank.healthy_compute_ns) and len(rank.compute_ns) >= policy.consecutive
+    reports = rank.fresh and rank.process == "Running" and rank.sent.onset is not None
+    return reports and bool(rank.sent.healthy_compute_ns) and len(rank.sent.compute_ns) >= policy.consecutive
 
 
 def _compute_ns(ranks: list[RankSeen], policy: Policy) -> tuple[Floats, Floats]:
@@ -65,18 +65,18 @@ def _compute_ns(ranks: list[RankSeen], policy: Policy) -> tuple[Floats, Floats]:
     width = policy.consecutive
     windows = [_windows(rank, policy) for rank in ranks]
     rows = [
-        rank.compute_ns[at : at + width]
+        rank.sent.compute_ns[at : at + width]
         for rank, count in zip(ranks, windows, strict=True)
-        for at in range(len(rank.compute_ns) - count * width, len(rank.compute_ns), width)
+        for at in range(len(rank.sent.compute_ns) - count * width, len(rank.sent.compute_ns), width)
     ]
     firsts = np.cumsum([0, *windows[:-1]])
     worst = np.maximum.reduceat(medians(rows), firsts)
-    return worst, np.array([rank.healthy_compute_ns for rank in ranks], dtype=np.float64)
+    return worst, np.array([rank.sent.healthy_compute_ns for rank in ranks], dtype=np.float64)
 
 
 def _views(obs: Observation, names: Names, policy: Policy) -> list[RankView]:
-    iterations = medians([rank.iteration_ns[-policy.consecutive :] or [0] for rank in obs.ranks]).tolist()
-    computes = medians([rank.compute_ns[-policy.consecutive :] for rank in obs.ranks]).tolist()
+    iterations = medians([rank.sent.iteration_ns or [0] for rank in obs.ranks], policy.consecutive).tolist()
+    computes = medians([rank.sent.compute_ns for rank in obs.ranks], policy.consecutive).tolist()
     stage_size = max(1, policy.world_size // max(1, policy.stages))
     return [
         RankView(
@@ -85,7 +85,7 @@ def _views(obs: Observation, names: Names, policy: Policy) -> list[RankView]:
             node=obs.members[rank.replica].node,
             work=str(rank.rank // stage_size),
             compute_ns=compute_ns,
-            healthy_compute_ns=rank.healthy_compute_ns,
+            healthy_compute_ns=rank.sent.healthy_compute_ns,
             waits=_waits(rank, names),
         )
         for rank, iteration_ns, compute_ns in zip(obs.ranks, iterations, computes, strict=True)
@@ -100,7 +100,7 @@ def _waits(rank: RankSeen, names: Names) -> tuple[Wait, ...]:
             excess_ns=float(sum(comm.excess_ns)),
             parts_ns=tuple(map(float, comm.excess_ns)),
         )
-        for comm in rank.comms
+        for comm in rank.sent.comms
         if comm.excess_ns and (named := names.get((rank.rank, comm.comm))) is not None
     )
 
@@ -109,7 +109,7 @@ def _named(obs: Observation, verdict: Verdict, names: Names, compute_growth: flo
     ops = Counter(
         comm.op
         for rank in obs.ranks
-        for comm in rank.comms
+        for comm in rank.sent.comms
         if comm.op and (named := names.get((rank.rank, comm.comm))) is not None and named.name in verdict.comm
     )
     first = set(verdict.ranks[:NAMED_RANKS])

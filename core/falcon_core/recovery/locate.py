@@ -36,10 +36,10 @@ def comparable(ranks: list[RankSeen]) -> list[RankSeen]:
     though, and for a while an agent may count layers or micro-batches where another counts iterations: their
     computation does not compare. (The numbers of calls would not show it: pipeline stages differ in them.)
     """
-    timed = [rank for rank in ranks if rank.iteration_ns]
+    timed = [rank for rank in ranks if rank.sent.iteration_ns]
     if not timed:
         return ranks
-    times = medians([rank.iteration_ns for rank in timed])
+    times = medians([rank.sent.iteration_ns for rank in timed])
     level = float(np.sort(times)[(len(times) - 1) // 2])
     factor = JUDGEMENT.same_unit_factor
     same = (level < factor * times) & (times < factor * level)
@@ -60,7 +60,9 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     groups = peer_groups(comparable(fresh), policy)
     found: list[Straggler] = []
     for group in groups:
-        series = [Series(rank=rank.rank, iterations=rank.iterations, values_ns=rank.compute_ns) for rank in group]
+        series = [
+            Series(rank=rank.rank, iterations=rank.sent.iterations, values_ns=rank.sent.compute_ns) for rank in group
+        ]
         found += [(out, group) for out in outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)]
     if not found and slow is not None:
         found = _by_own_excess(groups, policy, slow)
@@ -78,10 +80,10 @@ def _by_own_excess(groups: list[list[RankSeen]], policy: Policy, slow: SlowIncid
     ranks = list(chain.from_iterable(groups))
     in_a_report = RECENT_ITERATIONS // policy.consecutive
     windows = max(1, min(JUDGEMENT.lasting_windows, in_a_report))
-    shortest = min((len(rank.compute_ns) for rank in ranks), default=0)
+    shortest = min((len(rank.sent.compute_ns) for rank in ranks), default=0)
     if loss_ns <= 0 or len(ranks) < 2 or shortest < windows * policy.consecutive:
         return []
-    times = medians([rank.iteration_ns or [0] for rank in ranks])
+    times = medians([rank.sent.iteration_ns or [0] for rank in ranks])
     least_ns = max(JUDGEMENT.action_share * loss_ns, least_excess_ns(times, loss_ns))
     own = _least_own_excess(groups, windows, policy.consecutive)
     slow_ranks = {rank for rank, excess_ns in own.items() if excess_ns >= least_ns}
@@ -94,14 +96,14 @@ def _least_own_excess(groups: list[list[RankSeen]], windows: int, width: int) ->
     A window's computation is its fastest, since all iterations in a row have to be slow. Ranks whose healthy
     computation is not known are left out.
     """
-    known = [[rank for rank in group if rank.healthy_compute_ns] for group in groups]
+    known = [[rank for rank in group if rank.sent.healthy_compute_ns] for group in groups]
     ranks = list(chain.from_iterable(known))
     bounds = np.cumsum([0] + [len(group) for group in known]).tolist()
     rows = [np.arange(begin, end) for begin, end in pairwise(bounds)]
-    newest = chain.from_iterable(rank.compute_ns[-windows * width :] for rank in ranks)
+    newest = chain.from_iterable(rank.sent.compute_ns[-windows * width :] for rank in ranks)
     compute_ns: Floats = np.fromiter(newest, dtype=np.float64, count=len(ranks) * windows * width)
     fastest = compute_ns.reshape(len(ranks), windows, width).min(axis=2)
-    healthy_ns = np.array([rank.healthy_compute_ns for rank in ranks], dtype=np.float64)
+    healthy_ns = np.array([rank.sent.healthy_compute_ns for rank in ranks], dtype=np.float64)
     own = np.min([own_excess_ns(fastest[:, window], healthy_ns, rows) for window in range(windows)], axis=0)
     return dict(zip((rank.rank for rank in ranks), own.tolist(), strict=True))
 
@@ -111,12 +113,12 @@ def _held_against_peers(group: list[RankSeen], slow_ranks: Collection[int]) -> l
     places = [place for place, rank in enumerate(group) if rank.rank in slow_ranks]
     if not places:
         return []
-    levels = medians([rank.compute_ns for rank in group])
+    levels = medians([rank.sent.compute_ns for rank in group])
     others = median_of_others(np.floor(levels)).tolist() if len(group) > 1 else [0.0]
     found = []
     for place in places:
         rank, value = group[place], float(levels[place])
-        healthy_ns = rank.healthy_compute_ns or 1
+        healthy_ns = rank.sent.healthy_compute_ns or 1
         found.append(
             Outlier(
                 rank=rank.rank,
@@ -131,7 +133,7 @@ def _held_against_peers(group: list[RankSeen], slow_ranks: Collection[int]) -> l
 def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankSeen], named: list[int]) -> Culprit:
     """Put the evidence together: ``peers`` do the same work and are well, ``named`` are all stragglers."""
     culprit = next(rank for rank in obs.ranks if rank.rank == worst.rank)
-    healthy = culprit.healthy_compute_ns
+    healthy = culprit.sent.healthy_compute_ns
     evidence = culprit.cpu
     if healthy is not None and worst.value_ns <= healthy * (1 + policy.verify):
         # A generation that was slow from its first iteration has taken that for its health.
@@ -162,25 +164,25 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
 
 def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:
     """Return the median of the ranks' newest waits, ns; None where none is known."""
-    newest = medians([rank.wait_ns[-policy.consecutive :] for rank in ranks if rank.wait_ns])
+    newest = medians([rank.sent.wait_ns for rank in ranks if rank.sent.wait_ns], policy.consecutive)
     return int(np.median(np.floor(newest))) if len(newest) else None
 
 
 def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
     """Check for relief: the culprit computes as fast as it did (or as its peers); unlocated, by the agents' reports."""
-    tracked = [rank for rank in obs.ranks if rank.fresh and rank.iterations]
+    tracked = [rank for rank in obs.ranks if rank.fresh and rank.sent.iterations]
     if not tracked:
         return False
     if slow.culprit is None:
-        onsets = sum(rank.onset is not None for rank in tracked)
+        onsets = sum(rank.sent.onset is not None for rank in tracked)
         return 2 * onsets <= len(tracked) and _is_healthy(tracked, slow, policy)
     named = slow.culprit
     culprit = next((rank for rank in tracked if rank.rank == named.rank), None)
-    if culprit is None or len(culprit.compute_ns) < policy.consecutive:
+    if culprit is None or len(culprit.sent.compute_ns) < policy.consecutive:
         return False
     reference = named.healthy_compute_ns or named.peers_compute_ns
-    return max(culprit.compute_ns[-policy.consecutive :]) <= reference * (1 + policy.verify) or (
-        culprit.onset is None and _is_healthy(obs.ranks, slow, policy)
+    return max(culprit.sent.compute_ns[-policy.consecutive :]) <= reference * (1 + policy.verify) or (
+        culprit.sent.onset is None and _is_healthy(obs.ranks, slow, policy)
     )
 
 

@@ -6,6 +6,7 @@ no decision here compares the clocks of two machines.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -14,11 +15,13 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
-from falcon_core.wire.messages import CommSignals, Onset, PairSignals
+from falcon_core.wire.messages import RankSignals, ThrottleSignals
+
+NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
 
 
-class RankSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of the current generation, from its agent's last report."""
+class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One rank of the current generation: its process, what its agent sent last, and how old that is."""
 
     rank: int
     replica: int
@@ -27,25 +30,28 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True):
     signal: int | None = None
     oom_killed: bool = False
     ended_at: float | None = None  # unix seconds by its node's clock
-    tracked: bool = False
-    iterations: int = 0
-    iteration_ns: list[int] = []
-    compute_ns: list[int] = []
-    wait_ns: list[int] = []
-    period_calls: int | None = None
-    healthy_iteration_ns: int | None = None
-    healthy_noise: float | None = None  # of its logarithm
-    healthy_compute_ns: int | None = None
-    onset: Onset | None = None
+    sent: RankSignals = NOTHING_SENT
+    throttle: ThrottleSignals | None = None  # of its container
+    fresh: bool = False  # the report is recent
     silent_seconds: float = 0.0  # since its newest call returned
     stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
-    fresh: bool = False  # the report is recent
-    cpu: CpuEvidence = CpuEvidence()
-    cpu_fraction: float | None = None  # CPU seconds a second
     blocked_seconds: float | None = None  # a thread is in uninterruptible sleep for so long
-    comms: list[CommSignals] = []  # while it is slow or silent
-    pairs: list[PairSignals] = []
-    comms_left_out: int = 0
+
+    @property
+    def tracked(self) -> bool:
+        """Return whether its iterations are seen."""
+        return self.sent.tracking == "Tracking"
+
+    @property
+    def cpu(self) -> CpuEvidence:
+        """Return what the counters say of its computation."""
+        throttle = self.throttle
+        return CpuEvidence(
+            throttled=throttle.throttled_fraction if throttle is not None else None,
+            healthy_throttled=throttle.healthy_throttled_fraction if throttle is not None else None,
+            run_delay=self.sent.run_delay_fraction,
+            healthy_run_delay=self.sent.healthy_run_delay_fraction,
+        )
 
 
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +95,7 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     ready: int | None = None  # how many the job may take; None: not known (the scheduler's business)
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The job now."""
 
     now: float  # unix seconds
@@ -101,6 +107,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     prepared: dict[int, PreparedSeen] = {}  # by replica
     spares: Spares = Spares()
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
+
+    @cached_property
+    def iterations(self) -> int:
+        """Return how many iterations the generation has completed: the count of the rank that is farthest."""
+        return max((rank.sent.iterations for rank in self.ranks), default=0)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

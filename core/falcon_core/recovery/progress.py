@@ -28,7 +28,7 @@ def communicators(obs: Observation, policy: Policy) -> Names:
     seats = [
         Seat(rank=rank.rank, comm=comm.comm, size=comm.size, place=comm.place)
         for rank in obs.ranks
-        for comm in rank.comms
+        for comm in rank.sent.comms
         if comm.size > 0
     ]
     return name_communicators(seats, policy.world_size, policy.layout)
@@ -55,7 +55,7 @@ def _collectives(obs: Observation, names: Names) -> Counts:
     groups = {named.name: named.members for named in names.values()}
     whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
     found = Counts([], whole, set())
-    reported = [(rank.rank, comm, comm.entered) for rank in obs.ranks for comm in rank.comms]
+    reported = ((rank.rank, comm, comm.entered) for rank in obs.ranks for comm in rank.sent.comms)
     for rank, comm, entered in reported:
         if entered is None:
             continue
@@ -75,9 +75,9 @@ def place(obs: Observation, rank: RankSeen) -> Place:
 
 def reports_all(rank: RankSeen) -> bool:
     """Check whether a rank has said how far it has come wherever it is a member."""
-    if not rank.fresh or rank.process != "Running" or rank.comms_left_out:
+    if not rank.fresh or rank.process != "Running" or rank.sent.comms_left_out:
         return False
-    return any(comm.entered is not None for comm in rank.comms)  # agents that count nothing are older
+    return any(comm.entered is not None for comm in rank.sent.comms)  # agents that count nothing are older
 
 
 def _pairs(obs: Observation, names: Names) -> Counts:
@@ -114,7 +114,7 @@ class _Channels(msgspec.Struct):
 def _channels(obs: Observation, names: Names) -> _Channels:
     found = _Channels()
     for rank in obs.ranks:
-        for pair in rank.pairs:
+        for pair in rank.sent.pairs:
             named = names.get((rank.rank, pair.comm))
             if named is None or pair.peer >= len(named.members):
                 if _waits(pair):

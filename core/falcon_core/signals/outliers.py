@@ -27,7 +27,7 @@ Matrix = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class Series(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest values of a rank, oldest first; the last belongs to iteration ``iterations`` (counted from 1)."""
 
     rank: int
@@ -73,12 +73,10 @@ def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
     last = min(rank.iterations for rank in usable)
     first = max(rank.iterations - len(rank.values_ns) + 1 for rank in usable)
     overlap = last - first + 1 >= width
-    rows = []
-    for rank in usable:
-        end = len(rank.values_ns) - (rank.iterations - last if overlap else 0)
-        rows.append(rank.values_ns[end - width : end])
-    values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=len(rows) * width)
-    return [rank.rank for rank in usable], values.reshape(-1, width)
+    ends = (len(rank.values_ns) - (rank.iterations - last if overlap else 0) for rank in usable)
+    rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends, strict=True))
+    values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(usable) * width)
+    return [rank.rank for rank in usable], values.reshape(-1, width).astype(np.float64)
 
 
 def outliers(series: Sequence[Series], *, factor: float, consecutive: int) -> list[Outlier]:
@@ -135,12 +133,14 @@ def _peeled_together(values: Matrix, factor: float) -> Rows:
     peeled = np.arange(count - 1)
     low, high = (count - peeled - 2) // 2, (count - peeled - 1) // 2
     medians = (ordered[low] + ordered[high]) / 2
-    exposed = np.zeros(count, dtype=np.int64)
+    rows = np.flatnonzero(np.all(values > factor * medians[-1], axis=1))  # the others are never exposed
+    exposed = np.zeros(len(rows), dtype=np.int64)
     for column in range(values.shape[1]):
-        lower = np.searchsorted(factor * medians[::-1, column], values[:, column], side="left")  # medians below the row
-        place = np.searchsorted(ordered[:, column], values[:, column], side="left")
+        own = values[rows, column]
+        lower = np.searchsorted(factor * medians[::-1, column], own, side="left")  # medians below the row
+        place = np.searchsorted(ordered[:, column], own, side="left")
         exposed = np.maximum(exposed, np.maximum(count - 1 - lower, count - 2 * place))
     positive = np.flatnonzero(np.all(medians > 0, axis=1))
-    order = np.lexsort((-values.sum(axis=1), exposed))
-    known = np.append(exposed[order] <= np.arange(count), False)
-    return order[: min(int(np.argmin(known)), len(positive))]
+    order = np.lexsort((-values[rows].sum(axis=1), exposed))
+    known = np.append(exposed[order] <= np.arange(len(rows)), False)
+    return rows[order[: min(int(np.argmin(known)), len(positive))]]

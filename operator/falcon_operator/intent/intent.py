@@ -115,7 +115,10 @@ def _seated(member: Member, pod: PodView | None) -> Member:
     """Return the member with what is known of its pod. A namesake of another uid is not its pod."""
     if pod is None or member.pod_uid not in ("", pod.uid):
         return member
-    return replace(member, pod_uid=pod.uid, node=pod.node or member.node)
+    node = pod.node or member.node
+    if (member.pod_uid, member.node) == (pod.uid, node):
+        return member
+    return replace(member, pod_uid=pod.uid, node=node)
 
 
 def unused_claims(

@@ -8,6 +8,7 @@ import msgspec
 
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
+    NOTHING_SENT,
     MemberSeen,
     Observation,
     Policy,
@@ -15,7 +16,6 @@ from falcon_core.recovery.observation import (
     RankSeen,
     Spares,
 )
-from falcon_core.signals.cause import CpuEvidence
 from falcon_core.times import FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
@@ -24,8 +24,10 @@ from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
-from falcon_operator.ports import PodView, Received
+from falcon_operator.ports import PodView
 from falcon_operator.times import parse_duration
+
+_OWN_ENDS = ("Running", "Exited")  # of a launcher: its processes run or ended by themselves, not by order
 
 
 def policy(job: TrainingJob) -> Policy:
@@ -159,7 +161,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         pod_uid=member.pod_uid,
         node=node_name,
         pod=state,
-        pod_message=_end_message(snap.job, pod) if pod else "",
+        pod_message=_end_message(snap.job, pod) if pod is not None and state in ("Ended", "Deleting") else "",
         evicted=pod is not None and (pod.reason == "Evicted" or bool(pod.disruption)),
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
@@ -174,77 +176,53 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
 
 
 def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
+    numbers = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
     received = snap.reports.summaries.get(member.pod_uid)
-    summary = received.summary if received else None
-    launch = summary.launch if summary else None
-    if launch is not None and (launch.generation != generation or launch.state not in ("Running", "Exited")):
-        launch = None  # another generation's processes, or ends that were ordered
-    processes = {process.rank: process for process in launch.ranks} if launch else {}
-    if snap.job.spec.launcher == "Own" and launch and launch.ranks:
-        processes = dict.fromkeys(_rank_numbers(snap.job, member), launch.ranks[0])
-    signals = {signals.rank: signals for signals in summary.ranks} if summary and launch else {}
+    launch = received.summary.launch if received is not None else None
+    if received is None or launch is None or launch.generation != generation or launch.state not in _OWN_ENDS:
+        return [RankSeen(rank=number, replica=member.replica) for number in numbers]
+    processes = {process.rank: process for process in launch.ranks}
+    if snap.job.spec.launcher == "Own" and launch.ranks:
+        processes = dict.fromkeys(numbers, launch.ranks[0])
+    signals = {sent.rank: sent for sent in received.summary.ranks}
+    age = snap.monotonic - received.at_seconds
     return [
-        _rank(snap, member, number, processes.get(number), signals.get(number), received)
-        for number in _rank_numbers(snap.job, member)
+        _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age)
+        for number in numbers
     ]
 
 
-def _rank_numbers(job: TrainingJob, member: Member) -> range:
-    return range(member.first_rank, member.first_rank + job.spec.procs_per_replica)
-
-
 def _rank(
-    snap: Snapshot,
-    member: Member,
-    number: int,
-    process: LaunchRank | None,
-    signals: RankSignals | None,
-    received: Received | None,
+    number: int, replica: int, process: LaunchRank | None, sent: RankSignals | None, summary: Summary, age: float
 ) -> RankSeen:
-    seen = RankSeen(rank=number, replica=member.replica)
-    if process is not None:
-        seen = msgspec.structs.replace(
-            seen,
-            process="Running" if process.state == "Running" else "Ended",
-            exit_code=process.exit_code,
-            signal=process.signal,
-            oom_killed=process.oom_killed,
-            ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
-        )
-    if signals is None or received is None or process is None or _older(signals, process):
-        return seen
-    age = snap.monotonic - received.at_seconds
+    """Return what is seen of a rank; ``age``: of the summary, seconds."""
+    if process is None:
+        return RankSeen(rank=number, replica=replica)
+    known = sent is not None and not _older(sent, process)
+    signals = _bounded(sent) if sent is not None and known else NOTHING_SENT
     silent = 0.0
     if signals.last_call_unix_ns is not None:  # both times are the node's own; the rest is ours
-        silent = (received.summary.unix_ns - signals.last_call_unix_ns) / 1e9 + age
+        silent = (summary.unix_ns - signals.last_call_unix_ns) / 1e9 + age
+    fresh = known and age <= FRESH_SECONDS
     deadline_ns = signals.hang_deadline_ns
-    return msgspec.structs.replace(
-        seen,
-        tracked=signals.tracking == "Tracking",
-        iterations=signals.iterations,
-        iteration_ns=signals.iteration_ns,
-        compute_ns=signals.compute_ns,
-        wait_ns=signals.wait_ns,
-        period_calls=signals.period_calls,
-        healthy_iteration_ns=signals.healthy_iteration_ns,
-        healthy_noise=signals.healthy_noise,
-        healthy_compute_ns=signals.healthy_compute_ns,
-        onset=signals.onset,
-        fresh=age <= FRESH_SECONDS,
+    blocked_since = process.blocked_since_unix_ns
+    return RankSeen(
+        rank=number,
+        replica=replica,
+        process="Running" if process.state == "Running" else "Ended",
+        exit_code=process.exit_code,
+        signal=process.signal,
+        oom_killed=process.oom_killed,
+        ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
+        sent=signals,
+        throttle=summary.throttle if known else None,
+        fresh=fresh,
         silent_seconds=silent,
-        stalled=age <= FRESH_SECONDS and deadline_ns is not None and silent * 1e9 > deadline_ns,
-        cpu=_cpu(received.summary, signals),
-        cpu_fraction=signals.cpu_fraction,
-        blocked_seconds=_blocked_seconds(received.summary, process, age),
-        comms=signals.comms[:MAX_COMMS],
-        pairs=signals.pairs[:MAX_PAIRS],
-        comms_left_out=signals.comms_left_out,
+        stalled=fresh and deadline_ns is not None and silent * 1e9 > deadline_ns,
+        blocked_seconds=max(0.0, (summary.unix_ns - blocked_since) / 1e9 + age)
+        if known and blocked_since is not None
+        else None,
     )
-
-
-def _blocked_seconds(summary: Summary, process: LaunchRank, age: float) -> float | None:
-    since = process.blocked_since_unix_ns
-    return None if since is None else max(0.0, (summary.unix_ns - since) / 1e9 + age)
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:
@@ -252,14 +230,11 @@ def _older(signals: RankSignals, process: LaunchRank) -> bool:
     return signals.last_call_unix_ns is not None and signals.last_call_unix_ns < process.started_unix_ns
 
 
-def _cpu(summary: Summary, signals: RankSignals) -> CpuEvidence:
-    throttle = summary.throttle
-    return CpuEvidence(
-        throttled=throttle.throttled_fraction if throttle else None,
-        healthy_throttled=throttle.healthy_throttled_fraction if throttle else None,
-        run_delay=signals.run_delay_fraction,
-        healthy_run_delay=signals.healthy_run_delay_fraction,
-    )
+def _bounded(signals: RankSignals) -> RankSignals:
+    """Cut off what no agent sends: the cost of a look is bounded, whoever holds the job's certificate."""
+    if len(signals.comms) <= MAX_COMMS and len(signals.pairs) <= MAX_PAIRS:
+        return signals
+    return msgspec.structs.replace(signals, comms=signals.comms[:MAX_COMMS], pairs=signals.pairs[:MAX_PAIRS])
 
 
 def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:

@@ -45,7 +45,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
             iterations=IterationStatus(
                 current_microseconds=round(current / 1e3) if current else None,
                 healthy_microseconds=round(healthy / 1e3) if healthy else None,
-                count=max((rank.iterations for rank in view.obs.ranks), default=0) if view.obs.running else 0,
+                count=view.obs.iterations if view.obs.running else 0,
             ),
             conditions=put(
                 before.conditions,

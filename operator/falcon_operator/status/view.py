@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection
 from functools import cached_property
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery import hanging
+from falcon_core.recovery.medians import iteration_ns
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import BLIND_SECONDS
@@ -119,9 +119,4 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the job's iteration time: the median over the ranks of their newest iterations' median."""
         if not self.obs.running:
             return None
-        newest = [
-            statistics.median(rank.iteration_ns[-CURRENT_ITERATIONS:])
-            for rank in self.obs.ranks
-            if rank.iteration_ns and rank.fresh
-        ]
-        return statistics.median(newest) if newest else None
+        return iteration_ns([rank for rank in self.obs.ranks if rank.fresh], CURRENT_ITERATIONS)

@@ -84,13 +84,19 @@ def rank(snap: Snapshot, phase: Any = "Run", number: int = 3) -> RankSeen:
 
 def test_a_rank_that_trains() -> None:
     seen = rank(snapshot())
-    assert (seen.process, seen.iterations, seen.tracked, seen.fresh, seen.stalled) == ("Running", 50, True, True, False)
+    assert (seen.process, seen.sent.iterations, seen.tracked, seen.fresh, seen.stalled) == (
+        "Running",
+        50,
+        True,
+        True,
+        False,
+    )
     assert observe(snapshot(), members()).running_seconds == 30.0
 
 
 def test_another_generations_report_says_nothing() -> None:
     assert rank(snapshot(launch={"generation": 2})).process == "Unknown"
-    assert rank(snapshot(launch={"generation": 2})).iterations == 0
+    assert rank(snapshot(launch={"generation": 2})).sent.iterations == 0
     assert rank(snapshot(launch={"generation": 2}), "Stop").process == "Running", (
         "being stopped, 2 is the one to look at"
     )
@@ -104,7 +110,7 @@ def test_ends_that_were_ordered_are_none() -> None:
 
 def test_the_ring_of_a_process_that_is_gone_says_nothing_of_the_next() -> None:
     seen = rank(snapshot(signals={"last_call_unix_ns": int((NOW - 61) * 1e9)}))
-    assert (seen.process, seen.iterations, seen.iteration_ns) == ("Running", 0, [])
+    assert (seen.process, seen.sent.iterations, seen.sent.iteration_ns) == ("Running", 0, [])
 
 
 def test_age_and_silence() -> None:

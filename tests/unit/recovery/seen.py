@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.wire.messages import Onset
+from falcon_core.signals.cause import CpuEvidence
+from falcon_core.wire.messages import Onset, RankSignals, ThrottleSignals
 
 NOW = 1_000_000.0
 MS = 1_000_000
@@ -35,12 +36,10 @@ def member(replica: int, **fields: Any) -> MemberSeen:
 
 
 def rank(number: int, **fields: Any) -> RankSeen:
-    base = RankSeen(
+    """``fields`` are the rank's own, those of its agent's report, or ``cpu``: its container's counters."""
+    signals = RankSignals(
         rank=number,
-        replica=number,
-        process="Running",
-        tracked=True,
-        fresh=True,
+        tracking="Tracking",
         iterations=100,
         iteration_ns=[250 * MS] * 16,
         compute_ns=[200 * MS] * 16,
@@ -48,7 +47,20 @@ def rank(number: int, **fields: Any) -> RankSeen:
         healthy_iteration_ns=250 * MS,
         healthy_compute_ns=200 * MS,
     )
-    return replace(base, **fields)
+    return differing(RankSeen(rank=number, replica=number, process="Running", fresh=True, sent=signals), **fields)
+
+
+def differing(rank: RankSeen, *, cpu: CpuEvidence | None = None, **fields: Any) -> RankSeen:
+    """The rank with what is different."""
+    sent = {name: fields.pop(name) for name in list(fields) if name in RankSignals.__struct_fields__}
+    if cpu is not None:
+        sent |= {"run_delay_fraction": cpu.run_delay, "healthy_run_delay_fraction": cpu.healthy_run_delay}
+        fields["throttle"] = ThrottleSignals(
+            window_seconds=10.0,
+            throttled_fraction=cpu.throttled,
+            healthy_throttled_fraction=cpu.healthy_throttled,
+        )
+    return replace(rank, sent=replace(rank.sent, **sent), **fields)
 
 
 def seen(

@@ -24,7 +24,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.level import Level
-from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
+from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, differing, replace, seen
 
 
 def located(rank: int = 2, **fields: Any) -> SlowIncident:
@@ -339,7 +339,7 @@ def test_a_checkpoint_that_loads_for_long_is_not_held_against_the_replacement() 
 def test_a_rank_that_is_not_seen_is_judged_by_the_others_after_a_while() -> None:
     def blind(iterations: int, **fields: Any) -> Observation:
         obs = after(250, iterations, **fields)
-        return replace(obs, ranks=[*obs.ranks[:2], replace(obs.ranks[2], iterations=0, iteration_ns=[])])
+        return replace(obs, ranks=[*obs.ranks[:2], differing(obs.ranks[2], iterations=0, iteration_ns=[])])
 
     assert step(blind(100, running_seconds=30.0), CHECKING)[1] == []
     _, (closed,) = step(blind(300, running_seconds=80.0, now=NOW + 80), CHECKING)

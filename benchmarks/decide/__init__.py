@@ -1,0 +1,1 @@
+"""How long one look of the operator at a large job takes, beside the code that this project started from."""
