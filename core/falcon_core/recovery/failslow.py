@@ -186,10 +186,7 @@ def _ladder(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, current: Culprit | None
 ) -> tuple[RecoveryState, list[Action]]:
     """Located: apply whatever the loss has paid for; ``current``: who stands out at this look."""
-    if current is not None and current.rank == _named(slow).rank:
-        explained = _named(slow).cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
-        if explained or obs.now - slow.refreshed_at >= REFRESH_SECONDS:
-            slow = replace(slow, culprit=_refreshed(_named(slow), current), refreshed_at=obs.now)
+    slow = _with_newest_figures(slow, obs, current)
     actions: list[Action] = []
     while (strategy := _next(state, slow, obs, policy)) is not None and ski_rental.due(strategy, slow.loss):
         applied = Applied(
@@ -213,6 +210,16 @@ def _ladder(
             slow = replace(slow, phase="Mitigating", blocked="")
         slow = replace(slow, applied=[*slow.applied, applied])
     return replace(state, slow=slow), actions
+
+
+def _with_newest_figures(slow: SlowIncident, obs: Observation, current: Culprit | None) -> SlowIncident:
+    """Take the culprit's figures anew: now and then, and at once when they show a cause for the first time."""
+    if current is None or current.rank != _named(slow).rank:
+        return slow
+    explained = _named(slow).cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
+    if not explained and obs.now - slow.refreshed_at < REFRESH_SECONDS:
+        return slow
+    return replace(slow, culprit=_refreshed(_named(slow), current), refreshed_at=obs.now)
 
 
 def _refreshed(named: Culprit, current: Culprit) -> Culprit:
