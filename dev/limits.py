@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 _BEING_SPLIT = "being split"
 _ATTEMPTS = "a loop over attempts: each kind of failure has its handler, and reads best beside the others"
 EXCEPTIONS = {  # "path::function", or "path" for a module's length → why
-    "core/falcon_core/recovery/failslow.py::_ladder": _BEING_SPLIT,
     "core/falcon_etcd/_lease.py::Lease::_keep_alive": _ATTEMPTS,
     "core/falcon_etcd/_transport.py::Transport::_repeat": _ATTEMPTS,
     "operator/falcon_operator/bus/bus.py::EtcdBus::_watch": _BEING_SPLIT,
