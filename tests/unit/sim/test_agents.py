@@ -48,7 +48,7 @@ class _Watched:
     @property
     def read(self) -> set[int]:
         even = self.model.even
-        return {rank for rank in range(32) if self.agents.seen(rank, even)}
+        return {rank for rank in range(32) if self.agents.fresh(rank)}
 
 
 def test_who_was_suspected_wrongly_is_let_go_and_the_slow_group_is_not() -> None:
