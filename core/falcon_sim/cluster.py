@@ -348,7 +348,6 @@ class Cluster:
         return ranks
 
 
-
 def _counted(rank: int, iterations: int) -> RankSignals:
     """What an agent sends that knows the number of iterations and nothing of their times."""
     return RankSignals(rank=rank, tracking="NoRing", iterations=iterations)

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.progress import Counts, Names, communicators, place, progress, reports_all
+from falcon_core.recovery.progress import Counts, communicators, place, progress, reports_all
 from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
@@ -43,29 +43,25 @@ def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
     names = communicators(obs, policy)
     counts = progress(obs, names)
     hangs = explain_hang(counts.progress, counts.members, counts.elsewhere)[:MAX_FINDINGS]
-    evidence = _Evidence(obs, names, counts, {hang.comm for hang in hangs})
+    evidence = _Evidence(obs, counts, {hang.comm for hang in hangs})
     return [evidence.finding(hang) for hang in hangs if hang.waiting]
 
 
 class _Evidence:
     """What the reports say of the few communicators that somebody waits in."""
 
-    def __init__(self, obs: Observation, names: Names, counts: Counts, comms: set[str]) -> None:
+    def __init__(self, obs: Observation, counts: Counts, comms: set[str]) -> None:
         self._obs = obs
         self._members = counts.members
         self._ranks = {rank.rank: rank for rank in obs.ranks}
         self._pairs = counts.pairs
         self._entered = {(count.comm, count.rank): count.entered for count in counts.progress if count.comm in comms}
-        self._calls = {
-            (named.name, rank.rank): (comm.op, comm.bytes)
-            for rank in obs.ranks
-            for comm in rank.sent.comms
-            if comm.op and (named := names.get((rank.rank, comm.comm))) is not None and named.name in comms
-        }
+        self._reports = counts.reports
 
     def finding(self, hang: Hang) -> HangFinding:
         members = self._members[hang.comm]
-        calls = Counter(self._calls[hang.comm, rank] for rank in members if (hang.comm, rank) in self._calls)
+        reported = self._reports[hang.comm].comms if hang.comm in self._reports else []
+        calls = Counter((comm.op, comm.bytes) for comm in reported if comm.op)
         op, size = calls.most_common(1)[0][0] if calls else (0, None)
         return HangFinding(
             kind=hang.kind,

@@ -8,10 +8,17 @@ from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Place
 from falcon_core.signals.communicators import Communicator, Seat, name_communicators
 from falcon_core.signals.hang import Progress
-from falcon_core.wire.messages import PairSignals
+from falcon_core.wire.messages import CommSignals, PairSignals
 
 Names = dict[tuple[int, int], Communicator]  # by rank and its process's id
 _Channel = tuple[str, int, int]  # communicator, sending rank, receiving rank
+
+
+class _Reports(msgspec.Struct):
+    """What ranks say of one communicator: a rank each, and its words."""
+
+    ranks: list[int]
+    comms: list[CommSignals]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -20,6 +27,7 @@ class Counts(msgspec.Struct, frozen=True):
     progress: list[Progress]
     members: dict[str, tuple[int, ...]]
     elsewhere: set[int]
+    reports: dict[str, _Reports] = {}  # by communicator
     pairs: frozenset[str] = frozenset()  # of the communicators: sends from a rank to another
 
 
@@ -41,6 +49,7 @@ def progress(obs: Observation, names: Names) -> Counts:
         collectives.progress + pairs.progress,
         collectives.members | pairs.members,
         collectives.elsewhere | pairs.elsewhere,
+        collectives.reports,
         frozenset(pairs.members),
     )
 
@@ -54,17 +63,35 @@ def _collectives(obs: Observation, names: Names) -> Counts:
     silent = {rank.rank for rank in obs.ranks if not reports_all(rank)}
     groups = {named.name: named.members for named in names.values()}
     whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
-    found = Counts([], whole, set())
-    reported = ((rank.rank, comm, comm.entered) for rank in obs.ranks for comm in rank.sent.comms)
-    for rank, comm, entered in reported:
-        if entered is None:
-            continue
-        named = names.get((rank, comm.comm))
-        if named is not None and named.name in whole:
-            found.progress.append(Progress(rank=rank, comm=named.name, entered=entered, finished=comm.finished))
-        elif comm.finished is not None and entered > comm.finished:
-            found.elsewhere.add(rank)
-    return found
+    reports = {name: _Reports([], []) for name in whole}
+    elsewhere = set()
+    for rank in obs.ranks:
+        number = rank.rank
+        for comm in rank.sent.comms:
+            named = names.get((number, comm.comm))
+            reported = reports.get(named.name) if named is not None else None
+            if reported is not None:
+                reported.ranks.append(number)
+                reported.comms.append(comm)
+            elif comm.entered is not None and comm.finished is not None and comm.entered > comm.finished:
+                elsewhere.add(number)
+    counts = [
+        Progress(rank=number, comm=name, entered=comm.entered, finished=comm.finished)
+        for name, reported in reports.items()
+        if not _at_rest(reported.comms, len(whole[name]))
+        for number, comm in zip(reported.ranks, reported.comms, strict=True)
+        if comm.entered is not None
+    ]
+    return Counts(counts, whole, elsewhere, reports)
+
+
+def _at_rest(reported: list[CommSignals], members: int) -> bool:
+    """Check whether all members are done with equally many calls, so that nobody waits: most groups of a large job."""
+    if len(reported) < members:
+        return False
+    entered, finished = reported[0].entered, reported[0].finished
+    alike = all(comm.entered == entered and comm.finished == finished for comm in reported)
+    return alike and finished in (None, entered)
 
 
 def place(obs: Observation, rank: RankSeen) -> Place:
@@ -75,9 +102,11 @@ def place(obs: Observation, rank: RankSeen) -> Place:
 
 def reports_all(rank: RankSeen) -> bool:
     """Check whether a rank has said how far it has come wherever it is a member."""
-    if not rank.fresh or rank.process != "Running" or rank.sent.comms_left_out:
+    sent = rank.sent
+    if not rank.fresh or rank.process != "Running" or sent.comms_left_out or not sent.comms:
         return False
-    return any(comm.entered is not None for comm in rank.sent.comms)  # agents that count nothing are older
+    # Agents that count nothing are older. Mostly the first communicator tells them apart already.
+    return sent.comms[0].entered is not None or any(comm.entered is not None for comm in sent.comms)
 
 
 def _pairs(obs: Observation, names: Names) -> Counts:

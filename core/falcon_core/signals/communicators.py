@@ -47,13 +47,10 @@ def name_communicators(
         everybody = Communicator(name="all ranks", members=tuple(range(world_size)))
         groups[world_size] = [everybody] * world_size
     found = _seated(seats, groups)
-    reported = Counter(group.name for group in found.values())  # by how many ranks
-    partial = {
-        group.name
-        for group in {id(group): group for group in found.values()}.values()
-        if reported[group.name] < len(group.members) < world_size
-    }
-    return {seat: group for seat, group in found.items() if group.name not in partial} if partial else found
+    groups_by_id = dict(zip(map(id, found.values()), found.values(), strict=True))  # one object a communicator
+    reported = Counter(map(id, found.values()))  # by how many ranks
+    partial = {key for key, group in groups_by_id.items() if reported[key] < len(group.members) < world_size}
+    return {seat: group for seat, group in found.items() if id(group) not in partial} if partial else found
 
 
 def _seated(seats: Sequence[Seat], groups: Mapping[int, Sequence[Communicator]]) -> dict[tuple[int, int], Communicator]:

@@ -58,7 +58,7 @@ class Onset(msgspec.Struct, frozen=True, kw_only=True):
     after_ns: int  # level since the onset
 
 
-class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One communicator as one rank sees it: how far it has come in it, and what calls take beyond their healthy time.
 
     Ids are the process's own; size and place let the operator find out who the other members are.
@@ -74,7 +74,7 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     excess_ns: list[int] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
 
 
-class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Sends to, or receives from, one peer."""
 
     comm: int
@@ -84,7 +84,7 @@ class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     finished: int | None = None
 
 
-class RankSignals(msgspec.Struct, frozen=True, kw_only=True):
+class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one rank's own agent can say of it without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
 
     rank: int

@@ -1,0 +1,184 @@
+"""How long one look of the operator at a job takes, beside the code of commit a9e84fb in the same run.
+
+    make venv && python -m benchmarks.decide            # a job of 1 250 pods of 8 ranks
+    make venv && python -m benchmarks.decide --check    # exit code 1 where a limit is not kept
+    make venv && python -m benchmarks.decide --full     # 3, 64, 1 250 and 4 096 pods; writes RESULTS.md
+
+Both codes read the same description and the same reports, each in a process of its own. A time is CPU time, the median
+of 15 looks after two: what it is on the wall depends on who else computes. Of a story's looks the dearest counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.decide.cases import PROCS, cases, describe
+from benchmarks.decide.timing import Report, Timing
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+CACHE: Final = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon"))
+BASELINE: Final = "a9e84fb"
+SIZES: Final = (3, 64, 1250, 4096)  # pods
+CHECKED: Final = 1250
+LIMITS_MS: Final = {"healthy": 60.0, "one straggler": 100.0, "a tenth of the ranks slow": 300.0, "stalled": 200.0}
+REPETITIONS: Final = 15
+CODE: Final = ("core/falcon_core", "operator/falcon_operator", "benchmarks/decide/*.py")
+BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->\n"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One case at one size."""
+
+    pods: int
+    case: str
+    present: Report
+    baseline: Report
+
+    @property
+    def limit_ms(self) -> float | None:
+        return LIMITS_MS[self.case] if self.pods == CHECKED else None
+
+    @property
+    def kept(self) -> bool:
+        return self.limit_ms is None or dearest(self.present).cpu_ms <= self.limit_ms
+
+
+def dearest(report: Report) -> Timing:
+    return max(report.looks, key=lambda look: look.cpu_ms)
+
+
+def baseline() -> Path:
+    """Return a folder with the packages of the baseline, from the repository's history."""
+    folder = CACHE / f"baseline-{BASELINE}"
+    if not (folder / "operator").is_dir():
+        with tempfile.TemporaryDirectory(dir=CACHE) as made:
+            archive = subprocess.run(
+                ["git", "archive", BASELINE, "core", "operator"], cwd=ROOT, check=True, capture_output=True
+            )
+            subprocess.run(["tar", "-x", "-C", made], input=archive.stdout, check=True)
+            folder.mkdir(exist_ok=True)
+            for package in Path(made).iterdir():
+                package.rename(folder / package.name)
+    return folder
+
+
+def measured(module: str, packages: Iterable[Path], folder: Path) -> Report:
+    """Measure the case in the folder with the code in these packages."""
+    path = os.pathsep.join(str(package) for package in (*packages, ROOT))
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.decide.{module}", str(folder), "--repetitions", str(REPETITIONS)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return msgspec.json.decode(done.stdout, type=Report)
+
+
+def rows(sizes: Iterable[int]) -> Iterable[Row]:
+    """Measure every case at every size."""
+    old = baseline()
+    for pods in sizes:
+        for case in cases(pods):
+            with tempfile.TemporaryDirectory(prefix="falcon-decide-") as made:
+                folder = Path(made)
+                describe(case, folder)
+                row = Row(
+                    pods=pods,
+                    case=case.name,
+                    present=measured("present", (ROOT / "core", ROOT / "operator"), folder),
+                    baseline=measured("baseline", (old / "core", old / "operator"), folder),
+                )
+            print(f"{pods} pods, {case.name}: {dearest(row.present).cpu_ms:.0f} ms", file=sys.stderr, flush=True)
+            yield row
+
+
+# -- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def times_table(found: list[Row]) -> str:
+    """Return the table of all looks."""
+    lines = [
+        "| pods × ranks | case | look | CPU ms | wall ms | limit | at a9e84fb, CPU ms | × | what the status says |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        for now, before in zip(row.present.looks, row.baseline.looks, strict=True):
+            limit = f"{row.limit_ms:.0f}" if row.limit_ms is not None and now == dearest(row.present) else ""
+            once = " (taken once)" if before.times == 1 else ""
+            lines.append(
+                f"| {row.pods} × {PROCS} | {row.case} | {now.what} | {_ms(now.cpu_ms)} | {_ms(now.wall_ms)} | {limit}"
+                f" | {_ms(before.cpu_ms)}{once} | {before.cpu_ms / now.cpu_ms:.1f} | {now.summary} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def sizes_table(found: list[Row]) -> str:
+    """Return the table of what is stored after each case's last look."""
+    lines = ["| pods | case | status, bytes | TrainingRun, bytes | status at a9e84fb, bytes |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row.pods} | {row.case} | {row.present.bytes['status']} | {row.present.bytes['run']}"
+        f" | {row.baseline.bytes['status']} |"
+        for row in found
+    ]
+    return "\n".join([*lines, ""])
+
+
+def short_table(found: list[Row]) -> str:
+    """Return the table of the cases that are not within their limit."""
+    lines = ["| case | dearest look | CPU ms | limit |", "|---|---|---|---|"]
+    for row in found:
+        look = dearest(row.present)
+        lines.append(f"| {row.case} | {look.what} | {_ms(look.cpu_ms)} | {row.limit_ms:.0f} |")
+    return "\n".join([*lines, ""])
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ") if value >= 100 else f"{value:.3g}"
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def provenance() -> str:
+    """Say when, and of which code."""
+    changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *CODE) else ""
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    load = os.getloadavg()[0]
+    return f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}.*\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.decide", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="exit code 1 where a limit is not kept")
+    parser.add_argument("--full", action="store_true", help="all sizes; writes RESULTS.md")
+    options = parser.parse_args()
+    head = provenance()
+    found = list(rows(SIZES if options.full else (CHECKED,)))
+    body = "\n".join([head, times_table(found), sizes_table(found)])
+    print(body)
+    if options.full:
+        before, _, rest = RESULTS.read_text().partition(BEGIN)
+        RESULTS.write_text(f"{before}{BEGIN}\n{body}\n{END}{rest.partition(END)[2]}")
+    short = [row for row in found if not row.kept]
+    if short:
+        print("Falls short:\n\n" + short_table(short))
+    return 1 if options.check and short else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
