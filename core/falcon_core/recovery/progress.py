@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
@@ -63,18 +65,7 @@ def _collectives(obs: Observation, names: Names) -> Counts:
     silent = {rank.rank for rank in obs.ranks if not reports_all(rank)}
     groups = {named.name: named.members for named in names.values()}
     whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
-    reports = {name: _Reports([], []) for name in whole}
-    elsewhere = set()
-    for rank in obs.ranks:
-        number = rank.rank
-        for comm in rank.sent.comms:
-            named = names.get((number, comm.comm))
-            reported = reports.get(named.name) if named is not None else None
-            if reported is not None:
-                reported.ranks.append(number)
-                reported.comms.append(comm)
-            elif comm.entered is not None and comm.finished is not None and comm.entered > comm.finished:
-                elsewhere.add(number)
+    reports, elsewhere = _by_group(obs, names, whole)
     counts = [
         Progress(rank=number, comm=name, entered=comm.entered, finished=comm.finished)
         for name, reported in reports.items()
@@ -83,6 +74,22 @@ def _collectives(obs: Observation, names: Names) -> Counts:
         if comm.entered is not None
     ]
     return Counts(counts, whole, elsewhere, reports)
+
+
+def _by_group(obs: Observation, names: Names, groups: Collection[str]) -> tuple[dict[str, _Reports], set[int]]:
+    """Sort the ranks' reports by group, and find the ranks that are inside a call of some other communicator."""
+    reports = {name: _Reports([], []) for name in groups}
+    elsewhere = set()
+    for rank in obs.ranks:
+        for comm in rank.sent.comms:
+            named = names.get((rank.rank, comm.comm))
+            reported = reports.get(named.name) if named is not None else None
+            if reported is not None:
+                reported.ranks.append(rank.rank)
+                reported.comms.append(comm)
+            elif comm.entered is not None and comm.finished is not None and comm.entered > comm.finished:
+                elsewhere.add(rank.rank)
+    return reports, elsewhere
 
 
 def _at_rest(reported: list[CommSignals], members: int) -> bool:

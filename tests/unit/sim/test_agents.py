@@ -47,7 +47,6 @@ class _Watched:
 
     @property
     def read(self) -> set[int]:
-        even = self.model.even
         return {rank for rank in range(32) if self.agents.fresh(rank)}
 
 
