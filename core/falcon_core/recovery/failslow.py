@@ -19,7 +19,7 @@ from falcon_core.recovery import departures
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.links import slow_link
 from falcon_core.recovery.locate import locate, no_longer_slow
-from falcon_core.recovery.medians import iteration_ns, median
+from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -102,7 +102,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     reported = 2 * len(onsets) > len(tracked)
     if not reported and not _slow_from_the_start(state, tracked, policy):
         return state
-    level = iteration_ns(tracked, policy.consecutive)
+    level = obs.iteration_ns(policy.consecutive, fresh=True)
     if level is None:
         return state
     if reported:
@@ -173,7 +173,7 @@ def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
     done = obs.iterations
     counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
     fresh = done - counted
-    level = iteration_ns(obs.ranks, min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
+    level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
     loss = ski_rental.accumulate(
@@ -315,7 +315,7 @@ def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
 
 
 def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
-    level = iteration_ns(obs.ranks, 8)
+    level = obs.iteration_ns(8)
     slow = replace(slow, slow_ns=max(slow.slow_ns, slow.named_ns))  # the newest iterations are fast again
     closed = SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
     actions: list[Action] = [closed]
@@ -342,7 +342,7 @@ def _check(
             return state, []
         slow = replace(slow, trained_at=resumed)
         state = replace(state, slow=slow)
-    level = iteration_ns(tracked, policy.consecutive)
+    level = obs.iteration_ns(policy.consecutive)
     assert slow.trained_at is not None
     if level is None or done < CHECK_ITERATIONS * policy.consecutive:
         return state, []

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.medians import Floats, iteration_ns, medians
+from falcon_core.recovery.medians import Floats, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
@@ -29,17 +29,20 @@ def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
     return list(groups.values())
 
 
-def comparable(ranks: list[RankSeen]) -> list[RankSeen]:
+def comparable(ranks: list[RankSeen], times: Floats | None = None) -> list[RankSeen]:
     """Keep the ranks that take the same stretch of calls for an iteration as most do; none where there is no majority.
 
     Ranks of a synchronous job have equal iteration times, whoever is slow. Each agent finds the period by itself,
     though, and for a while an agent may count layers or micro-batches where another counts iterations: their
     computation does not compare. (The numbers of calls would not show it: pipeline stages differ in them.)
+
+    ``times``: the median iteration time of each of these ranks that has counted any, ns, where it is known already.
     """
     timed = [rank for rank in ranks if rank.sent.iteration_ns]
     if not timed:
         return ranks
-    times = medians([rank.sent.iteration_ns for rank in timed])
+    if times is None:
+        times = medians([rank.sent.iteration_ns for rank in timed])
     level = float(np.sort(times)[(len(times) - 1) // 2])
     factor = JUDGEMENT.same_unit_factor
     same = (level < factor * times) & (times < factor * level)
@@ -47,6 +50,14 @@ def comparable(ranks: list[RankSeen]) -> list[RankSeen]:
         return []
     differing = {timed[row].rank for row in np.flatnonzero(~same).tolist()}
     return [rank for rank in ranks if rank.rank not in differing]
+
+
+def _typical_ns(obs: Observation) -> Floats:
+    """Return the median iteration time of each rank with a recent report that has counted any, ns."""
+    rows = [
+        row for row, rank in enumerate(obs.ranks) if rank.fresh and rank.process == "Running" and rank.sent.iteration_ns
+    ]
+    return obs.iteration_times.medians(rows=np.array(rows, dtype=np.int64))
 
 
 def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -> Culprit | None:
@@ -57,7 +68,7 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     the median rule's factor would never see it.
     """
     fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
-    groups = peer_groups(comparable(fresh), policy)
+    groups = peer_groups(comparable(fresh, _typical_ns(obs)), policy)
     found: list[Straggler] = []
     for group in groups:
         series = [
@@ -175,18 +186,18 @@ def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool
         return False
     if slow.culprit is None:
         onsets = sum(rank.sent.onset is not None for rank in tracked)
-        return 2 * onsets <= len(tracked) and _is_healthy(tracked, slow, policy)
+        return 2 * onsets <= len(tracked) and _is_healthy(obs, slow, policy, fresh=True)
     named = slow.culprit
     culprit = next((rank for rank in tracked if rank.rank == named.rank), None)
     if culprit is None or len(culprit.sent.compute_ns) < policy.consecutive:
         return False
     reference = named.healthy_compute_ns or named.peers_compute_ns
     return max(culprit.sent.compute_ns[-policy.consecutive :]) <= reference * (1 + policy.verify) or (
-        culprit.sent.onset is None and _is_healthy(obs.ranks, slow, policy)
+        culprit.sent.onset is None and _is_healthy(obs, slow, policy, fresh=False)
     )
 
 
-def _is_healthy(ranks: list[RankSeen], slow: SlowIncident, policy: Policy) -> bool:
+def _is_healthy(obs: Observation, slow: SlowIncident, policy: Policy, *, fresh: bool) -> bool:
     """Check whether the iteration time is back at its healthy level."""
-    newest_ns = iteration_ns(ranks, policy.consecutive)
+    newest_ns = obs.iteration_ns(policy.consecutive, fresh=fresh)
     return newest_ns is not None and newest_ns <= slow.healthy_ns * (1 + policy.verify)

@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery.medians import Table
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
@@ -112,6 +114,22 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def iterations(self) -> int:
         """Return how many iterations the generation has completed: the count of the rank that is farthest."""
         return max((rank.sent.iterations for rank in self.ranks), default=0)
+
+    @cached_property
+    def iteration_times(self) -> Table:
+        """Return each rank's iteration times, ns, in the order of ``ranks``."""
+        return Table([rank.sent.iteration_ns for rank in self.ranks])
+
+    def iteration_ns(self, newest: int, *, fresh: bool = False) -> float | None:
+        """Return the job's iteration time: the median over the ranks of the median of their newest iterations.
+
+        ``fresh``: of the ranks with recent reports alone. None where no rank has counted an iteration.
+        """
+        timed = self.iteration_times.lengths > 0
+        if fresh:
+            timed &= np.fromiter((rank.fresh for rank in self.ranks), dtype=np.bool_, count=len(self.ranks))
+        rows = np.flatnonzero(timed)
+        return float(np.median(self.iteration_times.medians(newest, rows))) if len(rows) else None
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

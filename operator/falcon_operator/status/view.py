@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery import hanging
-from falcon_core.recovery.medians import iteration_ns
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import BLIND_SECONDS
@@ -119,4 +118,4 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the job's iteration time: the median over the ranks of their newest iterations' median."""
         if not self.obs.running:
             return None
-        return iteration_ns([rank for rank in self.obs.ranks if rank.fresh], CURRENT_ITERATIONS)
+        return self.obs.iteration_ns(CURRENT_ITERATIONS, fresh=True)
