@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.progress import Counts, communicators, place, progress, reports_all
+from falcon_core.recovery.progress import Counts, place, progress, reports_all
 from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, RecoveryState
 from falcon_core.signals.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
@@ -40,8 +40,7 @@ def stalled_since(obs: Observation) -> float | None:
 
 def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
     """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
-    names = communicators(obs, policy)
-    counts = progress(obs, names)
+    counts = progress(obs, policy)
     hangs = explain_hang(counts.progress, counts.members, counts.elsewhere)[:MAX_FINDINGS]
     evidence = _Evidence(obs, counts, {hang.comm for hang in hangs})
     return [evidence.finding(hang) for hang in hangs if hang.waiting]
@@ -60,8 +59,7 @@ class _Evidence:
 
     def finding(self, hang: Hang) -> HangFinding:
         members = self._members[hang.comm]
-        reported = self._reports[hang.comm].comms if hang.comm in self._reports else []
-        calls = Counter((comm.op, comm.bytes) for comm in reported if comm.op)
+        calls = Counter((comm.op, comm.bytes) for comm in self._reports.get(hang.comm, []) if comm.op)
         op, size = calls.most_common(1)[0][0] if calls else (0, None)
         return HangFinding(
             kind=hang.kind,

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Final
 
 import msgspec
+import numpy as np
 
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import Place
-from falcon_core.signals.communicators import Communicator, Seat, name_communicators
+from falcon_core.signals.calls import Flags, Ints
+from falcon_core.signals.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
 from falcon_core.signals.hang import Progress
 from falcon_core.wire.messages import CommSignals, PairSignals
 
 Names = dict[tuple[int, int], Communicator]  # by rank and its process's id
+_UNKNOWN: Final = -1  # a count
 _Channel = tuple[str, int, int]  # communicator, sending rank, receiving rank
-
-
-class _Reports(msgspec.Struct):
-    """What ranks say of one communicator: a rank each, and its words."""
-
-    ranks: list[int]
-    comms: list[CommSignals]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -29,8 +26,50 @@ class Counts(msgspec.Struct, frozen=True):
     progress: list[Progress]
     members: dict[str, tuple[int, ...]]
     elsewhere: set[int]
-    reports: dict[str, _Reports] = {}  # by communicator
+    reports: dict[str, list[CommSignals]] = {}  # by communicator, where somebody may wait
     pairs: frozenset[str] = frozenset()  # of the communicators: sends from a rank to another
+
+
+class _Table:
+    """What all ranks say of their communicators, a row each."""
+
+    def __init__(self, obs: Observation, policy: Policy) -> None:
+        self.signals = [comm for rank in obs.ranks for comm in rank.sent.comms]
+        numbers = np.array([rank.rank for rank in obs.ranks], dtype=np.int64)
+        self.ranks = np.repeat(numbers, [len(rank.sent.comms) for rank in obs.ranks])
+        self.ids = self._column(comm.comm for comm in self.signals)
+        self.entered = self._column(_UNKNOWN if comm.entered is None else comm.entered for comm in self.signals)
+        self.finished = self._column(_UNKNOWN if comm.finished is None else comm.finished for comm in self.signals)
+        seats = Seats(
+            rank=self.ranks,
+            comm=self.ids,
+            size=self._column(comm.size for comm in self.signals),
+            place=self._column(comm.place for comm in self.signals),
+        )
+        found = find_communicators(seats, policy.world_size, policy.layout)
+        self.communicators, self.of = found.communicators, found.of
+        known = np.flatnonzero(found.of >= 0)
+        self.rows = known[np.argsort(found.of[known], kind="stable")]  # ordered by communicator
+        self.bounds = np.searchsorted(found.of[self.rows], np.arange(len(found.communicators) + 1))
+
+    def _column(self, values: Iterable[int]) -> Ints:
+        return np.fromiter(values, dtype=np.int64, count=len(self.signals))
+
+    @property
+    def complete(self) -> Flags:
+        """Return which communicators all their members have reported: [communicators]."""
+        members = np.array([len(group.members) for group in self.communicators], dtype=np.int64)
+        return np.asarray(np.diff(self.bounds) == members)
+
+    def by_communicator(self, ufunc: np.ufunc, column: Ints) -> Ints:
+        """Reduce a column to a value a communicator: [n] → [communicators]."""
+        return np.asarray(ufunc.reduceat(column[self.rows], self.bounds[:-1], dtype=np.int64))
+
+    def names(self, ids: Collection[int]) -> Names:
+        """Map rank and id to the communicator, for these ids."""
+        rows = self.rows[np.isin(self.ids[self.rows], list(ids))] if ids else self.rows[:0]
+        seats = zip(self.ranks[rows].tolist(), self.ids[rows].tolist(), strict=True)
+        return dict(zip(seats, map(self.communicators.__getitem__, self.of[rows].tolist()), strict=True))
 
 
 def communicators(obs: Observation, policy: Policy) -> Names:
@@ -44,9 +83,11 @@ def communicators(obs: Observation, policy: Policy) -> Names:
     return name_communicators(seats, policy.world_size, policy.layout)
 
 
-def progress(obs: Observation, names: Names) -> Counts:
+def progress(obs: Observation, policy: Policy) -> Counts:
     """Gather the counts of collectives and of sends and receives."""
-    collectives, pairs = _collectives(obs, names), _pairs(obs, names)
+    table = _Table(obs, policy)
+    names = table.names({pair.comm for rank in obs.ranks for pair in rank.sent.pairs})
+    collectives, pairs = _collectives(obs, table), _pairs(obs, names)
     return Counts(
         collectives.progress + pairs.progress,
         collectives.members | pairs.members,
@@ -56,49 +97,42 @@ def progress(obs: Observation, names: Names) -> Counts:
     )
 
 
-def _collectives(obs: Observation, names: Names) -> Counts:
-    """Gather the counts of communicators.
+def _collectives(obs: Observation, table: _Table) -> Counts:
+    """Gather the counts of communicators in which somebody may wait.
 
     A communicator with a member that may have said less than it knows (no fresh report, or more communicators than a
     report holds) is left out, since a call that is missing from its report may have been made nevertheless.
     """
     silent = {rank.rank for rank in obs.ranks if not reports_all(rank)}
-    groups = {named.name: named.members for named in names.values()}
-    whole = {name: group for name, group in groups.items() if silent.isdisjoint(group)}
-    reports, elsewhere = _by_group(obs, names, whole)
-    counts = [
-        Progress(rank=number, comm=name, entered=comm.entered, finished=comm.finished)
-        for name, reported in reports.items()
-        if not _at_rest(reported.comms, len(whole[name]))
-        for number, comm in zip(reported.ranks, reported.comms, strict=True)
-        if comm.entered is not None
-    ]
-    return Counts(counts, whole, elsewhere, reports)
+    whole = np.array([silent.isdisjoint(group.members) for group in table.communicators], dtype=np.bool_)
+    of = np.where(table.of >= 0, np.append(whole, False)[table.of], False)
+    waits = ~of & (table.finished != _UNKNOWN) & (table.entered > table.finished)
+    counts: list[Progress] = []
+    reports: dict[str, list[CommSignals]] = {}
+    for number in np.flatnonzero(whole & ~_at_rest(table)).tolist():
+        name = table.communicators[number].name
+        rows = table.rows[table.bounds[number] : table.bounds[number + 1]]
+        reports[name] = [table.signals[row] for row in rows.tolist()]
+        counts += [
+            Progress(rank=rank, comm=name, entered=comm.entered, finished=comm.finished)
+            for rank, comm in zip(table.ranks[rows].tolist(), reports[name], strict=True)
+            if comm.entered is not None
+        ]
+    members = {group.name: group.members for group, known in zip(table.communicators, whole, strict=True) if known}
+    return Counts(counts, members, set(table.ranks[waits].tolist()), reports)
 
 
-def _by_group(obs: Observation, names: Names, groups: Collection[str]) -> tuple[dict[str, _Reports], set[int]]:
-    """Sort the ranks' reports by group, and find the ranks that are inside a call of some other communicator."""
-    reports = {name: _Reports([], []) for name in groups}
-    elsewhere = set()
-    for rank in obs.ranks:
-        for comm in rank.sent.comms:
-            named = names.get((rank.rank, comm.comm))
-            reported = reports.get(named.name) if named is not None else None
-            if reported is not None:
-                reported.ranks.append(rank.rank)
-                reported.comms.append(comm)
-            elif comm.entered is not None and comm.finished is not None and comm.entered > comm.finished:
-                elsewhere.add(rank.rank)
-    return reports, elsewhere
+def _at_rest(table: _Table) -> Flags:
+    """Find the communicators whose members are all done with equally many calls, so that nobody waits there.
 
-
-def _at_rest(reported: list[CommSignals], members: int) -> bool:
-    """Check whether all members are done with equally many calls, so that nobody waits: most groups of a large job."""
-    if len(reported) < members:
-        return False
-    entered, finished = reported[0].entered, reported[0].finished
-    alike = all(comm.entered == entered and comm.finished == finished for comm in reported)
-    return alike and finished in (None, entered)
+    Most communicators of a large job are at rest: [communicators].
+    """
+    if not table.communicators:
+        return np.empty(0, dtype=np.bool_)
+    least, most = (table.by_communicator(ufunc, table.entered) for ufunc in (np.minimum, np.maximum))
+    least_done, most_done = (table.by_communicator(ufunc, table.finished) for ufunc in (np.minimum, np.maximum))
+    alike = (least == most) & (least_done == most_done) & (least != _UNKNOWN)
+    return np.asarray(table.complete & alike & ((least_done == _UNKNOWN) | (least_done == least)))
 
 
 def place(obs: Observation, rank: RankSeen) -> Place:

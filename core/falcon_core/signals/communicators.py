@@ -8,16 +8,21 @@ wrong rank.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from falcon_core.topology.parallelism import Axis, Parallelism
 
+Ints = npt.NDArray[np.int64]
+replace = msgspec.structs.replace
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True, order=True, gc=False):
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A rank's place in a communicator, by its process's id."""
 
     rank: int
@@ -33,61 +38,121 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[int, ...]
 
 
+class Seats(msgspec.Struct, frozen=True, kw_only=True):
+    """Many seats as columns: [n] each."""
+
+    rank: Ints
+    comm: Ints
+    size: Ints
+    place: Ints
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The communicators whose members are certain, and which of them each seat is in."""
+
+    communicators: list[Communicator]
+    of: Ints  # [n]: its place in ``communicators``; -1: none is certain
+
+
 def name_communicators(
     seats: Sequence[Seat], world_size: int, layout: Parallelism | None = None
 ) -> dict[tuple[int, int], Communicator]:
-    """Map (rank, communicator id) to the communicator, where its members are certain. O(seats).
+    """Map (rank, communicator id) to the communicator, where its members are certain (``find_communicators``)."""
+    columns = Seats(
+        rank=np.array([seat.rank for seat in seats], dtype=np.int64),
+        comm=np.array([seat.comm for seat in seats], dtype=np.int64),
+        size=np.array([seat.size for seat in seats], dtype=np.int64),
+        place=np.array([seat.place for seat in seats], dtype=np.int64),
+    )
+    found = find_communicators(columns, world_size, layout)
+    return {
+        (seat.rank, seat.comm): found.communicators[of]
+        for seat, of in zip(seats, found.of.tolist(), strict=True)
+        if of >= 0
+    }
+
+
+def find_communicators(seats: Seats, world_size: int, layout: Parallelism | None = None) -> Found:
+    """Find the communicator of each seat, where its members are certain. O(n log n).
 
     Ids are given in the order of first use, which all members share, so that the n-th of a kind is the n-th at all of
     them. A communicator of all ranks may lack members: they have not used it yet. Along an axis every member has to
     report it.
     """
-    groups = dict(_groups_by_size(layout)) if layout is not None and layout.world == world_size else {}
-    if world_size > 1:
-        everybody = Communicator(name="all ranks", members=tuple(range(world_size)))
-        groups[world_size] = [everybody] * world_size
-    found = _seated(seats, groups)
-    groups_by_id = dict(zip(map(id, found.values()), found.values(), strict=True))  # one object a communicator
-    reported = Counter(map(id, found.values()))  # by how many ranks
-    partial = {key for key, group in groups_by_id.items() if reported[key] < len(group.members) < world_size}
-    return {seat: group for seat, group in found.items() if id(group) not in partial} if partial else found
-
-
-def _seated(seats: Sequence[Seat], groups: Mapping[int, Sequence[Communicator]]) -> dict[tuple[int, int], Communicator]:
-    """Find the group of each seat, given each rank's group by size; the n-th of a kind at a rank is numbered n."""
-    again: dict[tuple[str, int], Communicator] = {}
-    found: dict[tuple[int, int], Communicator] = {}
-    rank, used = -1, dict[str, int]()  # of this rank's communicators, by kind
-    for seat in sorted(seats):
-        if seat.rank != rank:
-            rank, used = seat.rank, {}
-        group = groups[seat.size][rank] if seat.size in groups else None
-        if group is None or not 0 <= seat.place < seat.size or group.members[seat.place] != rank:
+    groups, of = _groups_of(seats, _kinds(world_size, layout))
+    known = np.flatnonzero(of >= 0)
+    rows = known[np.lexsort((seats.comm[known], of[known], seats.rank[known]))]
+    codes, code_of, counts = np.unique(
+        _ordinals(seats.rank[rows], of[rows]) * max(1, len(groups)) + of[rows], return_inverse=True, return_counts=True
+    )
+    communicators: list[Communicator] = []
+    places = []  # of each code among the communicators
+    for code, reported in zip(codes.tolist(), counts.tolist(), strict=True):
+        again, number = divmod(code, len(groups))
+        group = groups[number]
+        if reported < len(group.members) < world_size:
+            places.append(-1)
             continue
-        count = used[group.name] = used.get(group.name, 0) + 1
-        if count > 1:
-            numbered = Communicator(name=f"{group.name}, {count}", members=group.members)
-            group = again.setdefault((group.name, count), numbered)
-        found[rank, seat.comm] = group
-    return found
+        places.append(len(communicators))
+        communicators.append(group if not again else replace(group, name=f"{group.name}, {again + 1}"))
+    of[rows] = np.array(places, dtype=np.int64)[code_of]
+    return Found(communicators=communicators, of=of)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """All communicators of one size, which every rank is in one of."""
+
+    size: int
+    communicators: list[Communicator]
+    group_of: Ints  # [world]: the rank's, among ``communicators``
+    place_of: Ints  # [world]: the rank's own in it
+
+
+def _groups_of(seats: Seats, kinds: Sequence[_Kind]) -> tuple[list[Communicator], Ints]:
+    """Return all groups, and which of them each seat fits by its size and place: [n], -1 for none."""
+    groups: list[Communicator] = []
+    of = np.full(len(seats.rank), -1, dtype=np.int64)
+    for kind in kinds:
+        rows = np.flatnonzero(seats.size == kind.size)
+        rows = rows[kind.place_of[seats.rank[rows]] == seats.place[rows]]
+        of[rows] = kind.group_of[seats.rank[rows]] + len(groups)
+        groups += kind.communicators
+    return groups, of
+
+
+def _ordinals(ranks: Ints, groups: Ints) -> Ints:
+    """Count the rows before each one that have its rank and group; such rows follow each other: [n]."""
+    rows = np.arange(len(ranks))
+    begins = np.ones(len(ranks), dtype=np.bool_)
+    begins[1:] = (ranks[1:] != ranks[:-1]) | (groups[1:] != groups[:-1])
+    return rows - np.maximum.accumulate(np.where(begins, rows, 0))
 
 
 @lru_cache(maxsize=32)
-def _groups_by_size(layout: Parallelism) -> dict[int, list[Communicator]]:
-    """Return each rank's group by the group's size, for the sizes that a single axis has; neither one rank nor all."""
-    axes: dict[int, list[Axis]] = defaultdict(list)
+def _kinds(world_size: int, layout: Parallelism | None) -> list[_Kind]:
+    """Return the groups of all ranks, and those along an axis whose size no other axis has."""
+    kinds = _axes(layout) if layout is not None and layout.world == world_size else []
+    if world_size > 1:
+        ranks = np.arange(world_size)
+        everybody = Communicator(name="all ranks", members=tuple(range(world_size)))
+        kinds.append(_Kind(world_size, [everybody], np.zeros(world_size, dtype=np.int64), ranks))
+    return kinds
+
+
+def _axes(layout: Parallelism) -> list[_Kind]:
     tables = {axis: layout.group_table(axis) for axis in Axis}
     if layout.expert == 1:
         del tables[Axis.EXPERT_DATA]  # the same groups as DATA
+    sizes = Counter(table.shape[1] for table in tables.values())
+    kinds = []
     for axis, table in tables.items():
-        axes[table.shape[1]].append(axis)
-    groups: dict[int, list[Communicator]] = {}
-    for size, alike in axes.items():
-        if len(alike) > 1 or not 1 < size < layout.world:
+        count, size = table.shape
+        if sizes[size] > 1 or not 1 < size < layout.world:
             continue
-        by_rank = dict[int, Communicator]()
-        for row in tables[alike[0]].tolist():
-            group = Communicator(name=f"{alike[0].value.lower()} group of rank {row[0]}", members=tuple(row))
-            by_rank |= dict.fromkeys(row, group)
-        groups[size] = [by_rank[rank] for rank in range(layout.world)]
-    return groups
+        group_of, place_of = np.empty(layout.world, dtype=np.int64), np.empty(layout.world, dtype=np.int64)
+        group_of[table] = np.arange(count)[:, np.newaxis]
+        place_of[table] = np.arange(size)
+        name = axis.value.lower()
+        groups = [Communicator(name=f"{name} group of rank {row[0]}", members=tuple(row)) for row in table.tolist()]
+        kinds.append(_Kind(size, groups, group_of, place_of))
+    return kinds
