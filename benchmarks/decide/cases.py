@@ -198,7 +198,7 @@ def cases(pods: int) -> list[Case]:
     return [
         Case("healthy", flat),
         Slow("one straggler", flat, 1),
-        Slow("a tenth of the ranks slow", flat, flat.world // 10),
+        Slow("1 000 slow ranks, or a tenth", flat, min(1000, flat.world // 10)),
         Stalled("stalled", Shape(pods, stages)),
     ]
 

@@ -100,7 +100,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
     onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
     reported = 2 * len(onsets) > len(tracked)
-    if not reported and not _slow_from_the_start(state, tracked, policy):
+    if not reported and (onsets or not _slow_from_the_start(state, tracked, policy)):
         return state
     level = obs.iteration_ns(policy.consecutive, fresh=True)
     if level is None:
@@ -136,7 +136,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
 
 def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
     """No onset, but a settled level above that of the job's earlier generations (docs/architecture.md §5)."""
-    if state.level is None or any(rank.sent.onset for rank in tracked):
+    if state.level is None:
         return False
     known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
     if not known or median(known) <= state.level.iteration_ns:

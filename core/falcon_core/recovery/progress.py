@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -37,14 +38,14 @@ class _Table:
         self.signals = [comm for rank in obs.ranks for comm in rank.sent.comms]
         numbers = np.array([rank.rank for rank in obs.ranks], dtype=np.int64)
         self.ranks = np.repeat(numbers, [len(rank.sent.comms) for rank in obs.ranks])
-        self.ids = self._column(comm.comm for comm in self.signals)
+        self.ids = self._column(map(attrgetter("comm"), self.signals))
         self.entered = self._column(_UNKNOWN if comm.entered is None else comm.entered for comm in self.signals)
         self.finished = self._column(_UNKNOWN if comm.finished is None else comm.finished for comm in self.signals)
         seats = Seats(
             rank=self.ranks,
             comm=self.ids,
-            size=self._column(comm.size for comm in self.signals),
-            place=self._column(comm.place for comm in self.signals),
+            size=self._column(map(attrgetter("size"), self.signals)),
+            place=self._column(map(attrgetter("place"), self.signals)),
         )
         found = find_communicators(seats, policy.world_size, policy.layout)
         self.communicators, self.of = found.communicators, found.of
