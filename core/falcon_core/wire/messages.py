@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,6 +12,8 @@ MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a summary: keeps it within 1 KiB a rank
 MAX_COMMS = 8  # communicators of a rank in a summary, reported while it is slow or silent: another KiB
 MAX_PAIRS = 8  # likewise, pairs of it and a peer
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,50 +66,50 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     Ids are the process's own; size and place let the operator find out who the other members are.
     """
 
-    comm: int
-    size: int = 0  # members; 0: not known
-    place: int = -1  # of this rank among them
-    entered: int | None = None  # collectives begun; reported while the rank is silent
-    finished: int | None = None  # None: not known, as where calls return when they are enqueued
-    op: int = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
-    bytes: int | None = None  # payload of that call
-    excess_ns: list[int] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
+    comm: Int64
+    size: Int64 = 0  # members; 0: not known
+    place: Int64 = -1  # of this rank among them
+    entered: Int64 | None = None  # collectives begun; reported while the rank is silent
+    finished: Int64 | None = None  # None: not known, as where calls return when they are enqueued
+    op: Int64 = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
+    bytes: Int64 | None = None  # payload of that call
+    excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
 
 
 class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Sends to, or receives from, one peer."""
 
-    comm: int
-    peer: int  # its place in the communicator
+    comm: Int64
+    peer: Int64  # its place in the communicator
     sending: bool
-    entered: int
-    finished: int | None = None
+    entered: Int64
+    finished: Int64 | None = None
 
 
 class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one rank's own agent can say of it without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
 
-    rank: int
+    rank: Int64
     tracking: Literal["NoRing", "Undetermined", "Tracking"]
-    iterations: int = 0  # complete iterations in this generation
-    period_calls: int | None = None
-    last_call_unix_ns: int | None = None  # when the newest call returned
-    iteration_ns: list[int] = []
-    compute_ns: list[int] = []  # iteration minus the time inside synchronising collectives
-    wait_ns: list[int] = []  # excess inside them over the rank's own healthy baseline of the same cycle position
-    healthy_iteration_ns: int | None = None  # slow-moving reference, frozen during a slowdown
+    iterations: Int64 = 0  # complete iterations in this generation
+    period_calls: Int64 | None = None
+    last_call_unix_ns: Int64 | None = None  # when the newest call returned
+    iteration_ns: list[Int64] = []
+    compute_ns: list[Int64] = []  # iteration minus the time inside synchronising collectives
+    wait_ns: list[Int64] = []  # excess inside them over the rank's own healthy baseline of the same cycle position
+    healthy_iteration_ns: Int64 | None = None  # slow-moving reference, frozen during a slowdown
     healthy_noise: float | None = None  # standard deviation of the healthy iteration time's logarithm
-    healthy_compute_ns: int | None = None
+    healthy_compute_ns: Int64 | None = None
     onset: Onset | None = None
-    hang_deadline_ns: int | None = None  # learned: no call for this long is a hang
+    hang_deadline_ns: Int64 | None = None  # learned: no call for this long is a hang
     cpu_fraction: float | None = None  # CPU seconds a second over the last counter window
     run_delay_fraction: float | None = None  # seconds a second, summed over threads, spent runnable without a core
     healthy_run_delay_fraction: float | None = None  # the same while the rank was healthy
-    lost_records: int = 0
-    holes: int = 0
+    lost_records: Int64 = 0
+    holes: Int64 = 0
     comms: list[CommSignals] = []  # ≤ MAX_COMMS, while it is slow or silent; absent in the reports of earlier agents
     pairs: list[PairSignals] = []  # ≤ MAX_PAIRS, while it is silent
-    comms_left_out: int = 0  # communicators and pairs beyond the bounds
+    comms_left_out: Int64 = 0  # communicators and pairs beyond the bounds
 
 
 class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):

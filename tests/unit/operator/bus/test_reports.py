@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import msgspec
@@ -180,6 +181,21 @@ def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_one(value: 
     assert put(cache, kv(JOB.summary("pod-a"), value)) == set()
     assert cache.rejected == 1
     assert of(cache).summaries["pod-a"].summary.sequence == 1
+
+
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**400], ids=["2^63", "below -2^63", "10^400"])
+def test_a_number_beyond_64_bits_is_refused_before_anybody_computes_with_it(number: int) -> None:
+    cache = ReportsCache()
+    rank = {"rank": 0, "tracking": "Tracking"}
+    for said in (
+        {"iteration_ns": [number]},
+        {"healthy_iteration_ns": number},
+        {"comms": [{"comm": 1, "entered": number}]},
+        {"pairs": [{"comm": 1, "peer": 0, "sending": True, "entered": number}]},
+    ):
+        report = {**json.loads(summary().value), "ranks": [{**rank, **said}]}
+        put(cache, kv(JOB.summary("pod-a"), json.dumps(report).encode()))
+    assert (of(cache).summaries, cache.rejected) == ({}, 4)
 
 
 def test_a_report_in_another_pods_name_is_refused() -> None:
