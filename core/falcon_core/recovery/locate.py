@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.medians import Floats, medians
+from falcon_core.recovery.medians import Floats, median, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
@@ -150,7 +150,7 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
         # A generation that was slow from its first iteration has taken that for its health.
         healthy = None
         evidence = CpuEvidence(throttled=evidence.throttled, run_delay=evidence.run_delay)
-    cause = explain(evidence, [peer.cpu for peer in peers])
+    cause = explain(evidence, [_typical_cpu(peers)])
     member = obs.members[culprit.replica]
     others = [rank for rank in named if rank != worst.rank]
     return Culprit(
@@ -171,6 +171,14 @@ def _culprit(obs: Observation, policy: Policy, worst: Outlier, peers: list[RankS
         also=others[:NAMED_RANKS],
         also_total=len(others),
     )
+
+
+def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
+    """Return the medians of the ranks' counters; None where none is known."""
+    throttles = [rank.throttle for rank in ranks if rank.throttle is not None]
+    throttled = [share for throttle in throttles if (share := throttle.throttled_fraction) is not None]
+    delays = [delay for rank in ranks if (delay := rank.sent.run_delay_fraction) is not None]
+    return CpuEvidence(throttled=median(throttled) if throttled else None, run_delay=median(delays) if delays else None)
 
 
 def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:

@@ -70,11 +70,13 @@ def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
     usable = [rank for rank in series if len(rank.values_ns) >= width]
     if not usable:
         return [], np.empty((0, width))
-    last = min(rank.iterations for rank in usable)
-    first = max(rank.iterations - len(rank.values_ns) + 1 for rank in usable)
-    overlap = last - first + 1 >= width
-    ends = (len(rank.values_ns) - (rank.iterations - last if overlap else 0) for rank in usable)
-    rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends, strict=True))
+    iterations = np.array([rank.iterations for rank in usable], dtype=np.int64)
+    ends = np.array([len(rank.values_ns) for rank in usable], dtype=np.int64)
+    last = int(iterations.min())
+    first = int((iterations - ends).max()) + 1
+    if last - first + 1 >= width:
+        ends -= iterations - last
+    rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends.tolist(), strict=True))
     values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(usable) * width)
     return [rank.rank for rank in usable], values.reshape(-1, width).astype(np.float64)
 
