@@ -16,17 +16,10 @@ MOST_LINES = 400  # of a module; tests may be longer
 GENERATED = "core/falcon_etcd/_proto/"
 ROOT = Path(__file__).resolve().parents[1]
 
-_BEING_SPLIT = "being split"
 _ATTEMPTS = "a loop over attempts: each kind of failure has its handler, and reads best beside the others"
 EXCEPTIONS = {  # "path::function", or "path" for a module's length → why
     "core/falcon_etcd/_lease.py::Lease::_keep_alive": _ATTEMPTS,
     "core/falcon_etcd/_transport.py::Transport::_repeat": _ATTEMPTS,
-    "operator/falcon_operator/bus/bus.py::EtcdBus::_watch": _BEING_SPLIT,
-    "operator/falcon_operator/bus/reports.py::ReportsCache::_carry_over": _BEING_SPLIT,
-    "operator/falcon_operator/cluster/client.py": _BEING_SPLIT,
-    "operator/falcon_operator/pool/decide.py::_effects": _BEING_SPLIT,
-    "tests/integration/planning/programs/broken_iteration.py::run": _BEING_SPLIT,
-    "tests/unit/operator/world.py::World::_train": _BEING_SPLIT,
 }
 
 

@@ -25,8 +25,8 @@ from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import Election
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.metrics import Metrics, Readings
-from falcon_operator.pool.decide import PoolSettings
 from falcon_operator.pool.reconciler import PoolReconciler
+from falcon_operator.pool.snapshot import PoolSettings
 from falcon_operator.ports import Conflict, NotFound, Rejected
 from falcon_operator.queue import KeyedQueue, work
 from falcon_operator.settings import Settings
@@ -117,7 +117,7 @@ class Leader:
             return await self._pools.reconcile(key.name)
         except Unreadable as error:
             log.warning("unreadable", kind=key.kind, namespace=key.namespace, name=key.name, error=str(error))
-            await self._kube.tell_unreadable(key.kind, error)
+            await self._kube.report_unreadable(key.kind, error)
             return None
 
     def _observe(self, key: Key, seconds: float, success: bool) -> None:

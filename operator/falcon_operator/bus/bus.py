@@ -20,7 +20,7 @@ import structlog
 from falcon_core.times import HEARTBEAT_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, JobKey
 from falcon_core.wire.messages import Plan
-from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted
+from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted, WatchEvent
 from falcon_operator.bus import access, certs
 from falcon_operator.bus.health import SessionHealth
 from falcon_operator.bus.reports import ReportsCache
@@ -191,23 +191,21 @@ class EtcdBus:
         while True:
             try:
                 async for event in self._client.watch_prefix(WATCHED):
-                    now = self._clock.monotonic()
-                    if isinstance(event, Relisted) and self._cache.lost_data(event.kvs):
-                        self._lost_data()
-                    changed = self._cache.apply(event, now)
-                    if not isinstance(event, Relisted) and event.kv.key == LEADER_KEY:
-                        self._heard(event.kv.value, now)
-                    for key in changed:
-                        self._on_change(key)
+                    self._take_event(event, self._clock.monotonic())
             except Closed:
                 return
             except EtcdError as error:
                 log.warning("watch ended", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _heard(self, value: bytes, now: float) -> None:
-        if value == self._leading:
-            self._health.heard(now)
+    def _take_event(self, event: Relisted | WatchEvent, now: float) -> None:
+        if isinstance(event, Relisted) and self._cache.lost_data(event.kvs):
+            self._lost_data()
+        changed = self._cache.apply(event, now)
+        if isinstance(event, WatchEvent) and event.kv.key == LEADER_KEY and event.kv.value == self._leading:
+            self._health.heard(now)  # our own heartbeat came back through the watch
+        for key in changed:
+            self._on_change(key)
 
     async def _beat(self) -> None:
         """Hold the leader key; take it where it is nobody's or an earlier leader's."""

@@ -9,7 +9,7 @@ itself, and to nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -104,10 +104,7 @@ class ReportsCache:
         if uid not in self._jobs and not (lost or old.alive or old.awaited or old.gone_since):
             return
         job = self._jobs.setdefault(uid, _Job(old.key))
-        for pod, received in old.summaries.items():
-            new = job.summaries.get(pod)
-            if (new is None and lost) or (new is not None and new.summary == received.summary):
-                job.summaries[pod] = received
+        job.summaries |= _still_valid(old.summaries, job.summaries, lost=lost)
         vanished = (old.alive | old.awaited.keys()) - job.alive
         if lost:
             job.awaited = {pod: old.awaited.get(pod, now + RESTORED_GRACE_SECONDS) for pod in vanished}
@@ -189,6 +186,15 @@ class ReportsCache:
                     return summary
         self.rejected += 1
         return None
+
+
+def _still_valid(before: Mapping[str, Received], listed: Mapping[str, Received], *, lost: bool) -> dict[str, Received]:
+    """Return the summaries, by pod uid, whose time of receipt stays: unchanged in the listing, or lost by etcd."""
+    return {
+        pod: received
+        for pod, received in before.items()
+        if (lost if pod not in listed else listed[pod].summary == received.summary)
+    }
 
 
 def _plan_key(key: str) -> JobKey | None:

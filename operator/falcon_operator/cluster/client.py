@@ -8,6 +8,7 @@ was read, a pod is created by a name that derives from the status, and deleted u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ from falcon_operator.api import (
     TrainingRun,
     TrainingRunSpec,
     WarmPool,
+    WarmPoolStatus,
 )
-from falcon_operator.api import WarmPoolStatus as PoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster import recorder, views
 from falcon_operator.cluster.nodes import Breaker, NodeCache, with_taint, without_taint
@@ -96,15 +97,7 @@ class KubeClient:
 
     async def list_jobs(self) -> list[TrainingJob]:
         """Those that decode; what is wrong with the others stands in their own conditions."""
-        jobs = []
-        async for raw in self._all(JOBS):
-            try:
-                jobs.append(views.custom(raw, TrainingJob))
-            except views.Unreadable as error:
-                log.warning(
-                    "job unreadable", job=error.metadata.name, namespace=error.metadata.namespace, error=str(error)
-                )
-        return jobs
+        return [job async for job in self._readable(JOBS, TrainingJob)]
 
     async def sketch_jobs(self) -> list[views.JobSketch]:
         """All of them, those that do not decode included. Never from a cache."""
@@ -114,11 +107,8 @@ class KubeClient:
         """Raises ``views.Unreadable``."""
 
         async def read() -> TrainingJob | None:
-            try:
-                data = await self._http.call("GET", path_of(API_VERSION, JOBS, namespace, name))
-            except NotFound:
-                return None
-            return views.custom(data, TrainingJob)
+            data = await self._find(path_of(API_VERSION, JOBS, namespace, name))
+            return None if data is None else views.custom(data, TrainingJob)
 
         return await self._jobs.get((namespace, name), read)
 
@@ -132,11 +122,9 @@ class KubeClient:
 
     async def delete_job(self, job: TrainingJob) -> None:
         meta = job.metadata
-        body = {"preconditions": {"uid": meta.uid}, "propagationPolicy": "Background"}
+        path = path_of(API_VERSION, JOBS, meta.namespace, meta.name)
         try:
-            await self._http.call("DELETE", path_of(API_VERSION, JOBS, meta.namespace, meta.name), body=body)
-        except (NotFound, Conflict):
-            return  # gone, or its namesake
+            await self._delete(path, meta.uid, {"propagationPolicy": "Background"})
         finally:
             self._jobs.drop((meta.namespace, meta.name))
 
@@ -144,11 +132,8 @@ class KubeClient:
 
     async def get_run(self, namespace: str, name: str) -> TrainingRun | None:
         async def read() -> TrainingRun | None:
-            try:
-                data = await self._http.call("GET", path_of(API_VERSION, RUNS, namespace, name))
-            except NotFound:
-                return None
-            return read_run(msgspec.json.decode(data))
+            data = await self._find(path_of(API_VERSION, RUNS, namespace, name))
+            return None if data is None else read_run(msgspec.json.decode(data))
 
         return await self._runs.get((namespace, name), read)
 
@@ -167,11 +152,8 @@ class KubeClient:
 
     async def delete_run(self, run: TrainingRun) -> None:
         meta = run.metadata
-        body = {"preconditions": {"uid": meta.uid}}
         try:
-            await self._http.call("DELETE", path_of(API_VERSION, RUNS, meta.namespace, meta.name), body=body)
-        except (NotFound, Conflict):
-            return  # gone, or its namesake
+            await self._delete(path_of(API_VERSION, RUNS, meta.namespace, meta.name), meta.uid)
         finally:
             self._runs.drop((meta.namespace, meta.name))
 
@@ -180,16 +162,8 @@ class KubeClient:
     async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
         async def read() -> list[PodView]:
             selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-            path = path_of("v1", "pods", namespace)
-            found: list[PodView] = []
-            token = ""
-            while True:
-                query = {"labelSelector": selector, "limit": PAGE, **({"continue": token} if token else {})}
-                data = await self._http.call("GET", path, query=query)
-                found += views.pods(data)
-                token = views.continue_token(data)
-                if not token:
-                    return found
+            pages = self._pages(path_of("v1", "pods", namespace), {"labelSelector": selector})
+            return [pod async for page in pages for pod in views.pods(page)]
 
         if set(labels) == {LABEL_JOB_UID}:
             return await self._pods.get(labels[LABEL_JOB_UID], read)
@@ -229,13 +203,9 @@ class KubeClient:
             return
 
     async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
-        body: Manifest = {"preconditions": {"uid": pod.uid}}
-        if grace_seconds is not None:
-            body["gracePeriodSeconds"] = grace_seconds
+        options = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         try:
-            await self._http.call("DELETE", path_of("v1", "pods", pod.namespace, pod.name), body=body)
-        except (NotFound, Conflict):
-            return  # gone, or its namesake
+            await self._delete(path_of("v1", "pods", pod.namespace, pod.name), pod.uid, options)
         finally:
             self._pods.drop(pod.labels.get(LABEL_JOB_UID, ""))
 
@@ -335,24 +305,16 @@ class KubeClient:
         """Those that decode."""
 
         async def read() -> list[WarmPool]:
-            pools = []
-            async for raw in self._all(POOLS, clusterwide=True):
-                try:
-                    pools.append(views.custom(raw, WarmPool))
-                except views.Unreadable as error:
-                    log.warning("pool unreadable", pool=error.metadata.name, error=str(error))
-            return pools
+            return [pool async for pool in self._readable(POOLS, WarmPool, clusterwide=True)]
 
         return await self._pools.get("", read)
 
     async def get_pool(self, name: str) -> WarmPool | None:
         """Never from a cache. Raises ``views.Unreadable``."""
-        try:
-            return views.custom(await self._http.call("GET", path_of(API_VERSION, POOLS, name=name)), WarmPool)
-        except NotFound:
-            return None
+        data = await self._find(path_of(API_VERSION, POOLS, name=name))
+        return None if data is None else views.custom(data, WarmPool)
 
-    async def write_pool_status(self, pool: WarmPool, status: PoolStatus) -> WarmPool:
+    async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool:
         path = path_of(API_VERSION, POOLS, name=pool.metadata.name, subresource="status")
         try:
             return views.custom(await self._put_status(path, "WarmPool", pool, status), WarmPool)
@@ -373,17 +335,16 @@ class KubeClient:
         except (Conflict, NotFound, Rejected, OSError) as error:
             log.warning("event not recorded", reason=reason, note=note, error=str(error))
 
-    async def tell_unreadable(self, kind: str, error: views.Unreadable) -> None:
+    async def report_unreadable(self, kind: str, error: views.Unreadable) -> None:
         """Say in the object's own condition that it cannot be decoded, and leave the rest of it alone."""
-        meta = error.metadata
         plural = JOBS if kind == "TrainingJob" else POOLS
-        path = path_of(API_VERSION, plural, meta.namespace, meta.name)
+        path = path_of(API_VERSION, plural, error.metadata.namespace, error.metadata.name)
         raw = msgspec.json.decode(await self._http.call("GET", path))
         if views.mark_unreadable(raw, error.problem, self._clock.unix()):
             await self._http.call("PUT", f"{path}/status", body=raw)
 
     async def _put_status(
-        self, path: str, kind: str, of: TrainingJob | WarmPool, status: TrainingJobStatus | PoolStatus
+        self, path: str, kind: str, of: TrainingJob | WarmPool, status: TrainingJobStatus | WarmPoolStatus
     ) -> bytes:
         meta = of.metadata
         body = {
@@ -400,14 +361,40 @@ class KubeClient:
         }
         return await self._http.call("PUT", path, body=body)
 
+    async def _find(self, path: str) -> bytes | None:
+        try:
+            return await self._http.call("GET", path)
+        except NotFound:
+            return None
+
+    async def _delete(self, path: str, uid: str, options: Manifest | None = None) -> None:
+        """Delete the object of this uid; done where it is gone, or another has its name."""
+        with contextlib.suppress(NotFound, Conflict):
+            await self._http.call("DELETE", path, body={"preconditions": {"uid": uid}, **(options or {})})
+
+    async def _readable(
+        self, plural: str, kind: type[views.Custom], *, clusterwide: bool = False
+    ) -> AsyncIterator[views.Custom]:
+        async for raw in self._all(plural, clusterwide=clusterwide):
+            try:
+                found = views.custom(raw, kind)
+            except views.Unreadable as error:
+                log.warning("unreadable", kind=plural, object=error.name, error=str(error))
+            else:
+                yield found
+
     async def _all(self, plural: str, *, clusterwide: bool = False) -> AsyncIterator[msgspec.Raw]:
         for namespace in ("",) if clusterwide else self._namespaces:
-            token = ""
-            while True:
-                query = {"limit": PAGE, **({"continue": token} if token else {})}
-                data = await self._http.call("GET", path_of(API_VERSION, plural, namespace), query=query)
-                for raw in views.items(data):
+            async for page in self._pages(path_of(API_VERSION, plural, namespace)):
+                for raw in views.items(page):
                     yield raw
-                token = views.continue_token(data)
-                if not token:
-                    break
+
+    async def _pages(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[bytes]:
+        token = ""
+        while True:
+            page = {"limit": PAGE, **({"continue": token} if token else {})}
+            data = await self._http.call("GET", path, query={**(query or {}), **page})
+            yield data
+            token = views.continue_token(data)
+            if not token:
+                return

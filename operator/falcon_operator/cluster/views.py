@@ -27,6 +27,11 @@ class Unreadable(Exception):  # noqa: N818 - a state of an object
         self.metadata = metadata
         self.problem = problem
 
+    @property
+    def name(self) -> str:
+        """Return ``namespace/name``; of an object without a namespace, its name."""
+        return "/".join(part for part in (self.metadata.namespace, self.metadata.name) if part)
+
 
 class _Raw(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base: the API's camelCase; unknown fields are passed over."""

@@ -33,7 +33,7 @@ from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
 from falcon_operator.manifests.service import build_secret
 from falcon_operator.manifests.validation import problems
-from falcon_operator.pool import decide as pool
+from falcon_operator.pool import claims
 from falcon_operator.pool.burn_ins import BurnIns
 from falcon_operator.ports import Bus, Conflict, Kube, NotFound, Rejected
 from falcon_operator.status.limits import essence, have_moved, minimal
@@ -321,11 +321,11 @@ class JobReconciler:
             case fx.ClaimSpare(key=claim, avoid=avoid):
                 assert snap.pool is not None  # its status says which spare is ready
                 await self._write_pool(
-                    snap.pool, pool.claim(snap.pool, claim, job.metadata.namespace, avoid=avoid, now=snap.now)
+                    snap.pool, claims.claim(snap.pool, claim, job.metadata.namespace, avoid=avoid, now=snap.now)
                 )
             case fx.ReleaseSpare(key=claim):
                 assert snap.pool is not None  # its status names the claim
-                await self._write_pool(snap.pool, pool.release(snap.pool, claim, now=snap.now))
+                await self._write_pool(snap.pool, claims.release(snap.pool, claim, now=snap.now))
             case fx.BurnIn(node=node, since=since):
                 assert snap.pool is not None  # burn-ins are wanted only beside a pool
                 await self._burn_ins.start(node, since, snap.pool, snap.settings)

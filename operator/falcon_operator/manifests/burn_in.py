@@ -29,8 +29,10 @@ from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, restricted
 from falcon_operator.ports import Manifest
 
 ROLE_BURN_IN = "burn-in"
-LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested: a spare's test, or an excluded node's
-PURPOSE_SPARE, PURPOSE_EXCLUDED = "spare", "excluded"
+LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested
+PURPOSE_SPARE = "spare"
+PURPOSE_EXCLUDED = "excluded"  # a job that runs has left the node
+PURPOSE_FENCED = "fenced"  # a job that is over has left the node fenced
 BURN_IN_CONTAINER = "burn-in"
 START_SECONDS = 600  # to pull images and start; the test itself comes on top
 DEFAULT_RESOURCES: dict[str, int | str] = {"cpu": 1, "memory": "512Mi"}

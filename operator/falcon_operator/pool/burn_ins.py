@@ -25,7 +25,7 @@ from falcon_operator.manifests.burn_in import (
 )
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_settled, weigh
-from falcon_operator.pool.decide import median_gflops
+from falcon_operator.pool.claims import median_gflops
 from falcon_operator.pool.nodes import tenants
 from falcon_operator.ports import Kube, PodView
 

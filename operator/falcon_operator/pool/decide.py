@@ -1,4 +1,4 @@
-"""The warm pool: which nodes are kept free, tested and ready, and who may take one. Pure.
+"""The warm pool: which nodes are kept free, tested and ready. Pure.
 
 A spare's life::
 
@@ -9,24 +9,19 @@ A spare's life::
 A test that is slow beside the spare's peers, or that others disturbed, is repeated first (``pool.burn_in_result``).
 
 The status is written before anything is done about it, and every effect derives from it, so that applying one twice is
-applying it once. Claims are made by the jobs' side (``claim``, ``release``) under the pool's resourceVersion: two jobs
-cannot get one spare, and a job that asks twice gets the same one. The pool itself takes a claim back only when its job
-is gone or over.
+applying it once. Claims are made by the jobs' side (``pool.claims``) under the pool's resourceVersion: two jobs cannot
+get one spare, and a job that asks twice gets the same one. The pool itself takes a claim back only when its job is gone
+or over. It also tests the nodes that such jobs left fenced (``pool.fences``).
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from falcon_operator.api import (
-    TAINT_SPARE,
-    SpareStatus,
-    WarmPool,
-    WarmPoolStatus,
-)
+from falcon_operator.api import TAINT_SPARE, SpareStatus, WarmPool
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
@@ -36,8 +31,11 @@ from falcon_operator.manifests.burn_in import (
     build_burn_in_pod,
     burn_in_name,
 )
+from falcon_operator.pool import fences
 from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, listed, ratio, weigh
+from falcon_operator.pool.claims import begin_test, gflops
 from falcon_operator.pool.nodes import candidates, is_selected, left_out, obstacle, tenants, trainers
+from falcon_operator.pool.snapshot import PoolDecision, PoolSnapshot
 from falcon_operator.pool.summary import summed_up
 from falcon_operator.ports import NodeView, Occupant, PodView
 from falcon_operator.times import timestamp, unix_seconds
@@ -49,82 +47,6 @@ UNREAD_SECONDS = 300.0  # after its latest end an excluded node's test counts as
 LOOK_SECONDS = 1.0  # while a test runs: its pod's end may not be seen by a watch
 MIN_PEERS = 2
 replace = msgspec.structs.replace
-
-
-class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator's own settings add to a burn-in pod."""
-
-    namespace: str  # the operator's
-    agent_image: str
-    image_pull_policy: str
-
-
-class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool and its surroundings at one moment. ``live_jobs`` was read after ``pool``."""
-
-    pool: WarmPool
-    nodes: dict[str, NodeView]
-    burn_ins: list[PodView] = []
-    occupants: dict[str, list[Occupant]] = {}  # pods by node; of its spares, and of as many others as are needed
-    live_jobs: frozenset[str] = frozenset()  # uids of jobs that are not over
-    refused: str = ""  # the API server's answer to the last test's pod that it did not accept
-    settings: PoolSettings
-    now: float  # unix seconds
-
-
-class PoolDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The status to write first, and what it asks for."""
-
-    status: WarmPoolStatus
-    effects: list[Effect]
-    again_seconds: float | None
-
-
-# -- claims ------------------------------------------------------------------------------------------------------------
-
-
-def claim(
-    pool: WarmPool, claim_key: str, namespace: str, *, avoid: Collection[str] = (), now: float
-) -> WarmPoolStatus | None:
-    """The pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
-
-    The fastest ready spare is taken. Unchanged where the key holds a spare already; None where none is ready, all that
-    are stand in ``avoid``, or the namespace may not take from this pool.
-    """
-    if held(pool, claim_key) is not None:
-        return pool.status
-    allowed = pool.spec.allowed_namespaces
-    if allowed and namespace not in allowed:
-        return None
-    ready = [spare for spare in pool.status.spares if spare.state == "Ready" and spare.node not in avoid]
-    if not ready:
-        return None
-    chosen = max(ready, key=lambda spare: (_gflops(spare) or 0.0, spare.node))
-    taken = replace(chosen, state="Claimed", claimed_by=claim_key, message="", since=timestamp(now))
-    return summed_up(pool, _with(pool.status.spares, taken), now)
-
-
-def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
-    """The pool's status without the claim: its spare is tested anew. Unchanged where nothing is held."""
-    spare = held(pool, claim_key)
-    if spare is None:
-        return pool.status
-    return summed_up(pool, _with(pool.status.spares, _test(spare, now)), now)
-
-
-def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
-    """The spare that ``claim_key`` holds."""
-    claimed = (spare for spare in pool.status.spares if spare.state == "Claimed")
-    return next((spare for spare in claimed if spare.claimed_by == claim_key), None)
-
-
-def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
-    """The median score of the pool's nodes, one node left out; None where no node has a score."""
-    scores = [score for spare in pool.status.spares if spare.node != without and (score := _gflops(spare))]
-    return statistics.median(scores) if scores else None
-
-
-# -- the pool ----------------------------------------------------------------------------------------------------------
 
 
 def decide_pool(snap: PoolSnapshot) -> PoolDecision:
@@ -142,8 +64,14 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
             in_use=_in_use(snap, spares),
             left_out=left_out(snap.pool, snap.nodes.values(), {spare.node for spare in spares}),
         ),
-        effects=_effects(snap, spares, tests),
-        again_seconds=min((max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in testing), default=None),
+        effects=[*_effects(snap, spares, tests), *fences.effects(snap)],
+        again_seconds=min(
+            (
+                *(max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in testing),
+                *(LOOK_SECONDS for _ in fences.running(snap)),
+            ),
+            default=None,
+        ),
     )
 
 
@@ -160,7 +88,7 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
             return spare
         if _trainers(snap, spare.node):
             return replace(spare, message="its job is over; pods of it are still ending")
-        spare = _test(spare, snap.now)
+        spare = begin_test(spare, snap.now)
     if node is None or not is_selected(snap.pool, node):
         return None
     hindrance = obstacle(snap.pool, node) or _users(snap, spare)
@@ -169,9 +97,9 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
             return replace(spare, message=hindrance)
         return SpareStatus(node=spare.node, state="Unavailable", message=hindrance, since=timestamp(snap.now))
     if spare.state == "Unavailable":
-        return _test(spare, snap.now)
+        return begin_test(spare, snap.now)
     if spare.state == "Failed" and _is_worth_a_retest(snap, spare):
-        return _test(spare, snap.now)
+        return begin_test(spare, snap.now)
     if spare.state == "Testing":
         return _tested(snap, spare, tests)
     return spare
@@ -233,7 +161,7 @@ def _failed(spare: SpareStatus, message: str, now: float) -> SpareStatus:
 def _tested_again(spare: SpareStatus, slow_tests: int, message: str, now: float) -> SpareStatus:
     """Testing still; a moment later, so that what disturbed this test does not disturb the next."""
     return replace(
-        _test(spare, now),
+        begin_test(spare, now),
         slow_tests=slow_tests,
         next_test=timestamp(now + APART_SECONDS),
         message=f"{message}; it is tested again",
@@ -247,13 +175,13 @@ def _wait_seconds(spare: SpareStatus, now: float) -> float:
 
 def _peers_gflops(spare: SpareStatus, spares: Sequence[SpareStatus]) -> float | None:
     """The median score of the other spares; None where they are too few to say who of them is slow."""
-    scores = [score for peer in spares if peer.node != spare.node and (score := _gflops(peer))]
+    scores = [score for peer in spares if peer.node != spare.node and (score := gflops(peer))]
     return statistics.median(scores) if len(scores) >= MIN_PEERS else None
 
 
 def _again_beside_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float) -> SpareStatus:
     """A ready spare that is far slower than peers that came later is tested again; its first test counts as slow."""
-    score, median = _gflops(spare), _peers_gflops(spare, spares)
+    score, median = gflops(spare), _peers_gflops(spare, spares)
     if spare.state != "Ready" or score is None or median is None or not is_slow(score, median):
         return spare
     message = f"its test is {ratio(score, median):.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
@@ -266,7 +194,7 @@ def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]
     if size == 0:
         return [spare for spare in spares if spare.state == "Claimed"]
     free = [spare for spare in spares if spare.state in ("Testing", "Ready")]
-    by_worth = sorted(free, key=lambda spare: (spare.state != "Ready", -(_gflops(spare) or 0.0), spare.node))
+    by_worth = sorted(free, key=lambda spare: (spare.state != "Ready", -(gflops(spare) or 0.0), spare.node))
     surplus = {spare.node for spare in by_worth[size:]}
     kept = [spare for spare in spares if spare.node not in surplus]
     fresh = [node for node in _candidates(snap, spares) if is_free(snap.occupants.get(node))]
@@ -290,43 +218,43 @@ def _in_use(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:
 
 
 def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str, PodView]) -> list[Effect]:
-    pool = snap.pool
-    name = pool.metadata.name
-    kept = {spare.node for spare in spares}
-    taints: list[Effect] = [
-        TaintNode(spare.node, TAINT_SPARE, name)
-        for spare in spares
-        if spare.node in snap.nodes and snap.nodes[spare.node].taints.get(TAINT_SPARE) != name
-    ]
-    untaints: list[Effect] = [
-        UntaintNode(node.name, TAINT_SPARE)
-        for node in snap.nodes.values()
-        if node.taints.get(TAINT_SPARE) == name and node.name not in kept
-    ]
     due = {
-        _test_name(pool, spare): spare
+        _test_name(snap.pool, spare): spare
         for spare in spares
         if spare.state == "Testing" and not _trainers(snap, spare.node) and _wait_seconds(spare, snap.now) == 0
     }
-    creations: list[Effect] = [
-        CreatePod(
-            build_burn_in_pod(
-                name=test,
-                namespace=snap.settings.namespace,
-                node=spare.node,
-                pool=pool,
-                purpose=PURPOSE_SPARE,
-                agent_image=snap.settings.agent_image,
-                image_pull_policy=snap.settings.image_pull_policy,
-                images=pool.spec.images,
-            )
-        )
-        for test, spare in due.items()
-        if test not in tests
-    ]
     over = [pod for test, pod in tests.items() if test not in due]
     deletions: list[Effect] = [DeletePod(pod) for pod in (*over, *_left_behind(snap)) if not pod.deleting]
-    return [*taints, *untaints, *deletions, *creations]
+    creations: list[Effect] = [_start(snap, test, spare) for test, spare in due.items() if test not in tests]
+    return [*_taints(snap, spares), *deletions, *creations]
+
+
+def _taints(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[Effect]:
+    """Keep the pool's taint on its spares, and on no other node."""
+    name = snap.pool.metadata.name
+    kept = {spare.node for spare in spares}
+    nodes = snap.nodes.values()
+    here = {node.name for node in nodes if node.taints.get(TAINT_SPARE) == name}
+    missing = sorted(kept.intersection(snap.nodes) - here)
+    return [
+        *(TaintNode(node, TAINT_SPARE, name) for node in missing),
+        *(UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.name in here - kept),
+    ]
+
+
+def _start(snap: PoolSnapshot, name: str, spare: SpareStatus) -> CreatePod:
+    return CreatePod(
+        build_burn_in_pod(
+            name=name,
+            namespace=snap.settings.namespace,
+            node=spare.node,
+            pool=snap.pool,
+            purpose=PURPOSE_SPARE,
+            agent_image=snap.settings.agent_image,
+            image_pull_policy=snap.settings.image_pull_policy,
+            images=snap.pool.spec.images,
+        )
+    )
 
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:
@@ -342,23 +270,8 @@ def _left_behind(snap: PoolSnapshot) -> list[PodView]:
 # -- small things ------------------------------------------------------------------------------------------------------
 
 
-def _test(spare: SpareStatus, now: float) -> SpareStatus:
-    return SpareStatus(node=spare.node, state="Testing", since=timestamp(now))
-
-
 def _test_name(pool: WarmPool, spare: SpareStatus) -> str:
     return burn_in_name(pool.metadata.uid, spare.node, spare.since)
-
-
-def _with(spares: Sequence[SpareStatus], changed: SpareStatus) -> list[SpareStatus]:
-    return [changed if spare.node == changed.node else spare for spare in spares]
-
-
-def _gflops(spare: SpareStatus) -> float | None:
-    try:
-        return float(spare.gemm_gflops) or None
-    except ValueError:  # not tested yet
-        return None
 
 
 def _job_uid(claim_key: str) -> str:

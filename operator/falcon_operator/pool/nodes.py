@@ -37,11 +37,16 @@ def is_selected(pool: WarmPool, node: NodeView) -> bool:
 
 
 def obstacle(pool: WarmPool, node: NodeView) -> str:
-    """Why neither a test nor a replacement can be placed on the node, "" if they can."""
+    """Return why neither a test nor a replacement can be placed on the node, "" if they can."""
+    if node.ready and TAINT_FENCED in node.taints:
+        return f"the node is fenced ({node.taints[TAINT_FENCED]})"
+    return obstacle_but_fence(pool, node)
+
+
+def obstacle_but_fence(pool: WarmPool, node: NodeView) -> str:
+    """Return why not even a test of a fenced node can be placed on the node, "" if it can."""
     if not node.ready:
         return "the node is NotReady"
-    if TAINT_FENCED in node.taints:
-        return f"the node is fenced ({node.taints[TAINT_FENCED]})"
     if node.unschedulable:
         return "the node is cordoned"
     taint = untolerated(pool, node)

@@ -10,15 +10,18 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
 import structlog
 
-from falcon_operator.api import LABEL_POOL, LABEL_ROLE, SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.api import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster.views import JobSketch
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
-from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, abandoned, decide_pool, is_free
+from falcon_operator.pool.decide import abandoned, decide_pool, is_free
+from falcon_operator.pool.fences import left_fenced
 from falcon_operator.pool.nodes import candidates
+from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
 
 CONFLICT_SECONDS = 0.1
@@ -77,6 +80,10 @@ class PoolReconciler:
                 await self._do(effect)
                 if isinstance(effect, CreatePod):
                     self._refused.pop(name, None)
+                if isinstance(effect, UntaintNode) and effect.key == TAINT_FENCED:
+                    note = f"{effect.node} passed its test beside the spares, and the job that fenced it is over"
+                    log.info("fence lifted", pool=name, node=effect.node)
+                    await self._kube.record_event(pool, "Normal", "FenceLifted", note)
         except Rejected as error:
             log.warning("refused", pool=name, error=str(error))
             self._refused[name] = str(error)
@@ -88,8 +95,8 @@ class PoolReconciler:
     async def _observe(self, pool: WarmPool) -> PoolSnapshot:
         name = pool.metadata.name
         nodes = {node.name: node for node in await self._kube.list_nodes()}
-        jobs = await self._kube.sketch_jobs()  # after the pool: a claim's job stands in it
-        return PoolSnapshot(
+        jobs = await self._kube.sketch_jobs()  # after pool and nodes: the jobs of their claims and fences stand in it
+        snap = PoolSnapshot(
             pool=pool,
             nodes=nodes,
             burn_ins=await self._kube.list_pods(self._settings.namespace, {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: name}),
@@ -99,6 +106,8 @@ class PoolReconciler:
             settings=self._settings,
             now=self._clock.unix(),
         )
+        fenced = [node.name for node in left_fenced(snap) if node.name not in snap.occupants]
+        return msgspec.structs.replace(snap, occupants={**snap.occupants, **await self._occupants(fenced)})
 
     async def _look_around(self, pool: WarmPool, nodes: Mapping[str, NodeView]) -> dict[str, list[Occupant]]:
         """Who is on the pool's nodes, and on as many others as it takes to find those that are missing."""

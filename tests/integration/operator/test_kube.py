@@ -140,12 +140,12 @@ async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
         assert {job.name for job in await kube.sketch_jobs()} == {"known", "newer"}
         with pytest.raises(Unreadable) as caught:
             await kube.get_job(installation.namespace, "newer")
-        await kube.tell_unreadable("TrainingJob", caught.value)
+        await kube.report_unreadable("TrainingJob", caught.value)
         told = installation.get("trainingjob", "newer")
         [condition] = told["status"]["conditions"]
         assert condition["reason"] == "Unreadable"
         assert "$.spec.mitigation.mode" in condition["message"]
-        await kube.tell_unreadable("TrainingJob", caught.value)
+        await kube.report_unreadable("TrainingJob", caught.value)
         again = installation.get("trainingjob", "newer")
         assert again["metadata"]["resourceVersion"] == told["metadata"]["resourceVersion"], "told once"
     finally:

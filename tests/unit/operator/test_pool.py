@@ -22,9 +22,12 @@ from falcon_operator.api import (
 )
 from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
+from falcon_operator.pool import claims
 from falcon_operator.pool import decide as pools
 from falcon_operator.pool.burn_in_result import APART_SECONDS
-from falcon_operator.pool.decide import PoolDecision, PoolSettings, PoolSnapshot, claim, decide_pool, release
+from falcon_operator.pool.claims import claim, release
+from falcon_operator.pool.decide import decide_pool
+from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
 from falcon_operator.ports import ContainerView, NodeTaint, NodeView, Occupant, PodView
 from falcon_operator.times import timestamp
 
@@ -444,7 +447,7 @@ def test_the_fastest_ready_spare_is_claimed_once_for_a_key() -> None:
     pool = a_pool(spare("a", gemm_gflops="90"), spare("b", gemm_gflops="100"), spare("c", "Testing"), size=3)
     status = claim(pool, JOB, "ns", now=NOW)
     assert status is not None
-    held = pools.held(msgspec.structs.replace(pool, status=status), JOB)
+    held = claims.held(msgspec.structs.replace(pool, status=status), JOB)
     assert held is not None
     assert (held.node, held.gemm_gflops) == ("b", "100")
     assert claim(msgspec.structs.replace(pool, status=status), JOB, "ns", now=NOW + 9) == status
@@ -513,6 +516,6 @@ def test_a_deleted_pool_leaves_no_taint() -> None:
 
 def test_the_median_score_leaves_one_node_out() -> None:
     pool = a_pool(spare("a", gemm_gflops="10"), spare("b", gemm_gflops="30"), spare("c", "Testing"))
-    assert pools.median_gflops(pool) == 20.0
-    assert pools.median_gflops(pool, without="a") == 30.0
-    assert pools.median_gflops(a_pool()) is None
+    assert claims.median_gflops(pool) == 20.0
+    assert claims.median_gflops(pool, without="a") == 30.0
+    assert claims.median_gflops(a_pool()) is None

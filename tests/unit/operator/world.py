@@ -311,10 +311,7 @@ class World:
             self.iterations, self.iterating_for, self.history, self.onset, self.slow_run = 0, 0.0, {}, None, 0
             return
         group = [pod for pod in self.pods.values() if pod.generation == plan.generation and pod.state == "Running"]
-        ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
-        if len(ranks) < plan.world_size or any(self.clock.seconds < pod.run_at + LAUNCH_SECONDS for pod in group):
-            return
-        if self.hanging:
+        if self.hanging or not self._is_complete(group, plan.world_size):
             return
         slowest = max(self.nodes[pod.node].slow for pod in group)
         length = COMPUTE_SECONDS * slowest + COMMUNICATION_SECONDS
@@ -329,6 +326,11 @@ class World:
                 for rank in pod.ranks:
                     wait = COMPUTE_SECONDS * slowest - own
                     self.history.setdefault(rank, []).append((int(length * 1e9), int(own * 1e9), int(wait * 1e9)))
+
+    def _is_complete(self, group: list[Pod], world_size: int) -> bool:
+        """Whether every rank lives and has had the time to start."""
+        ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
+        return len(ranks) >= world_size and all(self.clock.seconds >= pod.run_at + LAUNCH_SECONDS for pod in group)
 
     def _notice(self, length: float) -> None:
         """The agents' change-point detection, in short: five slow iterations in a row after ten healthy ones."""

@@ -34,6 +34,12 @@ def gradients(model: torch.nn.Sequential, number: int) -> dict[str, torch.Tensor
     }
 
 
+def whole_gradient(model: torch.nn.Sequential, spec: dict) -> dict[str, torch.Tensor]:
+    """Return the sum over all micro-batches of all ranks, as without a failure."""
+    batches = [gradients(model, number) for numbers in spec["microbatches"] for number in numbers]
+    return {name: torch.stack([batch[name] for batch in batches]).sum(0) for name in SEGMENTS}
+
+
 def join(rank: int, world: int, port: int) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 
@@ -58,7 +64,7 @@ def run(rank: int, spec: dict) -> None:
         os._exit(9)
 
     plan, mine = spec["plan"], str(rank)
-    survivors = [one for one in range(len(spec["microbatches"])) if one != spec["failed"]]
+    survivors = [other for other in range(len(spec["microbatches"])) if other != spec["failed"]]
     dist.destroy_process_group()
     join(survivors.index(rank), len(survivors), spec["ports"][1])
     for name in plan["restart"]:
@@ -67,11 +73,7 @@ def run(rank: int, spec: dict) -> None:
     accumulate(plan["again"][mine], plan["restart"])
     for name in plan["add"] + plan["restart"]:
         dist.all_reduce(buffers[name])
-    whole = {name: torch.zeros_like(value) for name, value in buffers.items()}
-    for numbers in spec["microbatches"]:
-        for number in numbers:
-            for name, value in gradients(model, number).items():
-                whole[name] += value
+    whole = whole_gradient(model, spec)
     error = max(float((buffers[name] - whole[name]).abs().max() / whole[name].abs().max()) for name in SEGMENTS)
     line = json.dumps({"rank": rank, "error": error, "size": float(whole["first"].abs().max())}) + "\n"
     os.write(sys.stdout.fileno(), line.encode())  # at once: another rank may write at the same time

@@ -1,0 +1,71 @@
+"""Who holds a spare, and what its test measured. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from falcon_operator.api import SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.pool.summary import summed_up
+from falcon_operator.times import timestamp
+
+
+def claim(
+    pool: WarmPool, claim_key: str, namespace: str, *, avoid: Collection[str] = (), now: float
+) -> WarmPoolStatus | None:
+    """The pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
+
+    The fastest ready spare is taken. Unchanged where the key holds a spare already; None where none is ready, all that
+    are stand in ``avoid``, or the namespace may not take from this pool.
+    """
+    if held(pool, claim_key) is not None:
+        return pool.status
+    allowed = pool.spec.allowed_namespaces
+    if allowed and namespace not in allowed:
+        return None
+    ready = [spare for spare in pool.status.spares if spare.state == "Ready" and spare.node not in avoid]
+    if not ready:
+        return None
+    chosen = max(ready, key=lambda spare: (gflops(spare) or 0.0, spare.node))
+    taken = msgspec.structs.replace(chosen, state="Claimed", claimed_by=claim_key, message="", since=timestamp(now))
+    return summed_up(pool, with_spare(pool.status.spares, taken), now)
+
+
+def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
+    """The pool's status without the claim: its spare is tested anew. Unchanged where nothing is held."""
+    spare = held(pool, claim_key)
+    if spare is None:
+        return pool.status
+    return summed_up(pool, with_spare(pool.status.spares, begin_test(spare, now)), now)
+
+
+def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
+    """The spare that ``claim_key`` holds."""
+    claimed = (spare for spare in pool.status.spares if spare.state == "Claimed")
+    return next((spare for spare in claimed if spare.claimed_by == claim_key), None)
+
+
+def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
+    """The median score of the pool's nodes, one node left out; None where no node has a score."""
+    scores = [score for spare in pool.status.spares if spare.node != without and (score := gflops(spare))]
+    return statistics.median(scores) if scores else None
+
+
+def gflops(spare: SpareStatus) -> float | None:
+    """Return what the spare's test measured, GFLOP/s; None where it was not tested yet."""
+    try:
+        return float(spare.gemm_gflops) or None
+    except ValueError:
+        return None
+
+
+def begin_test(spare: SpareStatus, now: float) -> SpareStatus:
+    """Return the spare at the beginning of a test."""
+    return SpareStatus(node=spare.node, state="Testing", since=timestamp(now))
+
+
+def with_spare(spares: Sequence[SpareStatus], changed: SpareStatus) -> list[SpareStatus]:
+    """Return the spares, that of the same node replaced."""
+    return [changed if spare.node == changed.node else spare for spare in spares]

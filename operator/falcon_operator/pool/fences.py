@@ -1,0 +1,90 @@
+"""Fences that outlive their job: the pool tests these nodes, and lifts the fence of a node that passes. Pure.
+
+While a job lives it tests the nodes that it left (``intent.exclusion``). Once it is over, the pool that selects a node
+tests it: once an hour, its score compared with those of the spares. A test's name derives from the fence and the hour,
+so that nothing is remembered outside the node's taint and the test's pod.
+
+A fence that no job of Falcon set (its value ends in no uid) belongs to whoever set it, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+
+from falcon_operator.api import TAINT_FENCED
+from falcon_operator.effects import CreatePod, DeletePod, Effect, UntaintNode
+from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_FENCED, build_burn_in_pod, burn_in_name
+from falcon_operator.pool.burn_in_result import weigh
+from falcon_operator.pool.claims import median_gflops
+from falcon_operator.pool.nodes import is_selected, obstacle_but_fence, tenants, trainers
+from falcon_operator.pool.snapshot import PoolSnapshot
+from falcon_operator.ports import NodeView, PodView
+
+RETEST_SECONDS = 3600.0
+_OWNER = re.compile(r"\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$")  # of a fence: the uid of a job
+
+
+def left_fenced(snap: PoolSnapshot) -> list[NodeView]:
+    """Return the nodes that the pool selects, and that a job fenced which is over or gone."""
+    return [node for node in snap.nodes.values() if is_selected(snap.pool, node) and _is_left(snap, node)]
+
+
+def _is_left(snap: PoolSnapshot, node: NodeView) -> bool:
+    owner = _OWNER.search(node.taints.get(TAINT_FENCED, ""))
+    return owner is not None and owner[1] not in snap.live_jobs
+
+
+def effects(snap: PoolSnapshot) -> list[Effect]:
+    """Return the tests to start, the fences to lift, and the tests to remove."""
+    pods = _pods(snap)
+    due = {_test_name(snap, node): node for node in left_fenced(snap) if _can_be_tested(snap, node)}
+    wanted: list[Effect] = []
+    for name, node in due.items():
+        pod = pods.get(name)
+        if pod is None:
+            wanted.append(_start(snap, name, node))
+        elif _has_passed(snap, node, pod):
+            wanted.append(UntaintNode(node.name, TAINT_FENCED))
+    wanted += [DeletePod(pod) for name, pod in pods.items() if name not in due and not pod.deleting]
+    return wanted
+
+
+def running(snap: PoolSnapshot) -> list[PodView]:
+    """Return the tests of such nodes that have not ended."""
+    return [pod for pod in _pods(snap).values() if pod.phase not in ("Succeeded", "Failed")]
+
+
+def _pods(snap: PoolSnapshot) -> dict[str, PodView]:
+    return {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_FENCED}
+
+
+def _can_be_tested(snap: PoolSnapshot, node: NodeView) -> bool:
+    """Check that the node can run a test, that no training pods run on it, and that a spare has a score to compare."""
+    on_it = snap.occupants.get(node.name)
+    if on_it is None or trainers(on_it) or obstacle_but_fence(snap.pool, node):
+        return False
+    return median_gflops(snap.pool, without=node.name) is not None
+
+
+def _has_passed(snap: PoolSnapshot, node: NodeView, pod: PodView) -> bool:
+    on_it = tenants(snap.occupants.get(node.name, []))
+    return weigh(pod, median_gflops(snap.pool, without=node.name), on_it).outcome == "Passed"
+
+
+def _test_name(snap: PoolSnapshot, node: NodeView) -> str:
+    hour = int(snap.now // RETEST_SECONDS)
+    return burn_in_name(snap.pool.metadata.uid, node.name, f"{node.taints[TAINT_FENCED]}/{hour}")
+
+
+def _start(snap: PoolSnapshot, name: str, node: NodeView) -> CreatePod:
+    return CreatePod(
+        build_burn_in_pod(
+            name=name,
+            namespace=snap.settings.namespace,
+            node=node.name,
+            pool=snap.pool,
+            purpose=PURPOSE_FENCED,
+            agent_image=snap.settings.agent_image,
+            image_pull_policy=snap.settings.image_pull_policy,
+        )
+    )
