@@ -7,8 +7,12 @@ A newer version's object must never be refused, because a refused object would s
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect as python
+import io
+import textwrap
+import tokenize
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +30,7 @@ class UnsupportedTypeError(TypeError):
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
-    """The schema of a struct, its docstrings as descriptions.
+    """Return the schema of a struct; its docstrings and its fields' comments are the descriptions.
 
     Raises:
         UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
@@ -103,11 +107,41 @@ def _nullable(kind: inspect.UnionType, at: str) -> Schema:
 
 def _object(kind: inspect.StructType, at: str) -> Schema:
     text = description(kind.cls)
+    comments = field_comments(kind.cls)
     return {
         **({"description": text} if text else {}),
         "type": "object",
-        "properties": {field.encode_name: _schema(field.type, f"{at}.{field.encode_name}") for field in kind.fields},
+        "properties": {
+            field.encode_name: _described(_schema(field.type, f"{at}.{field.encode_name}"), comments.get(field.name))
+            for field in kind.fields
+        },
     }
+
+
+def _described(schema: Schema, comment: str | None) -> Schema:
+    """Put a field's own comment before what its type says."""
+    if comment is None:
+        return schema
+    own = schema.get("description")
+    return {"description": "", **schema} | {"description": f"{comment}. {own}" if own else comment}
+
+
+def field_comments(struct: type) -> dict[str, str]:
+    """Return the comments at the ends of the fields' lines, by field: what ``kubectl explain`` shows of them."""
+    comments: dict[str, str] = {}
+    for base in reversed([base for base in struct.__mro__ if base.__module__.startswith("falcon_")]):
+        source = textwrap.dedent(python.getsource(base))
+        by_line = {
+            token.start[0]: token.string.lstrip("# ")
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+        (body,) = ast.parse(source).body
+        assert isinstance(body, ast.ClassDef)
+        for node in body.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in by_line:
+                comments[node.target.id] = by_line[node.end_lineno]
+    return comments
 
 
 def description(kind: type) -> str:

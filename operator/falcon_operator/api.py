@@ -259,24 +259,24 @@ class End(_Api, frozen=True, kw_only=True):
 class TrainingRunSpec(_Api, frozen=True, kw_only=True):
     """What the operator intends for one job: written before anything is done about it, by the operator alone."""
 
-    version: int = 1  # of this layout
-    generation: int = 0  # one life of the job's process group
-    phase: str = "Stop"  # Stop | Run | Finish
-    phase_since: float = 0.0  # unix seconds, as all times here
-    nodes: int = 0  # members that have a node
-    members: list[RunMember] = []  # by replica
-    master_addr: str = ""
-    master_port: int = 0
-    replacements: list[Replacement] = []
-    exclusions: list[Exclusion] = []
-    lost_pods: list[str] = []
-    pods_made: int = 0
+    version: int = 1  # version of this layout
+    generation: int = 0  # number of the present life of the job's process group; 0: none yet
+    phase: str = "Stop"  # what the operator wants of this life: Run, Stop or Finish
+    phase_since: float = 0.0  # when the phase began, unix seconds; so are all times here
+    nodes: int = 0  # number of members that have a node
+    members: list[RunMember] = []  # the pods that hold the replicas, by replica
+    master_addr: str = ""  # where the ranks meet: MASTER_ADDR
+    master_port: int = 0  # MASTER_PORT
+    replacements: list[Replacement] = []  # replicas that are moving to another pod
+    exclusions: list[Exclusion] = []  # nodes that the job does not use
+    lost_pods: list[str] = []  # uids of pods whose node was lost: their processes count as dead
+    pods_made: int = 0  # number of pod names given so far; the next pod's name derives from it
     counters: Counters = Counters()
     gang: Gang = Gang()
     recovery: RecoveryState = RecoveryState()
-    verdicts: list[NodeVerdict] = []  # newest last
-    history: list[ClosedIncident] = []  # newest first
-    started_at: float = 0.0
+    verdicts: list[NodeVerdict] = []  # what is known of nodes that the job has left, the newest last
+    history: list[ClosedIncident] = []  # incidents that are over, the newest first
+    started_at: float = 0.0  # when the ranks ran for the first time
     end: End | None = None
 
 

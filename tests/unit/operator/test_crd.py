@@ -100,6 +100,13 @@ def test_the_names_in_a_run_are_those_of_the_api() -> None:
     assert [name for name in names(schema_of(TrainingRunSpec)) if not re.fullmatch("[a-z][a-zA-Z0-9]*", name)] == []
 
 
+def test_the_comment_of_a_field_is_what_explain_shows() -> None:
+    fields = schema_of(TrainingRunSpec)["properties"]
+    assert fields["phase"]["description"] == "what the operator wants of this life: Run, Stop or Finish"
+    assert fields["exclusions"]["items"]["properties"]["fenced"]["description"].startswith("for all jobs")
+    assert [name for name in fields if "description" not in fields[name]] == []
+
+
 def test_the_columns_show_fields_of_their_types() -> None:
     (version,) = definition(TrainingRunSpec)["spec"]["versions"]
     shown = {column["jsonPath"]: column["type"] for column in version["additionalPrinterColumns"]}
