@@ -138,7 +138,10 @@ def test_the_command_prints_and_draws(files: list[Path], tmp_path: Path) -> None
 def test_communicators_are_named_by_the_places_in_them(files: list[Path]) -> None:
     healthy_report = replay(files)
     grown = {
-        verdict.comm for finding in healthy_report.findings for verdict in finding.verdicts if verdict.kind == "Communication"
+        verdict.comm
+        for finding in healthy_report.findings
+        for verdict in finding.verdicts
+        if verdict.kind == "Communication"
     }
     assert grown == set()
     job = Job(3)

@@ -149,7 +149,7 @@ def test_random_programs_stop_at_a_cut_and_go_on(blocking: bool) -> None:
 
 
 def test_with_targets_that_are_never_raised_ranks_get_stuck() -> None:
-    """So the model can fail: a call beyond its target has to raise it for the others."""
+    """Check that the model can fail: a call beyond its target has to raise the target for the other ranks."""
     stuck = 0
     for seed in range(20):
         model = Model(seed, ranks=4, blocking=True)

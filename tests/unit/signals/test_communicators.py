@@ -19,7 +19,10 @@ def seats(groups: list[tuple[int, list[list[int]]]]) -> list[Seat]:
 
 
 def named(job_seats: list[Seat], world: int, layout: Parallelism | None = None) -> dict[str, tuple[int, ...]]:
-    return {communicator.name: communicator.members for communicator in name_communicators(job_seats, world, layout).values()}
+    return {
+        communicator.name: communicator.members
+        for communicator in name_communicators(job_seats, world, layout).values()
+    }
 
 
 def test_communicators_of_all_ranks_are_numbered_in_the_order_of_their_use() -> None:

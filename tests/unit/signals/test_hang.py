@@ -157,7 +157,9 @@ def test_two_communicators_entered_in_opposite_orders_are_a_deadlock() -> None:
 
 
 def test_differing_finished_counts_alone_name_who_is_behind_and_equal_ones_nobody() -> None:
-    assert [hang[:2] for hang in found(progress_of("dp", [8, 8, 7], [8, 8, 7]), dp=(0, 1, 2))] == [("NeverArrived", (2,))]
+    assert [hang[:2] for hang in found(progress_of("dp", [8, 8, 7], [8, 8, 7]), dp=(0, 1, 2))] == [
+        ("NeverArrived", (2,))
+    ]
     assert found(progress_of("dp", [8, 8, 8], [8, 8, 8]), dp=(0, 1, 2)) == []
 
 

@@ -60,8 +60,13 @@ def test_a_single_call_of_another_size_interrupts_nothing() -> None:
 @given(st.integers(1, 60))
 def test_batches_do_not_matter(batch: int) -> None:
     calls = _disturbed().calls
-    whole = [(iteration.number, iteration.start_ns, iteration.end_ns, iteration.interrupted) for iteration in _followed(calls, 1000)]
-    split = [(iteration.number, iteration.start_ns, iteration.end_ns, iteration.interrupted) for iteration in _followed(calls, batch)]
+    whole, split = (
+        [
+            (iteration.number, iteration.start_ns, iteration.end_ns, iteration.interrupted)
+            for iteration in _followed(calls, size)
+        ]
+        for size in (1000, batch)
+    )
     shared = min(len(whole), len(split))
     assert shared >= len(whole) - 2  # the newest iterations may wait for the calls that follow
     assert split[:shared] == whole[:shared]

@@ -33,7 +33,10 @@ def _actions(engine: Engine, word: str) -> list[float]:
 
 
 def test_a_node_that_grew_well_is_a_spare_again() -> None:
-    """One spare: the slow node takes it, and an hour after it is well a dead one takes the slow one's place."""
+    """Check a pool of one spare: the spare replaces the slow node.
+
+    An hour after the slow node is well again, it replaces a dead node.
+    """
     engine = _run(
         6000,
         faults={"slow": [_slow(200, 900)], "stop": [{"at_seconds": 6000, "severity": "SEV1", "node": 2}]},
