@@ -49,7 +49,7 @@ def test_the_quota_of_cgroup_v1_is_read_in_the_containers_own_folder(tmp_path: P
 
 
 @pytest.mark.parametrize("cpu_max", ["max 100000\n", "nonsense"])
-def test_no_quota_and_an_unreadable_one_leave_all_cpus(tmp_path: Path, cpu_max: str) -> None:
+def test_no_quota_and_an_unreadable_quota_leave_all_cpus(tmp_path: Path, cpu_max: str) -> None:
     assert usable_cpus(**v2(tmp_path, cpu_max)) == CPUS
     assert cpu_quota(mount=tmp_path, own=tmp_path / "absent") is None
 

@@ -56,7 +56,7 @@ def test_no_share_is_faster(case: tuple[list[float], list[float], list[int], int
 
 @settings(deadline=None, derandomize=True)
 @given(cases, st.randoms(use_true_random=False))
-def test_of_the_optimal_shares_one_that_moves_the_fewest(
+def test_of_the_optimal_shares_a_share_that_moves_the_fewest(
     case: tuple[list[float], list[float], list[int], int], random: object
 ) -> None:
     times, fixed, _, total = case

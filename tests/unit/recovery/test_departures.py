@@ -130,7 +130,7 @@ def test_the_least_slow_node_is_the_last_resort_once_standing_still_has_paid_for
     assert resort(state, 1e6, ()) == ""
 
 
-def test_who_was_left_for_a_failure_is_no_last_resort_and_who_is_well_again_is_one_at_once() -> None:
+def test_a_node_left_for_a_failure_is_no_last_resort_and_a_node_well_again_is_a_last_resort_at_once() -> None:
     assert resort(away(slowdown=0.0), 1e6) == ""
     assert resort(away(slowdown=0.0, back_at=NOW), 0.0) == "node-2"
     assert resort(away(), 38.0) == ""

@@ -40,7 +40,7 @@ def test_nothing_is_wrong() -> None:
     assert step(seen()) == (FRESH, [])
 
 
-def test_a_killed_rank_precedes_those_that_broke_off_whatever_the_clocks_say() -> None:
+def test_a_killed_rank_precedes_ranks_that_broke_off_whatever_the_clocks_say() -> None:
     obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.5), 1: ended(signal=9, at=NOW - 0.1)})
     fault = rank_fault(obs.ranks, obs.members)
     assert fault is not None

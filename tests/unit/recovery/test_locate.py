@@ -21,7 +21,7 @@ def test_a_rank_that_counts_layers_makes_no_straggler_of_the_other_ranks() -> No
     assert [compared.rank for compared in comparable(seen(ranks={0: LAYERS}).ranks)] == [1, 2]
 
 
-def test_the_straggler_among_those_that_count_alike_is_named_all_the_same() -> None:
+def test_the_straggler_among_ranks_that_count_alike_is_named_all_the_same() -> None:
     slow = {"compute_ns": [400 * MS] * 16, "iteration_ns": [450 * MS] * 16}
     peers = {"iteration_ns": [450 * MS] * 16, "wait_ns": [200 * MS] * 16}
     found = locate(seen(ranks={0: LAYERS, 1: slow, 2: peers}), POLICY)
@@ -70,7 +70,7 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
     assert locate(seen(ranks=stage), replace(POLICY, stages=3)) is None
 
 
-def test_of_two_stragglers_the_slower_is_the_culprit_and_both_are_compared_with_those_that_are_well() -> None:
+def test_of_two_stragglers_the_slower_is_the_culprit_and_both_are_compared_with_healthy_ranks() -> None:
     culprit = locate(seen(ranks={1: {"compute_ns": [600 * MS] * 16}, 2: {"compute_ns": [800 * MS] * 16}}), POLICY)
     assert culprit is not None
     assert (culprit.rank, culprit.also, culprit.peers_compute_ns) == (2, [1], 200 * MS)

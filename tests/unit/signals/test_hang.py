@@ -57,7 +57,7 @@ def test_a_checkpoint_that_the_job_came_out_of_is_no_hang_next_time() -> None:
     assert successor.memory().pauses == chain.memory().pauses
 
 
-def test_a_pause_that_never_came_back_is_forgotten_and_a_rare_one_that_recurs_is_not() -> None:
+def test_a_pause_that_never_came_back_is_forgotten_and_a_rare_pause_that_recurs_is_not() -> None:
     once = learned([1.0, 600.0] + [60.0] * 600)
     assert once.deadline_ns(SECOND, 3) == 120 * SECOND
     recurring = learned([600.0, *[60.0] * 700, 600.0, *[60.0] * 1400])
@@ -108,7 +108,7 @@ def test_the_call_is_the_oldest_that_somebody_has_not_left() -> None:
     assert found(progress, dp=EVERYBODY) == [("NeverArrived", (2,), "dp", 7, 3)]
 
 
-def test_a_process_that_stopped_inside_a_call_begins_no_further_one() -> None:
+def test_a_process_that_stopped_inside_a_call_begins_no_further_call() -> None:
     progress = progress_of("dp", [10, 10, 8, 10], [7, 7, 7, 7])
     assert found(progress, dp=EVERYBODY) == [("Transfer", (2,), "dp", 7, 4)]
 
@@ -156,7 +156,7 @@ def test_two_communicators_entered_in_opposite_orders_are_a_deadlock() -> None:
     assert [hang[:2] for hang in found(progress, a=(0, 1), b=(0, 1))] == [("Deadlock", (1,)), ("Deadlock", (0,))]
 
 
-def test_differing_finished_counts_alone_name_who_is_behind_and_equal_ones_nobody() -> None:
+def test_differing_finished_counts_alone_name_who_is_behind_and_equal_counts_name_nobody() -> None:
     assert [hang[:2] for hang in found(progress_of("dp", [8, 8, 7], [8, 8, 7]), dp=(0, 1, 2))] == [
         ("NeverArrived", (2,))
     ]

@@ -1,4 +1,4 @@
-"""A generation that is slow from its first iteration on, against earlier ones."""
+"""A generation that is slow from its first iteration on, against earlier generations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _found(now: Level, *earlier: Level) -> float | None:
     return slowdown_since_earlier(now, earlier, verify_percent=10)
 
 
-def test_a_slower_generation_is_found_against_the_fastest_earlier_one() -> None:
+def test_a_slower_generation_is_found_against_the_fastest_earlier_generation() -> None:
     assert _found(_slower(1.3), _slower(1.2), HEALTHY) == pytest.approx(1.3)
 
 

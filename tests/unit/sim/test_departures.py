@@ -78,7 +78,7 @@ def test_the_last_spare_is_kept_where_nodes_die_often(lost: int, replaced: bool)
     assert len(engine.machines.spares) == (0 if replaced else 1)
 
 
-def test_tests_end_an_exclusion_and_fence_those_that_stay_slow() -> None:
+def test_tests_end_an_exclusion_and_fence_nodes_that_stay_slow() -> None:
     scenario = parse(msgspec.json.encode({"name": "x", "job": JOB, "faults": {"slow": [_slow(0, 2000)]}}).decode())
     machines = Machines(scenario, list(scenario.faults.slow))
     machines.leave(1)

@@ -115,7 +115,7 @@ def test_the_breaker_counts_the_window_and_names_the_remedy() -> None:
         breaker.check("c", [fenced("a", 10), fenced("b", 3000), a_node("c")], NOW)
 
 
-def test_fencing_a_fenced_node_again_is_not_one_more() -> None:
+def test_fencing_a_fenced_node_again_does_not_count_again() -> None:
     Breaker(limit=1, window_seconds=3600).check("a", [fenced("a", 10)], NOW)
 
 
