@@ -34,7 +34,7 @@ def test_the_last_spare_has_a_price_where_nodes_die() -> None:
     assert prices == sorted(prices, reverse=True)
     assert prices[0] > 120 > 1 > prices[3]
     assert price(RecoveryState(), 1) < 5, "no failure seen, three nodes: hardly anything"
-    assert price(FAILING, None) == price(FAILING, 0) == 0, "the ready spares are not known; no spare can be taken"
+    assert price(FAILING, None) == price(FAILING, 0) == 0, "the count of spares is unknown, or no spare is ready"
 
 
 def test_slow_nodes_that_do_not_come_back_raise_the_spares_price() -> None:
