@@ -1,4 +1,4 @@
-"""Ring files of jobs that do not exist."""
+"""Ring files of invented jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def write_ring(
     generation: int = 1,
     counters: Mapping[int, tuple[int, int]] | None = None,
 ) -> Path:
-    """A file that holds all of the records; ``counters``: entered and finished by key, None as of an earlier shim."""
-    told = records.copy()
-    told["seq"] = np.arange(1, len(told) + 1)
-    told["check"] = ring.checks(told)
-    capacity = 1 << max(4, len(told).bit_length())
+    """Write a ring file that holds all of the records.
+
+    ``counters``: the entered and finished counts by key; None writes a file as an earlier shim did, without counters.
+    """
+    numbered = records.copy()
+    numbered["seq"] = np.arange(1, len(numbered) + 1)
+    numbered["check"] = ring.checks(numbered)
+    capacity = 1 << max(4, len(numbered).bit_length())
     header = ring.RingHeader(
         capacity=capacity,
         pid=100 + rank,
@@ -37,11 +40,12 @@ def write_ring(
         local_rank=rank,
         start_unix_ns=1_700_000_000_000_000_000,
         start_ns=rank * 12_345_678_901,  # the clock's reading at that moment: Job's clocks are as far apart
-        head=len(told),
+        head=len(numbered),
     )
-    raw = bytearray(ring.pack_header(header) + told.tobytes() + bytes((capacity - len(told)) * ring.RECORD_BYTES))
+    empty_slots = bytes((capacity - len(numbered)) * ring.RECORD_BYTES)
+    raw = bytearray(ring.pack_header(header) + numbered.tobytes() + empty_slots)
     if counters is not None:
-        table = np.zeros(len(counters) + 1, dtype=ring.COUNTER_DTYPE)  # one is free
+        table = np.zeros(len(counters) + 1, dtype=ring.COUNTER_DTYPE)  # the last entry is free
         for place, (key, (entered, finished)) in enumerate(counters.items()):
             table[place]["key"], table[place]["entered"], table[place]["finished"] = key, entered, finished
         struct.pack_into("<QII", raw, 128, len(raw), len(table), ring.COUNTER_BYTES)
@@ -51,15 +55,15 @@ def write_ring(
 
 
 def descriptor(comm: int, size: int, place: int) -> ring.RecordArray:
-    """A communicator comes to life."""
-    told: ring.RecordArray = np.zeros(1, dtype=ring.RECORD_DTYPE)
-    told["kind"], told["comm"], told["group"] = ring.Kind.DESCRIPTOR, comm, size
-    told["peer_or_root"] = place
-    return told
+    """Return the record that announces a new communicator."""
+    record: ring.RecordArray = np.zeros(1, dtype=ring.RECORD_DTYPE)
+    record["kind"], record["comm"], record["group"] = ring.Kind.DESCRIPTOR, comm, size
+    record["peer_or_root"] = place
+    return record
 
 
 def job_rings(folder: Path, job: Job) -> list[Path]:
-    """One file a rank, with the descriptor of the communicator that all are in."""
+    """Write one ring file for each rank, with the descriptor of the communicator that all ranks share."""
     files = []
     for rank in range(job.ranks):
         records = np.concatenate((descriptor(COMM, job.ranks, rank), job.records(rank)))

@@ -17,14 +17,14 @@ CPUS = len(os.sched_getaffinity(0))
 
 
 def v2(tmp_path: Path, cpu_max: str, path: str = "/") -> dict[str, Path]:
-    """The mount as a container with a cgroup namespace sees it."""
+    """Write the mount as a container with a cgroup namespace sees it."""
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
     (tmp_path / "cpu.max").write_text(cpu_max)
     return files(tmp_path, f"0::{path}\n")
 
 
 def v1(tmp_path: Path, quota: str, path: str) -> dict[str, Path]:
-    """The mount as a container without a cgroup namespace sees it: its own folder, under a path of the host's."""
+    """Write the mount as a container without a cgroup namespace sees it: its own folder, under a path of the host."""
     folder = tmp_path / "cpu"
     folder.mkdir()
     (folder / "cpu.cfs_quota_us").write_text(quota)
@@ -49,7 +49,7 @@ def test_the_quota_of_cgroup_v1_is_read_in_the_containers_own_folder(tmp_path: P
 
 
 @pytest.mark.parametrize("cpu_max", ["max 100000\n", "nonsense"])
-def test_no_quota_and_an_unreadable_one_leave_all_cpus(tmp_path: Path, cpu_max: str) -> None:
+def test_no_quota_and_an_unreadable_quota_leave_all_cpus(tmp_path: Path, cpu_max: str) -> None:
     assert usable_cpus(**v2(tmp_path, cpu_max)) == CPUS
     assert cpu_quota(mount=tmp_path, own=tmp_path / "absent") is None
 
@@ -67,8 +67,8 @@ def test_the_command_reports_a_thread_for_each_cpu(tmp_path: Path) -> None:
     assert report.disk_error == ""
 
 
-def test_the_matrix_library_is_told_to_make_no_threads_before_it_is_loaded() -> None:
-    """Its setting is read once, when numpy is loaded."""
+def test_the_matrix_library_is_set_to_make_no_threads_before_it_is_loaded() -> None:
+    """Check that numpy is not loaded yet: the library reads its setting once, when numpy is loaded."""
     check = "import falcon_agent.__main__, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False, timeout=60).returncode == 0
 
@@ -95,7 +95,7 @@ def test_counters_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
 
 
 def test_a_test_that_shares_its_cpu_says_how_long_it_waited(tmp_path: Path) -> None:
-    """A competitor on the same CPU takes about half of it."""
+    """Check the waiting time beside a competitor that takes about half of the same CPU."""
     cpu = str(min(os.sched_getaffinity(0)))
     loop = subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-c", "while True: pass"])
     try:

@@ -1,4 +1,7 @@
-"""What a rank's agent tells of its communicators: places, counts, what comes next; bounded, and after its own death."""
+"""What a rank's agent reports of its communicators: places, counts and the next call.
+
+The report is bounded, and it survives the agent's own death.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from tests.unit.signals.streams import MS, Call, Script
 KEY = ring.counter_key
 
 
-def counters(told: dict[int, tuple[int, int]]) -> ring.CounterArray:
-    table: ring.CounterArray = np.zeros(len(told), dtype=ring.COUNTER_DTYPE)
-    for place, (key, (entered, finished)) in enumerate(told.items()):
+def counters(counts: dict[int, tuple[int, int]]) -> ring.CounterArray:
+    table: ring.CounterArray = np.zeros(len(counts), dtype=ring.COUNTER_DTYPE)
+    for place, (key, (entered, finished)) in enumerate(counts.items()):
         table[place]["key"], table[place]["entered"], table[place]["finished"] = key, entered, finished
     return table
 
@@ -33,26 +36,26 @@ def test_descriptors_give_size_and_place_until_the_communicator_ends() -> None:
     assert table.shapes == [Shape(1, 8, 3)]
 
 
-def test_the_call_that_a_rank_is_in_is_told_from_its_cycle() -> None:
+def test_the_call_that_a_rank_is_in_is_known_from_its_cycle() -> None:
     script = Script()
     script.cycle(
         [Call(ring.Op.ALL_REDUCE, 64, MS), Call(ring.Op.ALL_GATHER, 32, MS), Call(ring.Op.BARRIER, 0, MS, comm=9)], 5
     )
     table = CommTable([Shape(7, 2, 0)])
     table.feed(script.records)
-    (first, other), left = table.comms(counts={7: Count(12, 11), 9: Count(5, 5)}, excess_ns={}, period_calls=3)
+    (first, second), left = table.comms(counts={7: Count(12, 11), 9: Count(5, 5)}, excess_ns={}, period_calls=3)
     assert (first.comm, first.size, first.entered, first.finished, left) == (7, 2, 12, 11, 0)
-    assert (first.op, first.bytes) == (ring.Op.ALL_GATHER, 32), "call 11, as call 9 was"
-    assert (other.comm, other.size, other.op) == (9, 0, ring.Op.BARRIER)
+    assert (first.op, first.bytes) == (ring.Op.ALL_GATHER, 32), "call 11 is of the same kind as call 9"
+    assert (second.comm, second.size, second.op) == (9, 0, ring.Op.BARRIER)
     ((largest,), _) = table.comms(counts={}, excess_ns={7: (1.0,)}, period_calls=3)
     assert (largest.op, largest.entered, largest.excess_ns) == (ring.Op.ALL_REDUCE, None, [1])
 
 
-def test_those_that_it_waits_in_come_first_then_the_largest_excess_and_the_rest_is_counted() -> None:
+def test_communicators_with_a_waiting_rank_come_first_then_the_largest_excess_and_the_rest_is_counted() -> None:
     counts = {comm: Count(5 + (comm == 17), 5) for comm in range(1, 21)}
-    told, left = CommTable().comms(counts=counts, excess_ns={9: (1e6, 2e6), 4: (5e6,)}, period_calls=None)
-    assert [one.comm for one in told] == [17, 4, 9, 1, 2, 3, 5, 6]
-    assert (len(told), left) == (MAX_COMMS, 12)
+    comms, left = CommTable().comms(counts=counts, excess_ns={9: (1e6, 2e6), 4: (5e6,)}, period_calls=None)
+    assert [comm.comm for comm in comms] == [17, 4, 9, 1, 2, 3, 5, 6]
+    assert (len(comms), left) == (MAX_COMMS, 12)
 
 
 def test_counts_by_traffic() -> None:
@@ -66,8 +69,11 @@ def test_counts_by_traffic() -> None:
     )
     assert collective_counts(table, enqueues=False) == {3: Count(8, 7)}
     assert collective_counts(table, enqueues=True) == {3: Count(8, None)}, "finished lags behind the device"
-    told, left = pairs(table, enqueues=False)
-    assert [(one.peer, one.sending, one.entered, one.finished) for one in told] == [(2, False, 3, 2), (1, True, 4, 4)]
+    transfers, left = pairs(table, enqueues=False)
+    assert [(pair.peer, pair.sending, pair.entered, pair.finished) for pair in transfers] == [
+        (2, False, 3, 2),
+        (1, True, 4, 4),
+    ]
     assert left == 0
     many = counters({KEY(3, ring.Traffic.SEND, peer): (1, 1) for peer in range(20)})
     assert [len(pairs(many, enqueues=False)[0]), pairs(many, enqueues=False)[1]] == [MAX_PAIRS, 20 - MAX_PAIRS]
@@ -88,11 +94,11 @@ def test_a_successor_knows_the_places_from_its_predecessor(tmp_path: Path) -> No
     first = tracker(np.concatenate((descriptor(7, 2, 1), script.records)))
     second = tracker(script.records[-30:], first.memory())
     for follower in (first, second):
-        (told,) = follower.signals(1)[0].comms
-        assert (told.comm, told.size, told.place, told.entered, told.finished) == (7, 2, 1, 61, 60)
+        (comm,) = follower.signals(1)[0].comms
+        assert (comm.comm, comm.size, comm.place, comm.entered, comm.finished) == (7, 2, 1, 61, 60)
 
 
-def test_the_ring_of_an_earlier_shim_has_no_counts_to_tell(tmp_path: Path) -> None:
+def test_the_ring_of_an_earlier_shim_has_no_counts_to_report(tmp_path: Path) -> None:
     script = Script()
     script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
     (tmp_path / RINGS_DIR).mkdir(parents=True)

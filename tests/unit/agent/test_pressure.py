@@ -24,7 +24,11 @@ class _Node:
         training: bool = True,
         onset: int | None = None,
     ) -> None:
-        """``delay``: s a second; ``throttled``: share of periods; ``onset``: the second from which it is slow."""
+        """Run for some seconds.
+
+        ``delay``: run delay, in seconds per second. ``throttled``: the share of throttled periods. ``onset``: the
+        second from which the node is slow.
+        """
         for _ in range(seconds):
             self._second += 1
             self._periods += 100

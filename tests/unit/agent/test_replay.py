@@ -1,4 +1,4 @@
-"""Captured rings through the whole chain: a complaint as a test."""
+"""Captured rings go through the whole chain, so that a complaint becomes a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW = 1
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """80 healthy iterations, 40 with a straggler, 60 healthy ones."""
+    """Write the rings of 80 healthy iterations, 40 with a straggler, and 60 healthy iterations."""
     job = Job(3)
     data_parallel(job, 80)
     data_parallel(job, 40, {SLOW: 1.6})
@@ -30,10 +30,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return job_rings(tmp_path_factory.mktemp("rings"), job)
 
 
-def test_onset_relief_and_the_culprit_are_told_with_their_iterations(files: list[Path]) -> None:
-    told = replay(files)
-    assert [rank.rank for rank in told.ranks] == [0, 1, 2]
-    for rank in told.ranks:
+def test_onset_relief_and_the_culprit_are_reported_with_their_iterations(files: list[Path]) -> None:
+    report = replay(files)
+    assert [rank.rank for rank in report.ranks] == [0, 1, 2]
+    for rank in report.ranks:
         assert rank.period_calls == 4
         assert [point.number for point in rank.points] == list(range(1, len(rank.points) + 1))
         (episode,) = rank.episodes
@@ -42,27 +42,27 @@ def test_onset_relief_and_the_culprit_are_told_with_their_iterations(files: list
         assert episode.relieved is not None
         assert abs(episode.relieved - 125) <= 6
         assert episode.after_ns / episode.before_ns == pytest.approx(1.5, abs=0.1)
-    blamed = [finding for finding in told.findings if finding.verdicts]
+    blamed = [finding for finding in report.findings if finding.verdicts]
     assert {verdict.ranks for finding in blamed for verdict in finding.verdicts} == {(SLOW,)}
     assert sum(finding.last - finding.first + 1 for finding in blamed) >= 25
-    assert f"rank {SLOW} computes 1.6x longer" in describe(told)
-    (profile,) = told.profiles
+    assert f"rank {SLOW} computes 1.6x longer" in describe(report)
+    (profile,) = report.profiles
     assert profile.links == []
     assert profile.waits_ns[SLOW] < 3 * MS
     assert all(profile.waits_ns[rank] == pytest.approx(60 * MS, rel=0.15) for rank in (0, 2))
 
 
-def test_one_file_alone_tells_times_but_blames_nobody(files: list[Path]) -> None:
-    told = replay(files[:1])
-    assert len(told.ranks[0].episodes) == 1
-    assert [finding.verdicts for finding in told.findings if finding.verdicts] == []
+def test_one_file_alone_shows_times_but_blames_nobody(files: list[Path]) -> None:
+    report = replay(files[:1])
+    assert len(report.ranks[0].episodes) == 1
+    assert [finding.verdicts for finding in report.findings if finding.verdicts] == []
 
 
 def test_a_file_that_is_no_ring_and_two_files_of_one_rank_are_refused(files: list[Path], tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_bytes(b"x" * 8192)
+    not_a_ring = tmp_path / "other"
+    not_a_ring.write_bytes(b"x" * 8192)
     with pytest.raises(ring.RingFormatError):
-        replay([other])
+        replay([not_a_ring])
     with pytest.raises(ring.RingFormatError):
         replay([files[0], files[0]])
 
@@ -80,9 +80,9 @@ def test_holes_are_passed_and_counted(files: list[Path], tmp_path: Path) -> None
         raw[place : place + ring.RECORD_BYTES] = bytes(ring.RECORD_BYTES)
     holed = tmp_path / files[0].name
     holed.write_bytes(raw)
-    whole, told = replay([files[0]]).ranks[0], replay([holed]).ranks[0]
-    assert (told.records, told.holes) == (whole.records - 3, 3)
-    assert told.points[-1].number > 150
+    whole, with_holes = replay([files[0]]).ranks[0], replay([holed]).ranks[0]
+    assert (with_holes.records, with_holes.holes) == (whole.records - 3, 3)
+    assert with_holes.points[-1].number > 150
 
 
 def test_the_recorder_keeps_what_the_ring_forgets(files: list[Path], tmp_path: Path) -> None:
@@ -136,9 +136,12 @@ def test_the_command_prints_and_draws(files: list[Path], tmp_path: Path) -> None
 
 
 def test_communicators_are_named_by_the_places_in_them(files: list[Path]) -> None:
-    told = replay(files)
+    healthy_report = replay(files)
     grown = {
-        verdict.comm for finding in told.findings for verdict in finding.verdicts if verdict.kind == "Communication"
+        verdict.comm
+        for finding in healthy_report.findings
+        for verdict in finding.verdicts
+        if verdict.kind == "Communication"
     }
     assert grown == set()
     job = Job(3)
@@ -152,7 +155,7 @@ def test_communicators_are_named_by_the_places_in_them(files: list[Path]) -> Non
         job.end_cycle()
     folder = files[0].parent / "link"
     folder.mkdir()
-    link = replay(job_rings(folder, job))
-    found = [verdict for finding in link.findings for verdict in finding.verdicts]
-    assert {one.comm for profile in link.profiles for one in profile.links} == {str(COMM)}
+    slow_report = replay(job_rings(folder, job))
+    found = [verdict for finding in slow_report.findings for verdict in finding.verdicts]
+    assert {slow_link.comm for profile in slow_report.profiles for slow_link in profile.links} == {str(COMM)}
     assert {(verdict.kind, verdict.comm) for verdict in found} == {("Communication", str(COMM))}

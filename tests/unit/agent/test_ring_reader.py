@@ -88,7 +88,7 @@ def test_a_hole_that_fills_late_is_read(writer: Writer) -> None:
 
 
 def test_every_hole_is_waited_for_as_long(writer: Writer) -> None:
-    """A reader that meets a call in the middle of its append each time gives none of them up."""
+    """Check a reader that meets a call in the middle of its append each time: it gives up none of the calls."""
     reader = RingReader(writer.path)
     for number in range(6):
         writer.head(number + 1)

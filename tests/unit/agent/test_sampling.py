@@ -1,4 +1,7 @@
-"""The agent has the device time the cycles of ranks whose calls return when they are enqueued, and of no others."""
+"""Which cycles the device times at the agent's request.
+
+These are the cycles of ranks whose calls return when they are enqueued, and of no other ranks.
+"""
 
 from __future__ import annotations
 

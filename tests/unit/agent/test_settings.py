@@ -24,7 +24,7 @@ GOOD = {
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """With these variables of ours and no others."""
+    """Load the settings with these FALCON variables and no other FALCON variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             if name.startswith("FALCON_"):

@@ -1,4 +1,4 @@
-"""The job's plan becomes the pod's."""
+"""The supervisor derives the pod's plan from the job's plan."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PLAN = Plan(
 
 
 def test_a_member_runs_its_own_ranks() -> None:
-    mine = plan_for(PLAN, "b")
-    assert (mine.phase, mine.generation, mine.node_rank, mine.first_rank, mine.procs) == ("Run", 3, 1, 2, 2)
-    assert (mine.nnodes, mine.world_size, mine.master_addr, mine.master_port) == (2, 4, "10.0.0.1", 29500)
+    plan = plan_for(PLAN, "b")
+    assert (plan.phase, plan.generation, plan.node_rank, plan.first_rank, plan.procs) == ("Run", 3, 1, 2, 2)
+    assert (plan.nnodes, plan.world_size, plan.master_addr, plan.master_port) == (2, 4, "10.0.0.1", 29500)
 
 
 def test_a_pod_that_is_no_member_stops() -> None:

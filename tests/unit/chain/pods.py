@@ -1,4 +1,4 @@
-"""The whole way of a signal: ring files → the agents' trackers → reports as JSON → what the operator decides."""
+"""The whole path of a signal: ring files → the agents' trackers → reports as JSON → what the operator decides."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Tracked:
         self._end_ns = int((records["t_start_ns"] + records["duration_ns"]).max())
         introduced = [
             descriptor(comm, len(group), list(group).index(rank))
-            for comm, told in groups.items()
-            for group in told
+            for comm, comm_groups in groups.items()
+            for group in comm_groups
             if rank in group
         ]
         run_dir = folder / f"pod-{rank}"
@@ -59,10 +59,10 @@ class Tracked:
         self.tracker.poll()
 
     def signals(self, silent_seconds: float) -> RankSignals:
-        """Its report, so long after its last call."""
+        """Return the rank's report, ``silent_seconds`` after the end of its last call."""
         self._now_ns = self._end_ns + int(silent_seconds * SECOND)
-        (told,) = self.tracker.signals(1)
-        return told
+        (report,) = self.tracker.signals(1)
+        return report
 
 
 def agents(
@@ -72,9 +72,12 @@ def agents(
     inside: Mapping[int, Sequence[int]] | None = None,
     pairs: Mapping[int, Mapping[int, tuple[int, int]]] | None = None,
 ) -> list[Tracked]:
-    """An agent a rank. ``inside``: by communicator, the ranks that have begun one call more than was done; ``pairs``:
-    by rank, what its counters of sends and receives say, by their keys."""
-    told = []
+    """Return one agent for each rank.
+
+    ``inside``: by communicator, the ranks that have begun one call more than the finished calls.
+    ``pairs``: by rank, the counts of its sends and receives, by counter key.
+    """
+    tracked = []
     for rank in range(job.ranks):
         records = job.records(rank)
         counters = dict((pairs or {}).get(rank, {}))
@@ -82,12 +85,12 @@ def agents(
             done = int((records["comm"] == comm).sum())
             entered = done + (rank in (inside or {}).get(comm, ()))
             counters[ring.counter_key(comm, ring.Traffic.COLLECTIVE)] = (entered, done)
-        told.append(Tracked(folder, rank, job, groups, counters))
-    return told
+        tracked.append(Tracked(folder, rank, job, groups, counters))
+    return tracked
 
 
 class Operator:
-    """Looks at one job of one rank a pod, each on a node of its own, every two seconds."""
+    """An operator that looks every two seconds at a job with one rank in each pod and one pod on each node."""
 
     def __init__(self, ranks: int, spec: dict[str, Any] | None = None, healthy_ns: int | None = None) -> None:
         self.now = time.time()
@@ -117,14 +120,14 @@ class Operator:
         return self.job.status
 
     def message(self, condition: str) -> str:
-        return next((one.message for one in self.status.conditions if one.type == condition), "")
+        return next((entry.message for entry in self.status.conditions if entry.type == condition), "")
 
     def look(self, reports: Sequence[RankSignals | dict[str, Any]], throttle: ThrottleSignals | None = None) -> None:
-        """Hear one report a rank, and decide."""
+        """Take one report of each rank, and decide."""
         self.now += 2.0
         members = self.intent.membership.members
         summaries = {}
-        for number, (member, told) in enumerate(zip(members, reports, strict=True)):
+        for number, (member, report) in enumerate(zip(members, reports, strict=True)):
             rank = LaunchRank(
                 local_rank=0, rank=number, pid=7, state="Running", started_unix_ns=int((self.now - 900) * 1e9)
             )
@@ -138,17 +141,17 @@ class Operator:
                 launch=LaunchStatus(generation=1, dead_below=1, state="Running", ranks=[rank]),
                 throttle=throttle,
             )
-            body = {**msgspec.to_builtins(summary), "ranks": [msgspec.to_builtins(told)]}
-            heard = msgspec.json.decode(msgspec.json.encode(body), type=Summary)
-            summaries[member.pod_uid] = Received(summary=heard, at_seconds=MONOTONIC)
+            body = {**msgspec.to_builtins(summary), "ranks": [msgspec.to_builtins(report)]}
+            received = msgspec.json.decode(msgspec.json.encode(body), type=Summary)
+            summaries[member.pod_uid] = Received(summary=received, at_seconds=MONOTONIC)
         snap = Snapshot(
             job=self.job,
             intent=self.intent,
             pods=[
-                PodView(namespace="ml", name=one.pod_name, uid=one.pod_uid, node=one.node, phase="Running")
-                for one in members
+                PodView(namespace="ml", name=member.pod_name, uid=member.pod_uid, node=member.node, phase="Running")
+                for member in members
             ],
-            nodes={one.node: NodeView(name=one.node) for one in members},
+            nodes={member.node: NodeView(name=member.node) for member in members},
             reports=JobReports(
                 summaries=summaries, alive=frozenset(summaries), session_healthy_since_seconds=MONOTONIC - 100
             ),

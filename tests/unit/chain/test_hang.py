@@ -1,4 +1,4 @@
-"""A job that stands still: who never arrived is told from the ring's counts, through the report, in the status."""
+"""A job that stands still: the ring's counts and the report let the status name the rank that never arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ replace = msgspec.structs.replace
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> list[Tracked]:
-    """Three ranks; 0 and 2 are inside call 240, the first bucket of an iteration, and 1 is not."""
+    """Return the agents of three ranks: 0 and 2 are inside call 240, an iteration's first bucket, and 1 is not."""
     job = Job(3)
     data_parallel(job, CYCLES)
     return agents(tmp_path, job, {COMM: [range(3)]}, inside={COMM: (0, 2)})
@@ -31,7 +31,7 @@ def stuck(tmp_path: Path) -> list[Tracked]:
 
 def test_the_rank_that_never_arrived_is_named_with_the_call(stuck: list[Tracked]) -> None:
     operator = Operator(3)
-    operator.look([replace(one.signals(SILENT), cpu_fraction=0.0) for one in stuck])
+    operator.look([replace(agent.signals(SILENT), cpu_fraction=0.0) for agent in stuck])
     (note,) = operator.status.diagnoses
     assert (note.what, note.cause, note.rank, note.node) == ("fail-stop, hang", "Hang", 1, "node-1")
     assert note.where == "rank 1 (pod gpt2-1, node node-1)"
@@ -42,35 +42,35 @@ def test_the_rank_that_never_arrived_is_named_with_the_call(stuck: list[Tracked]
     assert note.evidence == f"calls begun in that communicator: rank 1 {CALLS}; at most {CALLS + 1}"
     assert "rank 1 never arrived" in operator.message("Ready")
     assert "rank 1 never arrived" in operator.status.summary
-    assert [(one.type, one.reason) for one in operator.events] == [("Warning", "Hang")]
-    operator.look([one.signals(SILENT) for one in stuck])
-    assert operator.status.diagnoses == [note], "told once"
+    assert [(event.type, event.reason) for event in operator.events] == [("Warning", "Hang")]
+    operator.look([agent.signals(SILENT) for agent in stuck])
+    assert operator.status.diagnoses == [note], "reported once"
 
 
-def test_training_that_moves_again_closes_it(stuck: list[Tracked]) -> None:
+def test_training_that_moves_again_closes_the_hang(stuck: list[Tracked]) -> None:
     operator = Operator(3)
-    operator.look([one.signals(SILENT) for one in stuck])
-    operator.look([one.signals(0.1) for one in stuck])
+    operator.look([agent.signals(SILENT) for agent in stuck])
+    operator.look([agent.signals(0.1) for agent in stuck])
     (note,) = operator.status.diagnoses
     assert note.state == "Resolved"
     assert "moves again by itself" in note.result
-    assert [one.reason for one in operator.events] == ["Hang", "Resolved"]
+    assert [event.reason for event in operator.events] == ["Hang", "Resolved"]
 
 
-def test_a_short_stall_is_told_by_the_condition_alone(stuck: list[Tracked]) -> None:
+def test_a_short_stall_is_reported_by_the_condition_alone(stuck: list[Tracked]) -> None:
     operator = Operator(3)
-    operator.look([replace(one.signals(IDLE_SECONDS - 5), cpu_fraction=0.004) for one in stuck])
+    operator.look([replace(agent.signals(IDLE_SECONDS - 5), cpu_fraction=0.004) for agent in stuck])
     assert (operator.status.diagnoses, operator.events) == ([], [])
     message = operator.message("Ready")
     assert "rank 1 never arrived" in message
     assert message.endswith("; rank 1's process hardly uses its CPU: a long checkpoint, or a hang")
 
 
-def test_a_stall_outside_any_call_is_told_as_such(tmp_path: Path) -> None:
+def test_a_stall_outside_any_call_is_reported_as_such(tmp_path: Path) -> None:
     job = Job(3)
     data_parallel(job, CYCLES)
     operator = Operator(3)
-    operator.look([one.signals(SILENT) for one in agents(tmp_path, job, {COMM: [range(3)]})])
+    operator.look([agent.signals(SILENT) for agent in agents(tmp_path, job, {COMM: [range(3)]})])
     assert operator.status.diagnoses == []
     assert operator.message("Ready").endswith(
         "; no rank is inside a call: a long checkpoint or evaluation, or late data"
@@ -78,13 +78,13 @@ def test_a_stall_outside_any_call_is_told_as_such(tmp_path: Path) -> None:
 
 
 def test_a_rank_at_work_is_given_time_before_it_is_called_a_hang(stuck: list[Tracked]) -> None:
-    """A first checkpoint or evaluation: the others wait in the next collective."""
+    """Check the first checkpoint or evaluation, while the other ranks wait in the next collective."""
     operator = Operator(3)
-    busy = [replace(one.signals(SILENT), cpu_fraction=0.9) for one in stuck]
+    busy = [replace(agent.signals(SILENT), cpu_fraction=0.9) for agent in stuck]
     operator.look(busy)
     assert operator.status.diagnoses == []
-    assert "rank 1 never arrived" in operator.message("Ready"), "as long as it stands still, the condition says so"
-    operator.look([replace(one.signals(PATIENCE_SECONDS + 1), cpu_fraction=0.9) for one in stuck])
+    assert "rank 1 never arrived" in operator.message("Ready"), "named as long as the job stands still"
+    operator.look([replace(agent.signals(PATIENCE_SECONDS + 1), cpu_fraction=0.9) for agent in stuck])
     (note,) = operator.status.diagnoses
     assert "uses 0.9 CPUs" in note.why
 
@@ -92,43 +92,46 @@ def test_a_rank_at_work_is_given_time_before_it_is_called_a_hang(stuck: list[Tra
 def test_a_job_that_moves_reports_nothing(stuck: list[Tracked]) -> None:
     operator = Operator(3)
     for silent in (0.1, 1.5, 5.0):
-        told = [one.signals(silent) for one in stuck]
-        assert all(bool(one.comms) == (silent >= 1) for one in told), "counts are told in silence alone"
-        operator.look(told)
+        reports = [agent.signals(silent) for agent in stuck]
+        assert all(bool(report.comms) == (silent >= 1) for report in reports), "counts are reported in silence alone"
+        operator.look(reports)
     assert (operator.status.diagnoses, operator.events) == ([], [])
 
 
 def test_the_reports_of_earlier_agents_are_read_and_name_nobody(stuck: list[Tracked]) -> None:
     operator = Operator(3)
     old = [
-        {key: value for key, value in msgspec.to_builtins(one.signals(SILENT)).items() if key not in LATER_FIELDS}
-        for one in stuck
+        {key: value for key, value in msgspec.to_builtins(agent.signals(SILENT)).items() if key not in LATER_FIELDS}
+        for agent in stuck
     ]
     operator.look(old)
     assert operator.status.summary.startswith("stalled: no rank has moved since")
     assert operator.status.diagnoses == []
 
 
-def test_one_earlier_agent_among_the_others_is_not_taken_for_absent(stuck: list[Tracked]) -> None:
+def test_one_earlier_agent_among_current_agents_is_not_taken_for_absent(stuck: list[Tracked]) -> None:
     operator = Operator(3)
-    told = [one.signals(SILENT) for one in stuck]
-    operator.look([told[0], replace(told[1], comms=[]), told[2]])
+    reports = [agent.signals(SILENT) for agent in stuck]
+    operator.look([reports[0], replace(reports[1], comms=[]), reports[2]])
     assert operator.status.diagnoses == []
     assert "never arrived" not in operator.message("Ready")
 
 
-def test_all_inside_is_the_transfer(tmp_path: Path) -> None:
+def test_a_hang_with_all_ranks_inside_is_the_transfer(tmp_path: Path) -> None:
     job = Job(3)
     data_parallel(job, CYCLES)
     operator = Operator(3)
-    operator.look([one.signals(SILENT) for one in agents(tmp_path, job, {COMM: [range(3)]}, {COMM: range(3)})])
+    operator.look([agent.signals(SILENT) for agent in agents(tmp_path, job, {COMM: [range(3)]}, {COMM: range(3)})])
     (note,) = operator.status.diagnoses
     assert note.why.startswith(f"all ranks are inside call {CALLS} (all-reduce, 1.0 MiB)")
     assert (note.rank, note.node) == (None, "")
 
 
 def tensor_and_data(tmp_path: Path, inside: dict[int, tuple[int, ...]]) -> list[Tracked]:
-    """Six ranks in pairs (communicator 1) and threes (2), all through with an iteration but for those inside."""
+    """Return the agents of six ranks, in groups of two (communicator 1) and of three (communicator 2).
+
+    All ranks have finished their iteration, except for the ranks named by ``inside``.
+    """
     job = Job(6)
     pairs, threes = [(0, 1), (2, 3), (4, 5)], [(0, 2, 4), (1, 3, 5)]
     for _ in range(CYCLES):
@@ -139,22 +142,24 @@ def tensor_and_data(tmp_path: Path, inside: dict[int, tuple[int, ...]]) -> list[
     return agents(tmp_path, job, {1: pairs, 2: threes}, inside)
 
 
-def test_subgroups_are_told_apart_by_the_declared_parallelism(tmp_path: Path) -> None:
-    """Rank 3 stopped; its pair waits for it, and everybody else for one of the two."""
+def test_subgroups_are_distinguished_by_the_declared_parallelism(tmp_path: Path) -> None:
+    """Check a stop of rank 3: its pair waits for it, and all further ranks wait for a rank of that pair."""
     stuck = tensor_and_data(tmp_path, {1: (2,), 2: (0, 4, 1, 5)})
     operator = Operator(6, spec={"parallelism": {"tensor": 2}})
-    operator.look([one.signals(SILENT) for one in stuck])
+    operator.look([agent.signals(SILENT) for agent in stuck])
     (note,) = operator.status.diagnoses
     assert (note.rank, note.node) == (3, "node-3")
     assert f"never arrived at call {CYCLES}" in note.why
     undeclared = Operator(6)
-    undeclared.look([one.signals(SILENT) for one in stuck])
-    assert undeclared.status.diagnoses == [], "nothing tells who is in which group"
+    undeclared.look([agent.signals(SILENT) for agent in stuck])
+    assert undeclared.status.diagnoses == [], "nothing shows which rank is in which group"
 
 
 def test_a_receiver_waits_for_its_sender(tmp_path: Path) -> None:
-    """Rank 1 is inside the 31st receive from rank 0, which has sent 30; ranks 0 and 2 have nothing to do with each
-    other, and 2 waits in the collective after it."""
+    """Check a receiver: rank 1 is inside its 31st receive from rank 0, and rank 0 has sent 30 times.
+
+    Ranks 0 and 2 do not communicate with each other. Rank 2 waits in the collective after the transfer.
+    """
     job = Job(3)
     data_parallel(job, CYCLES)
     pairs = {
@@ -162,7 +167,7 @@ def test_a_receiver_waits_for_its_sender(tmp_path: Path) -> None:
         1: {counter_key(COMM, Traffic.RECV, 0): (31, 30)},
     }
     operator = Operator(3)
-    operator.look([one.signals(SILENT) for one in agents(tmp_path, job, {COMM: [range(3)]}, {COMM: (2,)}, pairs)])
+    operator.look([agent.signals(SILENT) for agent in agents(tmp_path, job, {COMM: [range(3)]}, {COMM: (2,)}, pairs)])
     (note,) = operator.status.diagnoses
     assert (note.rank, note.node) == (0, "node-0")
     assert "rank 0 never arrived at transfer 30 from rank 0 to rank 1 (all ranks), in which 1 rank waits" in note.why
@@ -180,6 +185,6 @@ def test_the_report_is_bounded() -> None:
         bytes=1 << 34,
         excess_ns=[1 << 36] * 2,
     )
-    told = RankSignals(rank=8191, tracking="Tracking", comms=[comm] * MAX_COMMS)
+    full = RankSignals(rank=8191, tracking="Tracking", comms=[comm] * MAX_COMMS)
     bare = RankSignals(rank=8191, tracking="Tracking")
-    assert len(msgspec.json.encode(told)) - len(msgspec.json.encode(bare)) <= 1280
+    assert len(msgspec.json.encode(full)) - len(msgspec.json.encode(bare)) <= 1280

@@ -1,4 +1,4 @@
-"""A slow link: named where transfers last longer at every member and nobody computes slower, and never otherwise."""
+"""A slow link is named only where transfers last longer at every member and no rank computes slower."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ replace = msgspec.structs.replace
 
 
 def episode(job: Job, cycles: int, *, transfer: float = 1.0, compute: Mapping[int, float] | None = None) -> None:
-    """``data_parallel`` with slower transfers, or slower ranks."""
+    """Run the cycles of ``data_parallel`` with slower transfers or slower ranks."""
     for _ in range(cycles):
         job.compute(100 * MS, compute)
         for size in (1 << 20, 1 << 20, 1 << 12):
@@ -30,11 +30,11 @@ def episode(job: Job, cycles: int, *, transfer: float = 1.0, compute: Mapping[in
 
 
 def watched(tmp_path: Path, job: Job) -> Operator:
-    """What the operator makes of the job's end in five looks."""
+    """Return an operator that has looked five times at the end of the job."""
     operator = Operator(job.ranks, healthy_ns=114 * MS)
-    told = [one.signals(0.05) for one in agents(tmp_path, job, {COMM: [range(job.ranks)]})]
+    reports = [agent.signals(0.05) for agent in agents(tmp_path, job, {COMM: [range(job.ranks)]})]
     for _ in range(5):
-        operator.look(told)
+        operator.look(reports)
     return operator
 
 
@@ -53,18 +53,18 @@ def test_a_slow_link_is_named_with_its_ends_and_the_evidence(tmp_path: Path) -> 
     assert note.next.startswith("endured")
     assert operator.status.state == "Degraded"
     assert "a link between ranks 0, 1, 2 (node-0, node-1, node-2) is slow" in operator.status.summary
-    assert [(one.type, one.reason) for one in operator.events] == [("Warning", "SlowLink")]
-    assert next(one.reason for one in operator.status.conditions if one.type == "Degraded") == "SlowLink"
+    assert [(event.type, event.reason) for event in operator.events] == [("Warning", "SlowLink")]
+    assert next(entry.reason for entry in operator.status.conditions if entry.type == "Degraded") == "SlowLink"
 
 
-def test_relief_closes_it(tmp_path: Path) -> None:
+def test_relief_closes_the_slow_link(tmp_path: Path) -> None:
     job = Job(3, jitter=0.02)
     data_parallel(job, 80)
     episode(job, 40, transfer=6)
     operator = watched(tmp_path / "slow", job)
     slowdown = operator.status.diagnoses[0].slowdown
     episode(job, 60)
-    operator.look([one.signals(0.05) for one in agents(tmp_path / "well", job, {COMM: [range(3)]})])
+    operator.look([agent.signals(0.05) for agent in agents(tmp_path / "well", job, {COMM: [range(3)]})])
     (note,) = operator.status.diagnoses
     assert note.state == "Resolved"
     assert "relieved by itself" in note.result
@@ -97,7 +97,7 @@ def test_no_link_is_named_where_it_is_not_the_links_fault(
 
 @pytest.mark.parametrize("compute", [{}, {0: 1.5, 1: 1.4, 2: 1.5}, {1: 1.3}], ids=["calm", "a busy machine", "a rank"])
 def test_a_link_is_named_though_computation_is_slower_as_well(tmp_path: Path, compute: dict[int, float]) -> None:
-    """Where transfers gained many times what computation did."""
+    """Check transfers that became slower by many times as much as computation."""
     job = Job(3, jitter=0.02)
     data_parallel(job, 80)
     episode(job, 40, transfer=30, compute=compute)
@@ -112,13 +112,13 @@ def test_no_link_is_named_while_cpus_are_wanting(tmp_path: Path) -> None:
     episode(job, 40, transfer=6)
     for run_delay, named in ((0.4, 0), (0.06, 1)):
         operator = Operator(3, healthy_ns=114 * MS)
-        told = [
-            replace(one.signals(0.05), run_delay_fraction=run_delay, healthy_run_delay_fraction=0.05)
-            for one in agents(tmp_path / str(run_delay), job, {COMM: [range(3)]})
+        reports = [
+            replace(agent.signals(0.05), run_delay_fraction=run_delay, healthy_run_delay_fraction=0.05)
+            for agent in agents(tmp_path / str(run_delay), job, {COMM: [range(3)]})
         ]
         throttle = ThrottleSignals(window_seconds=5.0, throttled_fraction=0.0, healthy_throttled_fraction=0.0)
         for _ in range(5):
-            operator.look(told, throttle)
+            operator.look(reports, throttle)
         assert len(operator.status.diagnoses) == named
 
 
@@ -130,7 +130,10 @@ def test_a_slowness_that_has_not_lasted_names_no_link(tmp_path: Path) -> None:
 
 
 def test_between_two_ranks_both_ends_are_named(tmp_path: Path) -> None:
-    """Pairs and threes: the transfers of one pair last longer; the others wait for it, which names nobody else."""
+    """Check groups of two and of three ranks, where the transfers of one pair last longer.
+
+    The other ranks wait for that pair, and none of them is named.
+    """
     job = Job(6, jitter=0.02)
     pairs, threes = [(0, 1), (2, 3), (4, 5)], [(0, 2, 4), (1, 3, 5)]
     for cycle in range(120):
@@ -140,9 +143,9 @@ def test_between_two_ranks_both_ends_are_named(tmp_path: Path) -> None:
         job.meet(Op.ALL_REDUCE, 1 << 20, threes, 2)
         job.end_cycle()
     operator = Operator(6, {"parallelism": {"tensor": 2}}, healthy_ns=94 * MS)
-    told = [one.signals(0.05) for one in agents(tmp_path, job, {1: pairs, 2: threes})]
+    reports = [agent.signals(0.05) for agent in agents(tmp_path, job, {1: pairs, 2: threes})]
     for _ in range(5):
-        operator.look(told)
+        operator.look(reports)
     (note,) = operator.status.diagnoses
     assert note.where == "the link between rank 2 (pod gpt2-2, node node-2), rank 3 (pod gpt2-3, node node-3)"
     assert "tensor group of rank 2" in note.why

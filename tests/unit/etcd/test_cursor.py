@@ -27,7 +27,7 @@ def test_a_listing_is_continued_behind_its_revision() -> None:
     assert Cursor.after_listing([], 12, 5).witness is None
 
 
-def test_events_move_it_behind_the_last_one() -> None:
+def test_events_move_the_cursor_behind_the_last_event() -> None:
     cursor = Cursor(10).after([put("/a", 12), put("/b", 12), delete("/c", 15)])
     assert (cursor.next_revision, cursor.witness) == (16, kv("/b", 12))
 

@@ -57,15 +57,15 @@ def test_a_damaged_file_is_refused() -> None:
 
 
 def test_another_etcd_client_can_register_its_messages() -> None:
-    """The names of etcd's own files are free in the process-wide pool."""
-    other = descriptor_pb2.FileDescriptorProto(name="rpc.proto", package="etcdserverpb", syntax="proto3")
-    other.message_type.add(name="RangeRequest")
+    """Check that the names of etcd's own files are free in the process-wide pool."""
+    file = descriptor_pb2.FileDescriptorProto(name="rpc.proto", package="etcdserverpb", syntax="proto3")
+    file.message_type.add(name="RangeRequest")
     assert pb.RangeRequest.DESCRIPTOR.full_name == "falcon.etcdserverpb.RangeRequest"
-    descriptor_pool.Default().AddSerializedFile(other.SerializeToString())
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
     assert descriptor_pool.Default().FindMessageTypeByName("etcdserverpb.RangeRequest").fields == []
 
 
 def test_the_wire_is_etcds() -> None:
-    """Bytes as etcd 3.6 defines them: field 1 is the key, field 10 the smallest modification revision."""
+    """Check the bytes that etcd 3.6 defines: field 1 is the key, field 10 the smallest modification revision."""
     request = pb.RangeRequest(key=b"k", min_mod_revision=3)
     assert request.SerializeToString() == b"\x0a\x01k\x50\x03"

@@ -13,7 +13,7 @@ EDGES = st.lists(st.sampled_from([0, 1, 0x2F, 0x7E, 0xFE, 0xFF]), min_size=1, ma
 
 
 def in_range(key: bytes, start: bytes, end: bytes) -> bool:
-    """etcd's own meaning: NUL as the end is "no end", and NUL is the smallest key."""
+    """Check a key by etcd's own rules: NUL as the end means "no end", and NUL is the smallest key."""
     return start <= key and (end == b"\0" or key < end)
 
 

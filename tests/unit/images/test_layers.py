@@ -23,7 +23,7 @@ def stored(digits: str, seconds: str, *names: str) -> Stored:
     return Stored(id=f"sha256:{digits:0<64}", created=f"2026-11-21T15:55:{seconds}Z", names=list(names) or None)
 
 
-def test_a_builds_steps_are_those_it_made_and_those_it_took_from_the_cache() -> None:
+def test_a_builds_steps_are_the_steps_that_it_made_or_took_from_the_cache() -> None:
     assert steps(OUTPUT) == ["35b9fba5012", "15d7cbbfb5d", "3e9aee0c653"]
 
 

@@ -1,10 +1,10 @@
-"""A clock that stands until it is told to go on."""
+"""A clock that stands still until a test advances it."""
 
 from __future__ import annotations
 
 
 class FakeClock:
-    """``falcon_operator.clock.Clock``; the time of day begins at 2026-11-20T12:00:00Z."""
+    """A ``falcon_operator.clock.Clock`` whose time of day begins at 2026-11-20T12:00:00Z."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0

@@ -1,4 +1,4 @@
-"""``ports.Kube`` and ``ports.Bus`` over the world. A call that crashes has been carried out: the worst moment."""
+"""``ports.Kube`` and ``ports.Bus`` over the world. A crash follows right after a call's effect: the worst case."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ replace = msgspec.structs.replace
 
 
 class FakeKube:
-    """``ports.Kube`` over the world. The call that crashes has been carried out: the worst moment."""
+    """``ports.Kube`` over the world. The operator crashes after a call has taken effect: the worst case."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -127,7 +127,7 @@ class FakeKube:
         return self._view(world.pods[name])
 
     def _burn_in(self, manifest: Manifest) -> PodView:
-        """The test is over as soon as it begins: the node is as slow as it is, which a tenant accounts for."""
+        """End the test as soon as it begins: it measures the node's slowness, and a tenant on the node explains it."""
         terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         node = self.world.nodes[terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]]
         name = manifest["metadata"]["name"]

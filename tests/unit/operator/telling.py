@@ -1,4 +1,4 @@
-"""How a story is told: an operator over a world, and what the tests read of it."""
+"""Helpers of the stories: an operator over a world, and what the tests read of it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def state(wanted: str) -> Any:
 
 
 def condition(status: TrainingJobStatus, type_: str) -> str:
-    return next((one.status for one in status.conditions if one.type == type_), "")
+    return next((entry.status for entry in status.conditions if entry.type == type_), "")
 
 
 def steps(diagnosis: DiagnosisStatus) -> str:
-    """What was done about an incident, in one text."""
+    """Return what was done about an incident, in one text."""
     return "; ".join(step.what for step in diagnosis.done)
 
 
@@ -50,7 +50,7 @@ async def run(
     *,
     seconds: float = 60.0,
 ) -> None:
-    """Let time pass, with the operator looking at every tick and restarted when it crashes, until something is true."""
+    """Let time pass until ``until`` is true; the operator looks at every tick, and is restarted when it crashes."""
     end = world.clock.seconds + seconds
     reconciler = operator(world)
     while world.clock.seconds < end:
@@ -67,12 +67,12 @@ async def run(
 
 
 async def trained(world: World, iterations: int = 30) -> None:
-    """The job has been well for a while."""
+    """Run until the job has been well for a while."""
     await run(world, operator, lambda w: w.status.state == "Running" and w.iterations >= iterations)
 
 
 def runs(generation: int) -> Callable[[World], bool]:
-    """The job is well again in its ``generation``-th life."""
+    """Return the check that the job is well again in this generation."""
 
     def look(world: World) -> bool:
         return world.status.state == "Running" and world.generation == generation

@@ -40,7 +40,7 @@ def test_schema_and_struct_agree(struct: type[msgspec.Struct], plural: str, part
 
 
 def test_a_difference_would_be_found() -> None:
-    """The comparison itself: a wrong type, a missing field and another default are all noticed."""
+    """Check the comparison itself: it notices a wrong type, a missing field and another default."""
     wrong = schema("trainingjobs", "spec")
     wrong["properties"]["detection"]["properties"]["hangFactor"]["default"] = 4
     wrong["properties"]["replicas"]["type"] = "string"

@@ -15,7 +15,7 @@ from falcon_operator.ports import ContainerView, PodView
 
 
 def ended(report: BurnInReport | str, exit_code: int = 0) -> PodView:
-    """A test's pod after its end, with this termination message."""
+    """Return a test's pod after its end, with this termination message."""
     message = report if isinstance(report, str) else encode_report(report).decode()
     container = ContainerView(name="burn-in", exit_code=exit_code, exit_message=message)
     return PodView(namespace="falcon-system", name="test", uid="u", containers={"burn-in": container})
@@ -98,7 +98,7 @@ def test_a_pod_that_ended_without_a_container_says_why() -> None:
         (["Disturbed"] * MOST_TESTS, True),
     ],
 )
-def test_a_slow_test_is_confirmed_and_disturbed_ones_end(outcomes: list[Any], settled: bool) -> None:
+def test_a_slow_test_is_confirmed_and_disturbed_tests_end(outcomes: list[Any], settled: bool) -> None:
     assert is_settled([BurnInResult(outcome=outcome) for outcome in outcomes]) is settled
 
 

@@ -30,7 +30,7 @@ def test_the_authority_signs_leaves_only(authority: Pair) -> None:
 def test_a_client_certificate_names_its_user_and_cannot_serve(authority: Pair) -> None:
     pair = certs.issue_client(authority, "0f3a", NOW)
     cert = x509.load_pem_x509_certificate(pair.cert)
-    assert [one.value for one in cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["0f3a"]
+    assert [attribute.value for attribute in cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["0f3a"]
     usages = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usages) == [ExtendedKeyUsageOID.CLIENT_AUTH]
     assert not cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -42,18 +42,18 @@ def test_the_server_certificate_has_its_names_and_serves_between_members_too(aut
     cert = x509.load_pem_x509_certificate(pair.cert)
     sans = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert sans.get_values_for_type(x509.DNSName) == ["etcd.ns.svc", "*.headless.ns.svc"]
-    assert [str(one) for one in sans.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "127.0.0.1"]
+    assert [str(address) for address in sans.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "127.0.0.1"]
     usages = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(usages) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
-def test_it_is_made_anew_for_a_new_name_not_for_one_that_went(authority: Pair) -> None:
+def test_a_certificate_is_made_anew_for_a_new_name_and_not_for_a_name_that_went(authority: Pair) -> None:
     pair = certs.issue_server(authority, ["a", "b"], NOW)
     assert certs.problem(pair, authority.cert, NOW, names=["a"]) == ""
     assert "c" in certs.problem(pair, authority.cert, NOW, names=["a", "c"])
 
 
-def test_it_is_renewed_with_a_third_of_its_life_left(authority: Pair) -> None:
+def test_a_certificate_is_renewed_with_a_third_of_its_life_left(authority: Pair) -> None:
     pair = certs.issue_client(authority, "u", NOW)
     assert certs.problem(pair, authority.cert, NOW + 240 * DAY) == ""
     assert "renew" in certs.problem(pair, authority.cert, NOW + 245 * DAY)
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_a_problem_not_a_crash(authority: Pair, pair: Pai
 
 
 def test_another_authoritys_certificate_and_a_foreign_key_are_found_out(authority: Pair) -> None:
-    other = certs.new_authority(NOW)
-    pair, second = certs.issue_client(other, "u", NOW), certs.issue_client(authority, "u", NOW)
+    other_authority = certs.new_authority(NOW)
+    pair, second = certs.issue_client(other_authority, "u", NOW), certs.issue_client(authority, "u", NOW)
     assert "not signed by the authority" in certs.problem(pair, authority.cert, NOW)
     assert "do not belong together" in certs.problem(Pair(second.cert, pair.key), authority.cert, NOW)

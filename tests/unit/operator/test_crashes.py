@@ -12,21 +12,21 @@ from tests.unit.operator.world import World
 
 
 async def replaced(world: World) -> None:
-    """A straggler's node is replaced."""
+    """Run the story of a straggler whose node is replaced."""
     slow = world.node_of(2)
     slow.slow = 3.0
     await run(world, operator, lambda w: w.status.diagnoses and "fenced" in w.status.diagnoses[0].result, seconds=120)
 
 
 async def lost(world: World) -> None:
-    """A node dies."""
+    """Run the story of a node that dies."""
     dead = world.node_of(2).name
     world.kill_node(dead)
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(2).name == "spare-1", seconds=120)
 
 
 async def calls_of(story: Callable[[World], Awaitable[None]]) -> tuple[int, int]:
-    """The numbers of the first and the last mutating call of the story itself."""
+    """Return the numbers of the first and the last mutating call of the story itself."""
     world = World()
     await trained(world)
     first = world.calls + 1

@@ -76,7 +76,7 @@ def test_each_type_has_its_schema(field: str, expected: dict[str, Any]) -> None:
 
 
 def test_nothing_that_a_newer_version_stores_is_refused() -> None:
-    """No enumeration of words, and no field that must be there."""
+    """Check that the schema has no enumeration of words and no required field."""
     assert set(keywords(schema_of(RecoveryState))).isdisjoint({"enum", "required"})
 
 
@@ -95,8 +95,8 @@ def test_a_run_has_no_status_and_is_found_by_its_short_name() -> None:
     assert set(version["schema"]["openAPIV3Schema"]["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
 
 
-def test_the_names_in_a_run_are_those_of_the_api() -> None:
-    """Also of structs that core shares with other uses."""
+def test_the_names_in_a_run_follow_the_api() -> None:
+    """Check all names, also in structs that core shares with other uses."""
     assert [name for name in names(schema_of(TrainingRunSpec)) if not re.fullmatch("[a-z][a-zA-Z0-9]*", name)] == []
 
 
@@ -119,14 +119,14 @@ def test_the_columns_show_fields_of_their_types() -> None:
 
 
 def names(node: dict[str, Any]) -> Iterator[str]:
-    """Of all properties within a schema."""
+    """Yield the names of all properties within a schema."""
     yield from node.get("properties", {})
     for child in (*node.get("properties", {}).values(), node.get("items"), node.get("additionalProperties")):
         yield from names(child) if child else ()
 
 
 def keywords(node: dict[str, Any]) -> set[str]:
-    """Of a schema and of all within it; names of properties are none."""
+    """Return the keywords of a schema and of all schemas within it; names of properties are no keywords."""
     found = set(node)
     inner = [*node.get("properties", {}).values(), node.get("items"), node.get("additionalProperties")]
     for child in inner:
@@ -134,5 +134,5 @@ def keywords(node: dict[str, Any]) -> set[str]:
     return found
 
 
-def test_the_committed_definition_is_the_generated_one() -> None:
+def test_the_committed_definition_is_the_generated_definition() -> None:
     assert PATH.read_text(encoding="utf-8") == render(TrainingRunSpec), "run: python -m dev.crd"

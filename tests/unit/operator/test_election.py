@@ -1,4 +1,4 @@
-"""The election: pure rules, and two candidates on one Lease with a clock of their own."""
+"""The election: pure rules, and two candidates for one Lease on a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.operator.fake_clock import FakeClock
 
 
 class OneLease:
-    """Storage with resource versions; it can be made to fail."""
+    """A Lease's storage with resource versions; it can be made to fail."""
 
     def __init__(self) -> None:
         self.holder: Holder | None = None
@@ -45,14 +45,14 @@ class OneLease:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """Sleeping moves it."""
-    one = FakeClock()
+    """Return a clock that goes on when the election sleeps."""
+    fake = FakeClock()
 
     async def sleep(seconds: float) -> None:
-        one.advance(seconds)
+        fake.advance(seconds)
 
     monkeypatch.setattr(election.asyncio, "sleep", sleep)
-    return one
+    return fake
 
 
 def test_a_renewal_is_timed_from_when_it_was_seen() -> None:
@@ -77,10 +77,10 @@ def test_who_may_take_the_lease(holder: Holder, age_seconds: float, free: bool) 
 
 async def test_the_first_candidate_creates_the_lease(clock: FakeClock) -> None:
     leases = OneLease()
-    one = Election(leases, "a", clock)
-    await one.acquire()
-    assert one.leading
-    assert one.epoch == 1
+    candidate = Election(leases, "a", clock)
+    await candidate.acquire()
+    assert candidate.leading
+    assert candidate.epoch == 1
     assert leases.holder is not None
     assert leases.holder.identity == "a"
     assert leases.holder.renewed == "2026-11-20T12:00:00.000000Z"
@@ -157,7 +157,7 @@ async def test_a_renewal_whose_answer_was_lost_is_not_taken_for_another_leader(c
 
     leases.read = read_then_fail  # type: ignore[method-assign]
     with pytest.raises(LeadershipLost, match="not renewed"):
-        await leader.keep()  # it went on until the server stopped answering
+        await leader.keep()  # the leader went on until the server stopped answering
 
 
 async def test_only_the_holder_can_raise_the_epoch(clock: FakeClock) -> None:

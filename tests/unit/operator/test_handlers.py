@@ -17,7 +17,7 @@ from tests.unit.operator.fake_clock import FakeClock
 
 
 class Caches:
-    """Notes what is voided."""
+    """Caches that note what is voided."""
 
     def __init__(self) -> None:
         self.voided: list[Any] = []
@@ -40,7 +40,7 @@ class Caches:
 
 
 class Bench:
-    """A router and what it did."""
+    """A router, and what it did."""
 
     def __init__(self) -> None:
         self.caches = Caches()
@@ -149,7 +149,7 @@ def test_what_a_listing_no_longer_has_is_forgotten_and_looked_at_once_more(bench
     assert bench.queued() == {job_key("ns", "b")}
 
 
-def test_what_was_told_of_during_a_listing_is_kept(bench: Bench) -> None:
+def test_what_was_reported_during_a_listing_is_kept(bench: Bench) -> None:
     bench.router.job(job("again"), deleted=False)
     before = bench.router.known()
     bench.router.job(job("new"), deleted=False)

@@ -64,7 +64,7 @@ def test_the_command_is_wrapped_and_the_rest_of_the_container_stays() -> None:
     assert trainer["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_a_launcher_of_its_own_is_told_so() -> None:
+def test_an_own_launcher_is_named_in_the_command() -> None:
     command = by_name(instrument(SPEC, identity(launcher="Own"), SETTINGS)["containers"])["trainer"]["command"]
     assert command[4:6] == ["--launcher", "own"]
 

@@ -29,7 +29,7 @@ def status_schema() -> dict[str, Any]:
 
 
 def huge(length: int, number: int = 64) -> TrainingJobStatus:
-    """A status made of what thousands of slow ranks, lost agents and a talkative scheduler say."""
+    """Return a status with long texts, as thousands of slow ranks, lost agents and a verbose scheduler produce."""
     words = "node-1234 " * (length // 10)
     done = [DoneStep(at="2026-11-20T12:04:10Z", what=words) for _ in range(40)]
     texts = dict.fromkeys(("where", "since", "slowdown", "why", "evidence", "next"), words)
@@ -63,7 +63,7 @@ def test_a_small_status_is_left_as_it_is() -> None:
     assert fit(replace(status, diagnoses=short)) == replace(status, diagnoses=short)
 
 
-def test_the_limits_are_those_of_the_definition() -> None:
+def test_the_limits_equal_the_limits_of_the_definition() -> None:
     schema = status_schema()
     note = schema["diagnoses"]["items"]["properties"]
     assert schema["summary"]["maxLength"] >= limits.SUMMARY
@@ -83,7 +83,7 @@ def test_850_slow_ranks_are_counted_and_not_listed() -> None:
     assert note.where.endswith("further slow ranks: 3, 4, 5, 6, 7 and 845 more")
 
 
-async def test_a_status_that_is_refused_becomes_a_minimal_one_and_recovery_goes_on() -> None:
+async def test_a_status_that_is_refused_becomes_a_minimal_status_and_recovery_goes_on() -> None:
     world = World()
     await trained(world)
     write = world.kube.write_job_status

@@ -1,4 +1,4 @@
-"""What of a report counts, and for how long."""
+"""Which parts of a report count, and for how long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def snapshot(
     pod: dict[str, Any] | None = None,
     spec: dict[str, Any] | None = None,
 ) -> Snapshot:
-    """A job of one pod and one rank, running and reporting, with what is different."""
+    """Return a job of one pod and one rank that runs and reports; the arguments name what is different."""
     status = replace(LaunchStatus(generation=3, dead_below=3, state="Running", ranks=[STARTED]), **(launch or {}))
     summary = Summary(
         pod_uid="p",
@@ -53,7 +53,7 @@ def snapshot(
     )
     template = {"spec": {"containers": [{"name": "t", "image": "x", "command": ["python"]}]}}
     view = PodView(namespace="ml", name="gpt2-0-a", uid="p", node="node-a", phase="Running")
-    told = JobReports(
+    job_reports = JobReports(
         summaries={"p": Received(summary=summary, at_seconds=MONOTONIC - age_seconds)},
         alive=frozenset({"p"}),
         session_healthy_since_seconds=0.0,
@@ -65,7 +65,7 @@ def snapshot(
         ),
         pods=[replace(view, **(pod or {}))],
         nodes={"node-a": NodeView(name="node-a")},
-        reports=replace(told, **(reports or {})),
+        reports=replace(job_reports, **(reports or {})),
         settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
         now=NOW,
         monotonic=MONOTONIC,
@@ -98,7 +98,7 @@ def test_another_generations_report_says_nothing() -> None:
     assert rank(snapshot(launch={"generation": 2})).process == "Unknown"
     assert rank(snapshot(launch={"generation": 2})).sent.iterations == 0
     assert rank(snapshot(launch={"generation": 2}), "Stop").process == "Running", (
-        "being stopped, 2 is the one to look at"
+        "while the job is stopped, generation 2 is the generation to look at"
     )
 
 
@@ -117,7 +117,7 @@ def test_age_and_silence() -> None:
     assert not rank(snapshot(age_seconds=FRESH_SECONDS + 1)).fresh
     quiet = {"last_call_unix_ns": int((NOW - 9.8) * 1e9)}
     assert not rank(snapshot(signals=quiet, age_seconds=0.1)).stalled
-    assert rank(snapshot(signals=quiet, age_seconds=0.5)).stalled, "our own waiting counts as well"
+    assert rank(snapshot(signals=quiet, age_seconds=0.5)).stalled, "the operator's own waiting counts as well"
     assert not rank(snapshot(signals=quiet, age_seconds=FRESH_SECONDS + 1)).stalled, "an old report proves nothing"
 
 
@@ -129,7 +129,7 @@ def test_liveness_needs_a_session_that_hears() -> None:
     assert alive(session_healthy_since_seconds=None) is None
     gone = {"alive": frozenset(), "gone_since_seconds": {"p": 490.0}}
     assert alive(**gone) is False
-    assert alive(alive=frozenset()) is False, "its evidence outlived it"
+    assert alive(alive=frozenset()) is False, "its report has outlived it"
     assert alive(alive=frozenset(), session_healthy_since_seconds=MONOTONIC - 1) is None
     assert alive(alive=frozenset(), summaries={}) is None
 
@@ -146,7 +146,7 @@ def test_the_life_of_a_pod() -> None:
     assert state(deleting=True) == "Deleting"
     assert state(phase="Failed", reason="Evicted") == "Ended"
     assert state(containers=trainer(137)) == "Ended"
-    assert state(containers=trainer(0)) == "Present", "all its ranks ended well"
+    assert state(containers=trainer(0)) == "Present", "all its ranks ended without an error"
     assert state(name="another") == "Gone"
 
 
@@ -178,7 +178,10 @@ def test_the_policy_is_the_specs() -> None:
 
 
 def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
-    """Its time of day may have been a minute behind or ahead: only what this process has seen itself is an age."""
+    """Check ages under another leader's clock, whose time of day may have been a minute behind or ahead.
+
+    An age counts only from what this process has seen itself.
+    """
     snap = snapshot(launch={"generation": 2, "dead_below": 0})
     ahead = replace(snap, now=NOW + 60, phase_seen_at=MONOTONIC - 1)
     assert observe(ahead, members("Stop")).members[0].unacknowledged_seconds == 1.0

@@ -60,7 +60,7 @@ def look(
     occupants: dict[str, list[Occupant]] | None = None,
     **rest: Any,
 ) -> PoolDecision:
-    """Decide; ``busy`` are nodes with a training pod."""
+    """Decide about the pool; ``busy`` are the nodes with a training pod."""
     found: dict[str, list[Occupant]] = {node.name: [] for node in nodes}
     found |= {node: [Occupant(namespace="ns", name="job-0", role="trainer")] for node in busy}
     return decide_pool(
@@ -80,7 +80,7 @@ def then(pool: WarmPool, decision: PoolDecision) -> WarmPool:
 
 
 def states(decision: PoolDecision) -> dict[str, str]:
-    return {one.node: one.state for one in decision.status.spares}
+    return {entry.node: entry.state for entry in decision.status.spares}
 
 
 def of_type(decision: PoolDecision, *types: type) -> list[Any]:
@@ -88,7 +88,7 @@ def of_type(decision: PoolDecision, *types: type) -> list[Any]:
 
 
 def ended(manifest: dict[str, Any], *, message: str, exit_code: int = 0) -> PodView:
-    """The burn-in pod as the kubelet reports its end."""
+    """Return the burn-in pod as the kubelet reports its end."""
     meta = manifest["metadata"]
     container = ContainerView(name="burn-in", exit_code=exit_code, exit_message=message)
     return PodView(
@@ -132,8 +132,8 @@ def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() ->
     spec = manifest["spec"]
     [term] = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
-    assert {one["key"] for one in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED}
-    assert [one["image"] for one in spec["initContainers"]] == ["agent:1", "trainer:1", "other:2"]
+    assert {toleration["key"] for toleration in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED}
+    assert [init["image"] for init in spec["initContainers"]] == ["agent:1", "trainer:1", "other:2"]
     for container in [*spec["initContainers"], *spec["containers"]]:
         context = container["securityContext"]
         assert context["runAsNonRoot"]
@@ -143,7 +143,7 @@ def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() ->
 
 
 def burn_in_pod(**burn_in: Any) -> dict[str, Any]:
-    """The spec of the pod that tests a node as ``spec.burnIn`` wants it."""
+    """Return the spec of the pod that tests a node, for this ``spec.burnIn``."""
     pool = a_pool(images=["trainer:1"], burn_in=msgspec.convert(burn_in, BurnInSpec))
     [created] = of_type(look(pool, a_node("a")), CreatePod)
     spec: dict[str, Any] = created.manifest["spec"]
@@ -158,9 +158,9 @@ def test_the_pool_names_taints_secrets_image_and_length_of_its_test() -> None:
         tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     )
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
-    assert {one["key"] for one in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED, "nvidia.com/gpu"}
+    assert {toleration["key"] for toleration in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED, "nvidia.com/gpu"}
     assert spec["imagePullSecrets"] == [{"name": "mirror"}]
-    assert [one["image"] for one in spec["initContainers"]] == ["mirror/agent:1", "trainer:1"]
+    assert [init["image"] for init in spec["initContainers"]] == ["mirror/agent:1", "trainer:1"]
     [container] = spec["containers"]
     assert (container["image"], container["command"][-1]) == ("mirror/agent:1", "30")
     assert spec["activeDeadlineSeconds"] > 30
@@ -183,13 +183,13 @@ def test_asking_for_a_test_twice_is_asking_for_it_once() -> None:
     pool = a_pool()
     first = look(pool, a_node("a"))
     again = look(then(pool, first), a_node("a"), now=NOW + 3)
-    [one], [two] = of_type(first, CreatePod), of_type(again, CreatePod)
-    assert one.manifest == two.manifest
+    [created], [created_again] = of_type(first, CreatePod), of_type(again, CreatePod)
+    assert created.manifest == created_again.manifest
     assert again.status.spares == first.status.spares
 
 
 @pytest.mark.parametrize(
-    ("message", "exit_code", "told"),
+    ("message", "exit_code", "expected"),
     [
         ('{"gflops": 0}', 0, "measured 0"),
         ("Killed", 137, "exit code 137: Killed"),
@@ -199,15 +199,15 @@ def test_asking_for_a_test_twice_is_asking_for_it_once() -> None:
         ('{"gflops": 40}', 1, "exit code 1"),
     ],
 )
-def test_a_failed_test_is_told_and_repeated_later(message: str, exit_code: int, told: str) -> None:
+def test_a_failed_test_is_reported_and_repeated_later(message: str, exit_code: int, expected: str) -> None:
     pool = a_pool()
     chosen = look(pool, a_node("a"))
     [created] = of_type(chosen, CreatePod)
     pod = ended(created.manifest, message=message, exit_code=exit_code)
     failed = look(then(pool, chosen), a_node("a"), burn_ins=[pod])
     assert states(failed) == {"a": "Failed"}
-    assert told in failed.status.spares[0].message
-    assert told in failed.status.conditions[0].message
+    assert expected in failed.status.spares[0].message
+    assert expected in failed.status.conditions[0].message
     soon = look(then(pool, failed), a_node("a"), now=NOW + 60)
     assert states(soon) == {"a": "Failed"}
     later = look(then(pool, failed), a_node("a"), now=NOW + pools.FAILED_SPARE_RETEST_SECONDS)
@@ -225,7 +225,7 @@ def test_a_pod_that_vanished_without_a_result_is_made_again() -> None:
     assert len(of_type(decision, CreatePod)) == 1
 
 
-def test_a_spare_far_slower_than_its_peers_is_none() -> None:
+def test_a_spare_far_slower_than_its_peers_is_no_spare() -> None:
     pool = a_pool(
         spare("a", gemm_gflops="100"),
         spare("b", gemm_gflops="104"),
@@ -237,20 +237,20 @@ def test_a_spare_far_slower_than_its_peers_is_none() -> None:
     live = frozenset({"uid-1"})
     doubted = look(pool, *nodes, live_jobs=live)
     assert states(doubted) == {"a": "Ready", "b": "Ready", "c": "Testing", "d": "Claimed"}
-    assert doubted.effects == [], "not at once"
+    assert doubted.effects == [], "the test is not repeated at once"
     repeated = look(then(pool, doubted), *nodes, live_jobs=live, now=NOW + APART_SECONDS)
     [created] = of_type(repeated, CreatePod)
     again = ended(created.manifest, message='{"gflops": 61}')
     decision = look(then(pool, repeated), *nodes, live_jobs=live, now=NOW + 30, burn_ins=[again])
     assert states(decision) == {"a": "Ready", "b": "Ready", "c": "Failed", "d": "Claimed"}
-    assert "1.6x slower" in {one.node: one.message for one in decision.status.spares}["c"]
+    assert "1.6x slower" in {entry.node: entry.message for entry in decision.status.spares}["c"]
 
 
 PEERS = [spare("b", gemm_gflops="100"), spare("c", gemm_gflops="104")]
 
 
 def results_of(*reports: BurnInReport) -> list[SpareStatus]:
-    """Node a beside two peers, after each of these tests."""
+    """Return the status of node a beside two peers, after each of these tests."""
     pool = a_pool(spare("a", "Testing"), *PEERS, size=3)
     nodes = [a_node(name, taints={TAINT_SPARE: "spares"}) for name in "abc"]
     now, seen = NOW, []
@@ -275,15 +275,15 @@ DAEMONS = [
 
 
 def test_a_node_is_slow_after_two_slow_tests_in_a_row() -> None:
-    assert [(one.state, one.slow_tests) for one in results_of(SLOW, SLOW)] == [("Testing", 1), ("Failed", 0)]
+    assert [(entry.state, entry.slow_tests) for entry in results_of(SLOW, SLOW)] == [("Testing", 1), ("Failed", 0)]
     fast = BurnInReport(gflops=90.0)
-    assert [(one.state, one.slow_tests) for one in results_of(SLOW, fast)] == [("Testing", 1), ("Ready", 0)]
+    assert [(entry.state, entry.slow_tests) for entry in results_of(SLOW, fast)] == [("Testing", 1), ("Ready", 0)]
 
 
 def test_a_disturbed_test_is_repeated_and_does_not_count() -> None:
     stolen = msgspec.structs.replace(SLOW, stolen=0.6)
     tests = results_of(SLOW, stolen, stolen, SLOW)
-    assert [(one.state, one.slow_tests) for one in tests] == [
+    assert [(entry.state, entry.slow_tests) for entry in tests] == [
         ("Testing", 1),
         ("Testing", 1),
         ("Testing", 1),
@@ -299,18 +299,18 @@ def test_two_spares_alone_do_not_judge_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("node", "reason"),
     [
         (a_node("a", ready=False), "NotReady"),
         (a_node("a", unschedulable=True), "cordoned"),
         (a_node("a", taints={TAINT_FENCED: "job-3"}), "fenced (job-3)"),
     ],
 )
-def test_an_unusable_node_is_unavailable_replaced_and_tested_when_it_is_back(node: NodeView, told: str) -> None:
+def test_an_unusable_node_is_unavailable_replaced_and_tested_when_it_is_back(node: NodeView, reason: str) -> None:
     pool = a_pool(spare("a", gemm_gflops="50"))
     gone = look(pool, node, a_node("b"))
     assert states(gone) == {"a": "Unavailable", "b": "Testing"}
-    assert told in gone.status.spares[0].message
+    assert reason in gone.status.spares[0].message
     back = look(then(a_pool(size=2), gone), a_node("a"), a_node("b"))
     assert states(back) == {"a": "Testing", "b": "Testing"}
 
@@ -325,7 +325,7 @@ def test_a_node_that_was_deleted_or_no_longer_matches_leaves() -> None:
     assert "spec.nodeSelector" in decision.status.conditions[0].message
 
 
-def test_busy_nodes_and_another_pools_are_not_chosen_and_own_ones_come_first() -> None:
+def test_busy_nodes_and_another_pools_nodes_are_not_chosen_and_own_nodes_come_first() -> None:
     nodes = [
         a_node("a"),
         a_node("b", taints={TAINT_SPARE: "others"}),
@@ -349,7 +349,7 @@ def test_a_smaller_size_lets_the_least_worthy_go_and_zero_all_but_the_claimed() 
     live = frozenset({"uid-1"})
     smaller = look(a_pool(*held, size=1), *nodes, live_jobs=live)
     assert states(smaller) == {"b": "Ready", "d": "Claimed", "e": "Failed"}
-    assert {one.node for one in of_type(smaller, UntaintNode)} == {"a", "c"}
+    assert {effect.node for effect in of_type(smaller, UntaintNode)} == {"a", "c"}
     none = look(a_pool(*held, size=0), *nodes, live_jobs=live)
     assert states(none) == {"d": "Claimed"}
     assert none.status.ready == "0/0"
@@ -394,7 +394,7 @@ GPU = NodeTaint(key="nvidia.com/gpu", value="present")
 
 
 def tainted(name: str, *taints: NodeTaint) -> NodeView:
-    """A node with these taints besides the pool's own."""
+    """Return a node with these taints and the pool's own taint."""
     own = NodeTaint(key=TAINT_SPARE, value="spares")
     return a_node(name, taints={taint.key: taint.value for taint in (own, *taints)}, hard_taints=(own, *taints))
 
@@ -471,7 +471,7 @@ def test_a_claimed_spare_is_made_up_for() -> None:
 def test_a_released_spare_is_tested_anew() -> None:
     pool = a_pool(spare("a", "Claimed", claimed_by=JOB, gemm_gflops="90"))
     status = release(pool, JOB, now=NOW)
-    assert [(one.state, one.claimed_by, one.gemm_gflops) for one in status.spares] == [("Testing", "", "")]
+    assert [(entry.state, entry.claimed_by, entry.gemm_gflops) for entry in status.spares] == [("Testing", "", "")]
     assert release(pool, "ns/job/uid-1/8", now=NOW) is pool.status
 
 

@@ -1,4 +1,4 @@
-"""The shell: what is written when, and what a broken call leaves undone."""
+"""The reconciler's shell: what it writes and when, and what a broken call leaves undone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_job_in_deletion_is_left_alone() -> None:
     assert (world.made, world.calls) == ([], 0)
 
 
-async def test_a_pod_that_the_server_refuses_is_told_and_tried_again() -> None:
+async def test_a_pod_that_the_server_refuses_is_reported_and_tried_again() -> None:
     world = World()
     await trained(world)
     world.refuse_pods = "exceeded quota"

@@ -21,7 +21,7 @@ GOOD = {
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """With these variables of ours and no others."""
+    """Load the settings with these FALCON variables and no other FALCON variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             if name.startswith("FALCON_"):
@@ -93,7 +93,7 @@ def test_a_problem_names_the_variable_and_the_remedy(name: str, value: str, reme
     assert "\n" not in str(caught.value)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         load({"FALCON_FENCE_LIMIT": "many"})
     named = [line.split("=")[0].split()[0] for line in str(caught.value).splitlines()]

@@ -62,7 +62,7 @@ def test_a_transition_time_moves_with_the_status_alone() -> None:
     assert put(again, None, now=NOON + 90)[0].last_transition_time == "2026-11-20T12:05:40Z"
 
 
-def test_what_was_never_true_is_not_told_to_be_false() -> None:
+def test_what_was_never_true_is_not_reported_as_false() -> None:
     assert put([], False, now=NOON) == []
     assert put(put([], True, now=NOON), False, now=NOON)[0].status == "False"
 

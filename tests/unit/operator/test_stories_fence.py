@@ -1,4 +1,4 @@
-"""Fences: whose they are, who may lift them, and when they end."""
+"""Fences: who owns them, who may lift them, and when they end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ replace = msgspec.structs.replace
 
 
 async def fenced(world: World) -> Node:
-    """A node that the job has left, and that its test has found slow."""
+    """Return a node that the job has left and that the node's test has found slow."""
     await trained(world)
     slow = world.node_of(2)
     slow.slow = 3.0
@@ -26,7 +26,7 @@ async def fenced(world: World) -> Node:
 
 
 async def idle(world: World, seconds: float) -> None:
-    """The operator looks on for so long."""
+    """Let the operator look on for this many seconds."""
     until = world.clock.seconds + seconds
     await run(world, operator, lambda w: w.clock.seconds > until, seconds=seconds + 1)
 
@@ -54,7 +54,7 @@ async def test_a_fence_that_somebody_removed_is_respected() -> None:
     await idle(world, 60)
     assert slow.taints == {}
     assert "not fenced: somebody removed the fence" in world.status.diagnoses[0].result
-    assert [one.node for one in world.exclusions] == [slow.name], "the job itself still stays away"
+    assert [exclusion.node for exclusion in world.exclusions] == [slow.name], "the job itself still avoids the node"
 
 
 async def test_another_jobs_fence_is_not_lifted() -> None:
@@ -98,9 +98,9 @@ async def test_a_test_without_peers_waits_for_the_score_of_a_spare() -> None:
     slow = world.node_of(2)
     slow.slow = 3.0
     await run(world, operator, lambda w: len(w.made) == 4)
-    spares = [replace(one, state="Testing", gemm_gflops="") for one in world.pool.status.spares]
+    spares = [replace(spare, state="Testing", gemm_gflops="") for spare in world.pool.status.spares]
     untested = replace(spares[0], node="spare-2")
-    claimed = [replace(one, gemm_gflops="") for one in world.pool.status.spares]
+    claimed = [replace(spare, gemm_gflops="") for spare in world.pool.status.spares]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[*claimed, untested]))
     await run(world, operator, lambda w: bool(w.tested), seconds=60)
     await idle(world, 30)

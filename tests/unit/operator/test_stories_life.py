@@ -25,7 +25,7 @@ async def test_a_healthy_job_trains_and_succeeds() -> None:
     assert msgspec.to_builtins(world.status)["counters"] == {"restarts": 0, "replacements": 0}
     world.end_rank(0, exit_code=0)
     await run(world, operator, lambda w: w.status.ready == "2/3")
-    assert world.status.state == "Running", "the others end in their own time"
+    assert world.status.state == "Running", "the other ranks end in their own time"
     world.end_rank(1, exit_code=0)
     world.end_rank(2, exit_code=0)
     await run(world, operator, state("Succeeded"))
@@ -38,9 +38,9 @@ async def test_an_operator_that_has_just_started_shows_what_its_predecessor_knew
     world = World()
     await trained(world)
     shown = world.status
-    old = {uid: replace(one, at_seconds=float("-inf")) for uid, one in world.received.items()}
+    old = {uid: replace(report, at_seconds=float("-inf")) for uid, report in world.received.items()}
     world.bus_up_since = world.clock.monotonic()
-    for found in ({}, old):  # nothing yet, or what stood on the bus
+    for found in ({}, old):  # no report yet, or the reports that stood on the bus
         world.received = found
         await operator(world).reconcile("ml", "gpt2")
         assert world.status == shown
@@ -72,7 +72,7 @@ async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() ->
     assert len(world.made) == 6
 
 
-async def test_a_job_that_waits_for_a_fenced_node_is_told_which() -> None:
+async def test_a_job_that_waits_for_a_fenced_node_names_that_node() -> None:
     world = World()
     world.nodes["node-c"].taints[TAINT_FENCED] = "other-1"
     await run(world, operator, lambda w: "1 of 3 pods wait" in w.status.summary)
@@ -100,14 +100,14 @@ async def test_a_spec_that_cannot_run_names_its_field() -> None:
     assert condition(world.status, "Accepted") == "True"
 
 
-async def test_a_hang_is_told() -> None:
+async def test_a_hang_is_reported() -> None:
     world = World()
     await trained(world)
     world.hanging = True
     await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
     assert condition(world.status, "Ready") == "False"
     assert "rank 0 never arrived" in world.status.summary
-    assert world.status.diagnoses == [], "it may be a first checkpoint"
+    assert world.status.diagnoses == [], "the silence may be a first checkpoint"
     await run(world, operator, lambda w: w.status.diagnoses)
     world.hanging = False
     await run(world, operator, lambda w: condition(w.status, "Ready") == "True")

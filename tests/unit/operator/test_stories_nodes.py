@@ -16,15 +16,15 @@ replace = msgspec.structs.replace
 
 
 def add_spare(world: World, name: str, **fields: Any) -> None:
-    """Another ready spare in the pool."""
+    """Add another ready spare to the pool."""
     world.nodes[name] = Node(name, True)
     spare = SpareStatus(**{"node": name, "state": "Ready", "gemm_gflops": "100", **fields})
-    spares = [*(one for one in world.pool.status.spares if one.node != name), spare]
+    spares = [*(pooled for pooled in world.pool.status.spares if pooled.node != name), spare]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=spares))
 
 
 async def resumed(world: World, *, on: str, seconds: float = 90) -> None:
-    """Replica 0 trains on this node."""
+    """Run until replica 0 trains on this node."""
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).name == on, seconds=seconds)
 
 
@@ -67,7 +67,7 @@ async def test_a_node_that_is_well_again_is_taken_before_its_probation_ends() ->
 
 
 async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
-    """O1: its new pods tolerated no spare, and it waited beside a ready one for ever."""
+    """Check defect O1: the job's new pods tolerated no spare, and it waited for ever although a spare was ready."""
     world = World(spec={"schedulingDeadlineSeconds": 60})
     await trained(world)
     take_spares(world)
@@ -96,18 +96,18 @@ async def test_a_claimed_spare_without_room_is_given_back() -> None:
     await run(world, operator, lambda w: w.claims == 1)
     add_spare(world, "spare-2")
     await resumed(world, on="spare-2", seconds=120)
-    assert "spare-1" in [one.node for one in world.exclusions]
-    held = [one.node for one in world.pool.status.spares if one.claimed_by]
+    assert "spare-1" in [exclusion.node for exclusion in world.exclusions]
+    held = [spare.node for spare in world.pool.status.spares if spare.claimed_by]
     assert held == ["spare-2"]
 
 
 async def test_a_pod_whose_node_a_sibling_took_is_unpinned() -> None:
-    """C3: a pod that was to return to its node waits for it although another pod of the job runs there."""
+    """Check defect C3: a pod that was to return to its node waits although another pod of the job runs there."""
     world = World()
     await trained(world)
-    world.pods[world.pod_of(0).name].exit_code = 137  # the launcher itself: a new pod on the same node
+    world.pods[world.pod_of(0).name].exit_code = 137  # the launcher itself ended: a new pod starts on the same node
     await run(world, operator, lambda w: len(w.made) == 4)
-    world.nodes["node-a"].taints["somebody"] = "else's"  # which stands for the sibling: its node has no room
+    world.nodes["node-a"].taints["somebody"] = "else's"  # the taint stands for the sibling: the node has no room
     await run(world, operator, state("Running"), seconds=120)
     assert world.node_of(0).name == "spare-1"
 
@@ -118,5 +118,5 @@ async def test_the_wait_says_what_for_and_until_when() -> None:
     take_spares(world)
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: "no ready spare" in w.status.summary)
-    waiting = next(one.message for one in world.status.conditions if one.type == "Ready")
+    waiting = next(entry.message for entry in world.status.conditions if entry.type == "Ready")
     assert f"{slow.name} is tested again at " in waiting

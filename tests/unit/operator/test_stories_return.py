@@ -15,19 +15,21 @@ replace = msgspec.structs.replace
 
 
 def take_spares(world: World) -> None:
-    """Others hold every spare that is left."""
-    spares = [replace(one, state="Testing") if one.state == "Ready" else one for one in world.pool.status.spares]
+    """Make every spare that is left unavailable."""
+    spares = [
+        replace(spare, state="Testing") if spare.state == "Ready" else spare for spare in world.pool.status.spares
+    ]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=spares))
 
 
 def pass_time(world: World, seconds: int) -> None:
-    """Training goes on, and the operator has nothing to do."""
+    """Let training go on while the operator does nothing."""
     for _ in range(seconds):
         world.tick(1.0)
 
 
 async def left_slow(world: World, factor: float) -> Node:
-    """The node that was replaced for being slow."""
+    """Replace a slow node, and return it."""
     await trained(world)
     slow = world.node_of(2)
     slow.slow = factor
@@ -63,7 +65,7 @@ async def test_a_fenced_node_that_grows_well_is_tested_again_and_comes_back() ->
     pass_time(world, 600)
     await run(world, operator, lambda w: w.exclusions == [], seconds=30)
     assert slow.taints == {}
-    assert world.status.diagnoses[0].result.startswith(result), "told once that it failed"
+    assert world.status.diagnoses[0].result.startswith(result), "the failure is reported once"
     assert f"{slow.name} may be used again" in world.status.diagnoses[0].result
     assert ("NodeReturned", True) in [(reason, slow.name in note) for reason, note in world.events]
     world.kill_node(world.node_of(0).name)
@@ -84,7 +86,7 @@ async def test_a_node_that_a_tenant_slows_is_not_fenced() -> None:
     await run(world, operator, lambda w: w.exclusions == [], seconds=30)
 
 
-async def test_a_slow_node_is_better_than_a_dead_one() -> None:
+async def test_a_slow_node_is_better_than_a_dead_node() -> None:
     world = World()
     slow = await left_slow(world, 1.4)
     assert (slow.taints, world.exclusions[0].test) == ({}, "Passed")
@@ -95,7 +97,7 @@ async def test_a_slow_node_is_better_than_a_dead_one() -> None:
     stop, first = world.status.diagnoses[:2]
     assert f"node {slow.name}, which the job had left, used again" in steps(stop)
     assert f"{slow.name} may be used again since" in first.result, "it passed its test: no probation without a choice"
-    assert slow.name not in [one.node for one in world.exclusions]
+    assert slow.name not in [exclusion.node for exclusion in world.exclusions]
 
 
 async def test_a_fenced_node_is_no_last_resort() -> None:
@@ -115,11 +117,12 @@ async def test_a_node_without_room_is_left_again_and_a_spare_taken() -> None:
     slow = await left_slow(world, 1.4)
     ready = world.pool
     take_spares(world)
-    slow.taints["somebody"] = "else's"  # nothing more fits there, which only the scheduler knows
+    slow.taints["somebody"] = "else's"  # no further pod fits there; only the scheduler knows it
     world.kill_node(world.node_of(0).name)
     await run(world, operator, lambda w: len(w.made) == 5)
     waited = world.clock.seconds
-    await run(world, operator, lambda w: [one.reason for one in w.exclusions][-1:] == ["no room for the job's pod"])
+    no_room = ["no room for the job's pod"]
+    await run(world, operator, lambda w: [exclusion.reason for exclusion in w.exclusions][-1:] == no_room)
     assert world.clock.seconds - waited > PLACE_SECONDS - 1
     world.pool = ready
     await run(world, operator, lambda w: w.status.state == "Running" and w.node_of(0).spare)

@@ -27,7 +27,7 @@ async def test_a_straggler_is_named_and_its_node_replaced() -> None:
     assert world.node_of(2).name == "spare-1"
     assert {world.pod_of(0).uid, world.pod_of(1).uid} == kept
     assert (status.counters.replacements, world.claims, len(world.made)) == (1, 1, 4)
-    assert [one.node for one in world.exclusions] == [slow.name]
+    assert [exclusion.node for exclusion in world.exclusions] == [slow.name]
     assert status.state == "Running"
     assert "spare-1" in steps(status.diagnoses[0])
     assert "iteration 250ms" in status.diagnoses[0].result
@@ -45,7 +45,7 @@ async def test_a_straggler_is_named_and_its_node_replaced() -> None:
     ]
 
 
-async def test_without_a_spare_it_waits_and_says_so() -> None:
+async def test_without_a_spare_the_replacement_waits_and_says_so() -> None:
     world = World()
     await trained(world)
     spare = world.pool.status.spares[0]
@@ -110,7 +110,7 @@ async def test_a_rank_that_dies_while_a_replacement_is_prepared() -> None:
     world.node_of(2).slow = 3.0
     await run(world, operator, lambda w: len(w.made) == 4)
     world.end_rank(0, signal=9)
-    await run(world, operator, lambda w: all(one.state == "Resolved" for one in w.status.diagnoses), seconds=90)
+    await run(world, operator, lambda w: all(note.state == "Resolved" for note in w.status.diagnoses), seconds=90)
     assert world.node_of(2).name == "spare-1"
     assert (world.status.counters.replacements, world.claims, len(world.made)) == (1, 1, 4)
     assert len(world.status.diagnoses) == 2
@@ -123,18 +123,18 @@ async def test_the_slow_node_dies_while_its_replacement_is_prepared() -> None:
     slow.slow = 3.0
     await run(world, operator, lambda w: len(w.made) == 4)
     world.kill_node(slow.name)
-    await run(world, operator, lambda w: all(one.state == "Resolved" for one in w.status.diagnoses), seconds=90)
+    await run(world, operator, lambda w: all(note.state == "Resolved" for note in w.status.diagnoses), seconds=90)
     assert world.node_of(2).name == "spare-1"
     assert (world.status.counters.replacements, world.claims, len(world.made)) == (1, 1, 4)
 
 
-async def test_a_fence_that_the_circuit_breaker_refuses_is_told() -> None:
+async def test_a_fence_that_the_circuit_breaker_refuses_is_reported() -> None:
     world = World()
     world.refuse_taints = "node-c is not fenced: the circuit breaker allows 2 nodes within 3600 s"
     await trained(world)
     world.node_of(2).slow = 3.0
     await run(world, operator, lambda w: w.status.diagnoses and "breaker" in w.status.diagnoses[0].result, seconds=90)
-    assert [(one.test, one.fenced) for one in world.exclusions] == [("Failed", False)]
+    assert [(exclusion.test, exclusion.fenced) for exclusion in world.exclusions] == [("Failed", False)]
 
 
 async def test_mode_off_judges_nobody_and_still_restarts_what_dies() -> None:

@@ -54,13 +54,13 @@ async def test_an_agent_that_dies_alone_is_only_reported() -> None:
     assert "AgentBack" in [reason for reason, _ in world.events]
 
 
-async def test_a_lost_bus_is_told_and_changes_nothing() -> None:
+async def test_a_lost_bus_is_reported_and_changes_nothing() -> None:
     world = World()
     await trained(world)
     world.stop_bus()
     await run(world, operator, lambda w: "blind" in w.status.summary)
     assert condition(world.status, "Ready") == "Unknown"
-    world.pod_of(0).deleting_at = world.clock.seconds  # Kubernetes' side is looked after all the same
+    world.pod_of(0).deleting_at = world.clock.seconds  # the operator still serves Kubernetes' side
     world.broken_at = world.clock.seconds
     await run(world, operator, lambda w: len(w.made) == 4)
     await run(world, operator, lambda w: "etcd" in w.status.summary)
@@ -94,7 +94,7 @@ async def test_a_fenced_node_that_comes_back_well_is_released() -> None:
     lost.dead, lost.ready = False, True
     await run(world, operator, lambda w: TAINT_FENCED not in lost.taints)
     assert f"{lost.name} not fenced: burn-in on it is as fast as on its peers" in world.status.diagnoses[0].result
-    assert [one.test for one in world.exclusions] == ["Passed"]
+    assert [exclusion.test for exclusion in world.exclusions] == ["Passed"]
 
 
 async def test_a_dead_launcher_gets_a_new_pod_on_its_node() -> None:
@@ -132,7 +132,7 @@ async def test_a_node_on_which_ranks_keep_dying_is_replaced() -> None:
     world.end_rank(1, signal=11)
     await run(world, operator, runs(4))
     assert world.node_of(1).name == "spare-1"
-    assert [one.node for one in world.exclusions] == [node]
+    assert [exclusion.node for exclusion in world.exclusions] == [node]
     world.end_rank(1, signal=11)
     await run(world, operator, runs(5))
 
@@ -147,7 +147,7 @@ async def test_a_program_that_fails_at_every_start_is_given_up() -> None:
 
     await run(world, operator, failing)
     assert world.generation == 4  # one start, three restarts
-    message = next(one.message for one in world.status.conditions if one.type == "Failed")
+    message = next(entry.message for entry in world.status.conditions if entry.type == "Failed")
     assert "exited with code 1" in message
     assert "kubectl logs" in message
     assert len(world.status.diagnoses) == 1
@@ -181,7 +181,7 @@ async def test_many_leases_lost_together_are_the_bus() -> None:
 
 
 async def test_a_node_that_hangs_its_peers_and_falls_silent_is_lost() -> None:
-    """Cut off: no connection is reset, the peers wait in their collective."""
+    """Check a node that is cut off: no connection is reset, and the peers wait in their collective."""
     world = World()
     await trained(world)
     lost = world.node_of(0)

@@ -27,7 +27,7 @@ def job(name: str = "gpt2", replicas: int = 3) -> TrainingJob:
 
 
 def intent(of: TrainingJob) -> Intent:
-    """A job in the middle of everything."""
+    """Return the intent of a job with every part in use."""
     name = of.metadata.name
     members = [
         Member(
@@ -88,7 +88,7 @@ def test_a_run_is_at_most_512_kib(replicas: int) -> None:
 
 
 def stored(**changes: Any) -> dict[str, Any]:
-    """A run as another version may have stored it."""
+    """Return a run as another version may have stored it."""
     of = job()
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(build_run(of, encode(of, intent(of)), "7")))
     for path, value in changes.items():

@@ -1,4 +1,4 @@
-"""Conditions beyond the API server's own checks: each names its field and its remedy, and nothing sound raises one."""
+"""Checks beyond the API server's own: each names its field and its remedy, and a sound job raises none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from falcon_operator.manifests.validation import notes, pool_problems, problems
 
 
 def job(pod: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **spec: Any) -> TrainingJob:
-    """A sound job with the given parts of its pod, its training container and its spec put in their place."""
+    """Return a sound job, with these parts of its pod, its training container and its spec replaced."""
     container = {"name": "trainer", "image": "train", "command": ["python", "train.py"], **(trainer or {})}
     template = {"spec": {"containers": [container], **(pod or {})}}
     return msgspec.convert(
@@ -89,13 +89,13 @@ def test_a_problem_names_field_and_remedy(bad: TrainingJob, field: str, remedy: 
 
 
 def test_only_the_wrapped_container_is_judged_by_its_command() -> None:
-    other = {"name": "logs", "command": ["torchrun"]}
+    sidecar = {"name": "logs", "command": ["torchrun"]}
     trainer = {"name": "trainer", "command": ["python", "train.py"]}
-    assert problems(job({"containers": [other, trainer]}, container="trainer")) == []
-    assert [p.field for p in problems(job({"containers": [other, trainer]}, container="logs"))] == ["spec.launcher"]
+    assert problems(job({"containers": [sidecar, trainer]}, container="trainer")) == []
+    assert [p.field for p in problems(job({"containers": [sidecar, trainer]}, container="logs"))] == ["spec.launcher"]
 
 
-def test_notes_tell_what_will_not_happen() -> None:
+def test_notes_say_what_will_not_happen() -> None:
     asked = job(
         trainer={"livenessProbe": {"exec": {"command": ["true"]}}},
         mitigation={"strategies": [{"type": "SwapNodes"}, {"type": "ReplaceNode"}]},

@@ -1,7 +1,7 @@
 """A small world for whole stories on a fake clock: an API server, a scheduler, nodes, launchers, agents, a bus.
 
 It knows the wire formats and the API objects, and nothing of how the operator decides. Time moves only in ``tick``.
-Any mutating call of the operator can be made its last one (``crash_at``): what it did stays done, the caller dies.
+The operator can be made to crash at any of its mutating calls (``crash_at``): the call takes effect, the caller dies.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ COMPUTE_SECONDS = 0.2
 COMMUNICATION_SECONDS = 0.05
 PLACE_SECONDS, BOOT_SECONDS, LAUNCH_SECONDS = 0.2, 1.0, 1.0
 TTL_SECONDS = 3.0
-PRICED = [{"type": "Ignore"}, {"type": "ReplaceNode", "overheadSeconds": 13}]  # else all work done counts as lost
+PRICED = [{"type": "Ignore"}, {"type": "ReplaceNode", "overheadSeconds": 13}]  # unpriced, all work done counts as lost
 replace = msgspec.structs.replace
 
 
 class Crash(Exception):  # noqa: N818 - what it is
-    """The operator's process dies here."""
+    """The death of the operator's process."""
 
 
 class Clock:
@@ -58,7 +58,7 @@ class Node:
         self.name, self.spare = name, spare
         self.slow = 1.0
         self.throttled = 0.0
-        self.dead = False  # everything on it is gone, and nobody has told the API server
+        self.dead = False  # everything on it is gone, and the API server does not know it
         self.ready = True
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
         self.uid = f"uid-of-{name}"
@@ -156,7 +156,7 @@ class World:
 
     @property
     def intent(self) -> Intent:
-        """What the run holds."""
+        """Return the intent that the TrainingRun holds."""
         assert self.job is not None
         return decode(self.job, read_run(self.trainingrun).spec) if self.trainingrun is not None else Intent()
 
@@ -228,7 +228,8 @@ class World:
     def _fits(self, pod: Pod, node: Node) -> bool:
         spec = pod.manifest["spec"]
         if any(
-            other.node == node.name and other.exit_code is None and other is not pod for other in self.pods.values()
+            neighbour.node == node.name and neighbour.exit_code is None and neighbour is not pod
+            for neighbour in self.pods.values()
         ):
             return False  # required anti-affinity
         tolerated = {toleration["key"] for toleration in spec.get("tolerations", [])}
@@ -256,11 +257,11 @@ class World:
         )
 
     def _launch(self, pod: Pod) -> None:
-        """The launcher brings its pod to the plan that its agent has read."""
+        """Let the launcher bring its pod to the plan that its agent has read."""
         plan = self.plan
         if plan is None or not self._agent_lives(pod) or self.bus_up_since is None:
             return
-        member = next((one for one in plan.members if one.pod_uid == pod.uid), None)
+        member = next((plan_member for plan_member in plan.members if plan_member.pod_uid == pod.uid), None)
         phase = plan.phase if member is not None else "Stop"
         if plan.generation >= pod.generation:
             if phase == "Stop" and pod.dead_below < plan.generation:
@@ -291,11 +292,11 @@ class World:
             exit_code=exit_code,
             ended_unix_ns=int(self.clock.unix() * 1e9),
         )
-        if all(one.state == "Exited" for one in pod.ranks.values()):
+        if all(process.state == "Exited" for process in pod.ranks.values()):
             pod.state = "Exited"
 
     def _break(self) -> None:
-        """Peers of a dead rank leave their collective with an exception."""
+        """Let the peers of a dead rank leave their collective with an exception."""
         if self.broken_at is None or self.clock.seconds < self.broken_at:
             return
         self.broken_at = None
@@ -333,7 +334,7 @@ class World:
         return len(ranks) >= world_size and all(self.clock.seconds >= pod.run_at + LAUNCH_SECONDS for pod in group)
 
     def _notice(self, length: float) -> None:
-        """The agents' change-point detection, in short: five slow iterations in a row after ten healthy ones."""
+        """Stand in for the agents' change-point detection: five slow iterations in a row, after ten healthy."""
         healthy = COMPUTE_SECONDS + COMMUNICATION_SECONDS
         self.slow_run = self.slow_run + 1 if length > 1.1 * healthy else 0
         if self.slow_run == 0:
@@ -389,9 +390,9 @@ class World:
             rank=rank,
             tracking="Tracking" if known else "Undetermined",
             iterations=len(values) if known else 0,
-            iteration_ns=[one[0] for one in newest],
-            compute_ns=[one[1] for one in newest],
-            wait_ns=[one[2] for one in newest],
+            iteration_ns=[iteration for iteration, _, _ in newest],
+            compute_ns=[compute for _, compute, _ in newest],
+            wait_ns=[wait for _, _, wait in newest],
             healthy_iteration_ns=int((COMPUTE_SECONDS + COMMUNICATION_SECONDS) * 1e9) if len(values) >= 10 else None,
             healthy_compute_ns=int(COMPUTE_SECONDS * 1e9) if len(values) >= 10 else None,
             onset=self.onset,
@@ -404,7 +405,7 @@ class World:
         )
 
     def _comm(self, rank: int, done: int) -> CommSignals:
-        """All ranks but the first are in one call more than is done."""
+        """Return the state of a hang: all ranks but the first have entered one call more than is finished."""
         size = len(self.history)
         return CommSignals(comm=1, size=size, place=rank, entered=done + (rank > 0), finished=done, op=1)
 
@@ -412,7 +413,7 @@ class World:
         return Pod(manifest, uid, self.clock.seconds)
 
     def mutate(self) -> None:
-        """Count a mutating call; the one that was named is the operator's last."""
+        """Count a mutating call; the call with the number ``crash_at`` is the operator's last."""
         self.calls += 1
         if self.crash_at == self.calls:
             raise Crash

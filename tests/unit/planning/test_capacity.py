@@ -20,7 +20,7 @@ HOUR = Horizon(running_seconds=3600.0, transition_seconds=60.0)
 
 
 def value(jobs: Sequence[Job], counts: Sequence[int], horizon: Horizon, faulted: frozenset[str]) -> float:
-    """Σ G of eq. 3, written down a second time."""
+    """Return Σ G of eq. 3, written down a second time."""
     total = 0.0
     for job, count in zip(jobs, counts, strict=True):
         waf = job.weight * job.throughput[count] if count else 0.0
@@ -102,7 +102,7 @@ def test_the_table_is_the_plan_made_ahead(jobs: list[Job], workers: int, per_nod
 
 
 def test_pruning_leaves_few_counts_and_changes_nothing() -> None:
-    """Beyond brute force: 20 jobs that could run with any of 300 counts."""
+    """Check a case beyond brute force: 20 jobs that can each run with any of 300 counts."""
     curve = {size: size**0.9 for size in range(1, 301)}
     jobs = [Job(name=f"job-{n}", throughput=curve, weight=1 + n / 20, workers=30) for n in range(20)]
     options = [capacity.options_of(job, HOUR, 1) for job in jobs]
@@ -122,7 +122,7 @@ def test_workers_go_to_the_weightier_job() -> None:
 
 
 def test_a_transition_that_does_not_pay_is_not_made() -> None:
-    """Eq. 3's penalty: a better split is worth it over an hour and not over a minute."""
+    """Check eq. 3's penalty: a better split pays for its transition over an hour and not over a minute."""
     jobs = [
         Job(name="a", throughput={2: 10.0, 4: 19.0}, workers=4),
         Job(name="b", throughput={2: 10.5, 4: 21.0}, workers=2),
@@ -133,7 +133,7 @@ def test_a_transition_that_does_not_pay_is_not_made() -> None:
 
 
 def test_a_job_that_lost_a_worker_pays_wherever_it_goes() -> None:
-    """Eq. 4: the faulted job stands still all the same, so shrinking *it* costs nothing more than keeping it."""
+    """Check eq. 4: the faulted job stands still anyway, so shrinking that job costs no more than keeping its size."""
     jobs = [Job(name=name, throughput={1: 10.0, 2: 20.0}, workers=2) for name in ("a", "b")]
     short = Horizon(running_seconds=60.0, transition_seconds=60.0)
     found = plan(jobs, 3, short, faulted={"b"})
@@ -148,7 +148,7 @@ def test_the_table_knows_that_the_job_that_lost_a_worker_pays_anyway() -> None:
     assert table.after(WorkerFailed("b")).workers == {"a": 2, "b": 1}
 
 
-def test_of_equal_plans_the_one_that_changes_nothing() -> None:
+def test_of_equal_plans_the_plan_that_changes_nothing_is_taken() -> None:
     jobs = [Job(name=name, throughput={1: 5.0, 2: 10.0}, workers=1) for name in ("a", "b")]
     free = Horizon(running_seconds=60.0, transition_seconds=0.0)
     assert plan(jobs, 2, free).changed == ()
@@ -168,7 +168,7 @@ def test_counts_are_taken_in_their_common_unit() -> None:
 
 
 def test_the_expected_run_shrinks_with_the_cluster_and_with_failures() -> None:
-    """Unicron's trace-a: 43 failures of 128 GPUs in 8 weeks is one in 31 hours."""
+    """Check Unicron's trace-a: 43 failures of 128 GPUs in 8 weeks, which is a failure every 31 hours."""
     weeks = 8 * 7 * 86_400.0
     seen = FailureRate(failures=43, worker_seconds=128 * weeks, prior_failures=0, prior_worker_seconds=0)
     assert seen.running_seconds(128) == pytest.approx(weeks / 43)

@@ -82,7 +82,7 @@ def test_the_parts_add_up_to_the_wall_time(parts: list[tuple[Activity, float, fl
 
 
 def test_the_removed_share_by_throughput_and_by_time() -> None:
-    """FALCON §7: 17.1 → 14.8 → 16.2 iterations a minute."""
+    """Check the figures of FALCON §7: 17.1 → 14.8 → 16.2 iterations a minute."""
     assert removed_slowdown(17.1, 14.8, 16.2) == pytest.approx(0.609, abs=1e-3)
     assert removed_slowdown(60 / 17.1, 60 / 14.8, 60 / 16.2) == pytest.approx(0.643, abs=1e-3)
     with pytest.raises(InvalidInputError):

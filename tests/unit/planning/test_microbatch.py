@@ -23,12 +23,12 @@ from falcon_core.planning.microbatch import even, of_pipeline, plan, predict, re
 
 
 def shares(total: int, groups: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write ``total`` as a sum of ``groups`` numbers ≥ 1."""
+    """Return all ways to write ``total`` as a sum of ``groups`` numbers ≥ 1."""
     for cuts in itertools.combinations(range(1, total), groups - 1):
         yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, total)))
 
 
-tenths = st.sampled_from([0.1, 0.2, 0.3, 0.7, 1.1])  # whose multiples and quotients round the other way
+tenths = st.sampled_from([0.1, 0.2, 0.3, 0.7, 1.1])  # their multiples and quotients round the other way
 cases = st.integers(2, 4).flatmap(
     lambda groups: st.tuples(
         st.lists(st.floats(0.1, 10.0) | tenths, min_size=groups, max_size=groups),
@@ -56,7 +56,7 @@ def test_no_share_is_faster(case: tuple[list[float], list[float], list[int], int
 
 @settings(deadline=None, derandomize=True)
 @given(cases, st.randoms(use_true_random=False))
-def test_of_the_optimal_shares_one_that_moves_the_fewest(
+def test_of_the_optimal_shares_a_share_that_moves_the_fewest(
     case: tuple[list[float], list[float], list[int], int], random: object
 ) -> None:
     times, fixed, _, total = case
@@ -72,14 +72,14 @@ def test_of_the_optimal_shares_one_that_moves_the_fewest(
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.floats(0.5, 2.0), min_size=40, max_size=60), st.integers(1, 40))
 def test_no_single_micro_batch_can_be_moved_with_gain(times: list[float], per_group: int) -> None:
-    """Sizes beyond brute force: every group but the slowest would be at least as slow with one micro-batch more."""
+    """Check sizes beyond brute force: with one micro-batch more, every other group would be as slow as the slowest."""
     found = plan(times, per_group * len(times))
     assert sum(found.counts) == per_group * len(times)
     assert min(found.counts) >= 1
     slowest = max(range(len(times)), key=lambda group: found.counts[group] * times[group])
     if found.counts[slowest] > 1:
-        others = [(count + 1) * t for count, t in zip(found.counts, times, strict=True)]
-        assert min(others[:slowest] + others[slowest + 1 :]) >= found.seconds
+        increased = [(count + 1) * t for count, t in zip(found.counts, times, strict=True)]
+        assert min(increased[:slowest] + increased[slowest + 1 :]) >= found.seconds
     bound = relaxed_seconds(times, per_group * len(times))
     assert bound <= found.seconds * (1 + 1e-12)
     assert found.seconds <= bound + max(times) * (1 + 1e-12)
@@ -88,7 +88,7 @@ def test_no_single_micro_batch_can_be_moved_with_gain(times: list[float], per_gr
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(0, 2**32), st.integers(5, 200), st.integers(1, 40), st.booleans())
 def test_many_groups_get_what_handing_out_one_by_one_gives(seed: int, groups: int, each: int, bounded: bool) -> None:
-    """Greedy is optimal (an exchange argument); the jump close to its end must not change its result."""
+    """Check against greedy, which is optimal (an exchange argument); the jump close to its end changes nothing."""
     drawn = np.random.default_rng(seed)
     times = drawn.uniform(0.1, 3.0, groups).round(int(drawn.integers(1, 9))).clip(0.1).tolist()
     fixed = drawn.uniform(0.0, 5.0, groups).round(1).tolist()
@@ -135,7 +135,7 @@ def test_noise_does_not_reshuffle_and_a_fault_does() -> None:
 
 
 def test_finish_times_that_round_the_other_way_are_still_reached() -> None:
-    """0.7 + 0.1 − 0.7 is less than 0.1: how many fit is decided by the products, as the optimum is."""
+    """Check rounding: 0.7 + 0.1 − 0.7 is less than 0.1, so products decide how many fit, as they decide the optimum."""
     found = plan([0.1, 0.1], 2, fixed_seconds=[0.7, 0.7], current=[1, 1], min_gain=0.0)
     assert found.counts == (1, 1)
     for fixed, time in itertools.product([0.0, 0.1, 0.3, 0.7, 1.1], [0.1, 0.2, 0.3, 0.7]):
@@ -160,7 +160,7 @@ def test_the_weighted_mean_of_gradients_is_the_mean_of_the_whole_batch() -> None
 
 
 def test_many_equal_groups_with_a_remainder() -> None:
-    """All candidates tie: bisection cannot come between them, greedy takes over."""
+    """Check candidates that all tie: bisection cannot separate them, and greedy takes over."""
     found = plan([0.1] * 1000, 8500)
     assert sum(found.counts) == 8500
     assert set(found.counts) == {8, 9}

@@ -1,4 +1,4 @@
-"""A broken iteration is finished: the sum of gradients is the undisturbed one, in both scenarios of Unicron §6.2."""
+"""A broken iteration is finished with the undisturbed sum of gradients, in both scenarios of Unicron §6.2."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def rank(number: int, finished: int, **segments: SegmentState) -> Progress:
 
 
 def test_scenario_1_the_failed_ranks_micro_batches_are_shared_out_evenly() -> None:
-    """Unicron eq. 7: k' = k + k/(DP − 1)."""
+    """Check Unicron's eq. 7: k' = k + k/(DP − 1)."""
     plan = resume([rank(n, 2) for n in range(5)], {2}, ["all"])
     assert plan.scenario is Scenario.BEFORE_REDUCE
     assert plan.own == {n: (4 * n + 2, 4 * n + 3) for n in (0, 1, 3, 4)}

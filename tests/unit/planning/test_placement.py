@@ -60,7 +60,7 @@ def jobs(draw: st.DrawFn, nodes: tuple[int, ...] = (2, 4, 6)) -> tuple[Roles, Cl
 
 
 def price(roles: Roles, state: Cluster, cost: Cost, nodes: tuple[int, ...]) -> float:
-    """The objective, written down a second time."""
+    """Return the objective, written down a second time."""
     moved = sum(role != node for role, node in enumerate(nodes))
     move = cost.move_seconds * (moved > 0) + moved * roles.ranks_per_role * cost.seconds_per_rank
     return predict(roles, state, nodes) * cost.iterations + move
@@ -95,7 +95,7 @@ def test_local_search_lies_between_the_optimum_and_today_and_its_bound_holds(job
 
 @pytest.mark.parametrize("shape", [(1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 2, 2), (2, 1, 2), (1, 1, 4)])
 def test_the_bound_holds_for_every_number_of_slow_nodes(shape: tuple[int, int, int]) -> None:
-    """Lanes × stages × nodes in a cell, with one to four of four nodes slow; tight where nothing else is in the way."""
+    """Check lanes × stages × nodes in a cell, with one to four slow nodes of four; here the bound is tight."""
     lanes, stages, in_cell = shape
     roles = Roles(
         cells=tuple(((lane, at),) for lane in range(lanes) for at in range(stages) for _ in range(in_cell)),
@@ -109,7 +109,7 @@ def test_the_bound_holds_for_every_number_of_slow_nodes(shape: tuple[int, int, i
 
 
 def test_local_search_stays_near_the_optimum() -> None:
-    """Twenty drawn cases of six nodes, up to five of them bad; the benchmark counts how many are optimal."""
+    """Check twenty random cases of six nodes, up to five of them bad; the benchmark counts the optimal cases."""
     drawn = random.Random(5)
     roles = roles_of(
         derive(12, tensor=2, pipeline=3),
@@ -129,7 +129,7 @@ def test_local_search_stays_near_the_optimum() -> None:
 
 
 def test_a_congested_adapter_goes_where_the_least_traffic_runs() -> None:
-    """FALCON fig. 10: heavy data-parallel rings, light pipeline chains, and one role that has no ring."""
+    """Check FALCON's fig. 10: heavy data-parallel rings, light pipeline chains, and a role that has no ring."""
     chain = Communicator(kind="Pipeline", roles=(0, 1, 2, 3), bytes_per_link=1e8, ring=False)
     heavy = Communicator(kind="Data", roles=(1, 2, 3), bytes_per_link=1e10)
     roles = Roles(
@@ -161,7 +161,7 @@ def test_a_congested_pair_is_separated() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_stragglers_are_consolidated_into_one_stage_with_the_least_work(exact: bool) -> None:
-    """FALCON §5.3, fig. 11: replicas in lockstep; two stragglers in two stages share one, and an interior one."""
+    """Check FALCON §5.3, fig. 11: with replicas in lockstep, two stragglers move into the same interior stage."""
     layout = derive(6, pipeline=3)
     roles = roles_of(layout, 1, stage_seconds=[1.2, 1.0, 1.2], microbatches=4, bytes_per_link={}, lockstep=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -174,7 +174,7 @@ def test_stragglers_are_consolidated_into_one_stage_with_the_least_work(exact: b
 
 
 def test_a_large_job_is_placed_within_a_few_percent_of_its_bound_and_noise_moves_nobody() -> None:
-    """64 nodes in lockstep, 16 slow ones scattered over eight stages: all fit in two; 1 % of noise is left alone."""
+    """Check 64 nodes in lockstep: 16 slow nodes of eight stages fit in two stages, and 1 % of noise moves no rank."""
     drawn = random.Random(2)
     roles = roles_of(
         derive(512, tensor=8, pipeline=8),
@@ -206,7 +206,7 @@ def test_a_move_that_does_not_pay_is_not_made() -> None:
 
 
 def test_the_price_of_the_move_is_in_the_bound() -> None:
-    """One straggler moves from the long stage to the short one: two roles, and no placement is cheaper."""
+    """Check a straggler that moves from the long stage to the short stage: two roles move; no placement is cheaper."""
     roles = roles_of(derive(4, pipeline=2), 1, stage_seconds=[1.2, 1.0], microbatches=4, bytes_per_link={})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement, "EXACT_ROLES", 0)
@@ -244,7 +244,7 @@ def test_one_swap_and_a_trial_agree_with_a_new_start() -> None:
 
 
 def test_roles_of_a_layout() -> None:
-    """Eight nodes of two tensor ranks, two stages: both ranks' rings of a node run along one path and add up."""
+    """Check eight nodes of two tensor ranks, two stages: the rings of a node's two ranks share a path and add up."""
     roles = roles_of(
         derive(16, tensor=2, pipeline=2),
         2,

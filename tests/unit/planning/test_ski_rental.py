@@ -52,7 +52,7 @@ def test_the_first_measurement_replaces_the_guess() -> None:
 
 @given(duration=st.floats(0.1, 1000.0), excess=st.floats(0.01, 1.0), price=st.floats(0.1, 100.0))
 def test_never_more_than_twice_the_clairvoyants_cost(duration: float, excess: float, price: float) -> None:
-    """A slowdown of any length costs at most twice the better of enduring it and acting at once (one step's slack)."""
+    """Check any length: the cost is at most twice the better of enduring and acting at once, with a step of slack."""
     step, lost, paid, elapsed = 0.1, Loss(), 0.0, 0.0
     while elapsed < duration:
         elapsed += step

@@ -26,7 +26,10 @@ STEP = 0.01  # seconds of an iteration: the loss is looked at once in each
 
 @st.composite
 def ladders(draw: st.DrawFn) -> tuple[list[Candidate], dict[frozenset[str], float], float]:
-    """Prices, the loss a second after each set of actions (more actions never slower), and how long it lasts."""
+    """Draw prices, the loss per second after each set of actions, and the length of the slowdown.
+
+    More actions never make the job slower.
+    """
     prices = draw(st.lists(st.floats(0.0, 5.0), min_size=1, max_size=3))
     names = [f"S{index}" for index in range(len(prices))]
     effects = draw(st.lists(st.floats(0.0, 1.0), min_size=len(names), max_size=len(names)))
@@ -40,7 +43,7 @@ def ladders(draw: st.DrawFn) -> tuple[list[Candidate], dict[frozenset[str], floa
 
 
 def climb(candidates: list[Candidate], rates: dict[frozenset[str], float], lasts: float) -> float:
-    """The ladder's cost: Algorithm 1 with the module's own decisions."""
+    """Return the ladder's cost: Algorithm 1 with the module's own decisions."""
     loss, paid, applied = 0.0, 0.0, frozenset[str]()
     for _ in range(round(lasts / STEP)):
         while (found := next_strategy(candidates, applied)) is not None and due(found, Loss(seconds=loss)):
@@ -75,7 +78,7 @@ def test_the_bounds_of_known_ladders() -> None:
 
 
 def test_the_bound_of_equal_prices_is_nearly_reached() -> None:
-    """So it is not slack: three useless actions of the same price, and the slowdown ends right after the last."""
+    """Check that the bound is tight: three useless actions of the same price, and an end right after the last."""
     candidates = [Candidate(name=f"S{k}", overhead_seconds=1.0) for k in range(3)]
     rates = {
         frozenset(names): 1.0 for n in range(4) for names in itertools.combinations([c.name for c in candidates], n)
@@ -87,7 +90,7 @@ def test_the_bound_of_equal_prices_is_nearly_reached() -> None:
 @settings(deadline=None, derandomize=True)
 @given(prices=st.lists(st.floats(0.5, 5.0), min_size=1, max_size=8), lasts=st.floats(0.1, 20.0))
 def test_a_price_that_moves_costs_its_spread(prices: list[float], lasts: float) -> None:
-    """One action that mends all; its price changes each second, as a spare's does, in ways that nobody foresees."""
+    """Check an action that ends the loss; its price changes each second, as a spare's does, unforeseeably."""
     loss, paid = 0.0, 0.0
     for index in range(round(lasts / STEP)):
         act = Candidate(name="act", overhead_seconds=prices[int(index * STEP) % len(prices)], spare_seconds=0.5)
@@ -122,7 +125,7 @@ def test_close_to_the_end_nothing_expensive_is_done() -> None:
 @settings(deadline=None, derandomize=True)
 @given(price=st.floats(0.1, 5.0), run=st.floats(0.1, 20.0), share=st.floats(0.0, 1.0))
 def test_a_known_end_keeps_the_factor_of_two(price: float, run: float, share: float) -> None:
-    """Loss of one second a second; the slowdown ends at ``share`` of the run, which nobody knows; the run's end is."""
+    """Check a loss of 1 s per second, which ends at an unknown ``share`` of the run; the run's end is known."""
     act, loss, paid = Candidate(name="act", overhead_seconds=price), 0.0, 0.0
     slow_until = share * run
     for index in range(math.ceil(slow_until / STEP)):

@@ -17,8 +17,10 @@ times = st.floats(0, 30 * DAY)
 
 
 @pytest.mark.parametrize(("count", "per_hour", "hours"), [(1, 0.2, 1.2), (2, 0.5, 2.0), (3, 2.0, 1.0)])
-def test_it_is_the_time_that_a_job_waits_because_of_the_taking(count: int, per_hour: float, hours: float) -> None:
-    """Losses and the return are drawn: the ``count``-th loss finds no spare, and waits for what is left."""
+def test_the_price_is_the_time_that_a_job_waits_because_the_spare_was_taken(
+    count: int, per_hour: float, hours: float
+) -> None:
+    """Check against random losses and returns: the ``count``-th loss finds no spare, and waits for the return."""
     rng = np.random.default_rng(7)
     back = rng.exponential(hours, 200_000)
     loss = rng.exponential(1 / per_hour, (200_000, count)).sum(axis=1)
@@ -30,7 +32,7 @@ def test_it_is_the_time_that_a_job_waits_because_of_the_taking(count: int, per_h
 
 @settings(deadline=None, derandomize=True)
 @given(spares, rates, times)
-def test_it_is_never_negative_nor_more_than_the_whole_time(count: int, rate: float, back: float) -> None:
+def test_the_price_is_never_negative_nor_more_than_the_whole_time(count: int, rate: float, back: float) -> None:
     assert 0 <= price(count, losses_per_second=rate, back_seconds=back) <= back
 
 

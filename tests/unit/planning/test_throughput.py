@@ -11,7 +11,7 @@ from falcon_core.planning.throughput import EXPONENT, KEPT, Basis, Throughput, f
 
 
 def learned(**seconds: float) -> Throughput:
-    """Keyword x8=2.0: an iteration with 8 workers takes 2 s. 1 000 FLOPs an iteration."""
+    """Return what was measured; x8=2.0: an iteration with 8 workers takes 2 s. An iteration has 1 000 FLOPs."""
     known = Throughput(flops_per_iteration=1000.0)
     for size, time in seconds.items():
         known = known.observe(int(size[1:]), time)
@@ -37,7 +37,7 @@ def test_between_two_sizes_a_power_law() -> None:
     assert found.flops_per_second == pytest.approx(1000 * 16**0.8)
 
 
-def test_beyond_what_was_measured_the_last_exponent_or_the_usual_one() -> None:
+def test_beyond_what_was_measured_the_last_exponent_or_the_usual_exponent() -> None:
     pair = learned(x4=1.0, x16=0.5)  # exponent ½
     assert pair.estimate(64).flops_per_second == pytest.approx(4000.0)
     assert pair.estimate(1).flops_per_second == pytest.approx(500.0)

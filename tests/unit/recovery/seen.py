@@ -1,4 +1,4 @@
-"""Observations for the recovery's tests: three members of one rank each, all well unless told otherwise."""
+"""Observations for the recovery's tests: three members of one rank each, all well unless a test says otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MS = 1_000_000
 POLICY = Policy(job="gpt2", strategies=[("Ignore", None), ("ReplaceNode", 13.0)], world_size=3)
 replace = msgspec.structs.replace
 
-# Rank 2 is slow, and the others wait for it.
+# Rank 2 is slow, and the other ranks wait for it.
 ONSET = Onset(iteration=90, unix_ns=int((NOW - 6) * 1e9), reported_iteration=95, before_ns=250 * MS, after_ns=650 * MS)
 FAST = {"iteration_ns": [650 * MS] * 16, "wait_ns": [405 * MS] * 16, "onset": ONSET}
 SLOW = {**FAST, "compute_ns": [600 * MS] * 16, "wait_ns": [5 * MS] * 16}
@@ -36,7 +36,7 @@ def member(replica: int, **fields: Any) -> MemberSeen:
 
 
 def rank(number: int, **fields: Any) -> RankSeen:
-    """``fields`` are the rank's own, those of its agent's report, or ``cpu``: its container's counters."""
+    """Return a rank. ``fields``: fields of the rank or of its agent's report, or ``cpu``, its container's counters."""
     signals = RankSignals(
         rank=number,
         tracking="Tracking",
@@ -51,7 +51,7 @@ def rank(number: int, **fields: Any) -> RankSeen:
 
 
 def differing(rank: RankSeen, *, cpu: CpuEvidence | None = None, **fields: Any) -> RankSeen:
-    """The rank with what is different."""
+    """Return the rank with these fields changed."""
     sent = {name: fields.pop(name) for name in list(fields) if name in RankSignals.__struct_fields__}
     if cpu is not None:
         sent |= {"run_delay_fraction": cpu.run_delay, "healthy_run_delay_fraction": cpu.healthy_run_delay}
@@ -66,7 +66,7 @@ def differing(rank: RankSeen, *, cpu: CpuEvidence | None = None, **fields: Any) 
 def seen(
     members: dict[int, dict[str, Any]] | None = None, ranks: dict[int, dict[str, Any]] | None = None, **fields: Any
 ) -> Observation:
-    """``members`` and ``ranks``: what is different, by number."""
+    """Return an observation; ``members`` and ``ranks`` give the changed fields, by number."""
     base = Observation(
         now=NOW,
         generation=1,

@@ -1,4 +1,4 @@
-"""Where a pause shall stop: one start of an iteration, from what every rank knows of its own."""
+"""Where a pause shall stop: a common start of an iteration, from what every rank knows of its own calls."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ORIGIN = {WORLD: 10, LEFT: 4, RIGHT: 7, FORWARD: 100}
 
 
 def _known(rank: int, iteration: int = 0, **more: int) -> Known:
-    mine = [channel for channel, ranks in MEMBERS.items() if rank in ranks]
-    starts = {channel: ORIGIN[channel] + iteration * CALLS[channel] for channel in mine}
-    return Known(starts, {channel: CALLS[channel] for channel in mine})
+    joined = [channel for channel, ranks in MEMBERS.items() if rank in ranks]
+    starts = {channel: ORIGIN[channel] + iteration * CALLS[channel] for channel in joined}
+    return Known(starts, {channel: CALLS[channel] for channel in joined})
 
 
-def _shifted(one: Known, channel: Channel, by: int) -> Known:
-    return Known({**one.starts, channel: one.starts[channel] + by}, one.calls)
+def _shifted(known: Known, channel: Channel, by: int) -> Known:
+    return Known({**known.starts, channel: known.starts[channel] + by}, known.calls)
 
 
 def test_ranks_that_saw_starts_of_different_iterations_agree() -> None:
@@ -28,19 +28,20 @@ def test_ranks_that_saw_starts_of_different_iterations_agree() -> None:
     assert found == Starts({channel: ORIGIN[channel] + 5 * CALLS[channel] for channel in MEMBERS}, CALLS)
 
 
-def test_ranks_that_meet_in_no_common_group_agree_through_others() -> None:
+def test_ranks_that_meet_in_no_common_group_agree_through_other_ranks() -> None:
     members = {LEFT: (0, 1), RIGHT: (1, 2)}
     known = {rank: _known(rank, rank) for rank in range(3)}
     known = {
         rank: Known(
-            {c: n for c, n in one.starts.items() if c in members}, {c: n for c, n in one.calls.items() if c in members}
+            {c: n for c, n in rank_known.starts.items() if c in members},
+            {c: n for c, n in rank_known.calls.items() if c in members},
         )
-        for rank, one in known.items()
+        for rank, rank_known in known.items()
     }
     assert agreed(members, known).counts == {LEFT: 4, RIGHT: 7}
 
 
-def test_the_next_start_is_one_that_no_rank_has_passed_on_any_channel() -> None:
+def test_the_next_start_is_a_start_that_no_rank_has_passed_on_any_channel() -> None:
     starts = Starts({WORLD: 10, FORWARD: 100}, {WORLD: 2, FORWARD: 8})
     assert starts.not_passed({WORLD: 14, FORWARD: 116}).counts == {WORLD: 14, FORWARD: 116}
     assert starts.not_passed({WORLD: 14, FORWARD: 117}).counts == {WORLD: 16, FORWARD: 124}

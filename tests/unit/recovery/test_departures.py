@@ -22,22 +22,22 @@ def away(node: str = "node-2", **fields: Any) -> RecoveryState:
 
 
 def the(state: RecoveryState) -> Departure:
-    (one,) = state.departures
-    return one
+    (departure,) = state.departures
+    return departure
 
 
 def test_the_last_spare_has_a_price_where_nodes_die() -> None:
     def price(state: RecoveryState, ready: int | None) -> float:
         return departures.spare_seconds(state, seen(spares=Spares(pool="spares", ready=ready)))
 
-    told = [price(FAILING, ready) for ready in (1, 2, 3, 10)]
-    assert told == sorted(told, reverse=True)
-    assert told[0] > 120 > 1 > told[3]
+    prices = [price(FAILING, ready) for ready in (1, 2, 3, 10)]
+    assert prices == sorted(prices, reverse=True)
+    assert prices[0] > 120 > 1 > prices[3]
     assert price(RecoveryState(), 1) < 5, "no failure seen, three nodes: hardly anything"
-    assert price(FAILING, None) == price(FAILING, 0) == 0, "not known; nothing to take"
+    assert price(FAILING, None) == price(FAILING, 0) == 0, "the count of spares is unknown, or no spare is ready"
 
 
-def test_slow_nodes_that_do_not_come_back_make_it_dearer() -> None:
+def test_slow_nodes_that_do_not_come_back_raise_the_spares_price() -> None:
     obs = seen(spares=Spares(pool="spares", ready=1))
     gone = replace(FAILING, departures=[Departure(node="x", left_at=NOW - 20 * HOUR, slowdown=2.0)])
     quick = replace(
@@ -130,7 +130,7 @@ def test_the_least_slow_node_is_the_last_resort_once_standing_still_has_paid_for
     assert resort(state, 1e6, ()) == ""
 
 
-def test_who_was_left_for_a_failure_is_no_last_resort_and_who_is_well_again_is_one_at_once() -> None:
+def test_a_node_left_for_a_failure_is_no_last_resort_and_a_node_well_again_is_a_last_resort_at_once() -> None:
     assert resort(away(slowdown=0.0), 1e6) == ""
     assert resort(away(slowdown=0.0, back_at=NOW), 0.0) == "node-2"
     assert resort(away(), 38.0) == ""

@@ -94,7 +94,7 @@ def test_from_onset_to_culprit() -> None:
     assert found.culprit is not None
     assert (found.culprit.rank, found.culprit.node, found.culprit.slowdown) == (2, "node-2", 3.0)
     assert found.loss.seconds == pytest.approx(11 * 0.4), "iterations 90 … 100 at 650 instead of 250 ms"
-    assert [one.strategy for one in found.applied] == ["Ignore"]
+    assert [applied.strategy for applied in found.applied] == ["Ignore"]
 
 
 def test_one_ranks_onset_is_not_the_jobs() -> None:
@@ -113,7 +113,7 @@ SETTLED = Level(iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=3,
 
 
 def late_start(factor: float, **fields: Any) -> dict[int, dict[str, Any]]:
-    """A generation that is slow from its first iteration and takes that for its health; rank 2 is why."""
+    """Return a generation whose rank 2 is slow from the first iteration, so that the slow pace seems healthy."""
     learned: dict[str, Any] = {
         "onset": None,
         "period_calls": 4,
@@ -190,7 +190,11 @@ TRAINED = 100 * 0.25  # seconds of healthy work that ``seen`` has behind it
         (replace(UNPRICED, checkpoint_interval_seconds=1800.0), TRAINED),
         (replace(UNPRICED, checkpoint_interval_seconds=10.0), 5.0),
     ],
-    ids=["not declared: all of the generation", "within the first interval: since its start", "later: half of one"],
+    ids=[
+        "not declared: all of the generation",
+        "within the first interval: since its start",
+        "later: half of an interval",
+    ],
 )
 def test_a_replacement_also_costs_the_work_since_the_last_checkpoint(policy: Policy, redo: float) -> None:
     poor = located(loss=Loss(seconds=12.9 + redo, generation=1, counted_iterations=100))
@@ -211,7 +215,7 @@ def test_a_short_measured_pause_does_not_replace_an_honest_configured_price() ->
     assert step(seen(ranks=STRAGGLER), located(loss=loss), honest, overheads={"ReplaceNode": 12.0})[1] == []
     rich = located(loss=replace(loss, seconds=901.0))
     assert step(seen(ranks=STRAGGLER), rich, honest, overheads={"ReplaceNode": 12.0})[1] != []
-    assert step(seen(ranks=STRAGGLER), rich, honest, overheads={"ReplaceNode": 950.0})[1] == [], "a longer one does"
+    assert step(seen(ranks=STRAGGLER), rich, honest, overheads={"ReplaceNode": 950.0})[1] == [], "a longer pause does"
 
 
 def test_no_action_against_a_culprit_that_is_not_slow_right_now() -> None:
@@ -228,7 +232,7 @@ def test_no_spare() -> None:
     state, actions = step(seen(ranks=STRAGGLER, spares=none), rich)
     assert actions == []
     assert incident(state).blocked == "WarmPool spares has no ready spare"
-    assert step(seen(ranks=STRAGGLER), incident(state))[1] != [], "as soon as there is one"
+    assert step(seen(ranks=STRAGGLER), incident(state))[1] != [], "as soon as there is a spare"
 
 
 def test_observe_writes_it_down_once() -> None:
@@ -236,7 +240,7 @@ def test_observe_writes_it_down_once() -> None:
     watching = replace(POLICY, enforce=False)
     state, actions = step(seen(ranks=STRAGGLER), rich, watching)
     assert actions == []
-    assert [(one.strategy, one.observed_only) for one in incident(state).applied] == [
+    assert [(applied.strategy, applied.observed_only) for applied in incident(state).applied] == [
         ("Ignore", False),
         ("ReplaceNode", True),
     ]
@@ -347,7 +351,7 @@ def test_a_rank_that_is_not_seen_is_judged_by_the_others_after_a_while() -> None
     assert closed.outcome == "Helped"
 
 
-def test_a_cause_is_told_as_soon_as_it_shows_and_stands_until_another_one_does() -> None:
+def test_a_cause_is_reported_as_soon_as_it_shows_and_stands_until_another_cause_does() -> None:
     waits = CpuEvidence(throttled=0.0, run_delay=0.6, healthy_run_delay=0.1)
     stopped = CpuEvidence(throttled=0.7, healthy_throttled=0.0)
     unclear = CpuEvidence(throttled=0.0, run_delay=0.1, healthy_run_delay=0.1)
@@ -372,7 +376,7 @@ MILD = replace(ONSET, after_ns=300 * MS)
 
 
 def mild(last: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """A job that lost 50 of 250 ms; what is told of rank 2."""
+    """Return the ranks of a job that takes 50 ms more than 250 ms; ``last`` gives further fields of rank 2."""
     waits = {"iteration_ns": [300 * MS] * 16, "wait_ns": [55 * MS] * 16, "onset": MILD}
     return {0: waits, 1: waits, 2: {**waits, **last}}
 

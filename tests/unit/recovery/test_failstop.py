@@ -40,7 +40,7 @@ def test_nothing_is_wrong() -> None:
     assert step(seen()) == (FRESH, [])
 
 
-def test_a_killed_rank_precedes_those_that_broke_off_whatever_the_clocks_say() -> None:
+def test_a_killed_rank_precedes_ranks_that_broke_off_whatever_the_clocks_say() -> None:
     obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.5), 1: ended(signal=9, at=NOW - 0.1)})
     fault = rank_fault(obs.ranks, obs.members)
     assert fault is not None
@@ -59,7 +59,7 @@ def test_a_failure_restarts_the_processes_and_opens_an_incident() -> None:
     assert actions == [Restart()]
     assert incident(state).id == "gpt2-1"
     assert (incident(state).fault.rank, incident(state).fault.severity) == (1, Severity.SEV2)
-    assert [one.node for one in state.attempts] == ["node-1"]
+    assert [attempt.node for attempt in state.attempts] == ["node-1"]
 
 
 def test_a_report_that_comes_late_shows_who_failed_first() -> None:
@@ -144,7 +144,7 @@ def test_a_program_whose_iterations_were_never_seen_counts_as_training_after_a_w
     assert step(seen(ranks=silent, generation=2, running_seconds=21.0), state)[0].stop is None
 
 
-def test_out_of_memory_is_told_with_the_containers_count() -> None:
+def test_out_of_memory_is_reported_with_the_containers_count() -> None:
     killed = {**ended(signal=9), "oom_killed": True}
     state, _ = step(seen({1: {"oom_kills": 2}}, {1: killed}))
     assert incident(state).fault.text.endswith("its container counts 2 such kills in this generation")
@@ -196,7 +196,10 @@ def test_a_node_that_is_left_takes_its_slowdown_with_it() -> None:
 
 
 def test_a_job_that_calls_its_nodes_broken_does_not_empty_the_pool() -> None:
-    """Only the job's own pods say so (a process that survives SIGKILL); a NotReady node has another witness."""
+    """Check nodes that only the job's own pods call broken, because a process survives SIGKILL.
+
+    A NotReady node has another witness.
+    """
     state = RecoveryState()
     verdicts = []
     for hit in range(6):

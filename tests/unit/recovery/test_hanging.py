@@ -1,4 +1,4 @@
-"""When a job that does not move is said to hang, by what the awaited rank's process does meanwhile."""
+"""When a job that does not move is reported as a hang, by what the awaited rank's process does meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATE = RecoveryState()
 
 
 def stalled(seconds: float, inside: tuple[int, ...] = (1, 2), **zero: Any) -> Any:
-    """Ranks 1 and 2 wait for rank 0, of which ``zero`` says more."""
+    """Return a stall in which ranks 1 and 2 wait for rank 0; ``zero`` gives further fields of rank 0."""
     ranks: dict[int, dict[str, Any]] = {
         rank: {
             "stalled": True,
@@ -41,7 +41,7 @@ def stalled(seconds: float, inside: tuple[int, ...] = (1, 2), **zero: Any) -> An
     ids=["stopped", "unknown", "now and then", "waits for a device", "at work"],
 )
 def test_how_long_the_awaited_rank_is_waited_for(zero: dict[str, Any], patience: float) -> None:
-    """Rank 0 alone writes the first checkpoint, and the others are in the next all-reduce; or it hangs."""
+    """Check a stall in which rank 0 writes the first checkpoint or hangs, and the others are in the next all-reduce."""
     early, _ = step(STATE, stalled(patience - 1, **zero), POLICY)
     assert early.hang is None
     late, _ = step(STATE, stalled(patience + 1, **zero), POLICY)
@@ -50,7 +50,7 @@ def test_how_long_the_awaited_rank_is_waited_for(zero: dict[str, Any], patience:
 
 
 def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:
-    """All ranks save their shards, or wait for data: a hang has somebody who waits."""
+    """Check ranks that all save their shards or wait for data: a hang has a rank that waits."""
     outside = stalled(PATIENCE_SECONDS - 1, inside=())
     assert nobody_waits(outside)
     assert explain(outside, POLICY) == []

@@ -1,4 +1,4 @@
-"""Who is named, with the cause; ranks are compared where they count the same iterations, and not otherwise."""
+"""Who is named, with the cause; only ranks that count the same iterations are compared."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYERS = {"iteration_ns": [25 * MS] * 16, "compute_ns": [20 * MS] * 16, "healthy
 SLOW = {"compute_ns": [240 * MS] * 16}
 
 
-def test_a_rank_that_counts_layers_makes_no_straggler_of_the_others() -> None:
-    """By the ratio of their computations both others would be ten times slower."""
+def test_a_rank_that_counts_layers_makes_no_straggler_of_the_other_ranks() -> None:
+    """Check that the other ranks are not named; by the ratio of computations they would be ten times slower."""
     assert locate(seen(ranks={0: LAYERS}), POLICY) is None
-    assert [one.rank for one in comparable(seen(ranks={0: LAYERS}).ranks)] == [1, 2]
+    assert [compared.rank for compared in comparable(seen(ranks={0: LAYERS}).ranks)] == [1, 2]
 
 
-def test_the_straggler_among_those_that_count_alike_is_named_all_the_same() -> None:
+def test_the_straggler_among_ranks_that_count_alike_is_named_all_the_same() -> None:
     slow = {"compute_ns": [400 * MS] * 16, "iteration_ns": [450 * MS] * 16}
     peers = {"iteration_ns": [450 * MS] * 16, "wait_ns": [200 * MS] * 16}
     found = locate(seen(ranks={0: LAYERS, 1: slow, 2: peers}), POLICY)
@@ -43,7 +43,10 @@ def test_noise_and_reports_of_different_moments_exclude_nobody(share: float) -> 
 
 
 def test_no_rank_is_named_by_its_own_excess_while_another_counts_layers() -> None:
-    """The median rule is silent about 1.2 × ; who explains the loss is named from ranks that count alike alone."""
+    """Check a rank that computes 1.2 × as long, which the median rule does not report.
+
+    The rank that explains the loss is sought only among ranks that count the same iterations.
+    """
     slow = SlowIncident(
         id="gpt2-1",
         phase="Detected",
@@ -55,9 +58,9 @@ def test_no_rank_is_named_by_its_own_excess_while_another_counts_layers() -> Non
         slow_ns=290 * MS,
         loss=Loss(),
     )
-    told = locate(seen(ranks={1: SLOW}), POLICY, slow)
-    assert told is not None
-    assert told.rank == 1
+    culprit = locate(seen(ranks={1: SLOW}), POLICY, slow)
+    assert culprit is not None
+    assert culprit.rank == 1
     assert locate(seen(ranks={1: SLOW, 0: LAYERS, 2: LAYERS}), POLICY, slow) is None
 
 
@@ -67,7 +70,7 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
     assert locate(seen(ranks=stage), replace(POLICY, stages=3)) is None
 
 
-def test_of_two_stragglers_the_slower_is_the_culprit_and_both_are_compared_with_those_that_are_well() -> None:
+def test_of_two_stragglers_the_slower_is_the_culprit_and_both_are_compared_with_healthy_ranks() -> None:
     culprit = locate(seen(ranks={1: {"compute_ns": [600 * MS] * 16}, 2: {"compute_ns": [800 * MS] * 16}}), POLICY)
     assert culprit is not None
     assert (culprit.rank, culprit.also, culprit.peers_compute_ns) == (2, [1], 200 * MS)

@@ -15,7 +15,7 @@ LAUNCHER = Path(__file__).resolve().parents[3] / "shim" / "src" / "launch"
 
 
 def launcher_seconds(name: str) -> float:
-    """The value of a constant of the launcher, which counts in nanoseconds."""
+    """Return a constant of the launcher in seconds; the launcher counts in nanoseconds."""
     sources = [path.read_text() for path in sorted(LAUNCHER.iterdir())]
     found = [value for text in sources for value in re.findall(rf"constexpr int64_t {name} = ([^;]+);", text)]
     assert len(found) == 1, f"{name}: {found}"
@@ -44,7 +44,7 @@ def launcher_seconds(name: str) -> float:
         (launcher_seconds("kBlockedNs") + launcher_seconds("kCheckNs"), times.IDLE_SECONDS),
         (times.IDLE_SECONDS, times.LULL_SECONDS),
         (times.LULL_SECONDS, times.PATIENCE_SECONDS),
-        # two operators: the one that leads gives up before the next takes over
+        # two operators: the leading operator gives up before the next takes over
         (RETRY_SECONDS, RENEW_DEADLINE_SECONDS),
         (RENEW_DEADLINE_SECONDS, LEASE_SECONDS),
     ],
@@ -54,5 +54,5 @@ def test_a_wait_is_longer_than_what_it_waits_for(first: float, second: float) ->
 
 
 def test_the_launchers_time_is_the_launchers() -> None:
-    """The text of a fault says it."""
+    """Check the launcher's time that the text of a fault names."""
     assert launcher_seconds("kStuckNs") == times.LAUNCHER_STUCK_SECONDS

@@ -14,7 +14,7 @@ SILENT = {2: {"alive": False}}
 
 
 def lost(obs: Observation) -> list[int]:
-    return [one.replica for one in assess_liveness(obs, None).lost]
+    return [node.replica for node in assess_liveness(obs, None).lost]
 
 
 def test_everybody_speaks() -> None:

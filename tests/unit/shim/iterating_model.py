@@ -1,6 +1,6 @@
-"""The model of a pause with programs that iterate, and ranks whose rings tell what they did.
+"""The model of a pause with programs that iterate, and ranks whose rings show what they did.
 
-What a rank knows of its iterations is found in its records by the agent's own chain. Each call of an iteration has a
+The agent's own chain finds in a rank's records what the rank knows of its iterations. Each call of an iteration has a
 size of its own, so that the chain begins its cycles where the program does.
 """
 
@@ -31,11 +31,13 @@ WORLD = Channel("world")
 
 
 class Iterating(Model):
-    """``length`` iterations after some other calls; ``extra`` calls come before each iteration that it names."""
+    """Programs of ``length`` iterations after some other calls; ``extra``: by iteration, the extra calls before it."""
 
     def __init__(self, seed: int, ranks: int, blocking: bool, length: int, extra: dict[int, int] | None = None) -> None:
         self.extra = extra or {}
-        self.bounds: list[list[tuple[int, int]]] = []  # by rank and iteration: its first call, and the first after it
+        self.bounds: list[
+            list[tuple[int, int]]
+        ] = []  # by rank and iteration: its first call, and the first call after it
         self.sizes: list[list[int]] = []  # by rank: of each call
         super().__init__(seed, ranks, blocking, length)
         self.now = 0
@@ -96,7 +98,7 @@ class Iterating(Model):
         self.begun[number] = record
 
     def known(self) -> dict[int, Known | None]:
-        """What every rank's ring tells of its iterations now."""
+        """Return what every rank's ring shows of its iterations now."""
         return {number: self._known(number) for number in range(len(self.ranks))}
 
     def at_start(self) -> dict[int, bool]:
@@ -105,7 +107,7 @@ class Iterating(Model):
         return {number: chain.at_start for number, chain in enumerate(self.chains)}
 
     def iterations_done(self) -> set[int | None]:
-        """By rank, how many iterations it has done if it stands between two, else None."""
+        """Return how many iterations the ranks have done; None stands for a rank that is inside an iteration."""
         return {
             next(
                 (
@@ -148,7 +150,7 @@ class Iterating(Model):
         return counters
 
     def _comm(self, channel: Channel) -> int:
-        return 1 + sorted({one.communicator for one in self.members}).index(channel.communicator)
+        return 1 + sorted({existing.communicator for existing in self.members}).index(channel.communicator)
 
     def _key(self, number: int, channel: Channel) -> int:
         if channel.source < 0:
@@ -159,7 +161,7 @@ class Iterating(Model):
 
 
 class FromAnyone(Model):
-    """All that rank 0 receives, it receives from anyone. Who sends to it goes on at once."""
+    """A model in which rank 0 receives from any sender, and whoever sends to rank 0 goes on at once."""
 
     def _programs(self, ranks: int, length: int) -> list[list[Channel]]:
         self.members |= {Channel("world", sender, 0): (sender, 0) for sender in range(1, ranks)}
@@ -175,9 +177,10 @@ class FromAnyone(Model):
         if channel != ANYONE:
             return channel.destination != 0 and super().blocks(number, channel)
         arrived = [
-            one
-            for one in self.members
-            if one.destination == 0 and self.ranks[one.source].entered.get(one, 0) > self.ranks[0].entered.get(one, 0)
+            candidate
+            for candidate in self.members
+            if candidate.destination == 0
+            and self.ranks[candidate.source].entered.get(candidate, 0) > self.ranks[0].entered.get(candidate, 0)
         ]
         if arrived:
             super().enter(0, self.chance.choice(arrived))

@@ -56,7 +56,7 @@ class Model:
         return projected(self.chance.choices(list(self.members), k=length), self.members, ranks)
 
     def tick(self) -> None:
-        """One rank, or one device, takes one step."""
+        """Let one rank or one device take one step."""
         number = self.chance.randrange(len(self.ranks))
         self._run_device(number)
         rank = self.ranks[number]
@@ -73,16 +73,16 @@ class Model:
             rank.passed = not rank.waiting
 
     def enter(self, number: int, channel: Channel) -> None:
-        """A rank begins a call."""
+        """Let a rank begin a call."""
         rank = self.ranks[number]
         rank.entered[channel] = rank.entered.get(channel, 0) + 1
         if not rank.blocking:
             rank.queue.append((channel, rank.entered[channel]))
 
     def blocks(self, number: int, channel: Channel) -> bool:
-        """Whether the call that a rank is in goes on: a member has not come to it."""
-        mine = self.ranks[number].entered[channel]
-        return any(self.ranks[peer].entered.get(channel, 0) < mine for peer in self.members[channel])
+        """Check whether the call that a rank is in still blocks: some member has not entered it yet."""
+        calls = self.ranks[number].entered[channel]
+        return any(self.ranks[peer].entered.get(channel, 0) < calls for peer in self.members[channel])
 
     def view(self, number: int) -> RankView:
         return self.ranks[number].view()
@@ -103,7 +103,7 @@ class Model:
                 device.queue.popleft()
 
     def views(self) -> dict[int, RankView]:
-        """One rank after the other, while the others go on."""
+        """View each rank in turn, while the other ranks go on."""
         seen = {}
         for number in range(len(self.ranks)):
             self.tick()
@@ -119,7 +119,7 @@ class Model:
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """How one pause went."""
+    """The course of one pause."""
 
     pause: Pause
     ticks: int
@@ -157,12 +157,12 @@ def pause_once(model: Model, known: Mapping[int, Known | None] | None = None) ->
 
 
 def projected(calls: Sequence[Channel], members: Mapping[Channel, tuple[int, ...]], ranks: int) -> list[list[Channel]]:
-    """The part of each rank in a global sequence of calls."""
+    """Return the part of each rank in a global sequence of calls."""
     return [[channel for channel in calls if rank in members[channel]] for rank in range(ranks)]
 
 
 def run_to_end(model: Model, at_most: int = 200_000) -> bool:
-    """Whether the program ends by itself."""
+    """Run the program, and check whether it ends by itself."""
     for _ in range(at_most):
         if all(rank.done and not rank.queue for rank in model.ranks):
             return True

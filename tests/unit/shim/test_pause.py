@@ -42,7 +42,7 @@ def test_closed_only_after_it_was_seen_twice_with_nothing_in_flight() -> None:
     state = pause.step(state, there, now_ns=3)
     assert state.phase is Phase.CLOSED
     late = pause.step(state, {**there, 0: _view(6, 3)}, now_ns=4)
-    assert late.phase is Phase.CLOSING, "a thread that was past the gate: the others follow it"
+    assert late.phase is Phase.CLOSING, "a thread was past the gate, and the other ranks follow it"
 
 
 def test_a_rank_that_is_not_seen_keeps_the_pause_from_closing() -> None:
@@ -149,7 +149,7 @@ def test_random_programs_stop_at_a_cut_and_go_on(blocking: bool) -> None:
 
 
 def test_with_targets_that_are_never_raised_ranks_get_stuck() -> None:
-    """So the model can fail: a call beyond its target has to raise it for the others."""
+    """Check that the model can fail: a call beyond its target has to raise the target for the other ranks."""
     stuck = 0
     for seed in range(20):
         model = Model(seed, ranks=4, blocking=True)

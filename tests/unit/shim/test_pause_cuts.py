@@ -1,4 +1,4 @@
-"""Where pauses stop on programs that iterate: an iteration's start, or it is said that it is not one."""
+"""Where pauses stop on programs that iterate: at an iteration's start, or elsewhere with a report that says so."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _almost_done(model: Model) -> bool:
 
 
 def _paused(model: Iterating, known: dict[int, Known | None]) -> Paused:
-    """One pause, whose cut is judged by the rings; whatever is said of it is compared with the programs."""
+    """Pause once; the rings judge the cut, and that judgement is compared with the programs."""
     paused = pause_once(model, known)
     assert (paused.phase, paused.moved, paused.undrained) == (Phase.CLOSED, 0, 0), paused
     judged = pause.confirmed(paused.pause, model.at_start())
@@ -58,8 +58,8 @@ MODELS = st.builds(
 
 @settings(max_examples=30)
 @given(model=MODELS, gaps=st.lists(st.integers(0, 400), min_size=PAUSES, max_size=PAUSES))
-def test_a_cut_that_is_called_an_iterations_start_is_one(model: Iterating, gaps: list[int]) -> None:
-    """With other calls in between at random: they may come in the way of any pause."""
+def test_a_cut_that_is_called_an_iterations_start_is_a_start(model: Iterating, gaps: list[int]) -> None:
+    """Check cuts with other calls in between at random, which may disturb any pause."""
     _run_until(model, FIRST)
     for ticks in gaps:
         _run(model, ticks)
@@ -89,12 +89,12 @@ def test_where_one_rank_knows_otherwise_the_counts_are_equalised(seed: int, wron
     model = Iterating(seed, ranks=4, blocking=True, length=ITERATIONS)
     _run_until(model, FIRST)
     known = model.known()
-    one = known[wrong]
+    correct = known[wrong]
     assume(None not in known.values())  # a rank of few calls may not have found its period yet
-    assert one is not None
-    # Of a rank that makes one call an iteration, any count is an iteration's start.
-    assume(one.calls != {WORLD: 1})
-    known[wrong] = None if by is None else Known({**one.starts, WORLD: one.starts[WORLD] + by}, one.calls)
+    assert correct is not None
+    # For a rank that makes one call in each iteration, any count is an iteration's start.
+    assume(correct.calls != {WORLD: 1})
+    known[wrong] = None if by is None else Known({**correct.starts, WORLD: correct.starts[WORLD] + by}, correct.calls)
     assert _paused(model, known).pause.cut is Cut.EQUALISED
     assert run_to_end(model)
 

@@ -1,4 +1,4 @@
-"""All members of jobs that do not exist, as ring records: a straggler makes the others wait, call by call."""
+"""All members of invented jobs, as ring records: a straggler makes the other ranks wait at each call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TRANSFER_NS = 2 * MS
 class Job:
     """Ranks that compute and meet in collectives, each on a clock of its own.
 
-    ``sampled``: None records blocking calls (Gloo); n records enqueue times only, and device times of one window of
-    ``window`` calls in n, which come a cycle late (NCCL). A window need not begin where a cycle does. What the
-    device did seems to end when a poll of ``poll_ns`` noticed it.
+    ``sampled``: None records blocking calls (Gloo). A number n records the enqueue times of all calls, and the device
+    times of one window in n, a cycle late (NCCL). A window has ``window`` calls, and need not begin where a cycle does.
+    The end of a call on the device is recorded as the time of the poll that noticed it; polls are ``poll_ns`` apart.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Job:
         comm: int,
         transfer_ns: Callable[[int], int] | None = None,
     ) -> None:
-        """One collective in each group; ``transfer_ns`` by the group's place."""
+        """Run one collective in each group; ``transfer_ns`` gives the duration by the group's place."""
         for place, group in enumerate(groups):
             transfer = TRANSFER_NS if transfer_ns is None else transfer_ns(place)
             end = int(self._now[list(group)].max()) + int(
@@ -86,7 +86,7 @@ class Job:
             self._late[rank].append(row(Kind.COMPLETED, noticed - (end - start), end - start))
 
     def end_cycle(self) -> None:
-        """Completions of the cycle before have been polled by now."""
+        """End a cycle; every second time, append the completions that polls have noticed since."""
         self._cycle += 1
         if self._cycle % 2 == 0:
             for rows, late in zip(self._rows, self._late, strict=True):
@@ -94,13 +94,13 @@ class Job:
                 late.clear()
 
     def records(self, rank: int) -> RecordArray:
-        told = np.array(self._rows[rank], dtype=RECORD_DTYPE)
-        told["seq"] = np.arange(1, len(told) + 1)
-        return told
+        records = np.array(self._rows[rank], dtype=RECORD_DTYPE)
+        records["seq"] = np.arange(1, len(records) + 1)
+        return records
 
 
 def data_parallel(job: Job, cycles: int, slowdown: Mapping[int, float] | None = None) -> None:
-    """Three gradient buckets in a burst after 100 ms of computation, and a mean of the loss."""
+    """Run cycles of 100 ms of computation, a burst of three gradient buckets, and a mean of the loss."""
     everybody = [range(job.ranks)]
     for _ in range(cycles):
         job.compute(100 * MS, slowdown)

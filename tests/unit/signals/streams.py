@@ -1,4 +1,4 @@
-"""Streams of calls that do not exist, as ring records: what a rank of a training job would have written."""
+"""Invented streams of calls, as ring records: what a rank of a training job would have written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call(NamedTuple):
 
 
 class Script:
-    """Appends calls to a stream on a clock of its own."""
+    """A stream of calls that grows on a clock of its own."""
 
     def __init__(self, seed: int = 0, jitter: float = 0.0) -> None:
         self.rng = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ class Script:
 
 
 def ddp(buckets: int, compute_ns: int = 200 * MS, *, equal: bool = False) -> list[Call]:
-    """Gradient buckets that come in a burst after one long computation."""
+    """Return gradient buckets that come in a burst after one long computation."""
     return [
         Call(Op.ALL_REDUCE, 4096 if equal else 4096 * (index + 1), compute_ns if index == 0 else 3 * MS)
         for index in range(buckets)
@@ -82,7 +82,7 @@ def ddp(buckets: int, compute_ns: int = 200 * MS, *, equal: bool = False) -> lis
 
 
 def ddp_start() -> list[Call]:
-    """What DistributedDataParallel does before its first step: shapes are verified, parameters broadcast."""
+    """Return DistributedDataParallel's calls before its first step: it verifies shapes and broadcasts parameters."""
     return [
         Call(Op.ALL_GATHER, 8, 50 * MS),
         Call(Op.ALL_GATHER, 256, 1 * MS),
@@ -92,12 +92,12 @@ def ddp_start() -> list[Call]:
 
 
 def pipeline(micro_batches: int) -> list[Call]:
-    """32 × (send, recv) + 1 all-reduce, for instance."""
+    """Return the calls of a pipeline's stage, for instance 32 × (send, recv) + 1 all-reduce."""
     pair = [Call(Op.RECV, 1 << 16, 2 * MS), Call(Op.SEND, 1 << 16, 2 * MS)]
     return [*(pair * micro_batches), Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)]
 
 
 def fsdp(layers: int) -> list[Call]:
-    """All-gathers of the forward pass, then (all-gather, reduce-scatter) of the backward pass."""
+    """Return the all-gathers of the forward pass, then (all-gather, reduce-scatter) of the backward pass."""
     gather = Call(Op.ALL_GATHER, 1 << 20, 2 * MS)
     return [*([gather] * layers), *([gather, Call(Op.REDUCE_SCATTER, 1 << 20, 3 * MS)] * layers)]

@@ -1,4 +1,4 @@
-"""Each rank's own half: compute, wait by position, on records as Gloo's and as NCCL's come."""
+"""A rank's own part of the attribution: compute and wait by position, on records as Gloo and NCCL produce them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_ends_that_a_poll_noticed_late_make_no_computation() -> None:
         assert np.median(computes) == pytest.approx(106.8 * MS, abs=1.5 * MS)
 
 
-def test_calls_of_one_communicator_run_in_turn_and_those_of_a_group_as_one() -> None:
+def test_calls_of_one_communicator_run_in_turn_and_the_calls_of_a_group_run_together() -> None:
     starts, durations = np.array([0, 7, 8, 8, 20]), np.array([5, 3, 2, 2, 1])
     assert in_turn(starts, durations).tolist() == [0, 5, 8, 8, 20]
     assert in_turn(starts[:0], durations[:0]).tolist() == []
@@ -172,7 +172,7 @@ def _excess(outside: list[float], healthy: list[float]) -> Excess:
     return Excess(np.zeros(len(outside)), np.array(outside), np.array(healthy))
 
 
-def test_a_stall_at_one_place_is_told_from_work_that_is_slow_everywhere() -> None:
+def test_a_stall_at_one_place_is_distinguished_from_work_that_is_slow_everywhere() -> None:
     healthy = [40.0, 30.0, 20.0, 10.0]
     assert _excess([20.0, 15.0, 10.0, 5.0], healthy).stall_share == pytest.approx(0.0)
     assert _excess([0.0, 0.0, 0.0, 50.0], healthy).stall_share == pytest.approx(0.9)

@@ -15,7 +15,7 @@ Runs = list[tuple[float, float, float, float]]  # per run length: mean, weight, 
 
 
 def _student_t(x: float, mean: float, weight: float, shape: float, rate: float) -> float:
-    """The predictive density of a normal-inverse-gamma posterior, written out."""
+    """Return the predictive density of a normal-inverse-gamma posterior, written out."""
     freedom = 2 * shape
     scale = math.sqrt(rate * (weight + 1) / (shape * weight))
     norm = math.gamma((freedom + 1) / 2) / (math.gamma(freedom / 2) * math.sqrt(freedom * math.pi) * scale)
@@ -23,7 +23,7 @@ def _student_t(x: float, mean: float, weight: float, shape: float, rate: float) 
 
 
 def _naive(samples: list[float], prior: Prior, hazard: float) -> list[list[float]]:
-    """Adams & MacKay 2007, algorithm 1, every run length, O(n²): P(r = 0 … t) after each sample t."""
+    """Return P(r = 0 … t) after each sample t: Adams & MacKay 2007, algorithm 1, every run length, O(n²)."""
     first = (prior.mean, prior.weight, prior.shape, prior.rate)
     runs: Runs = [first]
     masses = [1.0]
@@ -31,7 +31,7 @@ def _naive(samples: list[float], prior: Prior, hazard: float) -> list[list[float
     for x in samples:
         joint = [mass * _student_t(x, *run) for mass, run in zip(masses, runs, strict=True)]
         total = sum(joint)
-        masses = [hazard, *((1 - hazard) * one / total for one in joint)]
+        masses = [hazard, *((1 - hazard) * joint_mass / total for joint_mass in joint)]
         grown = [
             (
                 (weight * mean + x) / (weight + 1),
@@ -67,7 +67,7 @@ def test_all_run_lengths_agree_with_the_plain_recursion(prior: Prior, hazard: fl
 
 
 def test_pruning_changes_the_statistic_by_little() -> None:
-    """P(r ≤ 3) is what decides; 64 run lengths carry it."""
+    """Check P(r ≤ 3), which decides; 64 run lengths carry it."""
     rng = np.random.default_rng(2)
     samples = np.concatenate((rng.normal(0, 1, 150), rng.normal(4, 1, 100))).tolist()
     posterior = RunLengthPosterior(Prior(weight=0.05), hazard=1 / 200)

@@ -38,7 +38,7 @@ def test_point_to_point_calls_come_in_the_order_in_which_they_were_begun(
     assert np.concatenate(pieces)["comm_seq"].tolist() == order
 
 
-def test_after_a_loss_the_first_number_is_the_one_that_comes() -> None:
+def test_after_a_loss_the_first_number_is_the_number_that_comes() -> None:
     arranger = CallOrder()
     arranger.arrange(_records([0], described=True))
     arranger.release()

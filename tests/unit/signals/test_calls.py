@@ -27,17 +27,17 @@ def test_each_distinct_call_has_one_name_whatever_the_batches(kinds: int) -> Non
     named = [names.setdefault(key, len(names)) for key in zip(*columns, strict=True)]
     for cuts in ([], range(1, 3000), range(0, 3000, 500), [5, 400, 410, 1500, 1501]):
         tokenizer = Tokenizer()
-        told = [tokenizer.calls(piece).tokens for piece in np.split(records, cuts)]
-        assert np.concatenate(told).tolist() == named
+        tokens = [tokenizer.calls(piece).tokens for piece in np.split(records, cuts)]
+        assert np.concatenate(tokens).tolist() == named
         assert tokenizer.comms.astype(np.uint64).tolist() == [comm for _, comm, _, _ in names]
 
 
-def test_calls_that_look_alike_to_the_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_look_alike_to_the_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("falcon_core.signals.calls._hashes", lambda columns: np.zeros(len(columns[0]), dtype=np.uint64))
     tokenizer, records = Tokenizer(), _records(2, 500, seed=1)
     first, second = (tokenizer.calls(records).tokens.tolist() for _ in range(2))
     assert first == second
     distinct = {
-        tuple(row) for row in zip(*(records[one].tolist() for one in ("op", "comm", "dtype", "bytes")), strict=True)
+        tuple(row) for row in zip(*(records[name].tolist() for name in ("op", "comm", "dtype", "bytes")), strict=True)
     }
     assert len(set(first)) == len(distinct)

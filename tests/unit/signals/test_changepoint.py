@@ -22,7 +22,7 @@ Generator = np.random.Generator
 
 
 class Event(NamedTuple):
-    """A slowdown begins, or ends (None)."""
+    """The begin of a slowdown, or its end (None)."""
 
     at: int
     slowdown: Slowdown | None
@@ -33,7 +33,7 @@ def _detector(known: Reference | None = None) -> ChangeDetector:
 
 
 def _events(times: Times, detector: ChangeDetector | None = None) -> list[Event]:
-    """Iteration 1 is the first; times in seconds."""
+    """Return the events of a series of times in seconds; the first iteration has number 1."""
     detector = detector or _detector()
     found = []
     for number, nanoseconds in enumerate((times * 1e9).astype(np.int64).tolist(), start=1):
@@ -48,7 +48,7 @@ def _noise(rng: Generator, count: int, share: float = 0.02) -> Times:
 
 
 def _slow(rng: Generator, count: int, first: int, last: int, factor: float, share: float = 0.02) -> Times:
-    """Slow iterations ``first`` … ``last`` − 1, counted from 0."""
+    """Return times in which iterations ``first`` … ``last`` − 1 are slow, counted from 0."""
     times = _noise(rng, count, share)
     times[first:last] *= factor
     return times
@@ -95,7 +95,7 @@ def test_a_step_is_reported_within_ten_iterations_from_its_first(factor: float, 
 
 
 def test_a_threefold_slowdown_in_strong_noise_is_reported_within_ten_iterations() -> None:
-    """A shared machine: 15 % of noise, and few iterations before."""
+    """Check a job on a shared machine: 15 % of noise, and few iterations before the slowdown."""
     for seed in range(5):
         events = _events(_slow(np.random.default_rng(seed), 60, 40, 60, 3.0, 0.15))
         assert len(events) == 1
@@ -107,7 +107,7 @@ def test_a_threefold_slowdown_in_strong_noise_is_reported_within_ten_iterations(
 @pytest.mark.parametrize("width", [20, 60, 150])
 def test_an_episode_begins_and_ends(width: int) -> None:
     events = _events(_slow(np.random.default_rng(1), 400, 200, 200 + width, 1.3))
-    assert [one.slowdown is None for one in events] == [False, True]
+    assert [event.slowdown is None for event in events] == [False, True]
     assert 200 + width < events[1].at <= 200 + width + 10
 
 
@@ -115,7 +115,7 @@ def test_two_episodes_are_two_events_against_the_same_reference() -> None:
     times = _slow(np.random.default_rng(2), 520, 150, 270, 1.3)
     times[400:] *= 1.5
     events = _events(times)
-    assert [one.slowdown is None for one in events] == [False, True, False]
+    assert [event.slowdown is None for event in events] == [False, True, False]
     first, second = events[0].slowdown, events[2].slowdown
     assert first is not None
     assert second is not None
@@ -175,14 +175,17 @@ def test_a_slowdown_does_not_teach_the_reference() -> None:
 
 
 def _balanced(periods: int) -> Times:
-    """Normal noise of 5 % without luck: the logarithm's quantiles, low and high ones in turn, 20 a period."""
+    """Return normal noise of 5 % without chance: the logarithm's quantiles, low and high in turn, 20 in each period."""
     quantiles = [0.05 * NormalDist().inv_cdf((place + 0.5) / 20) for place in range(20)]
     in_turn = [quantiles[place // 2] if place % 2 == 0 else quantiles[19 - place // 2] for place in range(20)]
     return np.tile(in_turn, periods)
 
 
 def test_a_step_of_which_noise_hides_a_part_is_found() -> None:
-    """The median of 20 errs by 1.4 %: one that lies 9 % above does not show that the step is less than 10 %."""
+    """Check a step of 9 % in the median of 20 times.
+
+    That median errs by 1.4 %, so a median 9 % above the level does not show that the step is less than 10 %.
+    """
     times = np.exp(np.concatenate((_balanced(10), math.log(1.09) + _balanced(1))))
     [event] = _events(times)
     assert event.slowdown is not None
@@ -220,8 +223,8 @@ def test_spikes_and_steps_under_the_threshold_are_no_growth() -> None:
 @given(st.floats(1e-3, 1e3), st.integers(0, 50))
 def test_the_speed_of_the_job_does_not_matter(scale: float, seed: int) -> None:
     times = _slow(np.random.default_rng(seed), 160, 100, 130, 1.5)
-    places = [(one.at, one.slowdown and one.slowdown.first_iteration) for one in _events(times)]
-    assert [(one.at, one.slowdown and one.slowdown.first_iteration) for one in _events(scale * times)] == places
+    places = [(event.at, event.slowdown and event.slowdown.first_iteration) for event in _events(times)]
+    assert [(event.at, event.slowdown and event.slowdown.first_iteration) for event in _events(scale * times)] == places
     assert len(places) == 2
 
 
@@ -229,12 +232,12 @@ def test_the_speed_of_the_job_does_not_matter(scale: float, seed: int) -> None:
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=150))
 def test_any_series_gives_events_that_make_sense(series: list[float]) -> None:
     events = _events(np.asarray(series))
-    slow = [False, *(one.slowdown is not None for one in events)]
-    assert all(now or before for before, now in itertools.pairwise(slow))  # what ends has begun
-    for one in events:
-        if one.slowdown is not None:
-            assert 1 <= one.slowdown.first_iteration <= one.slowdown.reported_iteration == one.at
-            assert one.slowdown.after_ns >= 1.09 * one.slowdown.before_ns
+    slow = [False, *(event.slowdown is not None for event in events)]
+    assert all(now or before for before, now in itertools.pairwise(slow))  # a slowdown that ends has begun before
+    for event in events:
+        if event.slowdown is not None:
+            assert 1 <= event.slowdown.first_iteration <= event.slowdown.reported_iteration == event.at
+            assert event.slowdown.after_ns >= 1.09 * event.slowdown.before_ns
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

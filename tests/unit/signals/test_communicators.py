@@ -9,27 +9,30 @@ from falcon_core.topology.parallelism import Axis, Parallelism
 
 
 def seats(groups: list[tuple[int, list[list[int]]]]) -> list[Seat]:
-    """Ids and groups: every member takes its seat."""
+    """Return the seats of all members; ``groups`` gives each communicator's id and its groups of ranks."""
     return [
         Seat(rank=rank, comm=comm, size=len(group), place=place)
-        for comm, told in groups
-        for group in told
+        for comm, comm_groups in groups
+        for group in comm_groups
         for place, rank in enumerate(group)
     ]
 
 
-def named(told: list[Seat], world: int, layout: Parallelism | None = None) -> dict[str, tuple[int, ...]]:
-    return {one.name: one.members for one in name_communicators(told, world, layout).values()}
+def named(job_seats: list[Seat], world: int, layout: Parallelism | None = None) -> dict[str, tuple[int, ...]]:
+    return {
+        communicator.name: communicator.members
+        for communicator in name_communicators(job_seats, world, layout).values()
+    }
 
 
-def test_those_of_all_ranks_are_numbered_in_the_order_of_their_use() -> None:
-    told = seats([(1, [[0, 1, 2]]), (4, [[0, 1, 2]])])
-    assert named(told, 3) == {"all ranks": (0, 1, 2), "all ranks, 2": (0, 1, 2)}
-    found = name_communicators(told, 3)
+def test_communicators_of_all_ranks_are_numbered_in_the_order_of_their_use() -> None:
+    job_seats = seats([(1, [[0, 1, 2]]), (4, [[0, 1, 2]])])
+    assert named(job_seats, 3) == {"all ranks": (0, 1, 2), "all ranks, 2": (0, 1, 2)}
+    found = name_communicators(job_seats, 3)
     assert (found[1, 1].name, found[1, 4].name) == ("all ranks", "all ranks, 2")
 
 
-def test_one_of_all_ranks_may_lack_a_member_that_has_not_used_it_yet() -> None:
+def test_a_communicator_of_all_ranks_may_lack_a_member_that_has_not_used_it_yet() -> None:
     assert named(seats([(1, [[0, 1, 2]])])[:2], 3) == {"all ranks": (0, 1, 2)}
 
 
@@ -39,17 +42,17 @@ def test_places_in_another_order_are_not_guessed_at() -> None:
 
 def test_groups_along_a_declared_axis() -> None:
     layout = Parallelism(tensor=2, data=3)
-    told = seats([(1, [[0, 1], [2, 3], [4, 5]]), (2, [[0, 2, 4], [1, 3, 5]])])
-    found = named(told, 6, layout)
+    job_seats = seats([(1, [[0, 1], [2, 3], [4, 5]]), (2, [[0, 2, 4], [1, 3, 5]])])
+    found = named(job_seats, 6, layout)
     assert sorted(found.values()) == [(0, 1), (0, 2, 4), (1, 3, 5), (2, 3), (4, 5)]
     assert found["tensor group of rank 2"] == (2, 3)
-    assert named(told, 6) == {}, "not declared"
+    assert named(job_seats, 6) == {}, "not declared"
 
 
 def test_a_group_that_lacks_a_member_or_fits_two_axes_is_unnamed() -> None:
     layout = Parallelism(tensor=2, data=3)
-    told = [seat for seat in seats([(1, [[0, 1], [2, 3], [4, 5]])]) if seat.rank != 3]
-    assert sorted(named(told, 6, layout).values()) == [(0, 1), (4, 5)]
+    job_seats = [seat for seat in seats([(1, [[0, 1], [2, 3], [4, 5]])]) if seat.rank != 3]
+    assert sorted(named(job_seats, 6, layout).values()) == [(0, 1), (4, 5)]
     square = Parallelism(tensor=2, data=2)
     assert named(seats([(1, [[0, 1], [2, 3]]), (2, [[0, 2], [1, 3]])]), 4, square) == {}
 

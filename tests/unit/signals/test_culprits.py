@@ -1,4 +1,4 @@
-"""Whose fault it is, from what the ranks say of themselves."""
+"""Who causes a slowdown, according to the ranks' own reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITERATION = 160 * MS
 def view(
     rank: int, compute: float | None = 100, *, node: str = "", work: str = "", waits: Sequence[Wait] = ()
 ) -> RankView:
-    """A rank whose healthy compute is 100 ms; ``compute`` in ms."""
+    """Return a rank whose healthy compute time is 100 ms; ``compute`` is in ms."""
     return RankView(
         rank=rank,
         iteration_ns=ITERATION,
@@ -68,7 +68,7 @@ def test_waits_that_grew_with_everybodys_work_suspect_no_link() -> None:
         view(1, 150, waits=[wait("0>1", (0, 1), 40, p2p=True)]),
     ]
     assert attribute_slowdown(views, loss_ns=60 * MS) == []
-    healthy = [replace(one, compute_ns=HEALTHY) for one in views]
+    healthy = [replace(rank_view, compute_ns=HEALTHY) for rank_view in views]
     assert blamed(attribute_slowdown(healthy, loss_ns=60 * MS)) == [("Suspected", (0, 1))]
 
 
@@ -114,14 +114,15 @@ def test_members_that_wait_at_different_calls_are_no_slow_transfer() -> None:
     views = [
         view(
             rank,
-            waits=[Wait(comm="tp", members=(0, 1), excess_ns=60 * MS, parts_ns=tuple(part * MS for part in told))],
+            waits=[Wait(comm="tp", members=(0, 1), excess_ns=60 * MS, parts_ns=tuple(part * MS for part in waited))],
         )
-        for rank, told in parts.items()
+        for rank, waited in parts.items()
     ]
     assert attribute_slowdown(views, loss_ns=60 * MS) == []
     assert blamed(
         attribute_slowdown(
-            [replace(one, waits=(replace(one.waits[0], parts_ns=()),)) for one in views], loss_ns=60 * MS
+            [replace(rank_view, waits=(replace(rank_view.waits[0], parts_ns=()),)) for rank_view in views],
+            loss_ns=60 * MS,
         )
     )
 
@@ -135,10 +136,12 @@ def test_slow_communicators_that_share_one_node_are_its_link() -> None:
         for rank in range(4, 8)
     ]
     views[2:4] = [
-        replace(one, waits=(*one.waits, wait(f"pp{one.rank}", (one.rank, one.rank + 2), 40))) for one in views[2:4]
+        replace(upper, waits=(*upper.waits, wait(f"pp{upper.rank}", (upper.rank, upper.rank + 2), 40)))
+        for upper in views[2:4]
     ]
     views[4:6] = [
-        replace(one, waits=(*one.waits, wait(f"pp{one.rank - 2}", (one.rank - 2, one.rank), 40))) for one in views[4:6]
+        replace(lower, waits=(*lower.waits, wait(f"pp{lower.rank - 2}", (lower.rank - 2, lower.rank), 40)))
+        for lower in views[4:6]
     ]
     found = attribute_slowdown(views, loss_ns=60 * MS)
     assert [(verdict.kind, verdict.node, verdict.ranks) for verdict in found] == [("Communication", "n1", (2, 3))]
@@ -180,7 +183,7 @@ def test_a_heavy_stage_is_an_imbalance_and_a_slow_rank_in_it_is_a_culprit() -> N
 
 @given(st.lists(st.floats(80, 120), min_size=2, max_size=40), st.floats(1, 100))
 def test_noise_below_a_share_of_the_loss_names_nobody(compute: list[float], loss: float) -> None:
-    views = [view(rank, 100 + (one - 100) * 0.005 * loss) for rank, one in enumerate(compute)]
+    views = [view(rank, 100 + (milliseconds - 100) * 0.005 * loss) for rank, milliseconds in enumerate(compute)]
     assert attribute_slowdown(views, loss_ns=loss * MS) == []
 
 
@@ -193,7 +196,7 @@ def test_the_verdict_does_not_depend_on_the_order_of_the_reports(ranks: int, dat
 
 @pytest.mark.skipif(not (real_jobs.DATA / "stragglers").is_dir(), reason=f"no public data at {real_jobs.DATA}")
 @pytest.mark.parametrize("job", ["AR", "ST"])
-@pytest.mark.parametrize("stages", [True, False], ids=["stages declared", "told by the calls"])
+@pytest.mark.parametrize("stages", [True, False], ids=["stages declared", "distinguished by the calls"])
 def test_two_production_jobs_name_the_slow_worker_in_every_step_and_the_heavy_stage_in_none(
     job: str, stages: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""When silence is a hang, and who it is that all wait for."""
+"""When silence is a hang, and for which rank all others wait."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HOUR = 3600 * SECOND
 def calls(ends: Sequence[int]) -> Calls:
     times = np.array(ends, dtype=np.int64)
     measured = np.ones(len(ends), dtype=np.bool_)
-    told = traits(np.full(len(ends), Op.ALL_REDUCE), np.full(len(ends), 1 << 20))
-    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, measured, told)
+    bits = traits(np.full(len(ends), Op.ALL_REDUCE), np.full(len(ends), 1 << 20))
+    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, measured, bits)
 
 
 def learned(silences: Sequence[float]) -> HangDeadline:
-    """Seconds from call to call."""
+    """Return the deadline after calls with these silences between them, in seconds."""
     deadline = HangDeadline()
     ends = (np.cumsum([1.0, *silences]) * SECOND).astype(np.int64)
     deadline.feed(calls(ends.tolist()))
@@ -57,7 +57,7 @@ def test_a_checkpoint_that_the_job_came_out_of_is_no_hang_next_time() -> None:
     assert successor.memory().pauses == chain.memory().pauses
 
 
-def test_a_pause_that_never_came_back_is_forgotten_and_a_rare_one_that_recurs_is_not() -> None:
+def test_a_pause_that_never_came_back_is_forgotten_and_a_rare_pause_that_recurs_is_not() -> None:
     once = learned([1.0, 600.0] + [60.0] * 600)
     assert once.deadline_ns(SECOND, 3) == 120 * SECOND
     recurring = learned([600.0, *[60.0] * 700, 600.0, *[60.0] * 1400])
@@ -77,7 +77,7 @@ def test_the_deadline_is_above_every_recent_pause_however_the_calls_are_split(si
         assert whole.deadline_ns(1.0, 3) >= max(silences)
 
 
-def told(comm: str, entered: Sequence[int | None], finished: Sequence[int]) -> list[Progress]:
+def progress_of(comm: str, entered: Sequence[int | None], finished: Sequence[int]) -> list[Progress]:
     return [
         Progress(rank=rank, comm=comm, entered=count, finished=done)
         for rank, (count, done) in enumerate(zip(entered, finished, strict=True))
@@ -93,23 +93,23 @@ def found(progress: list[Progress], **members: tuple[int, ...]) -> list[tuple[st
 EVERYBODY = (0, 1, 2, 3)
 
 
-def test_those_who_did_not_enter_the_call_that_the_others_are_in_never_arrived() -> None:
-    progress = told("dp", [8, 8, 7, 8], [7, 7, 7, 7])
+def test_ranks_that_did_not_enter_the_call_of_the_others_never_arrived() -> None:
+    progress = progress_of("dp", [8, 8, 7, 8], [7, 7, 7, 7])
     assert found(progress, dp=EVERYBODY) == [("NeverArrived", (2,), "dp", 7, 3)]
 
 
 def test_who_enqueued_ahead_still_counts_as_waiting() -> None:
-    progress = told("dp", [12, 9, 7, 10], [7, 7, 7, 7])
+    progress = progress_of("dp", [12, 9, 7, 10], [7, 7, 7, 7])
     assert found(progress, dp=EVERYBODY)[0][:3] == ("NeverArrived", (2,), "dp")
 
 
 def test_the_call_is_the_oldest_that_somebody_has_not_left() -> None:
-    progress = told("dp", [12, 9, 7, 10], [8, 7, 7, 7])
+    progress = progress_of("dp", [12, 9, 7, 10], [8, 7, 7, 7])
     assert found(progress, dp=EVERYBODY) == [("NeverArrived", (2,), "dp", 7, 3)]
 
 
-def test_a_process_that_stopped_inside_a_call_begins_no_further_one() -> None:
-    progress = told("dp", [10, 10, 8, 10], [7, 7, 7, 7])
+def test_a_process_that_stopped_inside_a_call_begins_no_further_call() -> None:
+    progress = progress_of("dp", [10, 10, 8, 10], [7, 7, 7, 7])
     assert found(progress, dp=EVERYBODY) == [("Transfer", (2,), "dp", 7, 4)]
 
 
@@ -124,17 +124,17 @@ def test_without_finished_counts_who_began_more_calls_waits_for_who_began_fewer(
 
 
 def test_who_waits_in_a_call_that_nobody_can_name_is_not_the_culprit() -> None:
-    progress = told("dp", [8, 8, 7], [7, 7, 7])
+    progress = progress_of("dp", [8, 8, 7], [7, 7, 7])
     assert [hang.kind for hang in explain_hang(progress, {"dp": (0, 1, 2)}, waiting_elsewhere={2})] == ["Deadlock"]
 
 
 def test_a_member_that_never_reported_is_named() -> None:
-    progress = told("dp", [1, 1, None, 1], [0, 0, 0, 0])
+    progress = progress_of("dp", [1, 1, None, 1], [0, 0, 0, 0])
     assert found(progress, dp=EVERYBODY) == [("NeverArrived", (2,), "dp", 0, 3)]
 
 
 def test_who_is_behind_because_it_waits_elsewhere_is_not_the_culprit() -> None:
-    progress = told("dp", [8, 7, None, None], [7, 7, 0, 0])  # 1 is awaited by 0, and waits for 3
+    progress = progress_of("dp", [8, 7, None, None], [7, 7, 0, 0])  # 1 is awaited by 0, and waits for 3
     progress += [
         Progress(rank=1, comm="tp", entered=31, finished=30),
         Progress(rank=3, comm="tp", entered=30, finished=30),
@@ -143,7 +143,7 @@ def test_who_is_behind_because_it_waits_elsewhere_is_not_the_culprit() -> None:
 
 
 def test_when_all_are_inside_the_transfer_is_stuck() -> None:
-    assert found(told("dp", [8, 8], [7, 7]), dp=(0, 1)) == [("Transfer", (0, 1), "dp", 7, 2)]
+    assert found(progress_of("dp", [8, 8], [7, 7]), dp=(0, 1)) == [("Transfer", (0, 1), "dp", 7, 2)]
 
 
 def test_two_communicators_entered_in_opposite_orders_are_a_deadlock() -> None:
@@ -156,12 +156,14 @@ def test_two_communicators_entered_in_opposite_orders_are_a_deadlock() -> None:
     assert [hang[:2] for hang in found(progress, a=(0, 1), b=(0, 1))] == [("Deadlock", (1,)), ("Deadlock", (0,))]
 
 
-def test_differing_finished_counts_alone_name_who_is_behind_and_equal_ones_nobody() -> None:
-    assert [hang[:2] for hang in found(told("dp", [8, 8, 7], [8, 8, 7]), dp=(0, 1, 2))] == [("NeverArrived", (2,))]
-    assert found(told("dp", [8, 8, 8], [8, 8, 8]), dp=(0, 1, 2)) == []
+def test_differing_finished_counts_alone_name_who_is_behind_and_equal_counts_name_nobody() -> None:
+    assert [hang[:2] for hang in found(progress_of("dp", [8, 8, 7], [8, 8, 7]), dp=(0, 1, 2))] == [
+        ("NeverArrived", (2,))
+    ]
+    assert found(progress_of("dp", [8, 8, 8], [8, 8, 8]), dp=(0, 1, 2)) == []
 
 
 @pytest.mark.parametrize("late", [0, 3])
 def test_the_order_of_the_counts_does_not_matter(late: int) -> None:
-    progress = told("dp", [8 - (rank == late) for rank in range(4)], [7] * 4)
+    progress = progress_of("dp", [8 - (rank == late) for rank in range(4)], [7] * 4)
     assert found(progress, dp=EVERYBODY) == found(progress[::-1], dp=EVERYBODY)

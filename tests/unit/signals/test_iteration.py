@@ -31,7 +31,7 @@ def _followed(calls: Calls, batch: int) -> list[Iteration]:
 
 
 def _disturbed() -> Script:
-    """20 cycles, an evaluation, 10 more, a call of another size, 10 more."""
+    """Return 20 cycles, an evaluation, 10 cycles, a cycle with a call of another size, and 10 cycles."""
     script = Script(seed=1, jitter=0.02)
     script.cycle(CYCLE, times=20)
     script.cycle([Call(Op.ALL_GATHER, 8, 30 * MS)], times=7)
@@ -43,10 +43,10 @@ def _disturbed() -> Script:
 
 def test_an_evaluation_interrupts_one_iteration_and_the_count_goes_on() -> None:
     done = _followed(_disturbed().calls, 1000)
-    assert [one.number for one in done] == list(range(1, len(done) + 1))
-    assert [one.number for one in done if one.interrupted] == [20]
+    assert [iteration.number for iteration in done] == list(range(1, len(done) + 1))
+    assert [iteration.number for iteration in done if iteration.interrupted] == [20]
     assert len(done) == 40
-    steady = [one.duration_ns for one in done if not one.interrupted]
+    steady = [iteration.duration_ns for iteration in done if not iteration.interrupted]
     assert max(steady) < 1.2 * min(steady)
 
 
@@ -60,10 +60,15 @@ def test_a_single_call_of_another_size_interrupts_nothing() -> None:
 @given(st.integers(1, 60))
 def test_batches_do_not_matter(batch: int) -> None:
     calls = _disturbed().calls
-    whole = [(one.number, one.start_ns, one.end_ns, one.interrupted) for one in _followed(calls, 1000)]
-    split = [(one.number, one.start_ns, one.end_ns, one.interrupted) for one in _followed(calls, batch)]
+    whole, split = (
+        [
+            (iteration.number, iteration.start_ns, iteration.end_ns, iteration.interrupted)
+            for iteration in _followed(calls, size)
+        ]
+        for size in (1000, batch)
+    )
     shared = min(len(whole), len(split))
-    assert shared >= len(whole) - 2  # the newest may wait for the calls that follow
+    assert shared >= len(whole) - 2  # the newest iterations may wait for the calls that follow
     assert split[:shared] == whole[:shared]
 
 
@@ -80,23 +85,23 @@ def test_another_job_phase_is_searched_anew() -> None:
 
 @pytest.mark.parametrize("oldest", [0, 3, 150, 437, 640, 700])
 @pytest.mark.parametrize("left_at", [130, 403, 640])
-def test_the_next_reader_of_a_ring_counts_as_the_one_before(left_at: int, oldest: int) -> None:
-    """The ring holds what the earlier reader has read as well, from ``oldest`` on, or only what came later."""
+def test_the_next_reader_of_a_ring_counts_as_the_reader_before(left_at: int, oldest: int) -> None:
+    """Check a ring that holds the records from ``oldest`` on; the earlier reader has read some of them, or none."""
     script = _disturbed()
     script.cycle(CYCLE, times=120)
     calls = script.calls
     first = IterationTracker()
-    counted = {one.start_ns: one.number for one in first.feed(calls.cut(0, left_at))}
+    counted = {iteration.start_ns: iteration.number for iteration in first.feed(calls.cut(0, left_at))}
     anchor = first.position
     assert anchor is not None
-    counted |= {one.start_ns: one.number for one in first.feed(calls.cut(left_at, len(calls)))}
-    next_one = IterationTracker(anchor)
-    again = {one.start_ns: one.number for one in next_one.feed(calls.cut(oldest, len(calls)))}
+    counted |= {iteration.start_ns: iteration.number for iteration in first.feed(calls.cut(left_at, len(calls)))}
+    successor = IterationTracker(anchor)
+    again = {iteration.start_ns: iteration.number for iteration in successor.feed(calls.cut(oldest, len(calls)))}
     if calls.numbers[oldest] <= anchor.record:
         after = {start: number for start, number in again.items() if number >= anchor.iteration}
         assert len(after) > 20
         assert after == {start: counted[start] for start in after}
-        assert next_one.iterations == first.iterations
+        assert successor.iterations == first.iterations
     assert list(again.values()) == sorted(again.values())
 
 
@@ -149,7 +154,8 @@ def test_any_stream_is_cut_into_iterations_in_order(
         if script.rng.random() < inserted:
             script.cycle([Call(Op.ALL_GATHER, 8, 30 * MS)], times=int(script.rng.integers(1, 30)))
     done = _followed(script.calls, batch)
-    assert [one.number for one in done] == list(range(done[0].number, done[0].number + len(done))) if done else True
-    assert all(one.start_ns < one.end_ns for one in done)
-    assert all(one.end_ns <= other.start_ns for one, other in itertools.pairwise(done))
-    assert len({len(one.calls) for one in done if not one.interrupted}) <= 1
+    numbers = [iteration.number for iteration in done]
+    assert numbers == [numbers[0] + place for place in range(len(numbers))]
+    assert all(iteration.start_ns < iteration.end_ns for iteration in done)
+    assert all(iteration.end_ns <= following.start_ns for iteration, following in itertools.pairwise(done))
+    assert len({len(iteration.calls) for iteration in done if not iteration.interrupted}) <= 1

@@ -1,4 +1,4 @@
-"""Counts at the start of an iteration, from the records of one and the counters."""
+"""Counts at the start of an iteration, from the records of one iteration and the counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TO, FROM, ANY = counter_key(1, Traffic.SEND, 3), counter_key(1, Traffic.RECV, 2)
 
 
 def _records(*calls: tuple[int, int, Op, int]) -> RecordArray:
-    """comm, comm_seq, op, peer."""
+    """Return records of calls; each call is (comm, comm_seq, op, peer)."""
     records: RecordArray = np.zeros(len(calls), dtype=RECORD_DTYPE)
     for place, (comm, number, op, peer) in enumerate(calls):
         records[place]["comm"], records[place]["comm_seq"] = comm, number
@@ -30,9 +30,9 @@ def _records(*calls: tuple[int, int, Op, int]) -> RecordArray:
     return records
 
 
-def _counters(told: dict[int, int | tuple[int, int]]) -> CounterArray:
-    counters: CounterArray = np.zeros(len(told), dtype=COUNTER_DTYPE)
-    for place, (key, calls) in enumerate(told.items()):
+def _counters(counts: dict[int, int | tuple[int, int]]) -> CounterArray:
+    counters: CounterArray = np.zeros(len(counts), dtype=COUNTER_DTYPE)
+    for place, (key, calls) in enumerate(counts.items()):
         counters[place]["key"] = key
         counters[place]["entered"], counters[place]["finished"] = calls if isinstance(calls, tuple) else (calls, calls)
     return counters
@@ -55,8 +55,10 @@ def test_numbers_of_32_bits_stand_for_counts_of_64() -> None:
 
 
 def test_pairs_are_counted_back_from_the_counters() -> None:
-    """20 point-to-point calls before the iteration ended; since then send, receive, receive, and of the next one a
-    send, of which none but the first is waited for yet."""
+    """Check pairs: 20 point-to-point calls until the iteration ended, and four calls since then.
+
+    These are send, receive, receive, and a send of the next iteration. So far, only the first of them is waited for.
+    """
     comm = 1 | POINT_TO_POINT
     cycle = _records((comm, 17, Op.SEND, 3), (comm, 18, Op.RECV, 2), (comm, 19, Op.RECV, 2))
     found = iteration_counts(cycle, _counters({WORLD: 3, TO: 8 + 2, FROM: 12 + 2}))
@@ -66,10 +68,10 @@ def test_pairs_are_counted_back_from_the_counters() -> None:
 def test_of_receives_from_anyone_only_the_sends_among_them_have_a_start() -> None:
     comm = 1 | POINT_TO_POINT
     cycle = _records((comm, 0, Op.RECV, 2), (comm, 1, Op.RECV, 4), (comm, 2, Op.SEND, 3))
-    other = counter_key(1, Traffic.RECV, 4)
-    # One has arrived since then, one has not, and the send was not begun.
-    found = iteration_counts(cycle, _counters({FROM: 1, other: 2, TO: 1, ANY: (4, 3)}))
-    assert found == IterationCounts(starts={TO: 1}, calls={FROM: 1, other: 1, TO: 1})
+    from_4 = counter_key(1, Traffic.RECV, 4)
+    # Of the receives begun since then, one has arrived and one has not. The send was not begun.
+    found = iteration_counts(cycle, _counters({FROM: 1, from_4: 2, TO: 1, ANY: (4, 3)}))
+    assert found == IterationCounts(starts={TO: 1}, calls={FROM: 1, from_4: 1, TO: 1})
 
 
 def test_no_counts_where_calls_are_missing() -> None:

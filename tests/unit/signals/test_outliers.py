@@ -15,12 +15,12 @@ def series(*rows: list[int], iterations: int = 100) -> list[Series]:
 
 
 def named(found: list[Series], consecutive: int = 5) -> list[int]:
-    return [one.rank for one in outliers(found, factor=1.5, consecutive=consecutive)]
+    return [outlier.rank for outlier in outliers(found, factor=1.5, consecutive=consecutive)]
 
 
 def test_one_straggler_of_three() -> None:
     found = outliers(series([200] * 8, [210] * 8, [580] * 8), factor=1.5, consecutive=5)
-    assert [one.rank for one in found] == [2]
+    assert [outlier.rank for outlier in found] == [2]
     assert found[0].ratio == pytest.approx(580 / 205)
     assert (found[0].value_ns, found[0].peers_ns) == (580, 205)
 
@@ -92,15 +92,15 @@ def test_noise_below_the_factor_names_nobody_and_a_real_straggler_is_found(size:
 
 
 def peeled_one_by_one(values: np.ndarray, factor: float) -> list[int]:
-    """The rule as it is defined, in O(stragglers × n log n): take the worst away, and look again."""
+    """Apply the rule as it is defined, in O(stragglers × n log n): take the worst rank away, and look again."""
     left = list(range(len(values)))
     peeled = []
     while len(left) >= 2:
-        others = leave_one_out_medians(values[left])
-        out = np.all((values[left] > factor * others) & (others > 0), axis=1)
+        medians = leave_one_out_medians(values[left])
+        out = np.all((values[left] > factor * medians) & (medians > 0), axis=1)
         if not out.any():
             break
-        ratios = np.where(out, np.median(values[left] / np.maximum(others, 1.0), axis=1), 0.0)
+        ratios = np.where(out, np.median(values[left] / np.maximum(medians, 1.0), axis=1), 0.0)
         peeled.append(left.pop(int(np.argmax(ratios))))
     return peeled
 
@@ -118,14 +118,14 @@ def test_peeling_together_finds_whom_peeling_one_by_one_finds(rows: list[list[in
     values = np.asarray(rows, dtype=np.float64)
     expected = peeled_one_by_one(values, factor)
     found = outliers(series(*rows), factor=factor, consecutive=len(rows[0]) if rows else 1)
-    assert {one.rank for one in found} == set(expected)
+    assert {outlier.rank for outlier in found} == set(expected)
     if not found:
         return
     peers = np.median(np.delete(values, expected, axis=0), axis=0)
-    assert [one.ratio for one in found] == sorted((one.ratio for one in found), reverse=True)
-    for one in found:
-        assert one.ratio == np.median(values[one.rank] / peers)
-        assert (one.value_ns, one.peers_ns) == (int(np.median(values[one.rank])), int(np.median(peers)))
+    assert [outlier.ratio for outlier in found] == sorted((outlier.ratio for outlier in found), reverse=True)
+    for outlier in found:
+        assert outlier.ratio == np.median(values[outlier.rank] / peers)
+        assert (outlier.value_ns, outlier.peers_ns) == (int(np.median(values[outlier.rank])), int(np.median(peers)))
 
 
 @pytest.mark.parametrize("slow", [1, 200, 4999])
@@ -134,7 +134,7 @@ def test_a_large_group(slow: int) -> None:
     rows = generator.normal(100e6, 1e6, size=(10_000, 5)).astype(np.int64)
     culprits = set(generator.choice(10_000, slow, replace=False).tolist())
     rows[sorted(culprits)] *= 2
-    assert {one.rank for one in outliers(series(*rows.tolist()), factor=1.5, consecutive=5)} == culprits
+    assert {outlier.rank for outlier in outliers(series(*rows.tolist()), factor=1.5, consecutive=5)} == culprits
 
 
 def test_a_median_of_zero_exposes_nobody() -> None:

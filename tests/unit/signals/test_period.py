@@ -16,7 +16,7 @@ from tests.unit.signals.streams import MS, Call, Script, ddp, fsdp, pipeline
 
 
 def _buckets(length: int, compute_ms: int = 300) -> list[Call]:
-    """One rare call, and gradient buckets whose sizes repeat in sevens."""
+    """Return one rare call, and gradient buckets whose sizes repeat after seven buckets."""
     each = compute_ms * MS // length
     return [Call(Op.ALL_REDUCE, 4, 20 * MS, 0), *(Call(Op.ALL_REDUCE, 64 + n % 7, each, 0) for n in range(length - 1))]
 
@@ -52,7 +52,7 @@ def _stream(cycle: list[Call], calls: int, *, cut: int = 0, seed: int = 0) -> Ca
 
 
 def _shown(calls: Calls, batch: int = 23) -> list[int | None]:
-    """What the tracker says after each batch."""
+    """Return the period that the tracker reports after each batch."""
     tracker = IterationTracker()
     said = []
     for at in range(0, len(calls), batch):
@@ -62,7 +62,7 @@ def _shown(calls: Calls, batch: int = 23) -> list[int | None]:
 
 
 def _flipped(calls: Calls, share: float, seed: int) -> Calls:
-    """Some calls are of another kind, in the cycle or not."""
+    """Replace some calls by calls of another kind, which may occur in the cycle or not."""
     rng = np.random.default_rng(seed)
     tokens = calls.tokens.copy()
     flips = rng.random(len(calls)) < share
@@ -113,7 +113,7 @@ def test_an_evaluation_now_and_then_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("every", [5, 6, 14, 26])
 def test_a_stall_that_comes_back_makes_its_cycles_no_iteration(every: int) -> None:
-    """Equal calls alone: the gaps recur best at the stalls' distance, and well enough at the cycle's."""
+    """Check equal calls: their gaps recur best at the stalls' distance, and well enough at the cycle's length."""
     script = Script(jitter=0.3, seed=every)
     for cycle in range(200):
         script.cycle(ddp(2, 60 * MS, equal=True), slowdown=3.0 if cycle % every == 0 else 1.0)
@@ -126,7 +126,7 @@ _LOSS = Call(Op.ALL_REDUCE, 4, 5 * MS)
 
 
 def _with_extra_calls(cycle: list[Call], every: list[int], extra: Call = _LOSS) -> Calls:
-    """One more call after as many cycles as ``every`` says, in turn."""
+    """Append one extra call after each run of cycles; ``every`` gives the lengths of the runs, in turn."""
     script = Script(seed=5, jitter=0.05)
     for times in every:
         script.cycle(cycle, times=times)
@@ -144,7 +144,10 @@ _MICRO_BATCH = [
 def test_micro_batches_and_a_logged_loss_look_alike_so_the_shorter_cycle_is_followed(
     cycle: list[Call], times: int
 ) -> None:
-    """Ten iterations taken for one would be reported late; how many calls make an iteration nobody can tell."""
+    """Check that the shorter cycle is followed, because the number of calls in an iteration is unknown here.
+
+    If ten iterations were taken for one iteration, a slowdown would be reported late.
+    """
     calls = _with_extra_calls(cycle, [times] * 12)
     said = _shown(calls)
     assert said[-1] is None
@@ -157,7 +160,7 @@ def test_micro_batches_and_a_logged_loss_look_alike_so_the_shorter_cycle_is_foll
 
 
 def _tensor_parallel(layers: int) -> list[Call]:
-    """A micro-batch of a pipeline's stage, whose layers sum activations up in their own communicator."""
+    """Return a micro-batch of a pipeline's stage, whose layers sum up activations in their own communicator."""
     sums = [Call(Op.ALL_REDUCE, 1 << 20, 20 * MS)] * layers
     return [Call(Op.RECV, 1 << 16, 2 * MS), *sums, Call(Op.SEND, 1 << 16, 2 * MS)]
 
@@ -167,7 +170,7 @@ def _tensor_parallel(layers: int) -> list[Call]:
 def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(
     layers: int, times: int, batch: int
 ) -> None:
-    """A pass each, forward and backward."""
+    """Check micro-batches of one pass each, forward or backward."""
     micro_batch = _tensor_parallel(layers)
     gradients = Call(Op.ALL_REDUCE, 1 << 20, 5 * MS, comm=8)
     said = _shown(_with_extra_calls(micro_batch, [times] * 12, gradients), batch)
@@ -175,21 +178,24 @@ def test_micro_batches_after_which_gradients_are_summed_up_are_no_iterations(
     assert set(said) <= {None, said[-1]}, "a cycle of one receive and one send is rather a micro-batch"
 
 
-def test_an_iteration_of_one_micro_batch_is_told_when_it_has_come_more_often_than_those_do() -> None:
-    """A micro-batch has two passes, which may look alike."""
+def test_an_iteration_of_one_micro_batch_is_found_when_it_has_come_more_often_than_micro_batches_do() -> None:
+    """Check the number of repetitions: a micro-batch has two passes, which may look alike."""
     cycle, passes = _tensor_parallel(2), 2 * MOST_MICRO_BATCHES
     said = _shown(_stream(cycle, 2 * passes * len(cycle)), batch=1)
     assert said.index(len(cycle)) >= passes * len(cycle)
     assert set(said) == {None, len(cycle)}
 
 
-def test_an_evaluation_that_sums_much_up_makes_no_iteration_of_those_between_two() -> None:
+def test_an_evaluation_that_sums_much_up_makes_no_iteration_of_the_cycles_between() -> None:
     much = Call(Op.ALL_REDUCE, 1 << 20, 5 * MS, comm=8)
     assert _shown(_with_extra_calls(CYCLES["ddp 6"], [50] * 8, much))[-1] == 6
 
 
 def test_gathering_alone_is_no_iteration() -> None:
-    """The forward passes of sharded layers, however slow each; a loop that sums nothing up is told in time."""
+    """Check the forward passes of sharded layers: they are no iterations, however slow each of them is.
+
+    A loop that never sums up is found in time nevertheless.
+    """
     gather = Call(Op.ALL_GATHER, 1 << 20, 80 * MS)
     said = _shown(_stream([gather], 400))
     assert set(said[:10]) == {None}
@@ -199,9 +205,9 @@ def test_gathering_alone_is_no_iteration() -> None:
 @pytest.mark.parametrize("cycle", [ddp(3), [*ddp(3, equal=True), Call(Op.ALL_REDUCE, 1 << 16, 3 * MS)]])
 @pytest.mark.parametrize("odd", range(25))
 def test_iterations_between_extra_calls_are_found_wherever_the_search_falls(cycle: list[Call], odd: int) -> None:
-    """They are just enough to tell, and are over before the next look."""
+    """Check iterations that barely suffice to find the period and are over before the next search."""
     script = Script(seed=odd, jitter=0.05)
-    script.cycle([Call(Op.BROADCAST, 8 + one, 5 * MS) for one in range(odd)])
+    script.cycle([Call(Op.BROADCAST, 8 + number, 5 * MS) for number in range(odd)])
     for _ in range(8):
         script.cycle(cycle, times=24 // len(cycle))
         script.call(_LOSS)
@@ -244,7 +250,7 @@ def test_calls_without_order_have_no_period(seed: int, count: int) -> None:
     assert find_period(script.calls) is None
 
 
-def test_too_few_calls_tell_nothing() -> None:
+def test_too_few_calls_give_no_period() -> None:
     assert find_period(_stream(CYCLES["17"], 40)) is None
     assert find_period(_stream(CYCLES["one"], 5)) is None
 
@@ -252,7 +258,7 @@ def test_too_few_calls_tell_nothing() -> None:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=30), st.integers(0, 99))
 def test_any_cycle_is_found_exactly(sizes: list[int], seed: int) -> None:
-    """The smallest period of the sizes, whatever they are; equal ones alone have only their gaps."""
+    """Check the smallest period of any sizes; calls of equal size differ only in their gaps."""
     cycle = [Call(Op.ALL_REDUCE, size, 40 * MS) for size in [*sizes, 77]]
     script = Script(seed=seed, jitter=0.05)
     script.cycle(cycle, times=max(8, 200 // len(cycle)))

@@ -1,4 +1,4 @@
-"""One rank's whole chain on made-up streams: the period, the iterations, onset and relief, no false alarm."""
+"""One rank's whole chain on invented streams: the period, the iterations, onset and relief, no false alarm."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_the_answer_does_not_depend_on_how_the_records_are_split() -> None:
     script = _started()
     script.cycle([*ddp(4), MEAN_LOSS], times=50)
     script.cycle([*ddp(4), MEAN_LOSS], times=20, slowdown=2.0)
-    one, other = (_fed(script.records, batch).signals(0, 0) for batch in (1, 1000))
-    assert one == other
+    record_by_record, in_batches = (_fed(script.records, batch).signals(0, 0) for batch in (1, 1000))
+    assert record_by_record == in_batches
 
 
 def test_a_rank_whose_cycles_may_be_micro_batches_is_tracked_and_its_period_undetermined() -> None:
@@ -101,7 +101,7 @@ def test_a_rank_whose_cycles_may_be_micro_batches_is_tracked_and_its_period_unde
 
 @pytest.mark.parametrize("period_calls", [4, 17])
 def test_an_earlier_agents_level_is_used_for_the_period_it_was_learned_of(period_calls: int) -> None:
-    """This agent may at first find another one, of which that level says nothing."""
+    """Check the earlier level; this agent may at first find another period, to which that level does not apply."""
     known = RankMemory(anchor=Anchor(record=2, iteration=1, period_calls=period_calls), healthy_ns=70 * MS)
     script = _started()
     script.cycle([*ddp(3), MEAN_LOSS], times=12)
@@ -118,8 +118,8 @@ def test_an_earlier_agents_level_is_used_for_the_period_it_was_learned_of(period
         assert healthy is None or healthy > 200 * MS
 
 
-def test_another_period_begins_with_nothing_that_was_learned_of_the_one_before() -> None:
-    """The job goes on with other work, in cycles of other calls."""
+def test_another_period_begins_with_nothing_that_was_learned_of_the_period_before() -> None:
+    """Check a job that goes on with other work, in cycles of other calls."""
     script = _started()
     script.cycle([*ddp(3), MEAN_LOSS], times=40)
     chain = _fed(script.records)
@@ -131,9 +131,9 @@ def test_another_period_begins_with_nothing_that_was_learned_of_the_one_before()
     seen = set()
     for at in range(fed, len(records)):
         chain.feed(records[at : at + 1])
-        told = chain.signals(0, 0)
-        seen.add(told.period_calls)
-        assert told.onset is None, "longer cycles of other calls are no slowdown"
-        if told.period_calls == 10 and told.healthy_iteration_ns is not None:
-            assert told.healthy_iteration_ns > 900 * MS
+        signals = chain.signals(0, 0)
+        seen.add(signals.period_calls)
+        assert signals.onset is None, "longer cycles of other calls are no slowdown"
+        if signals.period_calls == 10 and signals.healthy_iteration_ns is not None:
+            assert signals.healthy_iteration_ns > 900 * MS
     assert seen >= {4, 10}

@@ -1,7 +1,7 @@
-"""What is known after a call depends on the calls up to it alone, not on the reads in which they came.
+"""What is known after a call depends only on the calls up to that call, not on the reads in which they came.
 
-Each stream is fed record by record; then in reads of random lengths, and after each of these everything that the chain
-knows has to be what it was after the same record before.
+Each stream is fed record by record, and then in reads of random lengths. After each read, everything that the chain
+knows has to equal what it knew after the same record in the first run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EVALUATION = Call(Op.ALL_GATHER, 8, 30 * MS)
 
 
 def _interrupted() -> RecordArray:
-    """A checkpoint's barrier, evaluations, a slowdown, and calls of other sizes."""
+    """Return a stream with a checkpoint's barrier, evaluations, a slowdown, and calls of other sizes."""
     script = Script(seed=1, jitter=0.05)
     script.cycle(ddp_start())
     for episode in range(6):
@@ -45,7 +45,11 @@ def _other_phase() -> RecordArray:
 
 
 def _micro_batches() -> RecordArray:
-    """Each long enough to be taken for an iteration until the optimizer's call, which comes now and then later."""
+    """Return a stream of micro-batches with the optimizer's calls between them.
+
+    Each micro-batch is long enough to be taken for an iteration until the optimizer's call. That call comes once after
+    40 micro-batches, and then after every six or seven.
+    """
     script = Script(seed=3, jitter=0.05)
     for number in (40, 6, 6, 6, 7, 6, 6, 6):
         script.cycle([Call(Op.ALL_GATHER, 64, 40 * MS), Call(Op.REDUCE_SCATTER, 64, 40 * MS)], times=number)
@@ -61,7 +65,7 @@ def _slow_layers() -> RecordArray:
 
 
 def _buckets_alike() -> RecordArray:
-    """The phase is in the gaps, and extra calls shift it."""
+    """Return a stream of equal buckets: only the gaps show the phase, and an extra call shifts it."""
     script = Script(seed=5, jitter=0.05)
     script.cycle(ddp(5, equal=True), times=25)
     script.call(ddp(5, equal=True)[1])
@@ -79,7 +83,7 @@ def _flipped() -> RecordArray:
 
 
 def _out_of_order() -> RecordArray:
-    """Long calls are published after short ones that began later."""
+    """Return a stream in which long calls are published after short calls that began later."""
     records = _interrupted()
     rng = np.random.default_rng(7)
     published = np.argsort(np.arange(len(records)) + 2.5 * (rng.random(len(records)) < 0.2), kind="stable")
@@ -89,13 +93,16 @@ def _out_of_order() -> RecordArray:
 
 
 def _sampled() -> RecordArray:
-    """Calls as NCCL's, one window in four timed by the device, whose completions are noticed in any order."""
+    """Return calls as NCCL makes them.
+
+    The device times one window in four, and the completions are noticed in any order.
+    """
     job = Job(4, sampled=4)
     job.meet(Op.BARRIER, 0, [range(4)], comm=7)
     for cycle in range(80):
         job.compute(60 * MS, {2: 1.6} if cycle > 60 else None)
         job.meet(Op.ALL_REDUCE, 1 << 20, [range(4)], comm=7)
-        for op in (Op.SEND, Op.RECV):  # whose times are told where they are known, and not waited for
+        for op in (Op.SEND, Op.RECV):  # their times are reported where they are known; no reader waits for them
             job.meet(op, 1 << 10, [[rank] for rank in range(4)], comm=8 + op)
         job.meet(Op.ALL_REDUCE, 4, [range(4)], comm=7)
         job.end_cycle()
@@ -129,7 +136,7 @@ def _known(chain: RankChain) -> tuple[object, ...]:
 
 @functools.cache
 def _one_by_one(name: str) -> tuple[RecordArray, list[tuple[object, ...]]]:
-    """The stream, and what is known after each record."""
+    """Return the stream, and what is known after each record."""
     records = STREAMS[name]()
     chain = RankChain(Detection())
     known = []
@@ -156,9 +163,9 @@ def test_what_is_known_does_not_depend_on_the_reads(name: str, seed: int, longes
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_streams_show_what_they_are_for(name: str) -> None:
-    """Each gets as far as counting iterations; otherwise nothing would have been compared."""
+    """Check that iterations are counted in each stream; otherwise the comparison would be empty."""
     records, known = _one_by_one(name)
-    assert len({str(one[0]) for one in known}) > len(records) // 20
+    assert len({str(state[0]) for state in known}) > len(records) // 20
     assert known[-1][2] is not None
 
 
@@ -166,12 +173,12 @@ def test_what_the_log_remembers_does_not_depend_on_the_reads() -> None:
     script = Script()
     script.cycle(ddp(100), times=10)
     calls = script.calls
-    one, other = CallLog(), CallLog()
+    whole, split = CallLog(), CallLog()
     total = 0
     while total < LOG_CALLS + 40_000:
-        one.append(calls)
+        whole.append(calls)
         for at in range(0, len(calls), 130):
-            other.append(calls.cut(at, at + 130))
+            split.append(calls.cut(at, at + 130))
         total += len(calls)
-        assert (one.base, one.end) == (other.base, other.end)
-    assert one.base > 0
+        assert (whole.base, whole.end) == (split.base, split.end)
+    assert whole.base > 0

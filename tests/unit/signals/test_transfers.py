@@ -1,4 +1,4 @@
-"""Profile mode: durations of all members, matched call by call, on records as Gloo's and as NCCL's come."""
+"""Profile mode: durations of all members, matched call by call, on records as Gloo and NCCL produce them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TENSOR, DATA = 3, 9  # communicator ids, the same number in every process for di
 def grid(
     job: Job, *, tensor: int, cycles: int, slow_tp: int | None = None, slow_dp: int | None = None
 ) -> list[Matched]:
-    """Cycles of tensor-parallel all-reduces and one data-parallel reduce-scatter; what a profile makes of them."""
+    """Run cycles of tensor-parallel all-reduces and one data-parallel reduce-scatter, and match their calls."""
     tensor_groups = [tuple(range(first, first + tensor)) for first in range(0, job.ranks, tensor)]
     data_groups = [tuple(range(first, job.ranks, tensor)) for first in range(tensor)]
     for _ in range(cycles):
@@ -49,14 +49,14 @@ def test_transfer_is_the_fastest_members_duration_and_wait_the_rest(sampled: int
         {(rank, 7): "world" for rank in range(4)},
         {"world": (0, 1, 2, 3)},
     )
-    assert sum(len(one.numbers) for one in found) == 40
-    told = waits(found, cycles=10)
-    assert told[1][0].excess_ns == pytest.approx(0, abs=2 * MS)
+    assert sum(len(matched.numbers) for matched in found) == 40
+    waits_by_rank = waits(found, cycles=10)
+    assert waits_by_rank[1][0].excess_ns == pytest.approx(0, abs=2 * MS)
     for rank in (0, 2, 3):
-        assert told[rank][0].excess_ns == pytest.approx(50 * MS, rel=0.1)
-    for one in found:
-        assert np.median(one.transfers_ns) == pytest.approx(2 * MS, rel=0.1)
-        assert one.waits_ns.min(axis=0).max() == 0
+        assert waits_by_rank[rank][0].excess_ns == pytest.approx(50 * MS, rel=0.1)
+    for matched in found:
+        assert np.median(matched.transfers_ns) == pytest.approx(2 * MS, rel=0.1)
+        assert matched.waits_ns.min(axis=0).max() == 0
 
 
 @pytest.mark.parametrize("sampled", [None, 1], ids=["Gloo", "NCCL"])
@@ -92,12 +92,12 @@ def test_transfers_that_overlap_are_not_scored_but_waits_that_overlap_are() -> N
     apart = [(1, k, 100 * k, 10) for k in range(4)] + [(2, k, 100 * k + 10, 10) for k in range(4)]
     for calls, overlapped in ((together, True), (apart, False)):
         found = match({0: _calls(*calls), 1: _calls(*calls)}, names, members)
-        assert [one.overlapped.all() for one in found] == [overlapped] * 2
-        assert [one.overlapped.any() for one in found] == [overlapped] * 2
+        assert [matched.overlapped.all() for matched in found] == [overlapped] * 2
+        assert [matched.overlapped.any() for matched in found] == [overlapped] * 2
     waiting = [(1, k, 100 * k, 50) for k in range(4)] + [(2, k, 100 * k + 20, 10) for k in range(4)]
     late = [(1, k, 100 * k + 40, 10) for k in range(4)] + [(2, k, 100 * k + 20, 10) for k in range(4)]
     found = match({0: _calls(*waiting), 1: _calls(*late)}, names, members)
-    assert not any(one.overlapped.any() for one in found)
+    assert not any(matched.overlapped.any() for matched in found)
 
 
 def test_what_a_member_did_not_report_is_left_out_and_so_is_what_failed() -> None:
@@ -107,7 +107,7 @@ def test_what_a_member_did_not_report_is_left_out_and_so_is_what_failed() -> Non
     failed = _calls(*rows)
     failed["flags"][2] = Flag.FAILED
     found = match({0: _calls(*rows[1:]), 1: failed[:5]}, names, members)
-    assert [one.numbers.tolist() for one in found] == [[1, 3, 4]]
+    assert [matched.numbers.tolist() for matched in found] == [[1, 3, 4]]
 
 
 def test_roots_leave_early_so_broadcasts_do_not_count() -> None:
@@ -119,10 +119,9 @@ def test_roots_leave_early_so_broadcasts_do_not_count() -> None:
 def test_a_completion_gives_the_enqueued_call_its_time() -> None:
     calls = _calls((1 << 63, 0, 5, 0), (1 << 63, 1, 6, 0), (1 << 63, 0, 9, 3), (77, 1, 9, 3))
     calls["kind"] = [Kind.ENQUEUED, Kind.ENQUEUED, Kind.COMPLETED, Kind.COMPLETED]
-    told = timed(calls)
-    assert [(int(one["comm_seq"]), int(one["t_start_ns"]), int(one["duration_ns"])) for one in told] == [
-        (0, 9 * MS, 3 * MS)
-    ]
+    records = timed(calls)
+    times = [(int(record["comm_seq"]), int(record["t_start_ns"]), int(record["duration_ns"])) for record in records]
+    assert times == [(0, 9 * MS, 3 * MS)]
 
 
 def test_receives_give_wait_for_edges() -> None:

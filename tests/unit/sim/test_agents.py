@@ -24,7 +24,7 @@ CULPRITS_GROUP = set(range(4, 8))
 
 
 class _Watched:
-    """A job whose rings are read by two sentinels, and by who looks for suspects."""
+    """A job whose rings are read by two sentinels and by the search for suspects."""
 
     def __init__(self) -> None:
         scenario = parse(msgspec.json.encode({"name": "x", "job": JOB, "detection": {"sentinels": 2}}).decode())
@@ -34,7 +34,7 @@ class _Watched:
         self._now = 0.0
 
     def goes_on(self, looks: int, factor: float, named: int | None = None) -> None:
-        """Eight iterations a look, the culprit as slow as that."""
+        """Run eight iterations for each look, with the culprit slower by ``factor``."""
         conditions = self.model.healthy()
         conditions.compute[CULPRIT] = factor
         for _ in range(looks):
@@ -57,8 +57,8 @@ def test_who_was_suspected_wrongly_is_let_go_and_the_slow_group_is_not() -> None
     watched.goes_on(12, factor=1.5)
     found = watched.read
     assert found >= CULPRITS_GROUP | FIRST_OF_EACH
-    others = found - CULPRITS_GROUP - FIRST_OF_EACH - set(watched.agents.sentinels)
-    assert len({rank // TENSOR for rank in others}) <= 1  # the other one of the two that wait longest
+    remaining = found - CULPRITS_GROUP - FIRST_OF_EACH - set(watched.agents.sentinels)
+    assert len({rank // TENSOR for rank in remaining}) <= 1  # the second of the two groups that wait longest
 
 
 def test_all_rings_are_read_to_judge_and_let_go_again() -> None:

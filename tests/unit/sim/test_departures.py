@@ -33,7 +33,10 @@ def _actions(engine: Engine, word: str) -> list[float]:
 
 
 def test_a_node_that_grew_well_is_a_spare_again() -> None:
-    """One spare: the slow node takes it, and an hour after it is well a dead one takes the slow one's place."""
+    """Check a pool of one spare: the spare replaces the slow node.
+
+    An hour after the slow node is well again, it replaces a dead node.
+    """
     engine = _run(
         6000,
         faults={"slow": [_slow(200, 900)], "stop": [{"at_seconds": 6000, "severity": "SEV1", "node": 2}]},
@@ -75,7 +78,7 @@ def test_the_last_spare_is_kept_where_nodes_die_often(lost: int, replaced: bool)
     assert len(engine.machines.spares) == (0 if replaced else 1)
 
 
-def test_tests_end_an_exclusion_and_fence_those_that_stay_slow() -> None:
+def test_tests_end_an_exclusion_and_fence_nodes_that_stay_slow() -> None:
     scenario = parse(msgspec.json.encode({"name": "x", "job": JOB, "faults": {"slow": [_slow(0, 2000)]}}).decode())
     machines = Machines(scenario, list(scenario.faults.slow))
     machines.leave(1)

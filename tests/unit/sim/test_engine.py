@@ -151,7 +151,7 @@ def test_micro_batches_are_shared_before_the_culprit_has_a_name() -> None:
 
 
 def test_a_good_plan_is_not_taken_for_relief() -> None:
-    """The iteration time is back, the culprit is not: one incident until the fault is over; then shares are even."""
+    """Check a plan that restores the iteration time while the culprit stays slow: one incident, then even shares."""
     strategies = [{"type": "Ignore"}, {"type": "AdjustMicrobatches", "overhead_seconds": 1}]
     job = {**JOB, "parallelism": {"data": 8, "pipeline": 1}, "microbatches": 16}
     fault = {**STRAGGLER, "factor": 1.6, "duration_seconds": 300}

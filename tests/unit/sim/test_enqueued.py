@@ -57,7 +57,7 @@ def test_the_device_is_timed_in_one_iteration_of_n() -> None:
 
 
 def test_the_chain_reads_the_same_from_both_kinds() -> None:
-    """Iteration times from the host alone, computation from the sampled cycles."""
+    """Check iteration times from the host alone, and computation from the sampled cycles."""
     computes = {}
     for calls in ("Blocking", "Enqueued"):
         model = _model(calls)

@@ -34,7 +34,7 @@ def test_a_dead_process_costs_notice_transition_and_redone_work(planner: bool) -
     assert done.ideal_waf - done.accumulated_waf == pytest.approx(16.0 * (5 + 50 + 20))
 
 
-def test_a_fixed_job_waits_for_its_node_and_an_elastic_one_goes_on_smaller() -> None:
+def test_a_fixed_job_waits_for_its_node_and_an_elastic_job_goes_on_smaller() -> None:
     events = [Event(100.0, "Lost", "n0"), Event(600.0, "Joined", "n0")]
     fixed, elastic = (_fleet(planner=planner).run(events, 1000.0) for planner in (False, True))
     assert fixed.ideal_waf - fixed.accumulated_waf == pytest.approx(16.0 * (500 + 50 + 20))
@@ -42,7 +42,7 @@ def test_a_fixed_job_waits_for_its_node_and_an_elastic_one_goes_on_smaller() -> 
     assert elastic.waiting_seconds == 0 < fixed.waiting_seconds
 
 
-def test_a_free_node_takes_the_place_of_a_lost_one() -> None:
+def test_a_free_node_takes_the_place_of_a_lost_node() -> None:
     done = _fleet(planner=False, count=1).run([Event(100.0, "Lost", "n0")], 1000.0)
     assert done.waiting_seconds == 0
     assert done.ideal_waf - done.accumulated_waf == pytest.approx(16.0 * (10 + 50 + 20))

@@ -43,9 +43,9 @@ def test_a_healthy_iteration_is_the_closed_form_and_what_follows() -> None:
 def test_a_slow_stage_sets_the_pace_of_its_replica_alone() -> None:
     model = _model()
     block = model.block(1, _slow(model, 1, 2.0))  # stage 0, replica 1
-    slow, others = block.finished[0, :, 1].max(), np.delete(block.finished[0], 1, axis=1).max()
-    assert 8 * 2 * 0.15 < slow <= (8 * 2 + 1) * 0.15  # busy with all its passes, and a bubble of at most one
-    assert others == pytest.approx(9 * 0.15)
+    slow, other_replicas = block.finished[0, :, 1].max(), np.delete(block.finished[0], 1, axis=1).max()
+    assert 8 * 2 * 0.15 < slow <= (8 * 2 + 1) * 0.15  # busy with all its passes, and a bubble of at most one pass
+    assert other_replicas == pytest.approx(9 * 0.15)
 
 
 def test_fewer_micro_batches_for_the_slow_replica_shorten_the_iteration() -> None:
@@ -102,9 +102,9 @@ def test_the_slow_rank_computes_longer_and_nobody_else_does() -> None:
         chain = RankChain(Detection())
         chain.feed(RingWriter(model, rank).records(block, _begins(block), 0, 24))
         own[rank] = np.median(chain.signals(rank, 0).compute_ns)
-    others = [value for rank, value in own.items() if rank != 5]
-    assert own[5] > 1.8 * max(others)
-    assert max(others) < 1.1 * min(others)
+    other_ranks = [value for rank, value in own.items() if rank != 5]
+    assert own[5] > 1.8 * max(other_ranks)
+    assert max(other_ranks) < 1.1 * min(other_ranks)
 
 
 def test_records_that_were_never_made_leave_no_hole() -> None:

@@ -23,7 +23,7 @@ layouts = st.builds(
 
 
 def test_megatrons_example_of_16_ranks() -> None:
-    """2 tensor × 4 pipeline × 2 data: the groups that Megatron's documentation lists."""
+    """Check 2 tensor × 4 pipeline × 2 data: the groups that Megatron's documentation lists."""
     layout = derive(16, tensor=2, pipeline=4)
     assert layout.data == 2
     assert layout.groups(Axis.TENSOR) == [(n, n + 1) for n in range(0, 16, 2)]

@@ -10,8 +10,8 @@ from falcon_core.topology.passes import Pass, binary_tree, ring_passes, tree_pas
 
 
 def disjoint(passes: list[Pass]) -> None:
-    for one in passes:
-        busy = [rank for pair in one for rank in pair]
+    for link_pass in passes:
+        busy = [rank for pair in link_pass for rank in pair]
         assert busy, "an empty pass"
         assert len(set(busy)) == len(busy)
 
@@ -21,7 +21,7 @@ def disjoint(passes: list[Pass]) -> None:
 def test_a_ring_in_two_passes_or_three(ranks: list[int]) -> None:
     passes = ring_passes(ranks)
     disjoint(passes)
-    links = [frozenset(pair) for one in passes for pair in one]
+    links = [frozenset(pair) for link_pass in passes for pair in link_pass]
     assert len(set(links)) == len(links)
     assert set(links) == {frozenset(pair) for pair in zip(ranks, ranks[1:] + ranks[:1], strict=True)}
     assert len(passes) == (1 if len(ranks) == 2 else 2 + len(ranks) % 2)
@@ -33,7 +33,7 @@ def test_any_tree_in_as_many_passes_as_its_busiest_rank_has_links(draws: list[in
     parents: list[int | None] = [None, *(draw % (index + 1) for index, draw in enumerate(draws))]
     passes = tree_passes(parents)
     disjoint(passes)
-    links = sorted(pair for one in passes for pair in one)
+    links = sorted(pair for link_pass in passes for pair in link_pass)
     assert links == [(rank, parent) for rank, parent in enumerate(parents) if parent is not None]
     degrees = [0] * len(parents)
     for pair in links:

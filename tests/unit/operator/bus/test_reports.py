@@ -1,4 +1,4 @@
-"""The reports cache: changes, listings, lost data, and jobs that write rubbish."""
+"""The reports cache: changes, listings, lost data, and jobs that write unreadable data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.ports import JobReports
 
 JOB = JobKey("ns", "job", "uid-1")
-OTHER = JobKey("ns", "job", "uid-2")  # its namesake of later
+OTHER = JobKey("ns", "job", "uid-2")  # a later job of the same name
 
 
 def kv(key: str, value: bytes = b"") -> KeyValue:
@@ -29,16 +29,16 @@ def leader(taken: str = "first") -> KeyValue:
 
 
 def summary(pod: str = "pod-a", sequence: int = 1, job: JobKey = JOB) -> KeyValue:
-    one = Summary(pod_uid=pod, pod_name=pod, node="n", sequence=sequence, unix_ns=1, generation=1)
-    return kv(job.summary(pod), msgspec.json.encode(one))
+    content = Summary(pod_uid=pod, pod_name=pod, node="n", sequence=sequence, unix_ns=1, generation=1)
+    return kv(job.summary(pod), msgspec.json.encode(content))
 
 
 def alive(pod: str = "pod-a", job: JobKey = JOB) -> KeyValue:
     return kv(job.alive(pod))
 
 
-def put(cache: ReportsCache, one: KeyValue, now: float = 10.0) -> set[JobKey]:
-    return cache.apply(WatchEvent("put", one), now)
+def put(cache: ReportsCache, entry: KeyValue, now: float = 10.0) -> set[JobKey]:
+    return cache.apply(WatchEvent("put", entry), now)
 
 
 def delete(cache: ReportsCache, key: str, now: float = 10.0) -> set[JobKey]:
@@ -130,13 +130,13 @@ def test_lost_data_kills_nobody_and_forgets_nothing(restored: tuple[KeyValue, ..
     assert of(cache, now=50.0).alive == {"a", "b"}
     assert set(of(cache, now=50.0).summaries) == {"a", "b"}
     put(cache, leader("anew"))
-    put(cache, alive("a"), now=52.0)  # only one comes back
+    put(cache, alive("a"), now=52.0)  # only pod a comes back
     late = of(cache, now=50.0 + RESTORED_GRACE_SECONDS)
     assert late.alive == {"a"}
     assert late.gone_since_seconds == {"b": 50.0 + RESTORED_GRACE_SECONDS}
 
 
-def test_a_second_listing_after_lost_data_is_an_ordinary_one() -> None:
+def test_a_second_listing_after_lost_data_is_an_ordinary_listing() -> None:
     cache = ReportsCache()
     listing(cache, leader(), alive("a"))
     listing(cache, now=50.0)
@@ -175,7 +175,7 @@ def test_the_stored_plan_is_known_and_gone_with_lost_data() -> None:
     [b"", b"{", b'{"pod_uid": 1}', b"x" * (reports.MAX_SUMMARY_BYTES + 1)],
     ids=["empty", "cut", "mistyped", "huge"],
 )
-def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_one(value: bytes) -> None:
+def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_report(value: bytes) -> None:
     cache = ReportsCache()
     put(cache, summary())
     assert put(cache, kv(JOB.summary("pod-a"), value)) == set()
@@ -219,7 +219,7 @@ def test_a_job_cannot_fill_the_operators_memory(monkeypatch: pytest.MonkeyPatch)
         put(cache, alive(f"pod-{number}"))
     assert cache.agents() == 3
     put(cache, summary("pod-0"))
-    assert set(of(cache).summaries) == {"pod-0"}, "what is known goes on"
+    assert set(of(cache).summaries) == {"pod-0"}, "a known pod's reports are still kept"
 
 
 @pytest.mark.parametrize(

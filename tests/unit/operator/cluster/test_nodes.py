@@ -35,7 +35,7 @@ def names(cache: NodeCache) -> set[str]:
     return {view.name for view in cache.views()}
 
 
-def test_it_is_stale_until_listed_and_again_after_a_while() -> None:
+def test_the_cache_is_stale_until_listed_and_again_after_a_while() -> None:
     assert NodeCache().stale(0.0)
     cache = listed(at=100.0)
     assert not cache.stale(100.0 + RELIST_SECONDS)
@@ -69,7 +69,7 @@ def test_events_during_a_listing_are_not_lost_to_it() -> None:
     cache.begin_listing()
     cache.event(a_node("a", 5, ready=False), deleted=False)
     cache.event(a_node("b", 6), deleted=True)
-    cache.end_listing([a_node("a", 1), a_node("b", 1)], 0.0)  # as of before these events
+    cache.end_listing([a_node("a", 1), a_node("b", 1)], 0.0)  # the state before these events
     assert names(cache) == {"a"}
     assert not cache.views()[0].ready
 
@@ -92,7 +92,7 @@ def test_a_taint_is_added_beside_the_others_and_dated() -> None:
     assert with_taint(taints, "k", "v", NOW + 60) is None
     changed = with_taint(taints, "k", "w", NOW)
     assert changed is not None
-    assert [one.value for one in changed] == ["1", "theirs", "w"]
+    assert [taint.value for taint in changed] == ["1", "theirs", "w"]
 
 
 def test_a_taint_is_removed_alone() -> None:
@@ -103,7 +103,9 @@ def test_a_taint_is_removed_alone() -> None:
 def fenced(name: str, ago_seconds: float) -> NodeObject:
     taints = with_taint([], TAINT_FENCED, "i", NOW - ago_seconds)
     assert taints is not None
-    return a_node(name, taints=[{"key": one.key, "effect": one.effect, "timeAdded": one.time_added} for one in taints])
+    return a_node(
+        name, taints=[{"key": taint.key, "effect": taint.effect, "timeAdded": taint.time_added} for taint in taints]
+    )
 
 
 def test_the_breaker_counts_the_window_and_names_the_remedy() -> None:
@@ -113,7 +115,7 @@ def test_the_breaker_counts_the_window_and_names_the_remedy() -> None:
         breaker.check("c", [fenced("a", 10), fenced("b", 3000), a_node("c")], NOW)
 
 
-def test_fencing_a_fenced_node_again_is_not_one_more() -> None:
+def test_fencing_a_fenced_node_again_does_not_count_again() -> None:
     Breaker(limit=1, window_seconds=3600).check("a", [fenced("a", 10)], NOW)
 
 

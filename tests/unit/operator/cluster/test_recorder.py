@@ -1,4 +1,4 @@
-"""Events: of the right object, in the right namespace, told once."""
+"""Events: about the right object, in the right namespace, recorded once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def event(regarding: TrainingJob | WarmPool, note: str = "n", now: float = 17951
     return build_event(regarding, "Warning", "Slow", note, instance="op-a", now=now)
 
 
-def test_telling_it_twice_is_telling_it_once_and_another_note_is_another_event() -> None:
+def test_an_event_recorded_twice_is_one_event_and_another_note_is_another_event() -> None:
     assert event(JOB)["metadata"] == event(JOB, now=1795177000.0)["metadata"]
     assert event(JOB)["metadata"] != event(JOB, note="other")["metadata"]
 
@@ -23,7 +23,7 @@ def test_telling_it_twice_is_telling_it_once_and_another_note_is_another_event()
 @pytest.mark.parametrize(
     ("regarding", "kind", "namespace"), [(JOB, "TrainingJob", "ns"), (POOL, "WarmPool", "default")]
 )
-def test_it_stands_beside_its_object(regarding: TrainingJob | WarmPool, kind: str, namespace: str) -> None:
+def test_an_event_stands_beside_its_object(regarding: TrainingJob | WarmPool, kind: str, namespace: str) -> None:
     built = build_event(regarding, "Normal", "R", "n", instance="op-a", now=1795176000.5)
     assert built["metadata"]["namespace"] == namespace
     assert built["involvedObject"]["kind"] == kind

@@ -1,4 +1,4 @@
-"""What the API server says → views; what this version does not know never stops it."""
+"""Views of what the API server says; content that this version does not know never stops the reading."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def test_a_job_with_a_value_of_a_newer_version_is_unreadable_and_says_where() ->
     assert (caught.value.metadata.namespace, caught.value.metadata.name) == ("ns", "j")
 
 
-def test_an_unreadable_job_is_told_once_in_its_condition_and_keeps_the_others() -> None:
-    other = {"type": "Degraded", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": "t"}
-    body: dict[str, Any] = {**JOB, "status": {"state": "Future", "conditions": [other]}}
+def test_an_unreadable_job_is_reported_once_in_its_condition_and_keeps_the_other_conditions() -> None:
+    degraded = {"type": "Degraded", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": "t"}
+    body: dict[str, Any] = {**JOB, "status": {"state": "Future", "conditions": [degraded]}}
     assert views.mark_unreadable(body, "Invalid enum value 'Future' - at `$.status.state`", 1795176000.0)
     assert body["status"]["state"] == "Future"
-    assert body["status"]["conditions"][0] == other
+    assert body["status"]["conditions"][0] == degraded
     ready = body["status"]["conditions"][1]
     assert (ready["status"], ready["reason"], ready["lastTransitionTime"]) == (
         "False",
@@ -157,14 +157,14 @@ def test_an_unreadable_job_is_told_once_in_its_condition_and_keeps_the_others() 
     ],
 )
 def test_a_sketch_can_be_made_of_anything(body: Any) -> None:
-    one = views.sketch(body)
-    assert (one.uid, one.over) == ("", False)
+    sketch = views.sketch(body)
+    assert (sketch.uid, sketch.over) == ("", False)
     assert views.run_nodes(body) == frozenset()
 
 
 def test_a_sketch_of_a_job() -> None:
-    one = views.sketch({**JOB, "status": {"completionTime": "2026-11-20T12:00:00Z"}})
-    assert (one.namespace, one.name, one.uid, one.over, one.pool) == ("ns", "j", "u", True, "spares")
+    sketch = views.sketch({**JOB, "status": {"completionTime": "2026-11-20T12:00:00Z"}})
+    assert (sketch.namespace, sketch.name, sketch.uid, sketch.over, sketch.pool) == ("ns", "j", "u", True, "spares")
 
 
 def test_the_nodes_of_a_run() -> None:
