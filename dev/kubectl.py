@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 Json = dict[str, Any]
 T = TypeVar("T")
+PATIENCE = 4.0  # a busy or slow machine must not fail a test: what is awaited has to come, however late
 
 
 class KubectlError(RuntimeError):
@@ -79,11 +80,12 @@ def wait_for(
     every_seconds: float = 0.5,
     last_seen: Callable[[], str] = lambda: "",
 ) -> T:
-    """Poll until ``look`` returns something true.
+    """Poll until ``look`` returns something true; ``timeout_seconds`` is what a quiet machine needs at most.
 
     Raises:
         WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
     """
+    timeout_seconds *= PATIENCE
     started = time.monotonic()
     while True:
         found = look()
