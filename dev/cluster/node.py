@@ -105,7 +105,7 @@ def forget_containers(node: Node, processes: Processes) -> None:
     if not containers and not sandboxes:
         return
     for name in containers:
-        run(*ctr(node), "tasks", "delete", "--force", name, check=False)  # rarely there is one: a shim that was killed
+        run(*ctr(node), "tasks", "delete", "--force", name, check=False)  # rarely there is a task: of a killed shim
         run(*ctr(node), "containers", "delete", name)
     for name in sandboxes:
         run(*ctr(node), "sandboxes", "delete", "--force", name, check=False)  # gone with its container, mostly

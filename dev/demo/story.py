@@ -1,4 +1,4 @@
-"""What the demo reads from the cluster and how it tells it: a few lines a phase, each with the time since the start."""
+"""What the demo reads from the cluster and prints: a few lines a phase, each with the time since the start."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class Story:
         return str(run["spec"]["members"][rank]["node"])
 
     def wait(self, what: str, look: Any, timeout_seconds: float) -> Json:
-        """Wait until ``look(status)`` is true, telling every change of the job's summary meanwhile."""
-        told = ""
+        """Wait until ``look(status)`` is true, printing every change of the job's summary meanwhile."""
+        last_line = ""
         seen: list[Json] = [{}]
 
         def check() -> Json | None:
-            nonlocal told
+            nonlocal last_line
             status = self.status()
             seen[0] = status
             line = f"{status.get('state', '')}: {status.get('summary', '')}"
-            if line != told:
-                told = line
+            if line != last_line:
+                last_line = line
                 self.say(f"  {line}")
             return status if look(status) else None
 
         return wait_for(
-            what, check, timeout_seconds=timeout_seconds, last_seen=lambda: f"last: {told or 'no status yet'}"
+            what, check, timeout_seconds=timeout_seconds, last_seen=lambda: f"last: {last_line or 'no status yet'}"
         )
 
     def describe_status(self) -> None:

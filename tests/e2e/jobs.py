@@ -93,7 +93,7 @@ class Job:
             seen[0] = self.status()
             return seen[0] if look(seen[0]) else None
 
-        def told() -> str:
+        def last_seen() -> str:
             status = seen[0]
             kept = {key: status.get(key) for key in ("state", "summary", "diagnoses", "conditions")}
             pods = [
@@ -102,7 +102,7 @@ class Job:
             ]
             return json.dumps({**kept, "pods": pods}, indent=1)
 
-        return wait_for(what, check, timeout_seconds=timeout_seconds, last_seen=told)
+        return wait_for(what, check, timeout_seconds=timeout_seconds, last_seen=last_seen)
 
     def wait_training(self, timeout_seconds: float = 120) -> Json:
         """Until the job trains and its healthy iteration time is known."""

@@ -26,7 +26,7 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
     command = f"python3 {SCRIPT}"
     for _ in range(ATTEMPTS):
         assert faults.send_signal(victim["node"], command, signal.SIGSTOP, victim["podUid"]) >= 1
-        status = job.wait("the hang is told", _open_hang, 400)  # 40 s; after each pause, twice that pause
+        status = job.wait("the hang is reported", _open_hang, 400)  # 40 s; after each pause, twice that pause
         note = _open_hang(status)
         assert note is not None
         never_arrived = "never arrived" in note["why"]

@@ -19,9 +19,9 @@ ETCD_NODES = ("node-a", "node-b", "node-c")
 
 
 def test_helm_test_of_the_default_release_succeeds(cluster: Kubectl) -> None:
-    told = helm("test", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--timeout", "2m", "--logs")
-    assert told.count("Succeeded") == 2
-    assert "POD LOGS: falcon-test-operator\n200" in told
+    output = helm("test", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--timeout", "2m", "--logs")
+    assert output.count("Succeeded") == 2
+    assert "POD LOGS: falcon-test-operator\n200" in output
 
 
 def _volume(node: str, folder: Path) -> Json:

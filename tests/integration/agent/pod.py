@@ -50,7 +50,7 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
 
 
 class Pod:
-    """Starts the launcher at once, agents and plans when told."""
+    """A pod whose launcher starts at once; agents and plans start when a test asks for them."""
 
     def __init__(
         self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int, command: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class Pod:
         async def probe() -> Memory | None:
             raw = RunDir(self.launcher.run_dir).load_memory()
             memory = msgspec.json.decode(raw, type=Memory) if raw else Memory()
-            return memory if sum(one.anchor is not None for one in memory.ranks.values()) == ranks else None
+            return memory if sum(rank.anchor is not None for rank in memory.ranks.values()) == ranks else None
 
         return await eventually(probe, "the agent's memory of every rank")
 

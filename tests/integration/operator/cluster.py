@@ -50,7 +50,7 @@ class SecretPki:
 
 
 class Operator:
-    """One replica."""
+    """One replica of the operator."""
 
     def __init__(self, api: ApiServer, namespace: str, folder: Path, name: str, etcd_port: int, **env: str) -> None:
         self.name = name
@@ -127,10 +127,10 @@ class Installation:
     def operator(self, name: str, **env: str) -> Operator:
         """Another replica; started."""
         port = self.etcd.members[0].client_port
-        one = Operator(self.api, self.namespace, self.folder, name, port, **env)
-        self.operators.append(one)
-        one.start()
-        return one
+        replica = Operator(self.api, self.namespace, self.folder, name, port, **env)
+        self.operators.append(replica)
+        replica.start()
+        return replica
 
     def start_etcd(self) -> None:
         """As the chart does: etcd comes up once the operator has made its certificates."""
@@ -156,8 +156,8 @@ class Installation:
         )  # fmt: skip
 
     def stop(self) -> None:
-        for one in self.operators:
-            one.stop()
+        for replica in self.operators:
+            replica.stop()
         self.etcd.kill()
 
 

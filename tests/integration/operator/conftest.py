@@ -25,8 +25,8 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def installation(api: ApiServer, tmp_path: Path) -> Iterator[Installation]:
     """Nothing of it runs yet."""
-    one = Installation(api, next(_names), tmp_path)
-    api.ok("kubectl", "create", "namespace", one.namespace)
-    yield one
-    one.stop()
+    installed = Installation(api, next(_names), tmp_path)
+    api.ok("kubectl", "create", "namespace", installed.namespace)
+    yield installed
+    installed.stop()
     api.run("kubectl", "delete", "nodes,warmpools,trainingjobs", "--all", "-A", "--wait=false")

@@ -58,8 +58,8 @@ class Layout(msgspec.Struct, frozen=True):
 
     def local_ids(self, rank: int) -> dict[str, int]:
         """How the shim of a rank numbers its communicators: by first appearance."""
-        mine = [name for name, ranks in self.groups.items() if rank in ranks]
-        return {name: number for number, name in enumerate(mine, start=1)}
+        own = [name for name, ranks in self.groups.items() if rank in ranks]
+        return {name: number for number, name in enumerate(own, start=1)}
 
     def members(self) -> dict[Channel, tuple[int, ...]]:
         return pause.channels(self.groups, {WORLD: self.pairs} if self.pairs else {})
@@ -179,7 +179,7 @@ class Coordinator:
         began = time.monotonic()
         self._gate += 1
         self.listen()
-        known = {one.rank: one.known() for one in self._rings} if prefer else None
+        known = {rank_ring.rank: rank_ring.known() for rank_ring in self._rings} if prefer else None
         now = time.monotonic_ns()
         state = pause.begin(self._members, self._views(), now + int(deadline_seconds * 1e9), now, known)
         self._write(state, arm=True)
@@ -198,14 +198,14 @@ class Coordinator:
         moved = self.begun() - before if closed else 0
         if closed:
             self.listen()
-            state = pause.confirmed(state, {one.rank: one.at_start for one in self._rings})
+            state = pause.confirmed(state, {rank_ring.rank: rank_ring.at_start for rank_ring in self._rings})
         self._open()
         return Outcome(closed, seconds, moved, state.reason, prefer, state.cut, state.fallback, state.moves)
 
     def listen(self) -> None:
         """Read the rings, as an agent does now and then."""
-        for one in self._rings:
-            one.listen()
+        for rank_ring in self._rings:
+            rank_ring.listen()
 
     def arm_forever(self, deadline_seconds: float) -> None:
         """Begin a pause and never come back to it, as an agent does that dies."""
@@ -214,12 +214,12 @@ class Coordinator:
         self._write(state, arm=True)
 
     def close(self) -> None:
-        for one in self._rings:
-            one.close()
+        for rank_ring in self._rings:
+            rank_ring.close()
         os.close(self._file)
 
     def _views(self) -> dict[int, RankView]:
-        return {one.rank: one.view(self._gate, self._table) for one in self._rings}
+        return {rank_ring.rank: rank_ring.view(self._gate, self._table) for rank_ring in self._rings}
 
     def begun(self) -> int:
         """Calls begun by all ranks, ever."""
@@ -231,9 +231,9 @@ class Coordinator:
     def _write(self, state: pause.Pause, arm: bool) -> None:
         """The table under an odd epoch, then the even one; the gate is armed last."""
         targets = tuple(
-            Target(pid=one.pid, key=one.keys[channel], calls=calls)
-            for one in self._rings
-            for channel, calls in pause.targets_of(state, one.rank).items()
+            Target(pid=rank_ring.pid, key=rank_ring.keys[channel], calls=calls)
+            for rank_ring in self._rings
+            for channel, calls in pause.targets_of(state, rank_ring.rank).items()
         )
         os.pwrite(self._file, struct.pack("<Q", self._table + 1), control.TABLE_EPOCH_OFFSET)
         content = pack_control(

@@ -57,14 +57,14 @@ def run(rank: int, spec: dict) -> None:
     if rank == spec["failed"]:
         os._exit(9)
 
-    plan, mine = spec["plan"], str(rank)
-    survivors = [one for one in range(len(spec["microbatches"])) if one != spec["failed"]]
+    plan, own_key = spec["plan"], str(rank)
+    survivors = [member for member in range(len(spec["microbatches"])) if member != spec["failed"]]
     dist.destroy_process_group()
     join(survivors.index(rank), len(survivors), spec["ports"][1])
     for name in plan["restart"]:
         buffers[name].zero_()
-    accumulate(plan["own"][mine] + plan["extra"][mine], plan["add"] + plan["restart"])
-    accumulate(plan["again"][mine], plan["restart"])
+    accumulate(plan["own"][own_key] + plan["extra"][own_key], plan["add"] + plan["restart"])
+    accumulate(plan["again"][own_key], plan["restart"])
     for name in plan["add"] + plan["restart"]:
         dist.all_reduce(buffers[name])
     whole = {name: torch.zeros_like(value) for name, value in buffers.items()}
