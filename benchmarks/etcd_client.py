@@ -117,8 +117,8 @@ async def resume_delay(server: EtcdServer, client: Client) -> None:
         await asyncio.sleep(0.5)
         server.kill()
         server.start()
-        async with server.client() as other:
-            await other.put("/r/0", str(number).encode())
+        async with server.client() as writer:
+            await writer.put("/r/0", str(number).encode())
             answered = time.perf_counter()
         await event
         delays.append(time.perf_counter() - answered)

@@ -55,8 +55,8 @@ def truth(fault: Fault, shape: Shape) -> Component | None:
             return None
 
 
-def told(verdict: Verdict) -> Component:
-    """A verdict in the same words."""
+def component_of(verdict: Verdict) -> Component:
+    """Translate a verdict into the words of ``Component``."""
     match verdict.kind:
         case "Computation" if verdict.node:
             kind = "node contention"
@@ -89,7 +89,7 @@ def trial(
     job.run(SLOW_CYCLES + 1, faults)
     views, loss = job.views(hidden)
     truths = [component for fault in faults if (component := truth(fault, shape)) is not None]
-    return truths, [told(verdict) for verdict in attribute_slowdown(views, loss_ns=max(loss, 1.0))], job
+    return truths, [component_of(verdict) for verdict in attribute_slowdown(views, loss_ns=max(loss, 1.0))], job
 
 
 def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
@@ -107,8 +107,8 @@ def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
         components = exact = 0
         for seed in range(seeds):
             truths, found, _ = trial(names, shape, seed, noise)
-            said.update([one.kind for one in found] or ["nobody"])
-            components += {one.ranks for one in truths} <= {one.ranks for one in found}
+            said.update([component.kind for component in found] or ["nobody"])
+            components += {component.ranks for component in truths} <= {component.ranks for component in found}
             exact += set(truths) == set(found)
         cells = [str(said[column] or "") for column in columns]
         lines.append(f"| {' + '.join(names)} | {' | '.join(cells)} | {components}/{seeds} | {exact}/{seeds} |")
@@ -156,7 +156,7 @@ def unseen(seeds: int) -> list[str]:
     right = 0
     for seed in range(seeds):
         truths, found, _ = trial(("slow GPU",), shape, seed, hidden=frozenset({1}))
-        right += [one.ranks for one in found] == [shape.tensor_group(truths[0].ranks[0])]
+        right += [component.ranks for component in found] == [shape.tensor_group(truths[0].ranks[0])]
     return [f"Slow GPU, tensor-parallel calls unseen, 64 ranks: its tensor-parallel group named in {right}/{seeds}."]
 
 

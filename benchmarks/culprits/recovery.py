@@ -159,7 +159,7 @@ def stalled() -> Observation:
 def silent(count: int) -> Observation:
     """``count`` agents have fallen silent, while the rest train."""
     obs = healthy()
-    members = [replace(one, alive=False) if one.replica < count else one for one in obs.members]
+    members = [replace(member, alive=False) if member.replica < count else member for member in obs.members]
     return replace(obs, members=members)
 
 

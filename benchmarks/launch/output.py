@@ -79,14 +79,14 @@ def paced() -> tuple[float, float]:
 
 
 def main() -> None:
-    plain, one, four = [], [], []
+    plain, single, four = [], [], []
     for _ in range(RUNS):
         plain.append(bare())
-        one.append(through(1))
+        single.append(through(1))
         four.append(through(4))
     base = statistics.median(plain)
     print(f"bare pipe: {base:.0f} MB/s (from {min(plain):.0f} to {max(plain):.0f})")
-    for name, runs in (("one rank", one), ("four ranks, lines kept whole", four)):
+    for name, runs in (("one rank", single), ("four ranks, lines kept whole", four)):
         rate, cpu = (statistics.median(column) for column in zip(*runs, strict=True))
         rates = [run[0] for run in runs]
         print(

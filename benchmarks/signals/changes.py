@@ -42,13 +42,13 @@ def judged(sick: Sick, reports: list[Report]) -> tuple[list[Report | None], int]
     named: list[Report | None] = []
     for episode in sick.episodes:
         end = len(sick.times) if episode.last is None else episode.last + 5
-        hit = next((one for one in left if one.reported >= episode.first and one.reported < end), None)
+        hit = next((report for report in left if report.reported >= episode.first and report.reported < end), None)
         hit = hit if hit is not None and hit.first >= episode.first - max(_EARLY, 20) else None
         named.append(hit)
         if hit is not None:
             left.remove(hit)
-    slow = [range(one.first, one.last or len(sick.times)) for one in sick.episodes]
-    return named, sum(not any(one.reported in span for span in slow) for one in left)
+    slow = [range(episode.first, episode.last or len(sick.times)) for episode in sick.episodes]
+    return named, sum(not any(report.reported in span for span in slow) for report in left)
 
 
 def score(detector: Detector, name: str, seeds: int) -> Score:
@@ -98,8 +98,8 @@ def sick_table(seeds: int, seeds_of_published: int) -> str:
     """Share found, onset error, delay, relief, false reports a series."""
     rows = []
     for name in SICK:
-        others = [_cell(score(detector, name, seeds_of_published)) for detector in PUBLISHED.values()]
-        rows.append([name, _cell(score(shipped, name, seeds)), *others])
+        published = [_cell(score(detector, name, seeds_of_published)) for detector in PUBLISHED.values()]
+        rows.append([name, _cell(score(shipped, name, seeds)), *published])
     head = ["Found %, onset error, report after, relief %, false reports a series", f"shipped, {seeds} seeds"]
     return table([*head, *(f"{name}, {seeds_of_published}" for name in PUBLISHED)], rows)
 
@@ -135,12 +135,12 @@ def _shown(sick: Sick) -> tuple[float, float]:
     return float(by_mean), float(np.median(logs[first:]) - np.median(logs[:first]))
 
 
-def _cell(one: Score) -> str:
-    shown = [f"**{100 * one.found:.0f}**"]
-    if one.onset_error is not None and one.delay is not None:
-        shown += [f"±{one.onset_error:.0f}", f"{one.delay:.0f} it"]
-    if one.relief is not None:
-        shown.append(f"relief {100 * one.relief:.0f}")
-    if one.false:
-        shown.append(f"false {one.false:.2f}")
+def _cell(result: Score) -> str:
+    shown = [f"**{100 * result.found:.0f}**"]
+    if result.onset_error is not None and result.delay is not None:
+        shown += [f"±{result.onset_error:.0f}", f"{result.delay:.0f} it"]
+    if result.relief is not None:
+        shown.append(f"relief {100 * result.relief:.0f}")
+    if result.false:
+        shown.append(f"false {result.false:.2f}")
     return ", ".join(shown)

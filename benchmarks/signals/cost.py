@@ -63,18 +63,18 @@ def change_point_table(lengths: tuple[int, ...]) -> str:
         row: list[object] = [length]
         for share in (0.02, 0.10):
             detector, rest = _after(length, share)
-            row.append(f"{_microseconds(lambda block, one=detector: _feed(one, block), rest):.1f}")  # type: ignore[misc]
+            row.append(f"{_microseconds(lambda block, fed=detector: _feed(fed, block), rest):.1f}")  # type: ignore[misc]
         bounded = RunLengthPosterior(PRIOR, hazard=HAZARD)
         exact = RunLengthPosterior(PRIOR, hazard=HAZARD, most=0)
         samples = rng_of("cost", 1).standard_normal(length).tolist()
-        for one, most in ((bounded, 50_000), (exact, 5_000)):
+        for posterior, most in ((bounded, 50_000), (exact, 5_000)):
             if length > most:
                 row.append("–")
                 continue
             for sample in samples:
-                one.update(sample)
+                posterior.update(sample)
             rest = [0] * (_TAIL * _BLOCKS)
-            row.append(f"{_microseconds(lambda block, one=one: _update(one, block), rest):.1f}")  # type: ignore[misc]
+            row.append(f"{_microseconds(lambda block, fed=posterior: _update(fed, block), rest):.1f}")  # type: ignore[misc]
         rows.append(row)
     head = [
         "µs of CPU a sample after n samples",
@@ -205,10 +205,10 @@ def poll_table(iterations: int) -> str:
     RankChain(Detection()).feed(streams[0][:_CALLS])  # imports what numpy imports late
     chains = [RankChain(Detection()) for _ in streams]
     starts = [stream["t_start_ns"].astype(np.int64) for stream in streams]
-    last = min(int(one[-1]) for one in starts)
+    last = min(int(times[-1]) for times in starts)
     polls = []
     for until in range(1_000 * _MS, last, _POLL_NS):
-        spans = [np.searchsorted(one, (until - _POLL_NS, until)).tolist() for one in starts]
+        spans = [np.searchsorted(times, (until - _POLL_NS, until)).tolist() for times in starts]
         begin = time.process_time_ns()
         for chain, stream, (first, end) in zip(chains, streams, spans, strict=True):
             if end > first:

@@ -47,8 +47,8 @@ def shipped(times: Times) -> list[Report]:
             continue
         if detector.slowdown is not None:
             reports.append(Report(detector.slowdown.first_iteration, at, None))
-        else:  # of all that is open: one that grew was reported again
-            reports = [one if one.relieved is not None else one._replace(relieved=at) for one in reports]
+        else:  # relieves all open reports: a slowdown that grew was reported again
+            reports = [report if report.relieved is not None else report._replace(relieved=at) for report in reports]
     return reports
 
 

@@ -70,9 +70,9 @@ def period_table(seeds: int) -> str:
         streams = [stream(job, rng_of(name, seed), _length(job)) for seed in range(seeds)]
         ours = [followed(calls, true) for calls in streams]
         theirs = [autocorrelation(calls, true) for calls in streams]
-        needed = [one.needed for one in ours if one.needed is not None]
+        needed = [outcome.needed for outcome in ours if outcome.needed is not None]
         shown = f"{statistics.median(needed):.0f}, {max(needed)}" if needed else "–"
-        rows.append([name, true, _counts(ours), shown, sum(one.wrong > 0 for one in ours), _counts(theirs)])
+        rows.append([name, true, _counts(ours), shown, sum(outcome.wrong > 0 for outcome in ours), _counts(theirs)])
     return table(
         [
             f"Period, {seeds} seeds",
@@ -87,5 +87,5 @@ def period_table(seeds: int) -> str:
 
 
 def _counts(outcomes: list[Outcome]) -> str:
-    counts = Counter(one.final for one in outcomes)
+    counts = Counter(outcome.final for outcome in outcomes)
     return f"{counts['exact']} / {counts['undetermined']} / {counts['wrong']}"
