@@ -1,7 +1,7 @@
-// The consistent pause, seen from one rank. A thread waits before a call while every target of its rank is met; as long
-// as one is not, the rank goes on, whatever the call is, and the counters that its calls raise raise its peers'
-// targets. The gate can only delay: it opens at its deadline, when the agent's heart stops, and when the table cannot
-// be read.
+// The consistent pause, seen from one rank. A thread waits before a call while every target of its rank is met. As long
+// as a target is not met, the rank goes on, whatever the call is: its calls raise its counters, and with them the
+// targets of its peers. The gate can only delay: it opens at its deadline, when the agent's heart stops, and when the
+// table cannot be read.
 
 #include <errno.h>
 #include <time.h>
