@@ -66,7 +66,7 @@ class SyntheticRank:
         self._noise = np.random.default_rng(rank)
 
     def write_until(self, now_ns: int) -> None:
-        """Every call whose time has come."""
+        """Write every call whose time has come."""
         due = int((now_ns - self._header.start_ns) / 1e9 / self._seconds * CALLS)
         due = min(due, self._written + 1000)
         count = due - self._written
@@ -173,7 +173,7 @@ def killed_in(summary: Summary | None, generation: int) -> bool:
 
 
 async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
-    """SIGKILL of a rank → report in etcd → the next plan → its ranks run."""
+    """Measure SIGKILL of a rank → report in etcd → the next plan → its ranks run."""
     program = f"open({str(folder / 'born')!r}, 'a').write('x'); import time; time.sleep(1000)"
     pod = Pod(folder, etcd, client, procs=2, command=(sys.executable, "-S", "-E", "-c", program))
     born = folder / "born"

@@ -55,7 +55,7 @@ def a_job(number: int) -> dict[str, Any]:
 
 
 async def report(installation: Installation) -> int:
-    """One summary a pod and second; returns how many were written."""
+    """Write one summary a pod and second; return how many were written."""
     jobs, pods = installation.get("trainingjobs"), installation.get("pods")
     keys = {job["metadata"]["name"]: JobKey(NAMESPACE, job["metadata"]["name"], job["metadata"]["uid"]) for job in jobs}
     written = 0
@@ -107,7 +107,7 @@ def load(installation: Installation) -> None:
 
 
 def takeovers(installation: Installation) -> None:
-    """From SIGKILL of the leader to the standby's heartbeat in etcd."""
+    """Measure from SIGKILL of the leader to the standby's heartbeat in etcd."""
     leader = next(replica for replica in installation.operators if replica.metric("falcon_leading") == 1.0)
     for number in range(TAKEOVERS):
         standby = installation.operator(f"op-{number}", FALCON_LOG_LEVEL="info")

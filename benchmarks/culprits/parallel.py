@@ -58,7 +58,7 @@ class Shape(msgspec.Struct, frozen=True):
         return (stage * self.data + replica) * self.tensor + shard
 
     def place(self, rank: int) -> tuple[int, int, int]:
-        """Stage, replica, shard."""
+        """Return stage, replica and shard."""
         return rank // (self.data * self.tensor), rank // self.tensor % self.data, rank % self.tensor
 
     def tensor_group(self, rank: int) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class _Stage(msgspec.Struct):
     ends: list[Floats] = []
 
     def stacked(self) -> tuple[Ints, Ints, Ints]:
-        """Communicators [calls]; starts and ends [data, tensor, calls]."""
+        """Return communicators [calls]; starts and ends [data, tensor, calls]."""
         starts, ends = (np.stack(times, axis=-1).astype(np.int64) for times in (self.starts, self.ends))
         return np.array(self.comms, dtype=np.int64), starts, ends
 
@@ -242,7 +242,7 @@ class Simulation:
         return comms, starts[replica, shard], ends[replica, shard]
 
     def iteration(self, cycle: int, rank: int, hidden: frozenset[int] = frozenset()) -> Iteration:
-        """``hidden``: communicators whose calls nobody sees. The last cycle has no successor to end it."""
+        """Return a cycle without the calls of ``hidden`` communicators. The last cycle has no successor to end it."""
         comms, starts, ends = self._calls(cycle, rank)
         seen: Flags = np.isin(comms, list(hidden), invert=True) if hidden else np.ones(len(comms), dtype=np.bool_)
         first = int(np.argmax(seen))
@@ -318,7 +318,7 @@ class Simulation:
         return waits, stalls
 
     def profile(self) -> tuple[dict[int, RecordArray], dict[tuple[int, int], str], dict[str, tuple[int, ...]]]:
-        """The records of the slow cycles of all ranks, with names and members of the communicators."""
+        """Return the records of the slow cycles of all ranks, with names and members of the communicators."""
         records: dict[int, RecordArray] = {}
         names: dict[tuple[int, int], str] = {}
         members: dict[str, tuple[int, ...]] = {}

@@ -56,7 +56,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def load(job: str) -> list[Step]:
-    """The steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
+    """Return the steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
     calls: dict[int, dict[tuple[int, int], list[Call]]] = defaultdict(lambda: defaultdict(list))
     ends: dict[int, int] = defaultdict(int)
     with gzip.open(public_data.public_file(f"stragglers/trace-{job}.csv.gz"), "rt") as lines:
@@ -83,7 +83,7 @@ def _records(calls: list[Call]) -> RecordArray:
 
 
 def views(step: Step, *, p2p_is_compute: bool = False, stages: bool = True) -> list[RankView]:
-    """What the ranks' agents would say of this step.
+    """Return what the ranks' agents would report of this step.
 
     ``p2p_is_compute``: as if sends and receives went unseen. Without ``stages`` the calls decide which ranks do the
     same work.
@@ -106,13 +106,13 @@ def views(step: Step, *, p2p_is_compute: bool = False, stages: bool = True) -> l
 
 
 def named(step: Step, verdicts: list[Verdict]) -> frozenset[tuple[int, int]]:
-    """The workers that a judgement blames."""
+    """Return the workers that a judgement blames."""
     workers = sorted(step.workers)
     return frozenset(workers[rank] for verdict in verdicts if verdict.kind != "Imbalance" for rank in verdict.ranks)
 
 
 def table() -> list[str]:
-    """Markdown rows: for each job and rule, in how many steps exactly the right workers were named."""
+    """Return Markdown rows: for each job and rule, in how many steps exactly the right workers were named."""
     lines = [
         "| job | rule | steps | exactly the culprits | culprit missed | innocents named (workers) |",
         "|---|---|---|---|---|---|",

@@ -55,7 +55,7 @@ def births(path: Path) -> list[float]:
 
 
 def start_alone(born: Path, procs: int) -> float:
-    """Seconds from the first fork to the last program's first line, without a launcher."""
+    """Return the seconds from the first fork to the last program's first line, without a launcher."""
     known = len(births(born))
     began = time.monotonic()
     processes = [subprocess.Popen([*PYTHON, BORN, str(born)]) for _ in range(procs)]
@@ -65,7 +65,7 @@ def start_alone(born: Path, procs: int) -> float:
 
 
 def start(born: Path, procs: int) -> float:
-    """The same from the plan on."""
+    """Return the seconds from the plan to the last program's first line, with a launcher."""
     with launched(*PYTHON, BORN, str(born)) as launcher:
         launcher.wait(state="Idle")
         known = len(births(born))
@@ -76,7 +76,7 @@ def start(born: Path, procs: int) -> float:
 
 
 def restart(launcher: Launcher, born: Path, generation: int, procs: int) -> tuple[float, float]:
-    """Return the seconds from SIGKILL of a rank to the status with it, and from there to the last new rank's first line."""
+    """Return the seconds from SIGKILL of a rank to its report, and from then to the last new rank's first line."""
 
     def kill_is_reported() -> bool:
         status = launcher.status()
@@ -111,7 +111,7 @@ def restarts(folder: Path, procs: int) -> None:
 
 
 def standing(procs: int, program: str, parts: int, what: str) -> None:
-    """CPU and memory of the launcher beside ranks that do nothing; a rank says ``parts`` times that it is complete."""
+    """Measure the launcher beside ranks that do nothing; a rank says ``parts`` times that it is complete."""
     with launched(sys.executable, "-c", program) as launcher:
         launcher.run(procs=procs)
         rings = launcher.run_dir / "launch" / "rings"

@@ -23,7 +23,7 @@ ENDS = 2  # iterations left out at both ends
 
 
 def run(kind: str, folder: Path) -> None:
-    """One job to its end.
+    """Run one job to its end.
 
     Raises:
         SystemExit: a rank failed.

@@ -28,7 +28,7 @@ class Score(NamedTuple):
 
 
 def rng_of(name: str, seed: int) -> np.random.Generator:
-    """The same series for the same name and seed, everywhere."""
+    """Return a generator that gives the same series for the same name and seed, everywhere."""
     return np.random.default_rng([seed, *name.encode()])
 
 
@@ -37,7 +37,7 @@ def false_reports(detector: Detector, name: str, length: int, seeds: int) -> int
 
 
 def judged(sick: Sick, reports: list[Report]) -> tuple[list[Report | None], int]:
-    """For each episode the first report that names it, and how many reports name none."""
+    """Return for each episode the first report that names it, and how many reports name none."""
     left = list(reports)
     named: list[Report | None] = []
     for episode in sick.episodes:
@@ -78,7 +78,7 @@ def score(detector: Detector, name: str, seeds: int) -> Score:
 
 
 def healthy_table(seeds: int, seeds_of_published: int, lengths: Iterable[int] = HEALTHY_LENGTHS) -> str:
-    """False reports: the sum over ``seeds`` series for what is shipped, the mean a series for the others."""
+    """Count false reports: for what is shipped the sum over ``seeds`` series, for the published the mean a series."""
     lengths = tuple(lengths)
     rows = []
     for name in HEALTHY:
@@ -95,7 +95,7 @@ def healthy_table(seeds: int, seeds_of_published: int, lengths: Iterable[int] = 
 
 
 def sick_table(seeds: int, seeds_of_published: int) -> str:
-    """Share found, onset error, delay, relief, false reports a series."""
+    """Return share found, onset error, delay, relief and false reports a series."""
     rows = []
     for name in SICK:
         published = [_cell(score(detector, name, seeds_of_published)) for detector in PUBLISHED.values()]
@@ -105,7 +105,7 @@ def sick_table(seeds: int, seeds_of_published: int) -> str:
 
 
 def small_table(seeds: int, seeds_of_data: int) -> str:
-    """Around the threshold: what the data show of it, and what is reported."""
+    """Compare, around the threshold, what the data show of a slowdown and what is reported."""
     rows = []
     for extra in _SMALL:
         for share in _NOISES:

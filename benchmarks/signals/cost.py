@@ -57,7 +57,7 @@ def _microseconds(run: Callable[[list[int]], None], samples: list[int]) -> float
 
 
 def change_point_table(lengths: tuple[int, ...]) -> str:
-    """The posterior bounded and unbounded, and the whole detector at two noises."""
+    """Measure the posterior bounded and unbounded, and the whole detector at two noises."""
     rows = []
     for length in lengths:
         row: list[object] = [length]
@@ -116,7 +116,7 @@ class _Together:
         self._count = 1
 
     def update(self, samples: Floats) -> None:
-        """One sample of each rank, [ranks]."""
+        """Take one sample of each rank, [ranks]."""
         count = self._count
         lengths = self._lengths[:count]
         norm, exponent, gain, growth = self._table.take(lengths, axis=1)
@@ -146,7 +146,7 @@ class _Together:
 
 
 def together_table(length: int) -> str:
-    """Whether it would pay to update all ranks' posteriors in one array."""
+    """Measure whether it would pay to update all ranks' posteriors in one array."""
     rows = []
     for ranks in (1, _RANKS, 64):
         samples = rng_of("together", ranks).standard_normal((length + _TAIL * _BLOCKS, ranks))
@@ -181,7 +181,7 @@ def _update(posterior: RunLengthPosterior, block: list[int]) -> None:
 
 
 def records(iterations: int, seed: int) -> RecordArray:
-    """What a rank writes: 40 calls in 250 ms, of seven sizes and one of its own."""
+    """Make what a rank writes: 40 calls in 250 ms, of seven sizes and one of its own."""
     rng = rng_of("records", seed)
     count = iterations * _CALLS
     out: RecordArray = np.zeros(count, dtype=RECORD_DTYPE)
@@ -200,7 +200,7 @@ def records(iterations: int, seed: int) -> RecordArray:
 
 
 def poll_table(iterations: int) -> str:
-    """Eight ranks' records of 100 ms at a time, through the whole chain, from the first call on."""
+    """Feed eight ranks' records of 100 ms at a time through the whole chain, from the first call on."""
     streams = [records(iterations, rank) for rank in range(_RANKS)]
     RankChain(Detection()).feed(streams[0][:_CALLS])  # imports what numpy imports late
     chains = [RankChain(Detection()) for _ in streams]
@@ -225,7 +225,7 @@ def poll_table(iterations: int) -> str:
 
 
 def memory_table(iterations: int) -> str:
-    """Python and numpy memory of one rank's chain, and of its change detector alone."""
+    """Measure the Python and numpy memory of one rank's chain, and of its change detector alone."""
     stream = records(iterations, 99)
     RankChain(Detection()).feed(stream[:_CALLS])  # what all ranks share is there before
     tracemalloc.start()

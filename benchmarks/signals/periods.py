@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 def followed(calls: Calls, true: int) -> Outcome:
-    """What the shipped tracker says after each batch of calls."""
+    """Return what the shipped tracker says after each batch of calls."""
     tracker = IterationTracker()
     needed, wrong = None, 0
     for at in range(0, len(calls), _BATCHES):
@@ -45,7 +45,7 @@ def followed(calls: Calls, true: int) -> Outcome:
 
 
 def autocorrelation(calls: Calls, true: int) -> Outcome:
-    """FALCON §4.2: the first lag whose centred autocorrelation of the tokens reaches 0.95, over the whole stream."""
+    """Find the first lag whose centred autocorrelation of the tokens reaches 0.95, over the whole stream (FALCON §4.2)."""
     values = calls.tokens - calls.tokens.mean()
     size = 1 << (2 * len(calls) - 1).bit_length()
     spectrum = np.fft.rfft(values, size)

@@ -37,7 +37,7 @@ class Series(NamedTuple):
 
 
 def load(folder: Path) -> list[Series]:
-    """The univariate series that have a published score."""
+    """Return the univariate series that have a published score."""
     found = []
     for path in sorted(folder.glob("*.json")):
         raw = json.loads(path.read_text())
@@ -58,7 +58,7 @@ def load(folder: Path) -> list[Series]:
 
 
 def most_probable_changes(values: Times, prior: Prior, hazard: float) -> list[int]:
-    """Places at which the most probable segmentation begins a new segment."""
+    """Return the places at which the most probable segmentation begins a new segment."""
     posterior = RunLengthPosterior(prior, hazard=hazard, most=0)
     scores = np.zeros(1)  # of the best segmentation whose last segment has this many samples
     ended = []  # length of the best segment that ends with this sample
@@ -105,7 +105,7 @@ def _weakest(values: Times, changes: list[int]) -> int | None:
 
 
 def f1(annotations: dict[str, list[int]], changes: Iterable[int]) -> float:
-    """Precision against all annotators together, recall averaged over them; index 0 is in every set."""
+    """Return F1: precision against all annotators together, recall averaged over them; index 0 is in every set."""
     found = set(changes) | {0}
     sets = [set(places) | {0} for places in annotations.values()]
     precision = _matched(set().union(*sets), found) / len(found)
@@ -125,7 +125,7 @@ def _matched(true: set[int], found: set[int]) -> int:
 
 
 def cover(annotations: dict[str, list[int]], changes: Iterable[int], count: int) -> float:
-    """Jaccard covering of each annotator's segments by the best of ours, averaged."""
+    """Return the Jaccard covering of each annotator's segments by the best of ours, averaged."""
     ours = _segments(changes, count)
     covers = []
     for places in annotations.values():
@@ -151,7 +151,7 @@ def _union(left: range, right: range) -> int:
 
 
 def tcpd_table(folder: Path) -> str:
-    """Mean F1 and cover over the series."""
+    """Return mean F1 and cover over the series."""
     loaded = load(folder)
     scores: dict[str, list[tuple[float, float]]] = {}
 

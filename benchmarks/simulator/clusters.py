@@ -39,7 +39,7 @@ FALCON = FleetPolicy(
 
 
 def jobs_of(case: int, workers: dict[str, int] | None = None) -> list[FleetJob]:
-    """The six tasks, with the best start or the given sizes."""
+    """Return the six tasks, with the best start or the given sizes."""
     drafts = [
         FleetJob(
             name=f"task{place + 1}",
@@ -68,12 +68,12 @@ def _proportional(shares: list[float], jobs: list[FleetJob]) -> dict[str, int]:
 
 
 def waf(jobs: list[FleetJob], sizes: dict[str, int]) -> float:
-    """Σ w·T [FLOP/s]."""
+    """Return Σ w·T [FLOP/s]."""
     return sum(job.weight * job.throughput.get(sizes[job.name], 0.0) for job in jobs)
 
 
 def cases() -> list[str]:
-    """Markdown rows: the baselines' WAF over the plan's."""
+    """Return Markdown rows: the baselines' WAF over the plan's."""
     lines = ["| case | plan, weighted PFLOP/s | equally | weighted | sized |", "|---|---|---|---|---|"]
     for case in SIZES:
         jobs = jobs_of(case)
@@ -115,7 +115,7 @@ def _both(events: list[Event], seconds: float) -> tuple[FleetResult, FleetResult
 
 
 def traces() -> list[str]:
-    """Markdown rows: accumulated WAF over the restart-only baseline, medians over seeds."""
+    """Return Markdown rows: accumulated WAF over the restart-only baseline, medians over seeds."""
     lines = [
         "| trace | repair | the paper: Unicron ÷ restart-only | ours: fast recovery, sizes fixed | ours: and the plan"
         " | of the ideal: restart-only, ours |",
@@ -148,7 +148,7 @@ Mode = Literal["none", "stop", "all"]
 
 
 def spot(name: str) -> tuple[list[Event], float]:
-    """``p3`` or ``g4dn``: nodes that come and go; raises FileNotFoundError without the data."""
+    """Return the nodes of ``p3`` or ``g4dn`` that come and go; raises FileNotFoundError without the data."""
     with public_file(f"failures/bamboo_spot_{name}.csv").open() as lines:
         rows = [(float(row["ms"]) / 1000, row["action"], row["node"]) for row in csv.DictReader(lines)]
     events = [Event(at, "Joined" if action == "add" else "Lost", node) for at, action, node in rows]
@@ -156,7 +156,7 @@ def spot(name: str) -> tuple[list[Event], float]:
 
 
 def spot_table() -> list[str]:
-    """Markdown rows: useful work over what the nodes that were there could have done."""
+    """Return Markdown rows: useful work over what the nodes that were there could have done."""
     lines = [
         "| trace | nodes, mean (most) | fixed size | no Falcon | fail-stop only | all, with the plan |",
         "|---|---|---|---|---|---|",

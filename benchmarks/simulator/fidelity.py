@@ -41,7 +41,7 @@ class Step(msgspec.Struct):
 
 
 def load(job: str) -> list[Step]:
-    """The steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
+    """Return the steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
     steps: dict[int, Step] = {}
     with gzip.open(public_file(f"stragglers/trace-{job}.csv.gz"), "rt") as lines:
         for row in csv.DictReader(lines):
@@ -59,7 +59,7 @@ def load(job: str) -> list[Step]:
 
 
 def overhead(steps: list[Step]) -> float:
-    """Collectives and optimizer: the transfer is what the last to arrive sees (the minimum over the members)."""
+    """Sum collectives and optimizer: the transfer is what the last to arrive sees (the minimum over the members)."""
     transfers = sum(
         statistics.median(min(step.by_kind[kind].values()) for step in steps if kind in step.by_kind)
         for kind in _COLLECTIVES
@@ -68,13 +68,13 @@ def overhead(steps: list[Step]) -> float:
 
 
 def shape(steps: list[Step]) -> tuple[int, int, int]:
-    """Replicas, stages, micro-batches."""
+    """Return replicas, stages and micro-batches."""
     keys = list(steps[0].passes)
     return 1 + max(w[0] for w, _, _ in keys), 1 + max(w[1] for w, _, _ in keys), 1 + max(m for _, _, m in keys)
 
 
 def predicted(train: list[Step]) -> float:
-    """Seconds of a step by the simulator's own job model."""
+    """Return the seconds of a step by the simulator's own job model."""
     replicas, stages, microbatches = shape(train)
     times: dict[tuple[Worker, bool], list[float]] = defaultdict(list)
     for step in train:
@@ -116,7 +116,7 @@ def _transfer(steps: list[Step]) -> float:
 
 
 def replayed(step: Step, fixed_seconds: float, transfer_seconds: float) -> float:
-    """Seconds of a step whose passes take as long as they were recorded."""
+    """Return the seconds of a step whose passes take as long as they were recorded."""
     replicas, stages, microbatches = shape([step])
 
     def duration(work: Pass) -> Floats:
@@ -131,7 +131,7 @@ def replayed(step: Step, fixed_seconds: float, transfer_seconds: float) -> float
 
 
 def table() -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     lines = ["| job | layout | steps | measured, median | error of the model | error of the replay, median (worst) |"]
     lines.append("|---|---|---|---|---|---|")
     for job in ("AR", "ST"):

@@ -12,7 +12,7 @@ _FORWARD_BEFORE = CLUSTER / "ip_forward.before"
 
 
 def create(nodes: list[Node]) -> None:
-    """Bridge, namespaces, veths, addresses, routes."""
+    """Create bridge, namespaces, veths, addresses and routes."""
     if not _FORWARD_BEFORE.exists():
         _FORWARD_BEFORE.parent.mkdir(parents=True, exist_ok=True)
         _FORWARD_BEFORE.write_text(_FORWARD.read_text())

@@ -26,7 +26,7 @@ class UnsupportedTypeError(TypeError):
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
-    """The schema of a struct, its docstrings as descriptions.
+    """Return the schema of a struct, its docstrings as descriptions.
 
     Raises:
         UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
@@ -111,7 +111,7 @@ def _object(kind: inspect.StructType, at: str) -> Schema:
 
 
 def description(kind: type) -> str:
-    """The class's own docstring as a paragraph; empty where it has none."""
+    """Return the class's own docstring as a paragraph; empty where it has none."""
     text = kind.__dict__.get("__doc__") or ""
     generated = issubclass(kind, enum.Enum) and text == enum.Enum.__doc__
     return "" if generated else " ".join(python.cleandoc(text).replace("``", "`").split())

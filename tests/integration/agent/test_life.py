@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 async def trains_on(pod: Pod, iterations: int = 15) -> None:
-    """Each rank does some more iterations from now."""
+    """Wait until each rank has done some more iterations from now."""
     await pod.trained(max(len(pod.ended_ns(rank)) for rank in range(pod.procs)) + iterations)
 
 

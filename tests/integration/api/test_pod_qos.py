@@ -22,7 +22,7 @@ def a_spec(trainers: Any, /, **rest: Any) -> dict[str, Any]:
 
 
 def container(name: str, **resources: Any) -> dict[str, Any]:
-    """A container that needs nothing of Falcon."""
+    """Return a container that needs nothing of Falcon."""
     return {"name": name, "image": "x:1", "command": ["x"], "resources": resources}
 
 

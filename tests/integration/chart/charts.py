@@ -46,7 +46,7 @@ class Rendered:
         return {kind for kind, _ in self.objects}
 
     def operator_env(self) -> dict[str, str]:
-        """The operator's settings that the chart writes as plain values."""
+        """Return the operator's settings that the chart writes as plain values."""
         (container,) = self("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
         return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 

@@ -18,7 +18,7 @@ OURS = Path("/run/falcon")
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A short path: that of a socket ends at 107 bytes."""
+    """Yield a short path: the path of a socket ends at 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="fal") as folder:
         yield Path(folder)
 

@@ -19,7 +19,7 @@ from tests.integration.relay import Relay
 
 @pytest.fixture
 async def three(tmp_path: Path) -> AsyncIterator[EtcdServer]:
-    """Three members with a leader."""
+    """Yield three members with a leader."""
     server = EtcdServer(tmp_path, members=3)
     server.start()
     async with server.client() as client:
@@ -29,7 +29,7 @@ async def three(tmp_path: Path) -> AsyncIterator[EtcdServer]:
 
 
 async def leader_of(server: EtcdServer, client: Client) -> str:
-    """The leader's endpoint."""
+    """Return the leader's endpoint."""
     for member in server.members:
         status = await client.status(member.endpoint)
         if status.is_leader:

@@ -113,7 +113,7 @@ class Bench:
         return session
 
     async def agent(self, session: Session, key: JobKey, tmp_path: Path) -> Client:
-        """A client with the credentials that the operator hands out."""
+        """Return a client with the credentials that the operator hands out."""
         folder = tmp_path / f"agent-{key.uid}"
         folder.mkdir()
         for name, content in session.bus.agent_credentials(key.uid).items():

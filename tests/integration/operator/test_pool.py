@@ -32,7 +32,7 @@ class Cluster:
         return {spare["node"]: spare["state"] for spare in pool.get("status", {}).get("spares", [])}
 
     def spares(self) -> set[str]:
-        """Nodes with the pool's taint."""
+        """Return the nodes with the pool's taint."""
         return {
             listed["metadata"]["name"]
             for listed in self.installation.get("nodes")
@@ -40,7 +40,7 @@ class Cluster:
         }
 
     def tests(self) -> dict[str, str]:
-        """Burn-in pods that have not ended, by the node that they are pinned to."""
+        """Return the burn-in pods that have not ended, by the node that they are pinned to."""
         found = {}
         pods = self.installation.get("pods")
         for pod in (pod for pod in pods if pod["metadata"]["labels"].get("falcon.dev/role") == "burn-in"):

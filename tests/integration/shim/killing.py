@@ -42,7 +42,7 @@ def _torn(records: RecordArray) -> int:
 
 
 def kill_once(folder: Path, seed: int) -> Killed:
-    """One writer of THREADS threads; killed after 2 … 20 ms.
+    """Start one writer of THREADS threads and kill it after 2 … 20 ms.
 
     The reader drains during its life and after its death until nothing is left.
     """

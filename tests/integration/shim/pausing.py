@@ -43,7 +43,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(kind: str, size: int) -> Layout:
-        """The layout of programs/paused.py."""
+        """Return the layout of programs/paused.py."""
         groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}
         if kind == "groups":
             neighbours = [tuple(sorted((i, (i + 1) % size))) for i in range(size)] if size > 2 else []
@@ -57,7 +57,7 @@ class Layout(msgspec.Struct, frozen=True):
         return Layout(groups)
 
     def local_ids(self, rank: int) -> dict[str, int]:
-        """How the shim of a rank numbers its communicators: by first appearance."""
+        """Return how the shim of a rank numbers its communicators: by first appearance."""
         own = [name for name, ranks in self.groups.items() if rank in ranks]
         return {name: number for number, name in enumerate(own, start=1)}
 
@@ -93,7 +93,7 @@ class _Ring:
         return self._chain.at_start
 
     def known(self) -> Known | None:
-        """What the rank knows of its iterations; None where it is in none as usual."""
+        """Return what the rank knows of its iterations; None where it is in no regular iteration."""
         whole = self._chain.newest_whole
         if whole is None:
             return None
@@ -222,7 +222,7 @@ class Coordinator:
         return {rank_ring.rank: rank_ring.view(self._gate, self._table) for rank_ring in self._rings}
 
     def begun(self) -> int:
-        """Calls begun by all ranks, ever."""
+        """Return the calls begun by all ranks, ever."""
         return sum(sum(view.entered.values()) for view in self._views().values())
 
     def _beat(self) -> None:
@@ -288,11 +288,11 @@ class Job:
         return all(rank.poll() is None for rank in self.ranks)
 
     def wait_for_first_run(self) -> None:
-        """Until every rank has trained once, undisturbed: its digest is the reference."""
+        """Wait until every rank has trained once, undisturbed: its digest is the reference."""
         self.reference = [_line(rank) for rank in self.ranks]
 
     def finish(self, timeout_seconds: float = 120) -> bool:
-        """Whether the second run gave the same losses, bit for bit; raises if a rank failed or did not end."""
+        """Return whether the second run gave the same losses, bit for bit; raises if a rank failed or did not end."""
         try:
             outputs = [rank.communicate(timeout=timeout_seconds)[0].strip() for rank in self.ranks]
         finally:
@@ -310,7 +310,7 @@ class Job:
 def pause_at_random(
     job: Job, seed: int, at_most: int, deadline_seconds: float = 3.0, gap_seconds: float = 0.004
 ) -> list[Outcome]:
-    """Pauses with random gaps and holds until the job ends, or so many; every other one just equalises the counts."""
+    """Pause with random gaps and holds until the job ends, or ``at_most`` times; every other pause only equalises."""
     chance = random.Random(seed)
     coordinator = Coordinator(job.folder, job.layout)
     coordinator.listen()  # to the undisturbed run

@@ -33,7 +33,7 @@ def _wait_for(path: Path) -> None:
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """A memory cgroup with a low limit: write a pid to its ``cgroup.procs``."""
+    """Yield a memory cgroup with a low limit: write a pid to its ``cgroup.procs``."""
     v1 = Path("/sys/fs/cgroup/memory")
     root = v1 if v1.is_dir() else Path("/sys/fs/cgroup")
     folder = root / f"falcon-test-{os.getpid()}"

@@ -24,7 +24,7 @@ def network() -> torch.nn.Sequential:
 
 
 def gradients(model: torch.nn.Sequential, number: int) -> dict[str, torch.Tensor]:
-    """Forward and backward of one micro-batch; the gradient of each segment, flat."""
+    """Run forward and backward of one micro-batch; return the gradient of each segment, flat."""
     data = torch.randn(8, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1000 + number))
     model.zero_grad()
     model(data).square().sum().backward()
