@@ -71,7 +71,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """``rank`` is the one that is slow, or is on the node, or in the group; a pipeline link leads to the next stage."""
+    """``rank`` is the slow rank, or a rank of the node or the group; a pipeline link leads to the next stage."""
 
     name: FaultName
     rank: int

@@ -48,7 +48,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One recorded step: the calls of each worker by (dp rank, stage), and when the last one was done."""
+    """One recorded step: the calls of each worker by (dp rank, stage), and when the last call was done."""
 
     number: int
     workers: dict[tuple[int, int], list[Call]]

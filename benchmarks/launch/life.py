@@ -131,7 +131,7 @@ def main() -> None:
             alone, ours = (statistics.median(column) for column in zip(*both, strict=True))
             print(
                 f"start of {procs} Pythons: {1000 * alone:.1f} ms alone, {1000 * ours:.1f} ms from the plan, "
-                f"median difference {1000 * statistics.median(launched - bare for bare, launched in both):.1f} ms"
+                f"median difference {1000 * statistics.median(planned - bare for bare, planned in both):.1f} ms"
             )
             restarts(Path(folder), procs)
     quiet = "import os, time; open(f\"{os.environ['FALCON_RING_DIR']}/{os.getpid()}\", 'w').close(); time.sleep(1000)"

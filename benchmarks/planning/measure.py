@@ -13,7 +13,7 @@ MOST_CALLS: Final = 200
 
 
 def median_ms(call: Callable[[], object]) -> tuple[float, float]:
-    """Return median wall and CPU time of a call [ms]; the first call warms up. On a shared machine trust the CPU time."""
+    """Return median wall and CPU time of a call [ms]; the first call warms up. On a shared machine CPU time counts."""
     call()
     gc.collect()
     wall: list[float] = []

@@ -43,7 +43,7 @@ def _tcpd(data: Path | None) -> str:
 
 
 def _tables(quick: bool, data: Path | None) -> dict[str, Callable[[], str]]:
-    """Return the tables by name: the quick ones with few seeds and short series."""
+    """Return the tables by name; ``quick``: with few seeds and short series."""
     either: dict[str, Callable[[], str]] = {"tcpd": lambda: _tcpd(data), "cost": lambda: _costs(quick)}
     if quick:
         return {

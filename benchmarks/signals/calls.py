@@ -34,7 +34,7 @@ class Job(NamedTuple):
 
 
 def distinct(length: int, kinds: int = 7) -> list[Kind]:
-    """Make gradient buckets in ``kinds`` sizes, of which one occurs once: a cycle of ``length`` calls."""
+    """Make gradient buckets in ``kinds`` sizes, of which one size occurs once: a cycle of ``length`` calls."""
     buckets = [Kind(Op.ALL_REDUCE, 1 << 20 | index % kinds, 300 / length) for index in range(length - 1)]
     return [Kind(Op.ALL_REDUCE, 4, 20.0), *buckets]
 

@@ -67,7 +67,7 @@ def _changes_of(raw: bytes) -> tuple[tuple[int, int], ...]:
     for at, sample in enumerate(scaled.tolist()):
         posterior.update(sample)
         run = posterior.most_probable
-        if run < min(before, LONGEST_RUN):  # a longer one is cut to it by and by
+        if run < min(before, LONGEST_RUN):  # a longer run is cut to it by and by
             found.append((at + 1 - max(run, 1), at))
         before = run
     return tuple(found)

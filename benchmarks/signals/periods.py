@@ -45,7 +45,7 @@ def followed(calls: Calls, true: int) -> Outcome:
 
 
 def autocorrelation(calls: Calls, true: int) -> Outcome:
-    """Find the first lag whose centred autocorrelation of the tokens reaches 0.95, over the whole stream (FALCON §4.2)."""
+    """Find the first lag whose centred autocorrelation of the tokens reaches 0.95 over the stream (FALCON §4.2)."""
     values = calls.tokens - calls.tokens.mean()
     size = 1 << (2 * len(calls) - 1).bit_length()
     spectrum = np.fft.rfft(values, size)

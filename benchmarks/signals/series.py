@@ -1,4 +1,4 @@
-"""Iteration times of jobs that do not exist: healthy ones, and sick ones with the place of each slowdown.
+"""Iteration times of jobs that do not exist: healthy series, and sick series with the place of each slowdown.
 
 Each is a function of a seeded generator; times are in seconds, about 1 s an iteration.
 """

@@ -48,7 +48,7 @@ def measured() -> Grid:
 
 
 def modes() -> list[str]:
-    """Return Markdown rows by pool: the same weeks without Falcon, with its answer to failures alone, with all of it."""
+    """Return Markdown rows by pool: the same weeks without Falcon, with its answer to failures, with all of it."""
     plain = load(HERE / "sensitivity.yaml")
     lines = [
         "| spares | " + " | ".join(MODES.values()) + " | all − fail-stop alone, by seed, points |",

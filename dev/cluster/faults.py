@@ -1,6 +1,6 @@
 """Faults that are real, one function each; the demo, the tests and the command line share them.
 
-A fault is written down before it is applied, so that ``heal`` undoes it from any process, whenever this one ends.
+A fault is written down before it is applied, so that ``heal`` undoes it from any process, whenever this process ends.
 """
 
 from __future__ import annotations

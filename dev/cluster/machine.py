@@ -51,7 +51,7 @@ def check() -> None:
 
 
 def check_owner() -> None:
-    """Leave alone the running cluster of another cache; remove what a dead one left.
+    """Leave alone the running cluster of another cache; remove what a dead cluster left.
 
     Raises:
         ClusterError: one runs, or a command of it is under way; says how to stop it.

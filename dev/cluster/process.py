@@ -176,7 +176,7 @@ def locked(cache: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """Let one command at a time change the cluster of this cache; a second one waits and says so."""
+    """Let one command at a time change the cluster of this cache; a second command waits and says so."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / _LOCK).open("a+") as lock:  # the kernel drops the lock with its holder, however that ends
         try:

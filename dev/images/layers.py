@@ -30,7 +30,7 @@ def steps(output: str) -> list[str]:
 
 
 def remember(builds: Sequence[str], used: Sequence[str]) -> list[str]:
-    """Write a line a build, the last one at the end; the same build again is one line."""
+    """Write a line a build, the last build at the end; the same build again is one line."""
     line = " ".join(used)
     return [*(build for build in builds if build != line), line][-KEPT_BUILDS:]
 

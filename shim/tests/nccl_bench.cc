@@ -101,7 +101,7 @@ double cpu_seconds(int whose) {
   getrusage(whose, &used);
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
-// Of every thread but this one: the helper.
+// Of every thread but this thread: the helper.
 double helper_seconds() { return cpu_seconds(RUSAGE_SELF) - cpu_seconds(RUSAGE_THREAD); }
 
 struct Share {

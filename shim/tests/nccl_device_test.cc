@@ -151,7 +151,7 @@ void a_communicator_counts_what_was_called_and_what_the_device_did() {
   CHECK(soon([&] { return counter.finished == before + 5; }));
 }
 
-// Of all threads but this one.
+// Of all threads but this thread.
 uint64_t waits_of_others() {
   uint64_t waits = 0;
   const std::string own = std::to_string(getpid());

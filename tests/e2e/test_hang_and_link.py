@@ -54,7 +54,7 @@ def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable
     """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
     job = start(training_job("link", steps=MANY))
     job.wait_training()
-    # transfers are judged against the job's own healthy ones
+    # transfers are judged against the job's own healthy transfers
     job.wait("a healthy level", lambda s: s.get("iterations", {}).get("count", 0) >= HEALTHY_ITERATIONS, 120)
     victim = job.member(2)
     faults.link(victim["node"], "50mbit")

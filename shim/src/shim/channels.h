@@ -22,7 +22,7 @@ void expect_channels(ChannelCall call, uint32_t channels);
 void channel_began(ChannelCall call, uint64_t device_ns);
 void channel_stopped(ChannelCall call, uint64_t device_ns);
 
-// A channel has ended; with the last one the call's kCompleted record is written.
+// A channel has ended; with the last channel the call's kCompleted record is written.
 void channel_ended(ChannelCall call);
 
 }  // namespace falcon

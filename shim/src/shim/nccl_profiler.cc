@@ -43,7 +43,7 @@ struct Place {
   bool captured;
 };
 
-// Handles are numbers, never followed: a stale one does no harm. The uppermost bits say what it is.
+// Handles are numbers, never followed: a stale handle does no harm. The uppermost bits say what it is.
 enum What : uint64_t { kNothing = 0, kGroup = 1, kSingle = 2, kWatched = 3, kChannel = 4 };
 constexpr uint32_t kWhatShift = 60;
 static_assert(kChannelCallBits < kWhatShift && sizeof(void*) == sizeof(uint64_t));

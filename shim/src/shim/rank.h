@@ -61,7 +61,7 @@ class Rank {
                : nullptr;
   }
 
-  // The communicator is gone; its address may come back as another one.
+  // The communicator is gone; its address may come back as another communicator.
   void retire(Communicator* communicator);
 
   // Counts a collective (null: in a communicator that is not known).

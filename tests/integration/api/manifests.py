@@ -1,4 +1,4 @@
-"""Sound objects, and changes to them by path: a bad spec is a sound one with one thing wrong."""
+"""Sound objects, and changes to them by path: a bad spec is a sound spec with one thing wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs against a real kube-apiserver: a bad one is refused in words that name the field and the remedy."""
+"""Specs against a real kube-apiserver: a bad spec is refused in words that name the field and the remedy."""
 
 from __future__ import annotations
 

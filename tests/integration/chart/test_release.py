@@ -89,7 +89,7 @@ def test_reinstall_over_kept_crds_under_the_same_name_upgrades_them(cluster: Api
 
 
 def test_reinstall_over_kept_crds_under_another_name(cluster: ApiServer, tmp_path: Path) -> None:
-    """The same schema is left as it is; another one is refused with the very commands that hand it over."""
+    """The same schema is left as it is; another schema is refused with the very commands that hand it over."""
     install(cluster, "falcon", NAMESPACE)
     uid = run_a_job(cluster)
     cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE)
