@@ -66,7 +66,7 @@ class SyntheticRank:
         self._noise = np.random.default_rng(rank)
 
     def write_until(self, now_ns: int) -> None:
-        """Every call whose time has come."""
+        """Write every call whose time has come."""
         due = int((now_ns - self._header.start_ns) / 1e9 / self._seconds * CALLS)
         due = min(due, self._written + 1000)
         count = due - self._written
@@ -103,13 +103,22 @@ async def cost(pid: int) -> str:
     return f"{100 * share:.1f} % of a core, {rss_mib(pid):.0f} MiB"
 
 
+def counted(summary: Summary, procs: int) -> bool:
+    """Check whether all ranks are reported and the first of them is tracked."""
+    return len(summary.ranks) == procs and summary.ranks[0].tracking == "Tracking"
+
+
+def runs(summary: Summary) -> bool:
+    return summary.launch is not None and summary.launch.state == "Running"
+
+
 async def beside_ddp(folder: Path, etcd: EtcdServer, client: Client, procs: int) -> None:
     pod = Pod(folder, etcd, client, procs=procs)
     try:
         agent = pod.start_agent()
         pod.allow(1_000_000)
         await pod.plan(1, "Run")
-        await pod.reported("ranks", lambda one: len(one.ranks) == procs and one.ranks[0].tracking == "Tracking")
+        await pod.reported("ranks", lambda summary: counted(summary, procs))
         print(f"beside DDP, {procs} ranks, 27 iterations a second at most: {await cost(agent.pid)}")
     finally:
         pod.stop()
@@ -129,14 +138,14 @@ async def beside_rings(folder: Path, etcd: EtcdServer, client: Client, procs: in
     try:
         agent = pod.start_agent()
         await pod.plan(1, "Run")
-        await pod.reported("a running pod", lambda one: one.launch is not None and one.launch.state == "Running")
+        await pod.reported("a running pod", runs)
         writing = asyncio.create_task(write())
-        await pod.reported("ranks", lambda one: len(one.ranks) == procs and one.ranks[0].tracking == "Tracking")
-        told = await cost(agent.pid)
+        await pod.reported("ranks", lambda summary: counted(summary, procs))
+        costs = await cost(agent.pid)
         summary = await pod.summary()
         assert summary is not None
         lost = sum(rank.lost_records for rank in summary.ranks)
-        print(f"{procs} ranks of {CALLS / iteration_seconds:.0f} calls a second: {told}, {lost} records lost")
+        print(f"{procs} ranks of {CALLS / iteration_seconds:.0f} calls a second: {costs}, {lost} records lost")
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
     finally:
@@ -164,18 +173,18 @@ def killed_in(summary: Summary | None, generation: int) -> bool:
 
 
 async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
-    """SIGKILL of a rank → report in etcd → the next plan → its ranks run."""
+    """Measure SIGKILL of a rank → report in etcd → the next plan → its ranks run."""
     program = f"open({str(folder / 'born')!r}, 'a').write('x'); import time; time.sleep(1000)"
     pod = Pod(folder, etcd, client, procs=2, command=(sys.executable, "-S", "-E", "-c", program))
     born = folder / "born"
-    told, back = [], []
+    reported_seconds, back_seconds = [], []
     try:
         pod.start_agent()
         for generation in range(1, 2 + RESTARTS):
             planned = time.monotonic()
             await pod.plan(generation, "Run")
             await until(partial(has_grown, born, 2 * generation))
-            back.append(time.monotonic() - planned)
+            back_seconds.append(time.monotonic() - planned)
             if generation > RESTARTS:
                 break
             status = pod.launcher.status()
@@ -184,14 +193,14 @@ async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
             os.kill(status.ranks[1].pid, signal.SIGKILL)
             while not killed_in(await pod.summary(), generation):
                 pass
-            told.append(time.monotonic() - killed)
+            reported_seconds.append(time.monotonic() - killed)
     finally:
         pod.stop()
-    back = back[1:]  # the first start is none of a restart
+    del back_seconds[0]  # the first start is no restart
     print(
-        f"a rank killed: in etcd after {1000 * statistics.median(told):.0f} ms, the next generation runs "
-        f"{1000 * statistics.median(back):.0f} ms after its plan is there (of {RESTARTS}: together at most "
-        f"{1000 * max(one + other for one, other in zip(told, back, strict=True)):.0f} ms)"
+        f"a rank killed: in etcd after {1000 * statistics.median(reported_seconds):.0f} ms, the next generation runs "
+        f"{1000 * statistics.median(back_seconds):.0f} ms after its plan is there (of {RESTARTS}: together at most "
+        f"{1000 * max(seen + back for seen, back in zip(reported_seconds, back_seconds, strict=True)):.0f} ms)"
     )
 
 

@@ -34,7 +34,7 @@ Call = Callable[[int], Awaitable[object]]
 
 
 def stub_calls(channel: grpc.aio.Channel) -> dict[str, Call]:
-    """The same requests over gRPC alone: no deadline, no failover, no typed result."""
+    """Make the same requests over gRPC alone: no deadline, no failover, no typed result."""
     put = channel.unary_unary("/etcdserverpb.KV/Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
     get = channel.unary_unary("/etcdserverpb.KV/Range", pb.RangeRequest.SerializeToString, pb.RangeResponse.FromString)
     txn = channel.unary_unary("/etcdserverpb.KV/Txn", pb.TxnRequest.SerializeToString, pb.TxnResponse.FromString)
@@ -62,7 +62,7 @@ def client_calls(client: Client) -> dict[str, Call]:
 
 
 async def block(call: Call) -> list[float]:
-    """Seconds of each of CALLS_PER_BLOCK calls, one after the other."""
+    """Return the seconds of each of CALLS_PER_BLOCK calls, one after the other."""
     seconds = []
     for number in range(CALLS_PER_BLOCK):
         started = time.perf_counter()
@@ -72,7 +72,7 @@ async def block(call: Call) -> list[float]:
 
 
 async def throughput(call: Call) -> float:
-    """Calls a second with CONCURRENT callers."""
+    """Measure calls a second with CONCURRENT callers."""
     started = time.perf_counter()
     await asyncio.gather(*(block(call) for _ in range(CONCURRENT)))
     return CONCURRENT * CALLS_PER_BLOCK / (time.perf_counter() - started)
@@ -93,7 +93,7 @@ async def compare_calls(client: Client, channel: grpc.aio.Channel) -> None:
 
 
 async def event_delay(client: Client) -> None:
-    """From the start of a put to its event in a watch of the same process."""
+    """Measure from the start of a put to its event in a watch of the same process."""
     seconds: list[float] = []
     watch = client.watch_prefix("/e/", await client.put("/e/0", b"") + 1)
     first = asyncio.ensure_future(anext(watch))
@@ -109,7 +109,7 @@ async def event_delay(client: Client) -> None:
 
 
 async def resume_delay(server: EtcdServer, client: Client) -> None:
-    """From etcd's first answer after a SIGKILL and restart to the first event in a watch that was open."""
+    """Measure from etcd's first answer after a SIGKILL and restart to the first event in a watch that was open."""
     delays: list[float] = []
     watch = client.watch_prefix("/r/", await client.put("/r/0", b"") + 1)
     for number in range(5):
@@ -117,8 +117,8 @@ async def resume_delay(server: EtcdServer, client: Client) -> None:
         await asyncio.sleep(0.5)
         server.kill()
         server.start()
-        async with server.client() as other:
-            await other.put("/r/0", str(number).encode())
+        async with server.client() as writer:
+            await writer.put("/r/0", str(number).encode())
             answered = time.perf_counter()
         await event
         delays.append(time.perf_counter() - answered)
@@ -127,7 +127,7 @@ async def resume_delay(server: EtcdServer, client: Client) -> None:
 
 
 async def idle_cost(client: Client) -> None:
-    """CPU of this process while it keeps LEASES leases of 3 s and one watch."""
+    """Measure the CPU of this process while it keeps LEASES leases of 3 s and one watch."""
     leases = await asyncio.gather(*(client.lease(3) for _ in range(LEASES)))
     before = resource.getrusage(resource.RUSAGE_SELF)
     await asyncio.sleep(IDLE_SECONDS)

@@ -55,9 +55,9 @@ def a_job(number: int) -> dict[str, Any]:
 
 
 async def report(installation: Installation) -> int:
-    """One summary a pod and second; returns how many were written."""
+    """Write one summary a pod and second; return how many were written."""
     jobs, pods = installation.get("trainingjobs"), installation.get("pods")
-    keys = {one["metadata"]["name"]: JobKey(NAMESPACE, one["metadata"]["name"], one["metadata"]["uid"]) for one in jobs}
+    keys = {job["metadata"]["name"]: JobKey(NAMESPACE, job["metadata"]["name"], job["metadata"]["uid"]) for job in jobs}
     written = 0
     ends = time.monotonic() + REPORT_SECONDS
     async with installation.etcd.client() as client:
@@ -107,14 +107,14 @@ def load(installation: Installation) -> None:
 
 
 def takeovers(installation: Installation) -> None:
-    """From SIGKILL of the leader to the standby's heartbeat in etcd."""
-    leader = next(one for one in installation.operators if one.metric("falcon_leading") == 1.0)
+    """Measure from SIGKILL of the leader to the standby's heartbeat in etcd."""
+    leader = next(replica for replica in installation.operators if replica.metric("falcon_leading") == 1.0)
     for number in range(TAKEOVERS):
         standby = installation.operator(f"op-{number}", FALCON_LOG_LEVEL="info")
-        until(lambda one=standby: one.logged("standby"))
+        until(lambda replica=standby: replica.logged("standby"))
         leader.kill()
         began = time.monotonic()
-        until(lambda one=standby: one.metric("falcon_etcd_session_healthy") == 1.0, every=0.05)
+        until(lambda replica=standby: replica.metric("falcon_etcd_session_healthy") == 1.0, every=0.05)
         print(f"leader killed, standby leads with a healthy session: {time.monotonic() - began:.1f} s")
         leader = standby
 

@@ -20,7 +20,7 @@ IMAGES = ("operator", "agent", "etcd", "trainer")
 
 
 def local_cluster() -> bool:
-    """Whether the cluster is ours (``dev/cluster``); another one must get its images from its own registry."""
+    """Return whether the cluster is ours (``dev/cluster``); a foreign cluster gets its images from its own registry."""
     return KUBECONFIG == CACHE / "cluster" / "kubeconfig"
 
 

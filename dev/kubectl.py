@@ -31,7 +31,7 @@ class Kubectl:
         self.namespace = namespace
 
     def within(self, namespace: str) -> Kubectl:
-        """The same cluster, another default namespace."""
+        """Return kubectl for the same cluster with another default namespace."""
         return Kubectl(self.kubeconfig, namespace)
 
     def run(self, *args: str, stdin: str | None = None, timeout_seconds: float = 60) -> str:
@@ -58,12 +58,12 @@ class Kubectl:
         self.run("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
     def get(self, kind: str, name: str) -> Json | None:
-        """The object, or None where there is none."""
+        """Return the object, or None where there is none."""
         text = self.run("get", kind, name, "-o", "json", "--ignore-not-found")
         return json.loads(text) if text.strip() else None
 
     def items(self, kind: str, selector: str = "") -> list[Json]:
-        """All objects of a kind in the namespace (or of a cluster-scoped kind)."""
+        """Return all objects of a kind in the namespace (or of a cluster-scoped kind)."""
         chosen = ("-l", selector) if selector else ()
         return list(json.loads(self.run("get", kind, "-o", "json", *chosen))["items"])
 

@@ -93,7 +93,7 @@ def documents() -> list[Path]:
 
 
 def main() -> int:
-    """Check, or write."""
+    """Check, or write, all Markdown files."""
     parser = argparse.ArgumentParser(prog="python -m dev.prose", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="wrap the lines")
     write = parser.parse_args().write

@@ -69,13 +69,13 @@ class Job:
 
     @property
     def status(self) -> LaunchStatus | None:
-        """What the launcher wrote last."""
+        """Return what the launcher wrote last."""
         path = self.run_dir / "launch" / "status.json"
         return msgspec.json.decode(path.read_bytes(), type=LaunchStatus) if path.exists() else None
 
     @property
     def going(self) -> bool:
-        """Whether the ranks have not ended; asking also shows the launcher that its agent lives."""
+        """Return whether the ranks have not ended; asking also shows the launcher that its agent lives."""
         (self.run_dir / "agent" / "alive").touch()
         return self._launcher.poll() is None and (self.status is None or self.status.state != "Exited")
 

@@ -44,7 +44,7 @@ KEPT_CHECKPOINTS = 2
 
 # -- the text ----------------------------------------------------------------------------------------------------------
 def write_corpus(seed: int, sentences: int) -> Tensor:
-    """Sentences of the grammar as indices into ALPHABET; the same for every rank.
+    """Return sentences of the grammar as indices into ALPHABET; the same for every rank.
 
     Number agreement ("two nodes send", "a node sends") gives the model something to learn beyond the spelling.
     """
@@ -63,7 +63,7 @@ def write_corpus(seed: int, sentences: int) -> Tensor:
 
 
 def draw_batch(corpus: Tensor, args: argparse.Namespace, step: int, place: int) -> tuple[Tensor, Tensor]:
-    """One micro-batch and its targets, each (batch, context); ``place`` numbers the micro-batches of all ranks."""
+    """Draw a micro-batch and its targets, each (batch, context); ``place`` numbers the micro-batches of all ranks."""
     seed = random.Random(f"{args.seed}/{step}/{place}").getrandbits(63)
     starts = torch.randint(
         len(corpus) - args.context, (args.batch_size, 1), generator=torch.Generator().manual_seed(seed)
@@ -121,7 +121,7 @@ class Gpt(nn.Module):
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 def saved_steps(directory: Path) -> list[int]:
-    """Steps of the complete checkpoints, oldest first."""
+    """Return the steps of the complete checkpoints, oldest first."""
     return sorted(int(path.stem.split("-")[1]) for path in directory.glob("step-*.pt"))
 
 
@@ -130,7 +130,7 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def sync_to_disk(path: Path) -> None:
-    """fsync of a file, or of a folder (which makes a rename in it last)."""
+    """Call fsync on a file, or on a folder (which makes a rename in it last)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -153,7 +153,7 @@ def save_checkpoint(directory: Path, state: Checkpoint) -> None:
 
 
 def agree_on_checkpoint(directory: Path, device: torch.device) -> int | None:
-    """The step to resume from, None for a fresh start: rank 0's newest checkpoint, so that all ranks take the same."""
+    """Return the step to resume from, None for a fresh start: rank 0's newest checkpoint, the same for all ranks."""
     newest = torch.tensor([max(saved_steps(directory), default=-1)], device=device)
     dist.broadcast(newest, src=0)
     return None if newest.item() < 0 else int(newest.item())
@@ -179,7 +179,7 @@ class Log:
 def run_step(
     model: DistributedDataParallel, corpus: Tensor, args: argparse.Namespace, step: int, device: torch.device
 ) -> Tensor:
-    """Gradients of one global batch, accumulated over this rank's micro-batches; returns their mean loss, one float.
+    """Accumulate gradients of a global batch over this rank's micro-batches; return their mean loss, one float.
 
     Only the last micro-batch's backward pass exchanges gradients.
     """

@@ -37,7 +37,7 @@ class Component(msgspec.Struct, frozen=True):
 
 
 def truth(fault: Fault, shape: Shape) -> Component | None:
-    """None where nothing is to be blamed."""
+    """Return what the fault breaks; None where nothing is to be blamed."""
     rank = fault.rank
     match fault.name:
         case "slow GPU" | "late data":
@@ -55,8 +55,8 @@ def truth(fault: Fault, shape: Shape) -> Component | None:
             return None
 
 
-def told(verdict: Verdict) -> Component:
-    """A verdict in the same words."""
+def component_of(verdict: Verdict) -> Component:
+    """Translate a verdict into the words of ``Component``."""
     match verdict.kind:
         case "Computation" if verdict.node:
             kind = "node contention"
@@ -72,7 +72,7 @@ def told(verdict: Verdict) -> Component:
 
 
 def place(name: FaultName, shape: Shape, rng: np.random.Generator) -> Fault:
-    """A fault somewhere: data are loaded by the first stage; a pipeline link begins before the last."""
+    """Place a fault at random: data are loaded by the first stage; a pipeline link begins before the last."""
     per_stage = shape.data * shape.tensor
     last = {"late data": per_stage, "slow PP link": shape.world - per_stage}.get(name, shape.world)
     return Fault(name, int(rng.integers(last)), degree=float(rng.uniform(1.3, 2.0)))
@@ -81,7 +81,7 @@ def place(name: FaultName, shape: Shape, rng: np.random.Generator) -> Fault:
 def trial(
     names: tuple[FaultName, ...], shape: Shape, seed: int, noise: float = 0.03, hidden: frozenset[int] = frozenset()
 ) -> tuple[list[Component], list[Component], Simulation]:
-    """The truth, the verdicts, and the job."""
+    """Return the truth, the verdicts, and the job."""
     rng = np.random.default_rng([seed, shape.world, len(names), SINGLE.index(names[0])])
     faults = tuple(place(name, shape, rng) for name in names)
     job = Simulation(shape, seed, noise)
@@ -89,11 +89,11 @@ def trial(
     job.run(SLOW_CYCLES + 1, faults)
     views, loss = job.views(hidden)
     truths = [component for fault in faults if (component := truth(fault, shape)) is not None]
-    return truths, [told(verdict) for verdict in attribute_slowdown(views, loss_ns=max(loss, 1.0))], job
+    return truths, [component_of(verdict) for verdict in attribute_slowdown(views, loss_ns=max(loss, 1.0))], job
 
 
 def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
-    """Rows: what was wrong. Columns: what was said of it; right: exactly the components, with their kinds."""
+    """Return rows: what was wrong; columns: what was said of it; right: exactly the components, with their kinds."""
     shape = SHAPES[size]
     columns = [*SINGLE[:-1], "group", "nobody"]
     lines = [
@@ -107,8 +107,8 @@ def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
         components = exact = 0
         for seed in range(seeds):
             truths, found, _ = trial(names, shape, seed, noise)
-            said.update([one.kind for one in found] or ["nobody"])
-            components += {one.ranks for one in truths} <= {one.ranks for one in found}
+            said.update([component.kind for component in found] or ["nobody"])
+            components += {component.ranks for component in truths} <= {component.ranks for component in found}
             exact += set(truths) == set(found)
         cells = [str(said[column] or "") for column in columns]
         lines.append(f"| {' + '.join(names)} | {' | '.join(cells)} | {components}/{seeds} | {exact}/{seeds} |")
@@ -116,7 +116,7 @@ def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
 
 
 def sensitivity(seeds: int) -> list[str]:
-    """How slow a GPU has to be, beside the published rule (compute over 1.5 × the median of the ranks of its stage)."""
+    """Find how slow a GPU has to be; the published rule: compute over 1.5 × the median of the ranks of its stage."""
     shape = SHAPES["64"]
     lines = [
         "| slow GPU of 64, compute × | iteration gains | named alone, noise 3 % | noise 10 % | median rule, 3 % |",
@@ -151,17 +151,17 @@ def _named(views: Sequence[RankView], loss: float) -> list[tuple[int, ...]]:
 
 
 def unseen(seeds: int) -> list[str]:
-    """A slow GPU whose tensor-parallel calls nobody sees (a captured graph): its group is the right answer."""
+    """Judge a slow GPU whose tensor-parallel calls nobody sees (a captured graph): its group is the right answer."""
     shape = SHAPES["64"]
     right = 0
     for seed in range(seeds):
         truths, found, _ = trial(("slow GPU",), shape, seed, hidden=frozenset({1}))
-        right += [one.ranks for one in found] == [shape.tensor_group(truths[0].ranks[0])]
+        right += [component.ranks for component in found] == [shape.tensor_group(truths[0].ranks[0])]
     return [f"Slow GPU, tensor-parallel calls unseen, 64 ranks: its tensor-parallel group named in {right}/{seeds}."]
 
 
 def links(size: str, seeds: int) -> list[str]:
-    """Profile mode on the same jobs: which communicators' transfers are called slow."""
+    """Run profile mode on the same jobs: which communicators' transfers are called slow."""
     shape = SHAPES[size]
     lines = [f"| profile mode, {size} ranks | right link, alone | nothing called slow | wrong |", "|---|---|---|---|"]
     names: tuple[FaultName, ...] = ("slow TP link", "slow DP link", "slow GPU", "node contention", "more work")

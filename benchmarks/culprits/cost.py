@@ -33,7 +33,7 @@ def _seconds(work: Callable[[], object], times: int = 5) -> float:
 
 
 def table() -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     cycle = [*ddp(_BUCKETS), Call(Op.ALL_REDUCE, 4, 5 * MS)]
     script = Script(jitter=0.03)
     script.cycle(cycle, times=_ITERATIONS)

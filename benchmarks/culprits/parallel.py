@@ -58,7 +58,7 @@ class Shape(msgspec.Struct, frozen=True):
         return (stage * self.data + replica) * self.tensor + shard
 
     def place(self, rank: int) -> tuple[int, int, int]:
-        """Stage, replica, shard."""
+        """Return stage, replica and shard."""
         return rank // (self.data * self.tensor), rank // self.tensor % self.data, rank % self.tensor
 
     def tensor_group(self, rank: int) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """``rank`` is the one that is slow, or is on the node, or in the group; a pipeline link leads to the next stage."""
+    """``rank`` is the slow rank, or a rank of the node or the group; a pipeline link leads to the next stage."""
 
     name: FaultName
     rank: int
@@ -90,7 +90,7 @@ class _Stage(msgspec.Struct):
     ends: list[Floats] = []
 
     def stacked(self) -> tuple[Ints, Ints, Ints]:
-        """Communicators [calls]; starts and ends [data, tensor, calls]."""
+        """Return communicators [calls]; starts and ends [data, tensor, calls]."""
         starts, ends = (np.stack(times, axis=-1).astype(np.int64) for times in (self.starts, self.ends))
         return np.array(self.comms, dtype=np.int64), starts, ends
 
@@ -185,7 +185,7 @@ class Simulation:
 
     def _pass(
         self,
-        told: _Stage,
+        calls: _Stage,
         stage: int,
         direction: str,
         micro: int,
@@ -202,36 +202,36 @@ class Simulation:
                 return False
             start = self._clock[stage].copy()
             self._clock[stage] = np.maximum(start, arrival) + 0.02 * MS
-            self._note(told, Op.RECV, self._pair(source, stage), start, self._clock[stage])
+            self._note(calls, Op.RECV, self._pair(source, stage), start, self._clock[stage])
         slow = self._link(faults, "slow TP link", stage)
         for _ in range(_CHUNKS):
             work = _FORWARD * (1 if step > 0 else 2) / _CHUNKS
             self._clock[stage] += work * compute * self._jitter(compute.shape)
-            self._meet(told, stage, Op.ALL_REDUCE, _TP, 1, _TENSOR * slow)
+            self._meet(calls, stage, Op.ALL_REDUCE, _TP, 1, _TENSOR * slow)
         if 0 <= target < self.shape.pipeline:
             link = self._link(faults, "slow PP link", stage) if step > 0 else np.ones(compute.shape)
             start = self._clock[stage].copy()
             self._clock[stage] += _ACTIVATION * link * self._jitter(compute.shape)
-            self._note(told, Op.SEND, self._pair(stage, target), start, self._clock[stage])
+            self._note(calls, Op.SEND, self._pair(stage, target), start, self._clock[stage])
             sent[direction, stage, micro] = self._clock[stage].copy()
         return True
 
     def _pair(self, source: int, target: int) -> int:
         return _PAIRS + source * self.shape.pipeline + target
 
-    def _meet(self, told: _Stage, stage: int, op: Op, comm: int, axis: int, transfer: Floats) -> None:
+    def _meet(self, calls: _Stage, stage: int, op: Op, comm: int, axis: int, transfer: Floats) -> None:
         """A collective of all groups along an axis of [data, tensor]."""
         start = self._clock[stage].copy()
         last = start.max(axis=axis, keepdims=True)
         end = np.broadcast_to(last + transfer.max(axis=axis, keepdims=True) * self._jitter(last.shape), start.shape)
         self._clock[stage] = end
-        self._note(told, op, comm, start, end.copy())
+        self._note(calls, op, comm, start, end.copy())
 
-    def _note(self, told: _Stage, op: Op, comm: int, start: Floats, end: Floats) -> None:
-        told.ops.append(op)
-        told.comms.append(comm)
-        told.starts.append(start)
-        told.ends.append(end.copy())
+    def _note(self, calls: _Stage, op: Op, comm: int, start: Floats, end: Floats) -> None:
+        calls.ops.append(op)
+        calls.comms.append(comm)
+        calls.starts.append(start)
+        calls.ends.append(end.copy())
 
     # what the ranks say
 
@@ -242,7 +242,7 @@ class Simulation:
         return comms, starts[replica, shard], ends[replica, shard]
 
     def iteration(self, cycle: int, rank: int, hidden: frozenset[int] = frozenset()) -> Iteration:
-        """``hidden``: communicators whose calls nobody sees. The last cycle has no successor to end it."""
+        """Return a cycle without the calls of ``hidden`` communicators. The last cycle has no successor to end it."""
         comms, starts, ends = self._calls(cycle, rank)
         seen: Flags = np.isin(comms, list(hidden), invert=True) if hidden else np.ones(len(comms), dtype=np.bool_)
         first = int(np.argmax(seen))
@@ -318,7 +318,7 @@ class Simulation:
         return waits, stalls
 
     def profile(self) -> tuple[dict[int, RecordArray], dict[tuple[int, int], str], dict[str, tuple[int, ...]]]:
-        """The records of the slow cycles of all ranks, with names and members of the communicators."""
+        """Return the records of the slow cycles of all ranks, with names and members of the communicators."""
         records: dict[int, RecordArray] = {}
         names: dict[tuple[int, int], str] = {}
         members: dict[str, tuple[int, ...]] = {}
@@ -331,9 +331,9 @@ class Simulation:
                 rows["op"], rows["comm"], rows["t_start_ns"], rows["duration_ns"] = ops, comms, starts, ends - starts
                 rows["kind"], rows["bytes"] = Kind.BLOCKING, [_BYTES[op] for op in ops]
                 for comm in numbers:
-                    mine = comms == comm
-                    rows["comm_seq"][mine] = numbers[comm] + np.arange(int(mine.sum()))
-                    numbers[comm] += int(mine.sum())
+                    own = comms == comm
+                    rows["comm_seq"][own] = numbers[comm] + np.arange(int(own.sum()))
+                    numbers[comm] += int(own.sum())
                     name, group, _ = self._comm(rank, comm)
                     names[rank, comm], members[name] = name, group
                 parts.append(rows)

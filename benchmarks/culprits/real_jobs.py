@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 from collections import defaultdict
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from benchmarks import public_data
 from falcon_core.signals.attribution import compute_ns, work_of
 from falcon_core.signals.calls import Tokenizer
 from falcon_core.signals.culprits import RankView, Verdict, attribute_slowdown
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
 
-DATA = Path(os.environ.get("FALCON_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+DATA = public_data.DATA
 CULPRITS: dict[str, frozenset[tuple[int, int]]] = {"AR": frozenset({(0, 0)}), "ST": frozenset()}  # (dp rank, stage)
 
 _OPS = {
@@ -49,7 +48,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One recorded step: the calls of each worker by (dp rank, stage), and when the last one was done."""
+    """One recorded step: the calls of each worker by (dp rank, stage), and when the last call was done."""
 
     number: int
     workers: dict[tuple[int, int], list[Call]]
@@ -57,10 +56,10 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def load(job: str) -> list[Step]:
-    """The steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
+    """Return the steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
     calls: dict[int, dict[tuple[int, int], list[Call]]] = defaultdict(lambda: defaultdict(list))
     ends: dict[int, int] = defaultdict(int)
-    with gzip.open(DATA / "stragglers" / f"trace-{job}.csv.gz", "rt") as lines:
+    with gzip.open(public_data.public_file(f"stragglers/trace-{job}.csv.gz"), "rt") as lines:
         for row in csv.DictReader(lines):
             step = int(row["step"])
             start, duration = round(float(row["start_ts"]) * 1e9), round(float(row["duration"]) * 1e9)
@@ -84,9 +83,10 @@ def _records(calls: list[Call]) -> RecordArray:
 
 
 def views(step: Step, *, p2p_is_compute: bool = False, stages: bool = True) -> list[RankView]:
-    """What the ranks' agents would say of this step.
+    """Return what the ranks' agents would report of this step.
 
-    ``p2p_is_compute``: as if sends and receives went unseen. Without ``stages`` the calls tell who does the same work.
+    ``p2p_is_compute``: as if sends and receives went unseen. Without ``stages`` the calls decide which ranks do the
+    same work.
     """
     found = []
     for place, (worker, calls) in enumerate(sorted(step.workers.items())):
@@ -106,13 +106,13 @@ def views(step: Step, *, p2p_is_compute: bool = False, stages: bool = True) -> l
 
 
 def named(step: Step, verdicts: list[Verdict]) -> frozenset[tuple[int, int]]:
-    """The workers that a judgement blames."""
+    """Return the workers that a judgement blames."""
     workers = sorted(step.workers)
     return frozenset(workers[rank] for verdict in verdicts if verdict.kind != "Imbalance" for rank in verdict.ranks)
 
 
 def table() -> list[str]:
-    """Markdown rows: for each job and rule, in how many steps exactly the right workers were named."""
+    """Return Markdown rows: for each job and rule, in how many steps exactly the right workers were named."""
     lines = [
         "| job | rule | steps | exactly the culprits | culprit missed | innocents named (workers) |",
         "|---|---|---|---|---|---|",
@@ -122,7 +122,7 @@ def table() -> list[str]:
         rules = (
             ("median rule of compute by stage, receives are waits", False, True),
             ("the same, receives counted as compute", True, True),
-            ("the same, receives are waits, stages told by the calls", False, False),
+            ("the same, receives are waits, stages derived from the calls", False, False),
         )
         for label, p2p_is_compute, stages in rules:
             exact = missed = innocents = 0

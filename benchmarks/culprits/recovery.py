@@ -37,7 +37,7 @@ replace = msgspec.structs.replace
 
 
 def healthy() -> Observation:
-    """Every rank trains; times scatter by 1 %."""
+    """Return a job in which every rank trains; times scatter by 1 %."""
     scatter = random.Random(1)
 
     def values(level_ns: int) -> list[int]:
@@ -104,7 +104,7 @@ def _communicators(
 
 
 def slow(count: int, *, factor: float = 2.0) -> Observation:
-    """``count`` ranks compute ``factor`` times slower, each on its own; all others wait for them."""
+    """Let ``count`` ranks compute ``factor`` times slower, each on its own; all other ranks wait for them."""
     obs = healthy()
     culprits = set(random.Random(2).sample(range(len(obs.ranks)), count))
     excess_ns = int((factor - 1) * COMPUTE_NS)
@@ -132,7 +132,7 @@ def slow(count: int, *, factor: float = 2.0) -> Observation:
 
 
 def stalled() -> Observation:
-    """Rank 0 hangs: the first stage waits in collectives, every later stage in a receive from the stage before."""
+    """Let rank 0 hang: the first stage waits in collectives, each later stage in a receive from the stage before."""
     obs = healthy()
 
     def look(rank: RankSeen) -> RankSeen:
@@ -157,14 +157,14 @@ def stalled() -> Observation:
 
 
 def silent(count: int) -> Observation:
-    """``count`` agents have fallen silent, while the rest train."""
+    """Let ``count`` agents fall silent, while the rest train."""
     obs = healthy()
-    members = [replace(one, alive=False) if one.replica < count else one for one in obs.members]
+    members = [replace(member, alive=False) if member.replica < count else member for member in obs.members]
     return replace(obs, members=members)
 
 
 def milliseconds(obs: Observation, times: int = 5) -> list[float]:
-    """CPU time of the first three looks, each the median of ``times``: detect, name the culprit, follow it."""
+    """Return the CPU time of three looks (detect, name the culprit, follow it), each the median of ``times``."""
     state = RecoveryState(healthy_ns=HEALTHY_NS)
     looks = []
     for _ in range(3):

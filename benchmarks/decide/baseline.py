@@ -71,8 +71,11 @@ class Baseline:
 
     def snapshot(self, look: Look) -> Any:
         reports = ports.JobReports(
-            summaries={one.pod_uid: ports.Received(summary=one, at_seconds=look.received_at) for one in look.reports},
-            alive=frozenset(one.pod_uid for one in look.reports),
+            summaries={
+                summary.pod_uid: ports.Received(summary=summary, at_seconds=look.received_at)
+                for summary in look.reports
+            },
+            alive=frozenset(summary.pod_uid for summary in look.reports),
             session_healthy_since_seconds=0.0,
         )
         return snapshot.Snapshot(

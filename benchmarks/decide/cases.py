@@ -101,7 +101,7 @@ class Case:
         return RankSignals(**self.shape.signals(rank, int(at), START + at))
 
     def look(self, what: str, after: float, signals: Callable[[int, float], RankSignals]) -> Look:
-        """Return the look so many seconds after the first one."""
+        """Return the look ``after`` seconds after the first look."""
         at = FIRST_LOOK + after
         monotonic = 10_000.0 + at
         reports = [self._summary(replica, at - AGE_SECONDS, signals) for replica in range(self.shape.pods)]
@@ -160,7 +160,7 @@ class Slow(Case):
 
 
 class Stalled(Case):
-    """Rank 0 has stopped: the first stage waits in collectives, every later one in a receive from the stage before."""
+    """Rank 0 stopped: the first stage waits in collectives, each later stage in a receive from the stage before."""
 
     def looks(self) -> Iterator[Look]:
         """Yield the looks at which silence is seen, becomes an incident, and goes on."""

@@ -1,4 +1,4 @@
-"""Times every look at a described job with one code; what a look concludes is what the next one finds stored."""
+"""Times every look at a described job with one code; what a look concludes is stored for the next look."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ RUNS: Final = 15
 PYTHON: Final = (sys.executable, "-S", "-E", "-c")
 IDLE_SECONDS: Final = 15
 BORN: Final = "import sys, time; open(sys.argv[1], 'a').write(f'{time.monotonic_ns()}\\n')"
-# A rank with the threads and children of a real one: 60 threads and 4 loaders of 8 threads each.
+# A rank with the threads and children of a real rank: 60 threads and 4 loaders of 8 threads each.
 HEAVY: Final = """
 import os, threading, time
 def sleep(): time.sleep(1000)
@@ -55,7 +55,7 @@ def births(path: Path) -> list[float]:
 
 
 def start_alone(born: Path, procs: int) -> float:
-    """Seconds from the first fork to the last program's first line, without a launcher."""
+    """Return the seconds from the first fork to the last program's first line, without a launcher."""
     known = len(births(born))
     began = time.monotonic()
     processes = [subprocess.Popen([*PYTHON, BORN, str(born)]) for _ in range(procs)]
@@ -65,7 +65,7 @@ def start_alone(born: Path, procs: int) -> float:
 
 
 def start(born: Path, procs: int) -> float:
-    """The same from the plan on."""
+    """Return the seconds from the plan to the last program's first line, with a launcher."""
     with launched(*PYTHON, BORN, str(born)) as launcher:
         launcher.wait(state="Idle")
         known = len(births(born))
@@ -76,9 +76,9 @@ def start(born: Path, procs: int) -> float:
 
 
 def restart(launcher: Launcher, born: Path, generation: int, procs: int) -> tuple[float, float]:
-    """Seconds from SIGKILL of a rank to the status that tells it, and from there to the last new rank's first line."""
+    """Return the seconds from SIGKILL of a rank to its report, and from then to the last new rank's first line."""
 
-    def told() -> bool:
+    def kill_is_reported() -> bool:
         status = launcher.status()
         return status is not None and any(rank.signal == signal.SIGKILL for rank in status.ranks)
 
@@ -86,7 +86,7 @@ def restart(launcher: Launcher, born: Path, generation: int, procs: int) -> tupl
     known = len(births(born))
     began = time.monotonic()
     os.kill(status.ranks[-1].pid, signal.SIGKILL)
-    until(told)
+    until(kill_is_reported)
     seen = time.monotonic()
     launcher.run(generation=generation, procs=procs)
     until(lambda: len(births(born)) == known + procs)
@@ -96,22 +96,22 @@ def restart(launcher: Launcher, born: Path, generation: int, procs: int) -> tupl
 def restarts(folder: Path, procs: int) -> None:
     born = folder / f"born-{procs}"
     program = BORN + "; time.sleep(1000)"
-    told, back = [], []
+    reported_seconds, back_seconds = [], []
     with launched(*PYTHON, program, str(born)) as launcher:
         launcher.run(procs=procs)
         until(lambda: len(births(born)) == procs)
         for generation in range(2, 2 + RUNS):
-            one, other = restart(launcher, born, generation, procs)
-            told.append(one)
-            back.append(other)
+            reported, back = restart(launcher, born, generation, procs)
+            reported_seconds.append(reported)
+            back_seconds.append(back)
     print(
-        f"{procs} ranks, one killed: told after {1000 * statistics.median(told):.1f} ms; the next generation's last "
-        f"rank runs {1000 * statistics.median(back):.1f} ms after its plan"
+        f"{procs} ranks, one killed: reported after {1000 * statistics.median(reported_seconds):.1f} ms; the next "
+        f"generation's last rank runs {1000 * statistics.median(back_seconds):.1f} ms after its plan"
     )
 
 
 def standing(procs: int, program: str, parts: int, what: str) -> None:
-    """CPU and memory of the launcher beside ranks that do nothing; a rank says ``parts`` times that it is complete."""
+    """Measure the launcher beside ranks that do nothing; a rank says ``parts`` times that it is complete."""
     with launched(sys.executable, "-c", program) as launcher:
         launcher.run(procs=procs)
         rings = launcher.run_dir / "launch" / "rings"
@@ -131,7 +131,7 @@ def main() -> None:
             alone, ours = (statistics.median(column) for column in zip(*both, strict=True))
             print(
                 f"start of {procs} Pythons: {1000 * alone:.1f} ms alone, {1000 * ours:.1f} ms from the plan, "
-                f"median difference {1000 * statistics.median(one[1] - one[0] for one in both):.1f} ms"
+                f"median difference {1000 * statistics.median(planned - bare for bare, planned in both):.1f} ms"
             )
             restarts(Path(folder), procs)
     quiet = "import os, time; open(f\"{os.environ['FALCON_RING_DIR']}/{os.getpid()}\", 'w').close(); time.sleep(1000)"

@@ -43,7 +43,7 @@ def producer(count: int) -> list[str]:
 
 
 def seconds_to_read(stream: IO[bytes] | None, count: int) -> float:
-    """From the first bytes to the last."""
+    """Return the seconds from the first bytes to the last."""
     assert stream is not None
     left = count - len(os.read(stream.fileno(), 1 << 20))
     began = time.monotonic()
@@ -53,7 +53,7 @@ def seconds_to_read(stream: IO[bytes] | None, count: int) -> float:
 
 
 def bare() -> float:
-    """MB/s of one producer on a pipe of its own."""
+    """Return MB/s of one producer on a pipe of its own."""
     with subprocess.Popen(producer(BYTES), stdout=subprocess.PIPE) as process:
         seconds = seconds_to_read(process.stdout, BYTES)
         process.kill()
@@ -61,7 +61,7 @@ def bare() -> float:
 
 
 def through(procs: int) -> tuple[float, float]:
-    """MB/s of all ranks together, and the launcher's CPU seconds a GB."""
+    """Return MB/s of all ranks together, and the launcher's CPU seconds a GB."""
     with launched(*producer(BYTES // procs)) as launcher:
         launcher.wait(state="Idle")
         launcher.run(procs=procs)
@@ -70,7 +70,7 @@ def through(procs: int) -> tuple[float, float]:
 
 
 def paced() -> tuple[float, float]:
-    """MB/s that arrived, and the launcher's CPU in cores."""
+    """Return MB/s that arrived, and the launcher's CPU in cores."""
     with launched(sys.executable, "-c", PACED) as launcher:
         launcher.wait(state="Idle")
         launcher.run()
@@ -79,14 +79,14 @@ def paced() -> tuple[float, float]:
 
 
 def main() -> None:
-    plain, one, four = [], [], []
+    plain, single, four = [], [], []
     for _ in range(RUNS):
         plain.append(bare())
-        one.append(through(1))
+        single.append(through(1))
         four.append(through(4))
     base = statistics.median(plain)
     print(f"bare pipe: {base:.0f} MB/s (from {min(plain):.0f} to {max(plain):.0f})")
-    for name, runs in (("one rank", one), ("four ranks, lines kept whole", four)):
+    for name, runs in (("one rank", single), ("four ranks, lines kept whole", four)):
         rate, cpu = (statistics.median(column) for column in zip(*runs, strict=True))
         rates = [run[0] for run in runs]
         print(

@@ -11,7 +11,7 @@ from tests.integration.shim.launching import Launcher
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads that are there; the threads of a launcher or an agent do not end."""
+    """Return the CPU seconds of all threads that exist; the threads of a launcher or an agent do not end."""
     stats = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     return sum(int(stat[0]) for stat in stats) / 1e9
 
@@ -24,7 +24,7 @@ def rss_mib(pid: int) -> float:
 
 @contextmanager
 def launched(*command: str) -> Iterator[Launcher]:
-    """A launcher that waits for its first plan; ended with everything below it."""
+    """Yield a launcher that waits for its first plan; it is ended with everything below it."""
     with tempfile.TemporaryDirectory(prefix="falcon-bench-") as folder:
         launcher = Launcher(Path(folder) / "run", *command, options=("--grace-seconds", "0"))
         try:

@@ -16,7 +16,7 @@ from benchmarks.planning.cases import ALL, Curve
 
 
 def plot(curves: Sequence[Curve], path: Path) -> None:
-    """Medians over sizes, both logarithmic. Raises ImportError without matplotlib."""
+    """Draw medians over sizes, both logarithmic. Raises ImportError without matplotlib."""
     import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
     from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
 

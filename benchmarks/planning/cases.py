@@ -33,7 +33,7 @@ def _speeds(groups: int) -> list[float]:
 
 
 def plain_greedy(times: Sequence[float], total: int) -> float:
-    """The baseline: every micro-batch one by one to the group that would finish it first."""
+    """Plan as the baseline: every micro-batch one by one to the group that would finish it first."""
     counts = [1] * len(times)
     heap = [(2 * time, group) for group, time in enumerate(times)]
     heapq.heapify(heap)
@@ -45,7 +45,7 @@ def plain_greedy(times: Sequence[float], total: int) -> float:
 
 
 def microbatches() -> Result:
-    """S2 for 2 … 10 000 groups, 32 micro-batches each, with a plan in force."""
+    """Measure S2 for 2 … 10 000 groups, 32 micro-batches each, with a plan in force."""
     rows: list[list[object]] = []
     sizes, medians = [], []
     for groups in (2, 8, 64, 512, 2048, 10_000):
@@ -65,7 +65,7 @@ def microbatches() -> Result:
 
 
 def jobs_of(count: int, largest: int, unit: int, held: int) -> list[Job]:
-    """Jobs of different scaling and weight, each able to run with any multiple of ``unit`` up to ``largest``."""
+    """Make jobs of different scaling and weight, each able to run with any multiple of ``unit`` up to ``largest``."""
     drawn = random.Random(count)
     made = []
     for index in range(count):
@@ -76,7 +76,7 @@ def jobs_of(count: int, largest: int, unit: int, held: int) -> list[Job]:
 
 
 def capacities() -> Result:
-    """Unicron eq. 3 for growing clusters; the plain program of eq. 5 beside it where it ends soon enough."""
+    """Measure Unicron eq. 3 for growing clusters, beside the plain program of eq. 5 where that ends soon enough."""
     rows: list[list[object]] = []
     sizes, medians = [], []
     for workers, count, unit, largest in (
@@ -105,7 +105,7 @@ def capacities() -> Result:
 
 
 def eq5(jobs: Sequence[Job], workers: int) -> float:
-    """The baseline: S(i, j) = max over all k ≤ j, possible or not; a vector operation for each j."""
+    """Compute the baseline: S(i, j) = max over all k ≤ j, possible or not; a vector operation for each j."""
     best = np.zeros(workers + 1)
     for job in jobs:
         gains = np.array([capacity.reward(job, count, HOUR) for count in range(workers + 1)])
@@ -114,7 +114,7 @@ def eq5(jobs: Sequence[Job], workers: int) -> float:
 
 
 def hard_capacities() -> Result:
-    """Curves whose duality gap is wide, so that few counts can be skipped: 10 000 workers, 100 jobs, every count."""
+    """Measure curves whose duality gap is wide, so that few counts can be skipped: 10 000 workers, 100 jobs."""
     drawn = random.Random(1)
     curves: list[tuple[str, int, Callable[[int, int], float]]] = [
         ("20 % noise on each count", 10_000, lambda _, size: size**0.8 * drawn.uniform(0.8, 1.0)),
@@ -142,7 +142,7 @@ def hard_capacities() -> Result:
 
 
 def tables() -> Result:
-    """The look-up table for every single next event."""
+    """Measure the look-up table for every single next event."""
     rows: list[list[object]] = []
     for workers, count, unit, largest in ((128, 6, 8, 128), (1000, 20, 8, 1000), (10_000, 100, 8, 1024)):
         jobs = jobs_of(count, largest, unit, workers // count // unit * unit)
@@ -185,7 +185,7 @@ def _roles(nodes: int, stages: int, lockstep: bool) -> Roles:
 
 
 def placements() -> Result:
-    """S3 for 16 … 1 024 nodes of 8 ranks; 1 % noise; half of the bad nodes slow, half with a congested adapter."""
+    """Measure S3 for 16 … 1 024 nodes of 8 ranks; 1 % noise; bad nodes: half slow, half with a congested adapter."""
     rows: list[list[object]] = []
     curves: list[Curve] = []
     cost = Cost(iterations=1000, move_seconds=30.0, seconds_per_rank=0.01)
@@ -214,7 +214,7 @@ def _quality(plans: list[placement.Placement]) -> tuple[float, float, float]:
 
 
 def placement_optimality() -> Result:
-    """The local search beside all permutations, on six nodes."""
+    """Compare the local search with all permutations, on six nodes."""
     roles = roles_of(
         derive(12, tensor=2, pipeline=3),
         2,
@@ -253,7 +253,7 @@ def placement_optimality() -> Result:
 
 
 def resumptions() -> Result:
-    """Unicron §6.2, scenario 1: who computes the failed rank's micro-batches."""
+    """Measure Unicron §6.2, scenario 1: who computes the failed rank's micro-batches."""
     rows: list[list[object]] = []
     for ranks in (8, 512, 4096):
         progress = [

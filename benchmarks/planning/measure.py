@@ -13,7 +13,7 @@ MOST_CALLS: Final = 200
 
 
 def median_ms(call: Callable[[], object]) -> tuple[float, float]:
-    """Median wall and CPU time of one call [ms]; the first call warms up. CPU time is what a shared machine leaves."""
+    """Return median wall and CPU time of a call [ms]; the first call warms up. On a shared machine CPU time counts."""
     call()
     gc.collect()
     wall: list[float] = []
@@ -27,7 +27,7 @@ def median_ms(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def figure(value: float) -> str:
-    """Three significant digits without an exponent."""
+    """Return three significant digits without an exponent."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -36,7 +36,7 @@ def figure(value: float) -> str:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table under a heading."""
+    """Return a Markdown table under a heading."""
     lines = [f"### {title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         cells = [figure(cell) if isinstance(cell, float) else str(cell) for cell in row]

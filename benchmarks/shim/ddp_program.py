@@ -17,7 +17,7 @@ def main(iterations: int, path: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
-    network = torch.nn.Sequential(*layers, torch.nn.Linear(256, 10))  # an odd one: its bucket marks the cycle
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(256, 10))  # an odd layer: its bucket marks the cycle
     model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=0.3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch = torch.randn(64, 256)

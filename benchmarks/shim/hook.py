@@ -2,7 +2,7 @@
 
 The same program calls a stand-in Gloo collective that returns at once, with and without the shim preloaded, in turns;
 the difference of the medians is the hook. The parts (clock, check word, append) are measured in the same runs, and so
-is what NCCL's profiler interface is told in one collective. A third run has the shim switched off.
+is what NCCL reports of one collective through its profiler interface. A third run has the shim switched off.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def main() -> None:
     )
     off = median("call", 2, "p50") - median("call", 0, "p50")
     print(f"switched off (p50): the hook {off:.1f} ns")
-    told, quiet = median("plugin", 1, "p50"), median("plugin", 2, "p50")
+    reported, quiet = median("plugin", 1, "p50"), median("plugin", 2, "p50")
     print(
-        f"NCCL's profiler interface, all that is told of one collective (p50): {told:.1f} ns, switched off {quiet:.1f}"
+        f"NCCL's profiler interface, all that is reported of one collective (p50): {reported:.1f} ns, "
+        f"switched off {quiet:.1f}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Iteration times as Falcon tells them beside the script's own clock: ``python -m benchmarks.shim.iterations``.
+"""Iteration times as Falcon measures them beside the script's own clock: ``python -m benchmarks.shim.iterations``.
 
 Two ranks on Gloo under the shim, one job of each kind; their rings go through the agent's own chain. For the stretch of
 iterations that both clocks saw, the mean durations are compared; the aim is 0.2 %.
@@ -23,7 +23,7 @@ ENDS = 2  # iterations left out at both ends
 
 
 def run(kind: str, folder: Path) -> None:
-    """One job to its end.
+    """Run one job to its end.
 
     Raises:
         SystemExit: a rank failed.
@@ -31,8 +31,8 @@ def run(kind: str, folder: Path) -> None:
     wait(start(PROGRAM, [kind, str(ITERATIONS[kind]), str(folder / "starts")], folder), kind)
 
 
-def told(folder: Path, rank: int) -> tuple[int | None, list[Iteration]]:
-    """Calls in an iteration, and the iterations, as the agent's chain finds them in the ring."""
+def ring_iterations(folder: Path, rank: int) -> tuple[int | None, list[Iteration]]:
+    """Return the calls in an iteration, and the iterations, as the agent's chain finds them in the ring."""
     (path,) = folder.glob(f"g0-r{rank}-*.ring")
     found: list[Iteration] = []
 
@@ -54,12 +54,12 @@ def main() -> None:
             folder = Path(name)
             run(kind, folder)
             for rank in range(RANKS):
-                period, iterations = told(folder, rank)
+                period, iterations = ring_iterations(folder, rank)
                 starts = np.fromfile(f"{folder}/starts.{rank}", dtype=np.int64)
                 whole = iterations[ENDS : len(iterations) - ENDS]
                 first = int(np.searchsorted(starts, whole[0].start_ns))
                 script = float(np.diff(starts[first : first + len(whole) + 1]).mean()) if whole else float("nan")
-                ring = float(np.mean([one.duration_ns for one in whole]))
+                ring = float(np.mean([iteration.duration_ns for iteration in whole]))
                 print(
                     f"| {kind} | {rank} | {period} | {len(whole)} of {len(starts)} | {script / 1e6:.3f} ms"
                     f" | {ring / 1e6:.3f} ms | {abs(ring / script - 1):.3%} |",

@@ -39,7 +39,7 @@ def ddp() -> Callable[[], None]:
 
 
 def fsdp() -> Callable[[], None]:
-    """Parameters are sharded: all-gathers in both passes, reduce-scatters in the backward one."""
+    """Train with sharded parameters: all-gathers in both passes, reduce-scatters in the backward pass."""
     from torch.distributed.fsdp import fully_shard
 
     network = _network()
@@ -51,7 +51,7 @@ def fsdp() -> Callable[[], None]:
 
 
 def pipeline() -> Callable[[], None]:
-    """Two stages, one forward and one backward: activations go down, gradients come up, one all-reduce ends a step."""
+    """Train two stages, 1F1B: activations go down, gradients come up, one all-reduce ends a step."""
     first = dist.get_rank() == 0
     stage = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH))
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.001)
@@ -81,7 +81,7 @@ def pipeline() -> Callable[[], None]:
 
 
 def all_reduce() -> Callable[[], None]:
-    """Nothing but equal all-reduces: four in a burst after one long computation."""
+    """Make nothing but equal all-reduces: four in a burst after one long computation."""
     gradients = [torch.randn(64 * 1024) for _ in range(4)]
     left, right = torch.randn(WIDTH, WIDTH), torch.randn(WIDTH, WIDTH)
 

@@ -41,7 +41,7 @@ def start(
 
 
 def wait(ranks: list[subprocess.Popen[bytes]], what: str) -> None:
-    """Until all have ended.
+    """Wait until all have ended.
 
     Raises:
         SystemExit: a rank failed.

@@ -55,17 +55,17 @@ JOBS = [
 
 
 def sampled_cost_ns(own_ns: float, event_us: float) -> float:
-    """Host time that sampling adds to a call, in ns: ours and that of its two events."""
+    """Return the host time that sampling adds to a call, in ns: our part and that of its two events."""
     return own_ns + EVENTS * event_us * 1e3
 
 
 def share(cost_ns: float, job: Job, every: int) -> float:
-    """Of the iteration time, on average, where one cycle in ``every`` is sampled."""
+    """Return the share of the iteration time, on average, where one cycle in ``every`` is sampled."""
     return cost_ns * 1e-9 * job.calls / (every * job.iteration_seconds)
 
 
 def smallest_n(cost_ns: float, job: Job, bound: float = BOUND) -> int:
-    """The smallest N that keeps sampling's share of the iteration time within ``bound``."""
+    """Return the smallest N that keeps sampling's share of the iteration time within ``bound``."""
     return max(1, math.ceil(cost_ns * 1e-9 * job.calls / (bound * job.iteration_seconds)))
 
 
@@ -95,7 +95,7 @@ def main() -> None:
         return statistics.median(run[name][figure] for run in runs)
 
     def over(name: str, base: str) -> tuple[float, float, float]:
-        """Median of the runs' differences, and the least and the greatest."""
+        """Return the median of the runs' differences, and the least and the greatest."""
         differences = [run[name]["p50_ns"] - run[base]["p50_ns"] for run in runs]
         return statistics.median(differences), min(differences), max(differences)
 

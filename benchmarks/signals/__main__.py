@@ -37,12 +37,13 @@ def _costs(quick: bool) -> str:
     )
 
 
-def _tcpd(data: Path) -> str:
-    return tcpd_table(data / "tcpd") if (data / "tcpd").is_dir() else f"{data / 'tcpd'} is not there: left out.\n"
+def _tcpd(data: Path | None) -> str:
+    assert data is not None  # main() has checked it
+    return tcpd_table(data / "tcpd")
 
 
-def _tables(quick: bool, data: Path) -> dict[str, Callable[[], str]]:
-    """Return the tables by name: the quick ones with few seeds and short series."""
+def _tables(quick: bool, data: Path | None) -> dict[str, Callable[[], str]]:
+    """Return the tables by name; ``quick``: with few seeds and short series."""
     either: dict[str, Callable[[], str]] = {"tcpd": lambda: _tcpd(data), "cost": lambda: _costs(quick)}
     if quick:
         return {
@@ -93,12 +94,26 @@ def _put(text: str, name: str, body: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.signals", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few seeds and short series: a minute; printed only")
-    parser.add_argument("--data", type=Path, default=_ROOT / "../shared/data", help="folder with tcpd/")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        default=os.environ.get("FALCON_DATA"),
+        help="folder with tcpd/, the public change-point series (benchmarks/README.md describes them); "
+        "required for the table tcpd unless FALCON_DATA names it",
+    )
     parser.add_argument("--only", default="", help="names of tables, separated by commas")
     options = parser.parse_args()
     quick: bool = options.quick
-    tables = _tables(quick, options.data)
-    for name in options.only.split(",") if options.only else tables:
+    data: Path | None = options.data
+    tables = _tables(quick, data)
+    names = options.only.split(",") if options.only else list(tables)
+    if "tcpd" in names and (data is None or not (data / "tcpd").is_dir()):
+        parser.error(
+            "the table tcpd needs --data FOLDER (or FALCON_DATA), a folder with tcpd/*.json as benchmarks/README.md "
+            f"describes it; without it, measure the other tables: --only {','.join(sorted({*tables} - {'tcpd'}))}"
+        )
+    for name in names:
         measured = _measured()
         begin = time.monotonic()
         body = f"{measured}\n{tables[name]()}"

@@ -34,7 +34,7 @@ class Job(NamedTuple):
 
 
 def distinct(length: int, kinds: int = 7) -> list[Kind]:
-    """Gradient buckets in ``kinds`` sizes, of which one occurs once: a cycle of ``length`` calls."""
+    """Make gradient buckets in ``kinds`` sizes, of which one size occurs once: a cycle of ``length`` calls."""
     buckets = [Kind(Op.ALL_REDUCE, 1 << 20 | index % kinds, 300 / length) for index in range(length - 1)]
     return [Kind(Op.ALL_REDUCE, 4, 20.0), *buckets]
 
@@ -58,20 +58,20 @@ def fsdp(layers: int, compute_ms: float = 2.0) -> list[Kind]:
 
 
 def micro_batches(number: int, layers: int, compute_ms: float) -> list[Kind]:
-    """Gradient accumulation: each micro-batch communicates; one call of the optimizer ends the iteration."""
+    """Accumulate gradients: each micro-batch communicates; one call of the optimizer ends the iteration."""
     gather, scatter = Kind(Op.ALL_GATHER, 1 << 20, compute_ms), Kind(Op.REDUCE_SCATTER, 1 << 20, compute_ms)
     return [*([*[gather] * layers, *[gather, scatter] * layers] * number), Kind(Op.ALL_REDUCE, 4, 30.0)]
 
 
 def tensor_parallel(number: int, layers: int, compute_ms: float) -> list[Kind]:
-    """Micro-batches whose layers sum activations up; the sum of the gradients ends the iteration."""
+    """Make micro-batches whose layers sum activations up; the sum of the gradients ends the iteration."""
     layer = Kind(Op.ALL_REDUCE, 1 << 20, compute_ms)
     micro_batch = [Kind(Op.RECV, 1 << 16, 2.0), *[layer] * (4 * layers), Kind(Op.SEND, 1 << 16, 2.0)]
     return [*micro_batch * number, Kind(Op.ALL_REDUCE, 1 << 24, 30.0)]
 
 
 def equal_buckets(buckets: int) -> list[Kind]:
-    """One token only: a burst after one long computation."""
+    """Make one token only: a burst after one long computation."""
     return [Kind(Op.ALL_REDUCE, 1 << 20, 200.0 if index == 0 else 3.0) for index in range(buckets)]
 
 
@@ -103,7 +103,7 @@ JOBS: dict[str, Job] = {
 
 
 def stream(job: Job, rng: Generator, count: int) -> Calls:
-    """The first ``count`` calls of a rank."""
+    """Return the first ``count`` calls of a rank."""
     kinds: list[Kind] = []
     kinds += [Kind(Op.BROADCAST, int(size), 5.0) for size in rng.integers(1, 9, job.start)]
     cycle = list(job.cycle)

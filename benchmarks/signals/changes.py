@@ -28,7 +28,7 @@ class Score(NamedTuple):
 
 
 def rng_of(name: str, seed: int) -> np.random.Generator:
-    """The same series for the same name and seed, everywhere."""
+    """Return a generator that gives the same series for the same name and seed, everywhere."""
     return np.random.default_rng([seed, *name.encode()])
 
 
@@ -37,18 +37,18 @@ def false_reports(detector: Detector, name: str, length: int, seeds: int) -> int
 
 
 def judged(sick: Sick, reports: list[Report]) -> tuple[list[Report | None], int]:
-    """For each episode the first report that names it, and how many reports name none."""
+    """Return for each episode the first report that names it, and how many reports name none."""
     left = list(reports)
     named: list[Report | None] = []
     for episode in sick.episodes:
         end = len(sick.times) if episode.last is None else episode.last + 5
-        hit = next((one for one in left if one.reported >= episode.first and one.reported < end), None)
+        hit = next((report for report in left if report.reported >= episode.first and report.reported < end), None)
         hit = hit if hit is not None and hit.first >= episode.first - max(_EARLY, 20) else None
         named.append(hit)
         if hit is not None:
             left.remove(hit)
-    slow = [range(one.first, one.last or len(sick.times)) for one in sick.episodes]
-    return named, sum(not any(one.reported in span for span in slow) for one in left)
+    slow = [range(episode.first, episode.last or len(sick.times)) for episode in sick.episodes]
+    return named, sum(not any(report.reported in span for span in slow) for report in left)
 
 
 def score(detector: Detector, name: str, seeds: int) -> Score:
@@ -78,7 +78,7 @@ def score(detector: Detector, name: str, seeds: int) -> Score:
 
 
 def healthy_table(seeds: int, seeds_of_published: int, lengths: Iterable[int] = HEALTHY_LENGTHS) -> str:
-    """False reports: the sum over ``seeds`` series for what is shipped, the mean a series for the others."""
+    """Count false reports: for what is shipped the sum over ``seeds`` series, for the published the mean a series."""
     lengths = tuple(lengths)
     rows = []
     for name in HEALTHY:
@@ -95,17 +95,17 @@ def healthy_table(seeds: int, seeds_of_published: int, lengths: Iterable[int] = 
 
 
 def sick_table(seeds: int, seeds_of_published: int) -> str:
-    """Share found, onset error, delay, relief, false reports a series."""
+    """Return share found, onset error, delay, relief and false reports a series."""
     rows = []
     for name in SICK:
-        others = [_cell(score(detector, name, seeds_of_published)) for detector in PUBLISHED.values()]
-        rows.append([name, _cell(score(shipped, name, seeds)), *others])
+        published = [_cell(score(detector, name, seeds_of_published)) for detector in PUBLISHED.values()]
+        rows.append([name, _cell(score(shipped, name, seeds)), *published])
     head = ["Found %, onset error, report after, relief %, false reports a series", f"shipped, {seeds} seeds"]
     return table([*head, *(f"{name}, {seeds_of_published}" for name in PUBLISHED)], rows)
 
 
 def small_table(seeds: int, seeds_of_data: int) -> str:
-    """Around the threshold: what the data show of it, and what is reported."""
+    """Compare, around the threshold, what the data show of a slowdown and what is reported."""
     rows = []
     for extra in _SMALL:
         for share in _NOISES:
@@ -135,12 +135,12 @@ def _shown(sick: Sick) -> tuple[float, float]:
     return float(by_mean), float(np.median(logs[first:]) - np.median(logs[:first]))
 
 
-def _cell(one: Score) -> str:
-    shown = [f"**{100 * one.found:.0f}**"]
-    if one.onset_error is not None and one.delay is not None:
-        shown += [f"±{one.onset_error:.0f}", f"{one.delay:.0f} it"]
-    if one.relief is not None:
-        shown.append(f"relief {100 * one.relief:.0f}")
-    if one.false:
-        shown.append(f"false {one.false:.2f}")
+def _cell(result: Score) -> str:
+    shown = [f"**{100 * result.found:.0f}**"]
+    if result.onset_error is not None and result.delay is not None:
+        shown += [f"±{result.onset_error:.0f}", f"{result.delay:.0f} it"]
+    if result.relief is not None:
+        shown.append(f"relief {100 * result.relief:.0f}")
+    if result.false:
+        shown.append(f"false {result.false:.2f}")
     return ", ".join(shown)

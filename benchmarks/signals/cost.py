@@ -57,24 +57,24 @@ def _microseconds(run: Callable[[list[int]], None], samples: list[int]) -> float
 
 
 def change_point_table(lengths: tuple[int, ...]) -> str:
-    """The posterior bounded and unbounded, and the whole detector at two noises."""
+    """Measure the posterior bounded and unbounded, and the whole detector at two noises."""
     rows = []
     for length in lengths:
         row: list[object] = [length]
         for share in (0.02, 0.10):
             detector, rest = _after(length, share)
-            row.append(f"{_microseconds(lambda block, one=detector: _feed(one, block), rest):.1f}")  # type: ignore[misc]
+            row.append(f"{_microseconds(lambda block, fed=detector: _feed(fed, block), rest):.1f}")  # type: ignore[misc]
         bounded = RunLengthPosterior(PRIOR, hazard=HAZARD)
         exact = RunLengthPosterior(PRIOR, hazard=HAZARD, most=0)
         samples = rng_of("cost", 1).standard_normal(length).tolist()
-        for one, most in ((bounded, 50_000), (exact, 5_000)):
+        for posterior, most in ((bounded, 50_000), (exact, 5_000)):
             if length > most:
                 row.append("–")
                 continue
             for sample in samples:
-                one.update(sample)
+                posterior.update(sample)
             rest = [0] * (_TAIL * _BLOCKS)
-            row.append(f"{_microseconds(lambda block, one=one: _update(one, block), rest):.1f}")  # type: ignore[misc]
+            row.append(f"{_microseconds(lambda block, fed=posterior: _update(fed, block), rest):.1f}")  # type: ignore[misc]
         rows.append(row)
     head = [
         "µs of CPU a sample after n samples",
@@ -116,7 +116,7 @@ class _Together:
         self._count = 1
 
     def update(self, samples: Floats) -> None:
-        """One sample of each rank, [ranks]."""
+        """Take one sample of each rank, [ranks]."""
         count = self._count
         lengths = self._lengths[:count]
         norm, exponent, gain, growth = self._table.take(lengths, axis=1)
@@ -146,7 +146,7 @@ class _Together:
 
 
 def together_table(length: int) -> str:
-    """Whether it would pay to update all ranks' posteriors in one array."""
+    """Measure whether it would pay to update all ranks' posteriors in one array."""
     rows = []
     for ranks in (1, _RANKS, 64):
         samples = rng_of("together", ranks).standard_normal((length + _TAIL * _BLOCKS, ranks))
@@ -181,7 +181,7 @@ def _update(posterior: RunLengthPosterior, block: list[int]) -> None:
 
 
 def records(iterations: int, seed: int) -> RecordArray:
-    """What a rank writes: 40 calls in 250 ms, of seven sizes and one of its own."""
+    """Make what a rank writes: 40 calls in 250 ms, of seven sizes and one of its own."""
     rng = rng_of("records", seed)
     count = iterations * _CALLS
     out: RecordArray = np.zeros(count, dtype=RECORD_DTYPE)
@@ -200,15 +200,15 @@ def records(iterations: int, seed: int) -> RecordArray:
 
 
 def poll_table(iterations: int) -> str:
-    """Eight ranks' records of 100 ms at a time, through the whole chain, from the first call on."""
+    """Feed eight ranks' records of 100 ms at a time through the whole chain, from the first call on."""
     streams = [records(iterations, rank) for rank in range(_RANKS)]
     RankChain(Detection()).feed(streams[0][:_CALLS])  # imports what numpy imports late
     chains = [RankChain(Detection()) for _ in streams]
     starts = [stream["t_start_ns"].astype(np.int64) for stream in streams]
-    last = min(int(one[-1]) for one in starts)
+    last = min(int(times[-1]) for times in starts)
     polls = []
     for until in range(1_000 * _MS, last, _POLL_NS):
-        spans = [np.searchsorted(one, (until - _POLL_NS, until)).tolist() for one in starts]
+        spans = [np.searchsorted(times, (until - _POLL_NS, until)).tolist() for times in starts]
         begin = time.process_time_ns()
         for chain, stream, (first, end) in zip(chains, streams, spans, strict=True):
             if end > first:
@@ -225,7 +225,7 @@ def poll_table(iterations: int) -> str:
 
 
 def memory_table(iterations: int) -> str:
-    """Python and numpy memory of one rank's chain, and of its change detector alone."""
+    """Measure the Python and numpy memory of one rank's chain, and of its change detector alone."""
     stream = records(iterations, 99)
     RankChain(Detection()).feed(stream[:_CALLS])  # what all ranks share is there before
     tracemalloc.start()

@@ -38,7 +38,7 @@ Detector = Callable[[Times], list[Report]]
 
 
 def shipped(times: Times) -> list[Report]:
-    """What an agent runs, at the default settings; all numbers are 0-based iterations."""
+    """Run what an agent runs, at the default settings; all numbers are 0-based iterations."""
     defaults = Detection()
     detector = ChangeDetector(verify_percent=defaults.verify_percent, consecutive=defaults.consecutive_iterations)
     reports: list[Report] = []
@@ -47,8 +47,8 @@ def shipped(times: Times) -> list[Report]:
             continue
         if detector.slowdown is not None:
             reports.append(Report(detector.slowdown.first_iteration, at, None))
-        else:  # of all that is open: one that grew was reported again
-            reports = [one if one.relieved is not None else one._replace(relieved=at) for one in reports]
+        else:  # relieves all open reports: a slowdown that grew was reported again
+            reports = [report if report.relieved is not None else report._replace(relieved=at) for report in reports]
     return reports
 
 
@@ -67,7 +67,7 @@ def _changes_of(raw: bytes) -> tuple[tuple[int, int], ...]:
     for at, sample in enumerate(scaled.tolist()):
         posterior.update(sample)
         run = posterior.most_probable
-        if run < min(before, LONGEST_RUN):  # a longer one is cut to it by and by
+        if run < min(before, LONGEST_RUN):  # a longer run is cut to it by and by
             found.append((at + 1 - max(run, 1), at))
         before = run
     return tuple(found)
@@ -85,7 +85,7 @@ def _as_reports(changes: list[tuple[int, int, bool]]) -> list[Report]:
 
 
 def plain_bocd(times: Times) -> list[Report]:
-    """Every change of the most probable run length; up or down by the samples around it."""
+    """Report every change of the most probable run length; up or down by the samples around it."""
     changes = []
     for place, reported in _changes(times):
         before, after = times[max(0, place - _VERIFIED) : place], times[place : reported + 1]
@@ -94,7 +94,7 @@ def plain_bocd(times: Times) -> list[Report]:
 
 
 def verified_bocd(times: Times) -> list[Report]:
-    """BOCD, then the means before and after must differ by PERCENT, as published; it waits for the window after."""
+    """Run BOCD; then the means before and after must differ by PERCENT, as published; it waits for the window after."""
     changes = []
     for place, reported in _changes(times):
         before, after = times[max(0, place - _VERIFIED) : place], times[place : place + _VERIFIED]
@@ -108,7 +108,7 @@ def verified_bocd(times: Times) -> list[Report]:
 
 
 def sliding_window(times: Times) -> list[Report]:
-    """The mean of the newest _WINDOW samples against the median of those before: 10 % is a change."""
+    """Compare the mean of the newest _WINDOW samples with the median of those before: 10 % is a change."""
     history: deque[float] = deque(maxlen=200)
     window: deque[float] = deque(maxlen=_WINDOW)
     changes = []

@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 def followed(calls: Calls, true: int) -> Outcome:
-    """What the shipped tracker says after each batch of calls."""
+    """Return what the shipped tracker says after each batch of calls."""
     tracker = IterationTracker()
     needed, wrong = None, 0
     for at in range(0, len(calls), _BATCHES):
@@ -45,7 +45,7 @@ def followed(calls: Calls, true: int) -> Outcome:
 
 
 def autocorrelation(calls: Calls, true: int) -> Outcome:
-    """FALCON §4.2: the first lag whose centred autocorrelation of the tokens reaches 0.95, over the whole stream."""
+    """Find the first lag whose centred autocorrelation of the tokens reaches 0.95 over the stream (FALCON §4.2)."""
     values = calls.tokens - calls.tokens.mean()
     size = 1 << (2 * len(calls) - 1).bit_length()
     spectrum = np.fft.rfft(values, size)
@@ -70,9 +70,9 @@ def period_table(seeds: int) -> str:
         streams = [stream(job, rng_of(name, seed), _length(job)) for seed in range(seeds)]
         ours = [followed(calls, true) for calls in streams]
         theirs = [autocorrelation(calls, true) for calls in streams]
-        needed = [one.needed for one in ours if one.needed is not None]
+        needed = [outcome.needed for outcome in ours if outcome.needed is not None]
         shown = f"{statistics.median(needed):.0f}, {max(needed)}" if needed else "–"
-        rows.append([name, true, _counts(ours), shown, sum(one.wrong > 0 for one in ours), _counts(theirs)])
+        rows.append([name, true, _counts(ours), shown, sum(outcome.wrong > 0 for outcome in ours), _counts(theirs)])
     return table(
         [
             f"Period, {seeds} seeds",
@@ -87,5 +87,5 @@ def period_table(seeds: int) -> str:
 
 
 def _counts(outcomes: list[Outcome]) -> str:
-    counts = Counter(one.final for one in outcomes)
+    counts = Counter(outcome.final for outcome in outcomes)
     return f"{counts['exact']} / {counts['undetermined']} / {counts['wrong']}"

@@ -1,4 +1,4 @@
-"""Iteration times of jobs that do not exist: healthy ones, and sick ones with the place of each slowdown.
+"""Iteration times of jobs that do not exist: healthy series, and sick series with the place of each slowdown.
 
 Each is a function of a seeded generator; times are in seconds, about 1 s an iteration.
 """
@@ -32,7 +32,7 @@ class Sick(NamedTuple):
 
 
 def noise(rng: Generator, count: int, share: float) -> Times:
-    """Multiplicative, log-normal: [count]."""
+    """Draw multiplicative, log-normal noise: [count]."""
     times: Times = np.exp(share * rng.standard_normal(count))
     return times
 
@@ -119,7 +119,7 @@ def _slowed(rng: Generator, shares: Times, episodes: tuple[Episode, ...], share_
 
 
 def step(extra: float, first: int = ONSET, last: int | None = None, noise_share: float = 0.02) -> Callable[..., Sick]:
-    """``extra`` from iteration ``first`` to ``last``; a negative ``first`` counts from the end."""
+    """Add ``extra`` from iteration ``first`` to ``last``; a negative ``first`` counts from the end."""
 
     def series(rng: Generator) -> Sick:
         begin = first if first >= 0 else SICK_LENGTH + first

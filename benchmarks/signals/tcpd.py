@@ -2,8 +2,8 @@
 
 The segmentation is the most probable one (the maximum over all places of changes, by dynamic programming over the run
 lengths of this project's posterior). *Published*: hazard 1/100 and unit priors, on standardised series. *Shipped*: the
-hazard and the prior of the agent, and each change verified as the agent verifies one: the medians before and after must
-differ by more than noise, its correlation included.
+hazard and the prior of the agent, and each change verified as by the agent: the medians before and after must differ by
+more than noise, its correlation included.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Series(NamedTuple):
 
 
 def load(folder: Path) -> list[Series]:
-    """The univariate series that have a published score."""
+    """Return the univariate series that have a published score."""
     found = []
     for path in sorted(folder.glob("*.json")):
         raw = json.loads(path.read_text())
@@ -58,7 +58,7 @@ def load(folder: Path) -> list[Series]:
 
 
 def most_probable_changes(values: Times, prior: Prior, hazard: float) -> list[int]:
-    """Places at which the most probable segmentation begins a new segment."""
+    """Return the places at which the most probable segmentation begins a new segment."""
     posterior = RunLengthPosterior(prior, hazard=hazard, most=0)
     scores = np.zeros(1)  # of the best segmentation whose last segment has this many samples
     ended = []  # length of the best segment that ends with this sample
@@ -105,7 +105,7 @@ def _weakest(values: Times, changes: list[int]) -> int | None:
 
 
 def f1(annotations: dict[str, list[int]], changes: Iterable[int]) -> float:
-    """Precision against all annotators together, recall averaged over them; index 0 is in every set."""
+    """Return F1: precision against all annotators together, recall averaged over them; index 0 is in every set."""
     found = set(changes) | {0}
     sets = [set(places) | {0} for places in annotations.values()]
     precision = _matched(set().union(*sets), found) / len(found)
@@ -117,25 +117,21 @@ def _matched(true: set[int], found: set[int]) -> int:
     left = set(found)
     count = 0
     for place in sorted(true):
-        near = [one for one in left if abs(one - place) <= _MARGIN]
+        near = [change for change in left if abs(change - place) <= _MARGIN]
         if near:
-            left.remove(min(near, key=lambda one: (abs(one - place), one)))
+            left.remove(min(near, key=lambda change: (abs(change - place), change)))
             count += 1
     return count
 
 
 def cover(annotations: dict[str, list[int]], changes: Iterable[int], count: int) -> float:
-    """Jaccard covering of each annotator's segments by the best of ours, averaged."""
+    """Return the Jaccard covering of each annotator's segments by the best of ours, averaged."""
     ours = _segments(changes, count)
     covers = []
     for places in annotations.values():
         covered = sum(
-            len(one)
-            * max(
-                len(range(max(one.start, other.start), min(one.stop, other.stop))) / _union(one, other)
-                for other in ours
-            )
-            for one in _segments(places, count)
+            len(segment) * max(_shared(segment, own) / _union(segment, own) for own in ours)
+            for segment in _segments(places, count)
         )
         covers.append(covered / count)
     return sum(covers) / len(covers)
@@ -146,29 +142,32 @@ def _segments(changes: Iterable[int], count: int) -> list[range]:
     return [range(begin, end) for begin, end in itertools.pairwise(edges)]
 
 
-def _union(one: range, other: range) -> int:
-    shared = len(range(max(one.start, other.start), min(one.stop, other.stop)))
-    return len(one) + len(other) - shared
+def _shared(left: range, right: range) -> int:
+    return len(range(max(left.start, right.start), min(left.stop, right.stop)))
+
+
+def _union(left: range, right: range) -> int:
+    return len(left) + len(right) - _shared(left, right)
 
 
 def tcpd_table(folder: Path) -> str:
-    """Mean F1 and cover over the series."""
-    series = load(folder)
+    """Return mean F1 and cover over the series."""
+    loaded = load(folder)
     scores: dict[str, list[tuple[float, float]]] = {}
 
-    def add(name: str, one: Series, changes: list[int]) -> None:
-        pair = f1(one.annotations, changes), cover(one.annotations, changes, len(one.values))
+    def add(name: str, scored: Series, changes: list[int]) -> None:
+        pair = f1(scored.annotations, changes), cover(scored.annotations, changes, len(scored.values))
         scores.setdefault(name, []).append(pair)
 
-    for one in series:
-        scores.setdefault("no detection, published", []).append(one.nothing)
-        scores.setdefault("BOCPD, default priors, published", []).append(one.published)
-        add("the same, computed here", one, most_probable_changes(one.values, Prior(), _PUBLISHED_HAZARD))
-        plain = most_probable_changes(one.values, PRIOR, HAZARD)
-        add("shipped prior and hazard, not verified", one, plain)
-        add("shipped, verified", one, verified(one.values, plain))
+    for series in loaded:
+        scores.setdefault("no detection, published", []).append(series.nothing)
+        scores.setdefault("BOCPD, default priors, published", []).append(series.published)
+        add("the same, computed here", series, most_probable_changes(series.values, Prior(), _PUBLISHED_HAZARD))
+        plain = most_probable_changes(series.values, PRIOR, HAZARD)
+        add("shipped prior and hazard, not verified", series, plain)
+        add("shipped, verified", series, verified(series.values, plain))
     rows = []
     for name, pairs in scores.items():
         means = np.asarray(pairs).mean(axis=0)
         rows.append([name, f"{means[0]:.3f}", f"{means[1]:.3f}"])
-    return table([f"Change points on {len(series)} public series", "F1", "cover"], rows)
+    return table([f"Change points on {len(loaded)} public series", "F1", "cover"], rows)

@@ -31,14 +31,14 @@ def _run(scenario: Scenario, falcon: str) -> Report:
 
 
 def sensitivity_table(plots: Path | None) -> list[str]:
-    """Goodput against delay and pool, and the picture where one was asked for."""
+    """Return goodput against delay and pool; draw the picture where one was asked for."""
     found = sensitivity.measured()
     _plot(plots, "sensitivity.svg", lambda figure: sensitivity.draw(figure, found))
     return sensitivity.table(found)
 
 
 def growth_table(plots: Path | None) -> list[str]:
-    """Cost of the simulator itself, and the picture."""
+    """Return the cost of the simulator itself; draw the picture where one was asked for."""
     found = growth.measured()
     _plot(plots, "growth.svg", lambda figure: growth.draw(figure, found))
     return growth.table(found)
@@ -58,7 +58,7 @@ def _plot(folder: Path | None, name: str, draw: Callable[[Any], None]) -> None:
 
 
 def llama3() -> list[str]:
-    """Effective training time ratio of the published run's failures."""
+    """Return the effective training time ratio of the published run's failures."""
     scenario = load(HERE / "llama3.yaml")
     lines = ["| Llama 3, 16,384 GPUs, 54 days | ETTR | redone iterations | nodes replaced |", "|---|---|---|---|"]
     for mode in ("None", "FailStop"):
@@ -69,7 +69,7 @@ def llama3() -> list[str]:
 
 
 def speed() -> list[str]:
-    """1 024 ranks × 10 000 iterations."""
+    """Measure 1 024 ranks × 10 000 iterations."""
     scenario, load_before = load(HERE / "speed1024.yaml"), os.getloadavg()[0]
     before, begun = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     result = _run(scenario, "All")

@@ -24,7 +24,7 @@ def _after(scenario: Scenario, at: float | None) -> str:
 
 
 def table() -> list[str]:
-    """Markdown rows: how long after the onset each step came."""
+    """Return Markdown rows: how long after the onset each step came."""
     plain = load(HERE / "calls.yaml")
     lines = [
         "| calls | onset certain | S2 | culprit named | node replaced | right rank | records read |",

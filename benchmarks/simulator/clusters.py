@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
 import statistics
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from benchmarks.public_data import public_file
 from falcon_sim.fleet import Event, Fleet, FleetJob, FleetPolicy, FleetResult, best_start, gpt_throughput
 
-DATA = Path(os.environ.get("FALCON_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 GPUS, PER_NODE = 128, 8
 MOST = 32  # GPUs that a task can use: assumed (with no bound, nearly linear scaling gives all to the heaviest task)
 DAY = 86_400.0
@@ -41,7 +39,7 @@ FALCON = FleetPolicy(
 
 
 def jobs_of(case: int, workers: dict[str, int] | None = None) -> list[FleetJob]:
-    """The six tasks, with the best start or the given sizes."""
+    """Return the six tasks, with the best start or the given sizes."""
     drafts = [
         FleetJob(
             name=f"task{place + 1}",
@@ -70,12 +68,12 @@ def _proportional(shares: list[float], jobs: list[FleetJob]) -> dict[str, int]:
 
 
 def waf(jobs: list[FleetJob], sizes: dict[str, int]) -> float:
-    """Σ w·T [FLOP/s]."""
+    """Return Σ w·T [FLOP/s]."""
     return sum(job.weight * job.throughput.get(sizes[job.name], 0.0) for job in jobs)
 
 
 def cases() -> list[str]:
-    """Markdown rows: the baselines' WAF over the plan's."""
+    """Return Markdown rows: the baselines' WAF over the plan's."""
     lines = ["| case | plan, weighted PFLOP/s | equally | weighted | sized |", "|---|---|---|---|---|"]
     for case in SIZES:
         jobs = jobs_of(case)
@@ -86,9 +84,12 @@ def cases() -> list[str]:
 
 
 def trace(
-    seed: int, *, days: float, lost: int, others: int, repair_days: tuple[float, float]
+    seed: int, *, days: float, lost: int, processes: int, repair_days: tuple[float, float]
 ) -> tuple[list[Event], float]:
-    """So many failures at uniformly random times (a Poisson process of which the count is known), on random nodes."""
+    """Draw ``lost`` failures of nodes and ``processes`` failures of processes, on random nodes, over ``days``.
+
+    The times are uniformly random: a Poisson process of which the count is known.
+    """
     rng = np.random.default_rng(seed)
     nodes = GPUS // PER_NODE
     events = []
@@ -100,7 +101,7 @@ def trace(
         node = str(rng.choice(there))
         away[node] = at + float(rng.uniform(*repair_days)) * DAY
         events += [Event(at, "Lost", node), Event(away[node], "Joined", node)]
-    events += [Event(at, "Process", f"n{rng.integers(nodes)}") for at in rng.uniform(0, days * DAY, others).tolist()]
+    events += [Event(at, "Process", f"n{rng.integers(nodes)}") for at in rng.uniform(0, days * DAY, processes).tolist()]
     return events, days * DAY
 
 
@@ -114,20 +115,20 @@ def _both(events: list[Event], seconds: float) -> tuple[FleetResult, FleetResult
 
 
 def traces() -> list[str]:
-    """Markdown rows: accumulated WAF over the restart-only baseline, medians over seeds."""
+    """Return Markdown rows: accumulated WAF over the restart-only baseline, medians over seeds."""
     lines = [
         "| trace | repair | the paper: Unicron ÷ restart-only | ours: fast recovery, sizes fixed | ours: and the plan"
         " | of the ideal: restart-only, ours |",
         "|---|---|---|---|---|---|",
     ]
-    for name, days, lost, others, repair, theirs in (
+    for name, days, lost, processes, repair, theirs in (
         ("a: 8 weeks, 10 SEV1, 33 others", 56.0, 10, 33, (1.0, 7.0), "1.2 ×"),
         ("b: 7 days, 26 SEV1, 80 others", 7.0, 26, 80, (1.0, 7.0), "1.9 ×"),
         ("b, as many nodes repaired as lost", 7.0, 26, 80, (1 / 20, 7 / 20), "1.9 ×"),
     ):
         stops, plans, bases, ours = [], [], [], []
         for seed in SEEDS:
-            base, stop, plan = _both(*trace(seed, days=days, lost=lost, others=others, repair_days=repair))
+            base, stop, plan = _both(*trace(seed, days=days, lost=lost, processes=processes, repair_days=repair))
             stops.append(stop.accumulated_waf / base.accumulated_waf)
             plans.append(plan.accumulated_waf / base.accumulated_waf)
             bases.append(base.accumulated_waf / base.ideal_waf)
@@ -147,15 +148,15 @@ Mode = Literal["none", "stop", "all"]
 
 
 def spot(name: str) -> tuple[list[Event], float]:
-    """``p3`` or ``g4dn``: nodes that come and go; raises FileNotFoundError without the data."""
-    with (DATA / "failures" / f"bamboo_spot_{name}.csv").open() as lines:
+    """Return the nodes of ``p3`` or ``g4dn`` that come and go; raises FileNotFoundError without the data."""
+    with public_file(f"failures/bamboo_spot_{name}.csv").open() as lines:
         rows = [(float(row["ms"]) / 1000, row["action"], row["node"]) for row in csv.DictReader(lines)]
     events = [Event(at, "Joined" if action == "add" else "Lost", node) for at, action, node in rows]
     return events, rows[-1][0]
 
 
 def spot_table() -> list[str]:
-    """Markdown rows: useful work over what the nodes that were there could have done."""
+    """Return Markdown rows: useful work over what the nodes that were there could have done."""
     lines = [
         "| trace | nodes, mean (most) | fixed size | no Falcon | fail-stop only | all, with the plan |",
         "|---|---|---|---|---|---|",

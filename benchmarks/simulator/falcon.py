@@ -28,7 +28,7 @@ _AVERAGED = 16  # iterations
 
 
 def stretched(scenario: Scenario, times: float) -> Scenario:
-    """The same faults on a slower clock: the run, the onsets and the durations are ``times`` as long."""
+    """Return the same faults on a slower clock: the run, the onsets and the durations are ``times`` as long."""
     assert scenario.run.seconds is not None
     slow = [
         replace(fault, at_seconds=fault.at_seconds * times, duration_seconds=fault.duration_seconds * times)
@@ -38,7 +38,7 @@ def stretched(scenario: Scenario, times: float) -> Scenario:
 
 
 def priced(scenario: Scenario, exchange_seconds: float) -> Scenario:
-    """S3 pauses so long."""
+    """Return the scenario with a pause of S3 that lasts so long."""
     ladder = tuple(
         replace(strategy, overhead_seconds=exchange_seconds) if strategy.type == rungs.S3 else strategy
         for strategy in scenario.mitigation.strategies
@@ -47,7 +47,7 @@ def priced(scenario: Scenario, exchange_seconds: float) -> Scenario:
 
 
 def per_minute(scenario: Scenario, falcon: str) -> float:
-    """Iterations a minute of a whole run."""
+    """Return the iterations a minute of a whole run."""
     mitigation = replace(scenario.mitigation, falcon=falcon)
     engine = Engine(replace(scenario, mitigation=mitigation))
     engine.run()
@@ -80,7 +80,7 @@ class _Hindsight:
         return min(float(block.seconds[0]), float(shared or np.inf))
 
     def per_minute(self, exchange_seconds: float, share_seconds: float) -> float:
-        """The best over all choices of exchanges; a link that was exchanged away costs nothing from then on."""
+        """Return the best over all choices of exchanges; a link that was exchanged away costs nothing from then on."""
         faults = self._scenario.faults.slow
         links = [fault for fault in faults if fault.kind == "Communication"]
         chosen = itertools.product((False, True), repeat=len(links))
@@ -107,13 +107,13 @@ class _Hindsight:
 
 
 def hindsight(scenario: Scenario) -> float:
-    """Iterations a minute of who knows all faults ahead, at the scenario's prices."""
+    """Return iterations a minute of a planner that knows all faults ahead, at the scenario's prices."""
     prices = {strategy.type: strategy.overhead_seconds or 0.0 for strategy in scenario.mitigation.strategies}
     return _Hindsight(scenario).per_minute(prices[rungs.S3], prices[rungs.S2])
 
 
 def table(name: str, cases: list[tuple[float, float | None]], seeds: range) -> list[str]:
-    """Markdown rows: medians over seeds, and their range; ``cases``: stretch, and S3's pause where it is another."""
+    """Return Markdown rows: medians over seeds, and ranges; ``cases``: stretch, and S3's pause where it differs."""
     lines = [
         f"| {name}: times ×, S3 pauses | healthy | slow | with Falcon | ÷ slow | removed, by throughput | by time"
         " | in hindsight, by throughput |",

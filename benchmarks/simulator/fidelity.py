@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 import statistics
 from collections import defaultdict
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from benchmarks.public_data import public_file
 from falcon_sim.model import NORM_SECONDS, Conditions, JobModel
 from falcon_sim.pipeline import Floats, Pass, one_f_one_b, play
 from falcon_sim.scenario import Degrees, Job
 
-DATA = Path(os.environ.get("FALCON_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 _COLLECTIVES = (
     "params-all-gather",
     "layernorm-grads-all-reduce",
@@ -38,16 +36,16 @@ class Step(msgspec.Struct):
     number: int
     seconds: float = 0.0
     passes: dict[tuple[Worker, bool, int], float] = {}  # worker, forward, micro-batch
-    others: dict[str, dict[Worker, float]] = {}
+    by_kind: dict[str, dict[Worker, float]] = {}  # what is neither a pass nor a send
     sends: list[float] = []
 
 
 def load(job: str) -> list[Step]:
-    """The steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
+    """Return the steps of ``AR`` or ``ST``; raises FileNotFoundError without the data."""
     steps: dict[int, Step] = {}
-    with gzip.open(DATA / "stragglers" / f"trace-{job}.csv.gz", "rt") as lines:
+    with gzip.open(public_file(f"stragglers/trace-{job}.csv.gz"), "rt") as lines:
         for row in csv.DictReader(lines):
-            step = steps.setdefault(int(row["step"]), Step(int(row["step"]), passes={}, others={}, sends=[]))
+            step = steps.setdefault(int(row["step"]), Step(int(row["step"]), passes={}, by_kind={}, sends=[]))
             worker, seconds = (int(row["dp_rank"]), int(row["stage"])), float(row["duration"])
             step.seconds = max(step.seconds, float(row["start_ts"]) + seconds)
             kind = row["optype"]
@@ -56,27 +54,27 @@ def load(job: str) -> list[Step]:
             elif kind.endswith("-send"):
                 step.sends.append(seconds)
             else:
-                step.others.setdefault(kind, {})[worker] = seconds
+                step.by_kind.setdefault(kind, {})[worker] = seconds
     return [steps[number] for number in sorted(steps)]
 
 
 def overhead(steps: list[Step]) -> float:
-    """Collectives and optimizer: the transfer is what the last to arrive sees (the minimum over the members)."""
+    """Sum collectives and optimizer: the transfer is what the last to arrive sees (the minimum over the members)."""
     transfers = sum(
-        statistics.median(min(step.others[kind].values()) for step in steps if kind in step.others)
+        statistics.median(min(step.by_kind[kind].values()) for step in steps if kind in step.by_kind)
         for kind in _COLLECTIVES
     )
-    return transfers + statistics.median(max(step.others["optimizer"].values()) for step in steps)
+    return transfers + statistics.median(max(step.by_kind["optimizer"].values()) for step in steps)
 
 
 def shape(steps: list[Step]) -> tuple[int, int, int]:
-    """Replicas, stages, micro-batches."""
+    """Return replicas, stages and micro-batches."""
     keys = list(steps[0].passes)
     return 1 + max(w[0] for w, _, _ in keys), 1 + max(w[1] for w, _, _ in keys), 1 + max(m for _, _, m in keys)
 
 
 def predicted(train: list[Step]) -> float:
-    """Seconds of a step by the simulator's own job model."""
+    """Return the seconds of a step by the simulator's own job model."""
     replicas, stages, microbatches = shape(train)
     times: dict[tuple[Worker, bool], list[float]] = defaultdict(list)
     for step in train:
@@ -118,7 +116,7 @@ def _transfer(steps: list[Step]) -> float:
 
 
 def replayed(step: Step, fixed_seconds: float, transfer_seconds: float) -> float:
-    """Seconds of a step whose passes take as long as they were recorded."""
+    """Return the seconds of a step whose passes take as long as they were recorded."""
     replicas, stages, microbatches = shape([step])
 
     def duration(work: Pass) -> Floats:
@@ -133,7 +131,7 @@ def replayed(step: Step, fixed_seconds: float, transfer_seconds: float) -> float
 
 
 def table() -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     lines = ["| job | layout | steps | measured, median | error of the model | error of the replay, median (worst) |"]
     lines.append("|---|---|---|---|---|---|")
     for job in ("AR", "ST"):

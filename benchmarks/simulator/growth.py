@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 def scaled(ranks: int, iterations: int, sentinels: int) -> Scenario:
-    """speed1024.yaml with other numbers: 8TP × 8PP, the rest data-parallel; one fault in the first half."""
+    """Return speed1024.yaml with other numbers: 8TP × 8PP, the rest data-parallel; one fault in the first half."""
     plain = load(HERE / "speed1024.yaml")
     degrees = Degrees(tensor=8, pipeline=8, data=ranks // 64)
     nodes = ranks // plain.job.procs_per_node
@@ -51,7 +51,7 @@ def scaled(ranks: int, iterations: int, sentinels: int) -> Scenario:
 
 
 def run(ranks: int, iterations: int, sentinels: int) -> Measured:
-    """One run in this process; its peak memory is the process's."""
+    """Run once in this process; the run's peak memory is the process's."""
     scenario = scaled(ranks, iterations, sentinels)
     begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     engine = Engine(scenario)
@@ -76,7 +76,7 @@ def _apart(*sizes: int) -> Measured:
 
 
 def measured() -> list[Measured]:
-    """All sizes, one after the other."""
+    """Measure all sizes, one after the other."""
     runs = [(ranks, 1000, 4) for ranks in RANKS]
     runs += [(1024, iterations, 4) for iterations in ITERATIONS if iterations != 1000]
     runs += [(ranks, 300, 0) for ranks in RANKS[:2]]
@@ -84,7 +84,7 @@ def measured() -> list[Measured]:
 
 
 def table(found: Sequence[Measured]) -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     lines = [
         "| ranks | iterations | rings read all the time | wall s | CPU s | peak MiB | records |",
         "|---|---|---|---|---|---|---|",
@@ -108,7 +108,7 @@ def _curves(found: Sequence[Measured]) -> dict[str, list[Measured]]:
 
 
 def draw(figure: Any, found: Sequence[Measured]) -> None:
-    """Wall time and memory over ranks × iterations, on a matplotlib figure."""
+    """Draw wall time and memory over ranks × iterations, on a matplotlib figure."""
     left, right = figure.subplots(1, 2)
     for label, chosen in _curves(found).items():
         chosen.sort(key=lambda run: run.ranks * run.iterations)

@@ -32,7 +32,7 @@ def _ettr(scenario: Scenario) -> float:
 
 
 def measured() -> Grid:
-    """Effective training time ratios. A seed draws other faults for a cluster with other spares."""
+    """Return effective training time ratios. A seed draws other faults for a cluster with other spares."""
     plain = load(HERE / "sensitivity.yaml")
     found = np.empty((len(DELAYS_SECONDS), len(POOLS), len(SEEDS)))
     for (delay, pool, seed), _ in np.ndenumerate(found):
@@ -48,7 +48,7 @@ def measured() -> Grid:
 
 
 def modes() -> list[str]:
-    """Markdown rows by pool: the same weeks with no Falcon, with its answer to failures alone, and with all of it."""
+    """Return Markdown rows by pool: the same weeks without Falcon, with its answer to failures, with all of it."""
     plain = load(HERE / "sensitivity.yaml")
     lines = [
         "| spares | " + " | ".join(MODES.values()) + " | all − fail-stop alone, by seed, points |",
@@ -70,7 +70,7 @@ def _cell(values: npt.NDArray[np.float64]) -> str:
 
 
 def table(found: Grid) -> list[str]:
-    """Markdown rows by delay, columns by pool."""
+    """Return Markdown rows by delay, columns by pool."""
     lines = [
         "| detection delay | " + " | ".join(f"{pool} spares" for pool in POOLS) + " |",
         "|---" * (len(POOLS) + 1) + "|",
@@ -81,7 +81,7 @@ def table(found: Grid) -> list[str]:
 
 
 def draw(figure: Any, found: Grid) -> None:
-    """Medians with bars from the least to the most, one line a pool, on a matplotlib figure."""
+    """Draw medians with bars from the least to the most, one line a pool, on a matplotlib figure."""
     axes = figure.add_subplot()
     for place, pool in enumerate(POOLS):
         cells = found[:, place]

@@ -28,7 +28,7 @@ def _seconds(model: JobModel, conditions: Conditions) -> float:
 
 
 def shared(replicas: int, depths: list[float]) -> tuple[float, float, float]:
-    """S2 on one node of 8 GPUs: (healthy, slow, mitigated) seconds; ``depths`` of the first replicas' first ranks."""
+    """Run S2 on a node of 8 GPUs: (healthy, slow, mitigated) seconds; ``depths`` of the first replicas' first ranks."""
     job = Job(
         parallelism=Degrees(tensor=8 // replicas, data=replicas), microbatches=TOTAL // replicas, reduce_seconds=0.1
     )
@@ -45,7 +45,7 @@ def shared(replicas: int, depths: list[float]) -> tuple[float, float, float]:
 
 
 def exchanged(links: int, factor: float) -> tuple[float, float, float]:
-    """S3 on 16 GPUs, 4DP × 4PP, each GPU a role; ``links`` stages have one slow link in their ring."""
+    """Run S3 on 16 GPUs, 4DP × 4PP, each GPU a role; ``links`` stages have one slow link in their ring."""
     job = Job(
         parallelism=Degrees(data=4, pipeline=4), procs_per_node=1, microbatches=8, forward_seconds=0.03,
         backward_seconds=0.06, transfer_seconds=0.001, reduce_seconds=0.3,
@@ -66,7 +66,7 @@ def exchanged(links: int, factor: float) -> tuple[float, float, float]:
 
 
 def tables() -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     lines = ["| S2, 8 GPUs | slowdown | after S2 | removed (by time) | the paper |", "|---|---|---|---|---|"]
     averages = {2: "55.3 % on average", 4: "77.8 %", 8: "64.9 %"}
     for replicas in (2, 4, 8):

@@ -25,7 +25,7 @@ MIN_QUOTA_US = 1_000  # the kernel refuses less
 
 
 def v2() -> bool:
-    """Whether the machine has the unified hierarchy alone."""
+    """Return whether the machine has the unified hierarchy alone."""
     return (ROOT / "cgroup.controllers").exists()
 
 
@@ -40,7 +40,7 @@ def _cpu(node: Node) -> Path:
 
 
 def create(node: Node) -> None:
-    """The node's subtree in every hierarchy, ready for a kubelet with ``cgroupRoot``."""
+    """Create the node's subtree in every hierarchy, ready for a kubelet with ``cgroupRoot``."""
     for hierarchy in _hierarchies():
         parent = hierarchy
         for part in (CGROUP_PARENT, node.name):
@@ -75,7 +75,7 @@ def join(node: Node, pid: int) -> None:
 
 
 def limits_for(node: Node, cores: float) -> dict[str, str]:
-    """The limits that must change so that every container has at most ``cores``, as they stand now, by cgroup folder.
+    """Return the limits that must change so that every container has at most ``cores``, as they are now, by folder.
 
     That is each container, so that its own throttling counter shows it, and each pod whose own limit is higher: cgroup
     v1 refuses a parent less than its child has.
@@ -109,7 +109,7 @@ def unlimit(node: Node, cores: float, before: Mapping[str, str]) -> None:
 
 
 def weight(path: Path) -> str:
-    """``cpu.shares`` (v1) or ``cpu.weight`` (v2), as ``restore_weight`` takes it."""
+    """Return ``cpu.shares`` (v1) or ``cpu.weight`` (v2), as ``restore_weight`` takes it."""
     return (path / _weight_file()).read_text().strip()
 
 
@@ -119,7 +119,7 @@ def restore_weight(path: Path, value: str) -> None:
 
 
 def set_weight(path: Path, shares: int) -> None:
-    """``cpu.shares`` (v1) or the weight that stands for it (v2)."""
+    """Write ``cpu.shares`` (v1) or the weight that stands for it (v2)."""
     restore_weight(path, str(max(1, min(10_000, shares * 100 // 1024))) if v2() else str(shares))
 
 
@@ -128,7 +128,7 @@ def _weight_file() -> str:
 
 
 def competitor_folder(node: Node) -> Path:
-    """A cgroup beside the node's pods, under the same capacity, without any quota of its own."""
+    """Return a cgroup beside the node's pods, under the same capacity, without any quota of its own."""
     path = _cpu(node) / "competitor"
     path.mkdir(exist_ok=True)
     return path
@@ -193,12 +193,12 @@ def _read_quota(path: Path) -> str:
 
 
 def kill(node: Node) -> None:
-    """SIGKILL every process of the node's pods at once."""
+    """Send SIGKILL to every process of the node's pods at once."""
     kill_folder(_cpu(node))
 
 
 def kill_folder(top: Path) -> None:
-    """SIGKILL every process of a cgroup subtree until none is left.
+    """Send SIGKILL to every process of a cgroup subtree until none is left.
 
     Raises:
         ClusterError: something survived for 10 s.
@@ -214,7 +214,7 @@ def kill_folder(top: Path) -> None:
 
 
 def processes(node: Node) -> set[int]:
-    """Every pid in the node's pods."""
+    """Return every pid in the node's pods."""
     return _pids(_cpu(node))
 
 

@@ -28,7 +28,7 @@ NAMES = ("coredns", "kube-scheduler", "kube-controller-manager", "kube-apiserver
 
 
 def start_api(processes: Processes) -> None:
-    """etcd and the API server; returns when it is ready."""
+    """Start etcd and the API server; return when it is ready."""
     processes.start(
         "kube-etcd",
         [
@@ -72,7 +72,7 @@ def start_api(processes: Processes) -> None:
 
 
 def start_rest(processes: Processes) -> None:
-    """Controllers, scheduler, DNS."""
+    """Start controllers, scheduler and DNS."""
     for name, certificate in (("controller-manager", "controller-manager"), ("scheduler", "scheduler")):
         write_kubeconfig(CLUSTER / f"{name}.kubeconfig", certificate)
     processes.start(
@@ -133,12 +133,12 @@ def _start_dns(processes: Processes) -> None:
 
 
 def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> str:
-    """kubectl as the cluster's administrator."""
+    """Return kubectl as the cluster's administrator."""
     return run(BIN / "kubectl", f"--kubeconfig={KUBECONFIG}", *arguments, stdin=stdin, check=check)
 
 
 def api_lacking() -> str:
-    """Why /readyz does not say ok; "" if it does."""
+    """Return why /readyz does not say ok; "" if it does."""
     try:
         context = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
         context.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")
@@ -149,11 +149,11 @@ def api_lacking() -> str:
 
 
 def stop(processes: Processes) -> None:
-    """The API server first: once etcd is gone it does not end on SIGTERM."""
+    """Stop the API server first: once etcd is gone it does not end on SIGTERM."""
     for name in NAMES:
         processes.stop([name], signal.SIGTERM, grace_seconds=4)
 
 
 def data_folder() -> Path:
-    """etcd's data: gone with the cluster."""
+    """Return the folder of etcd's data, which is gone with the cluster."""
     return CLUSTER / "etcd"

@@ -1,6 +1,6 @@
 """Faults that are real, one function each; the demo, the tests and the command line share them.
 
-A fault is written down before it is applied, so that ``heal`` undoes it from any process, whenever this one ends.
+A fault is written down before it is applied, so that ``heal`` undoes it from any process, whenever this process ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def slow(name: str, factor: float) -> None:
 
 
 def compete(name: str, share: float = 0.67) -> None:
-    """A competing process on the node, without any quota, that takes ``share`` of the node's capacity by its weight."""
+    """Start a process on the node, without any quota, that takes ``share`` of the node's capacity by its weight."""
     if not 0 < share < 1:
         raise ClusterError(f"compete {name} {share}: the share that the competitor takes is between 0 and 1")
     with exclusive():
@@ -73,7 +73,7 @@ def cut(name: str) -> None:
 
 
 def kill(name: str) -> None:
-    """SIGKILL everything on the node at once: kubelet, containerd, every pod."""
+    """Send SIGKILL to everything on the node at once: kubelet, containerd, every pod."""
     with exclusive():
         chosen = find(name)
         _note(name, "kill", {})
@@ -100,7 +100,7 @@ def heal(name: str) -> None:
 
 
 def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
-    """A signal to the processes of a node's pods whose command line starts with ``text``; of one pod by its uid.
+    """Signal the processes of a node's pods whose command line starts with ``text``; of one pod by its uid.
 
     Returns:
         How many processes it reached.
@@ -122,12 +122,12 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
 
 
 def active() -> Faults:
-    """Faults by node."""
+    """Return the faults by node."""
     return dict(json.loads(FAULTS.read_text())) if FAULTS.exists() else {}
 
 
 def find(name: str) -> Node:
-    """The node of that name.
+    """Return the node of that name.
 
     Raises:
         ClusterError: no cluster runs, or it has no such node to hurt; names those that it has.

@@ -39,7 +39,7 @@ def load(archives: list[Path], nodes: list[Node]) -> None:
 
 
 def identities(archive: Path) -> dict[str, str]:
-    """What the archive holds: the digest of each image's configuration or manifest, by the image's name.
+    """Return what the archive holds: by image name, the digest of the image's configuration or manifest.
 
     Raises:
         ClusterError: it does not exist, or is neither a docker nor an OCI archive.
@@ -98,7 +98,7 @@ def _import(node: Node, archive: Path, images: dict[str, str]) -> None:
 
 
 def pause_archive() -> Path:
-    """A docker archive with the static pause binary alone."""
+    """Make a docker archive with the static pause binary alone."""
     path = CLUSTER / "pause.tar"
     binary = (BIN / "pause").read_bytes()
     layer = _tar({"pause": (binary, 0o755)})

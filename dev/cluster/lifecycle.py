@@ -29,7 +29,7 @@ class Options:
 
     @staticmethod
     def load() -> Options:
-        """What the last ``up`` was asked for; the defaults where there was none."""
+        """Return what the last ``up`` was asked for; the defaults where there was none."""
         return Options(**json.loads(_OPTIONS.read_text())) if _OPTIONS.exists() else Options()
 
     def save(self) -> None:
@@ -40,12 +40,12 @@ class Options:
 
 
 def running() -> bool:
-    """Whether an ``up`` began and no ``down`` ended since."""
+    """Return whether an ``up`` began and no ``down`` ended since."""
     return _OPTIONS.exists()
 
 
 def up(options: Options) -> None:
-    """A running cluster of this shape.
+    """Start a cluster of this shape, unless it runs already.
 
     Raises:
         ClusterError: the machine lacks something (and what to do), or a component did not come up (and its log's end).
@@ -104,7 +104,7 @@ def _start(options: Options) -> None:
 
 
 def healthy() -> bool:
-    """Whether everything that ``up`` started still runs, every node is Ready, and none is hurt."""
+    """Return whether all that ``up`` started still runs, every node is Ready, and none is hurt."""
     processes = Processes()
     members = Options.load().nodes()
     wanted = {name for member in members for name in node.process_names(member)} | set(controlplane.NAMES)
@@ -139,7 +139,7 @@ def _remove_all() -> None:
 
 
 def status() -> str:
-    """What runs, for a person."""
+    """Describe what runs, for a person."""
     if not running():
         return "no cluster: make cluster-up"
     processes = Processes()

@@ -38,7 +38,7 @@ _PORTS = (
 
 
 def check() -> None:
-    """Root, cgroups, Debian packages.
+    """Check root, cgroups and Debian packages.
 
     Raises:
         ClusterError: something is missing that apt-get cannot bring.
@@ -51,7 +51,7 @@ def check() -> None:
 
 
 def check_owner() -> None:
-    """Leave alone the running cluster of another cache; remove what a dead one left.
+    """Leave alone the running cluster of another cache; remove what a dead cluster left.
 
     Raises:
         ClusterError: one runs, or a command of it is under way; says how to stop it.
@@ -67,12 +67,12 @@ def check_owner() -> None:
 
 
 def claim() -> None:
-    """This machine's addresses and names belong to this cache's cluster until ``RUN`` goes."""
+    """Reserve this machine's addresses and names for this cache's cluster until ``RUN`` goes."""
     write_whole(_OWNER, str(CACHE))
 
 
 def check_addresses() -> None:
-    """No route of the machine may cover our addresses; called while our own routes do not exist.
+    """Check that no route of the machine covers our addresses; called while our own routes do not exist.
 
     Raises:
         ClusterError: one does.
@@ -83,7 +83,7 @@ def check_addresses() -> None:
 
 
 def overlapping(routes: Iterable[str], subnets: Iterable[str]) -> str | None:
-    """The first line of ``ip route`` whose destination overlaps one of the subnets; the default route counts not."""
+    """Return the first line of ``ip route`` whose destination overlaps a subnet; the default route does not count."""
     ours = [ipaddress.IPv4Network(subnet) for subnet in subnets]
     for line in routes:
         words = [word for word in line.split() if word not in ("unreachable", "blackhole", "prohibit")]
@@ -94,7 +94,7 @@ def overlapping(routes: Iterable[str], subnets: Iterable[str]) -> str | None:
 
 
 def check_ports() -> None:
-    """Every port of the control plane is free; the bridge must have its address already.
+    """Check that every port of the control plane is free; the bridge must have its address already.
 
     Raises:
         ClusterError: one is taken; names who listens there.

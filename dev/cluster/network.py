@@ -12,7 +12,7 @@ _FORWARD_BEFORE = CLUSTER / "ip_forward.before"
 
 
 def create(nodes: list[Node]) -> None:
-    """Bridge, namespaces, veths, addresses, routes."""
+    """Create bridge, namespaces, veths, addresses and routes."""
     if not _FORWARD_BEFORE.exists():
         _FORWARD_BEFORE.parent.mkdir(parents=True, exist_ok=True)
         _FORWARD_BEFORE.write_text(_FORWARD.read_text())
@@ -33,7 +33,7 @@ def _create_node(node: Node, nodes: list[Node]) -> None:
         f"address add {node.address}/24 dev eth0",
         "link set eth0 up",
         f"route add default via {GATEWAY}",
-        *(f"route add {other.pod_subnet} via {other.address}" for other in nodes if other is not node),
+        *(f"route add {peer.pod_subnet} via {peer.address}" for peer in nodes if peer is not node),
     ]
     run("ip", "-netns", node.namespace, "-batch", "-", stdin="\n".join(commands) + "\n")
     run("nsenter", f"--net=/run/netns/{node.namespace}", "sysctl", "-qw", "net.ipv4.ip_forward=1")

@@ -19,12 +19,12 @@ CONTROL_TAINT = "node-role.kubernetes.io/control-plane"
 
 
 def process_names(node: Node) -> list[str]:
-    """In the order in which they are stopped."""
+    """Return the names in the order in which they are stopped."""
     return [f"kubelet-{node.name}", f"kube-proxy-{node.name}", f"containerd-{node.name}"]
 
 
 def start_containerd(node: Node, processes: Processes) -> None:
-    """containerd with its own root (kept, for its images), state folder, socket and pod network."""
+    """Start containerd with its own root (kept, for its images), state folder, socket and pod network."""
     for folder in (node.folder, node.run, node.folder / "cni", node.run / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
     network = {
@@ -82,7 +82,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor
 
 
 def wait_containerd(node: Node, processes: Processes) -> None:
-    """Until containerd answers.
+    """Wait until containerd answers.
 
     Raises:
         ClusterError: it ended, or did not answer in time.
@@ -105,7 +105,7 @@ def forget_containers(node: Node, processes: Processes) -> None:
     if not containers and not sandboxes:
         return
     for name in containers:
-        run(*ctr(node), "tasks", "delete", "--force", name, check=False)  # rarely there is one: a shim that was killed
+        run(*ctr(node), "tasks", "delete", "--force", name, check=False)  # rarely there is a task: of a killed shim
         run(*ctr(node), "containers", "delete", name)
     for name in sandboxes:
         run(*ctr(node), "sandboxes", "delete", "--force", name, check=False)  # gone with its container, mostly
@@ -115,12 +115,12 @@ def forget_containers(node: Node, processes: Processes) -> None:
 
 
 def ctr(node: Node) -> list[str | Path]:
-    """The start of a ctr command line for the kubelet's images."""
+    """Return the start of a ctr command line for the kubelet's images."""
     return [BIN / "ctr", "--address", node.containerd_socket, "--namespace", "k8s.io"]
 
 
 def start_kubelet(node: Node, processes: Processes) -> None:
-    """kubelet and kube-proxy; the API server must be up."""
+    """Start kubelet and kube-proxy; the API server must be up."""
     write_kubeconfig(node.folder / "kubelet.kubeconfig", f"kubelet-{node.name}")
     write_kubeconfig(node.folder / "proxy.kubeconfig", "proxy")
     kubelet = {
@@ -187,7 +187,7 @@ def start_kubelet(node: Node, processes: Processes) -> None:
 
 
 def not_ready(nodes: list[Node]) -> list[str]:
-    """Names of those whose condition Ready is not True, or who have not registered."""
+    """Return the names of nodes whose condition Ready is not True, or that have not registered."""
     listed = json.loads(kubectl("get", "nodes", "-o", "json", check=False) or '{"items": []}')
     ready = {
         item["metadata"]["name"]
@@ -208,14 +208,14 @@ def stop(node: Node, processes: Processes) -> None:
 
 
 def lose(node: Node, processes: Processes) -> None:
-    """The node dies: everything on it is SIGKILLed at once, as by a power cut."""
+    """Kill the node: everything on it gets SIGKILL at once, as by a power cut."""
     processes.stop(process_names(node), signal.SIGKILL, grace_seconds=0)
     _kill_shims(node)
     cgroups.kill(node)
 
 
 def boot(node: Node, processes: Processes) -> None:
-    """The node comes back after ``lose``: its images are as they were, its memory and its pods are gone."""
+    """Start the node again after ``lose``: its images are as they were, its memory and its pods are gone."""
     lose(node, processes)  # an earlier boot may have been interrupted
     remove_leftovers(node)
     start_containerd(node, processes)
@@ -224,7 +224,7 @@ def boot(node: Node, processes: Processes) -> None:
 
 
 def remove_leftovers(node: Node) -> None:
-    """Shims, mounts and run files of a node whose daemons are gone."""
+    """Remove shims, mounts and run files of a node whose daemons are gone."""
     _kill_shims(node)
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     prefix = (str(node.run), str(node.folder))

@@ -36,7 +36,7 @@ FOR_TEST: Mapping[str, str] = {
 
 
 def missing(needed: Mapping[str, str]) -> list[str]:
-    """Packages of which something is not there."""
+    """Return the packages of which something is not there."""
     return sorted({package for thing, package in needed.items() if not _exists(thing)})
 
 

@@ -61,7 +61,7 @@ class Authority:
 
 
 def write_kubeconfig(path: Path, certificate: str) -> None:
-    """A self-contained kubeconfig for one client certificate (JSON is YAML)."""
+    """Write a self-contained kubeconfig for one client certificate (JSON is YAML)."""
 
     def inline(file: str) -> str:
         return base64.b64encode((PKI / file).read_bytes()).decode()
@@ -94,7 +94,7 @@ def write_kubeconfig(path: Path, certificate: str) -> None:
 
 
 def issue_all(node_names: Sequence[str]) -> None:
-    """Everything that the control plane and the nodes present or check."""
+    """Issue everything that the control plane and the nodes present or check."""
     authority = Authority()
     hosts = (
         "kubernetes",

@@ -84,7 +84,7 @@ class Processes:
 
 
 def end_strays() -> None:
-    """SIGKILL our processes that no record knows: an ``up`` killed between starting one and writing it down.
+    """Kill our processes that no record knows: an ``up`` killed between starting one and writing it down.
 
     Ours run a binary of ``BIN`` with a file of ``CLUSTER`` among their arguments.
     """
@@ -165,7 +165,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def locked(cache: Path) -> bool:
-    """Whether a cluster command of a cache is under way."""
+    """Return whether a cluster command of a cache is under way."""
     with (cache / _LOCK).open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,7 +176,7 @@ def locked(cache: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """One command at a time changes the cluster of this cache; a second one waits and says so."""
+    """Let one command at a time change the cluster of this cache; a second command waits and says so."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / _LOCK).open("a+") as lock:  # the kernel drops the lock with its holder, however that ends
         try:

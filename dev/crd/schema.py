@@ -30,7 +30,11 @@ class UnsupportedTypeError(TypeError):
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
+<<<<<<< HEAD
     """Return the schema of a struct; its docstrings and its fields' comments are the descriptions.
+=======
+    """Return the schema of a struct, its docstrings as descriptions.
+>>>>>>> words-b
 
     Raises:
         UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
@@ -145,7 +149,7 @@ def field_comments(struct: type) -> dict[str, str]:
 
 
 def description(kind: type) -> str:
-    """The class's own docstring as a paragraph; empty where it has none."""
+    """Return the class's own docstring as a paragraph; empty where it has none."""
     text = kind.__dict__.get("__doc__") or ""
     generated = issubclass(kind, enum.Enum) and text == enum.Enum.__doc__
     return "" if generated else " ".join(python.cleandoc(text).replace("``", "`").split())

@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def definition(spec: type[msgspec.Struct]) -> dict[str, Any]:
-    """The CustomResourceDefinition whose ``.spec`` is the struct."""
+    """Return the CustomResourceDefinition whose ``.spec`` is the struct."""
     version = {
         "name": VERSION,
         "served": True,
@@ -79,7 +79,7 @@ def definition(spec: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def render(spec: type[msgspec.Struct]) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return HEADER + yaml.safe_dump(definition(spec), sort_keys=False, width=118, allow_unicode=True)
 
 

@@ -22,7 +22,7 @@ SLOWED_TO = 0.3
 
 
 def settled_iteration_ms(story: Story, seconds: float) -> float:
-    """Median of the reported iteration time over some seconds."""
+    """Return the median of the reported iteration time over some seconds."""
     seen: list[float] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""What the demo reads from the cluster and how it tells it: a few lines a phase, each with the time since the start."""
+"""What the demo reads from the cluster and prints: a few lines a phase, each with the time since the start."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Story:
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
-        """One line, stamped."""
+        """Print one line, stamped."""
         print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
 
     def show(self, *args: str) -> str:
-        """A kubectl command as a user would type it, and what it prints; returns the output."""
+        """Run a kubectl command as a user would type it, print it and its output, and return the output."""
         print(f"\n  $ kubectl {' '.join(args)}")
         text = self._kubectl.run(*args)
         print("\n".join(f"  {line}" for line in text.rstrip().splitlines()) + "\n", flush=True)
         return text
 
     def job(self) -> Json:
-        """The job as it stands; fails if somebody deleted it."""
+        """Return the job as it stands; fails if somebody deleted it."""
         found = self._kubectl.get("trainingjob", self._job)
         if found is None:
             raise RuntimeError(f"trainingjob {self._job} is gone: was it deleted while the demo ran?")
@@ -40,33 +40,33 @@ class Story:
         return dict(self.job().get("status", {}))
 
     def node_of_rank(self, rank: int) -> str:
-        """The node that holds a rank of the current generation (one process a pod)."""
+        """Return the node that holds a rank of the current generation (one process a pod)."""
         run = self._kubectl.get("trainingrun", self._job)
         if run is None:
             raise RuntimeError(f"trainingrun {self._job} is gone: was it deleted while the demo ran?")
         return str(run["spec"]["members"][rank]["node"])
 
     def wait(self, what: str, look: Any, timeout_seconds: float) -> Json:
-        """Wait until ``look(status)`` is true, telling every change of the job's summary meanwhile."""
-        told = ""
+        """Wait until ``look(status)`` is true, printing every change of the job's summary meanwhile."""
+        last_line = ""
         seen: list[Json] = [{}]
 
         def check() -> Json | None:
-            nonlocal told
+            nonlocal last_line
             status = self.status()
             seen[0] = status
             line = f"{status.get('state', '')}: {status.get('summary', '')}"
-            if line != told:
-                told = line
+            if line != last_line:
+                last_line = line
                 self.say(f"  {line}")
             return status if look(status) else None
 
         return wait_for(
-            what, check, timeout_seconds=timeout_seconds, last_seen=lambda: f"last: {told or 'no status yet'}"
+            what, check, timeout_seconds=timeout_seconds, last_seen=lambda: f"last: {last_line or 'no status yet'}"
         )
 
     def describe_status(self) -> None:
-        """The status half of `kubectl describe trainingjob`: the doctor's note."""
+        """Print the status half of `kubectl describe trainingjob`: the doctor's note."""
         print(f"\n  $ kubectl describe trainingjob {self._job}        (from Status on)")
         text = self._kubectl.run("describe", "trainingjob", self._job)
         lines = text.splitlines()
@@ -79,6 +79,6 @@ def _shortened(line: str, width: int = 180) -> str:
 
 
 def iteration_ms(status: Json) -> float | None:
-    """The job's current iteration time, milliseconds; None before it is known."""
+    """Return the job's current iteration time, milliseconds; None before it is known."""
     micros = status.get("iterations", {}).get("currentMicroseconds")
     return None if micros is None else micros / 1000

@@ -40,7 +40,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def install_tools() -> None:
-    """Debian's buildah and debootstrap, where they are missing."""
+    """Install Debian's buildah and debootstrap, where they are missing."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if not missing:
         return
@@ -50,7 +50,7 @@ def install_tools() -> None:
 
 
 def make_local_base() -> None:
-    """A minimal Debian without documentation, in place of a public image; once."""
+    """Make a minimal Debian without documentation, in place of a public image; once."""
     if _has_image(LOCAL_BASE):
         return
     started = _begin(f"building debootstrap {LOCAL_BASE}")
@@ -136,7 +136,7 @@ def prune(recipes: Sequence[Recipe]) -> None:
 
 
 def summary(recipes: Sequence[Recipe]) -> str:
-    """A line an image: its tag and the size of its archive."""
+    """Return a line an image: its tag and the size of its archive."""
     width = max(len(recipe.tag) for recipe in recipes)
     return "\n".join(
         f"  {recipe.tag:{width}}  {(ARCHIVES / f'{recipe.name}.tar').stat().st_size / 1e6:6.0f} MB"

@@ -19,7 +19,7 @@ class HostError(RuntimeError):
 
 
 def debian_sources() -> list[str]:
-    """Lines of a sources.list for the suite, its updates and its security fixes, from apt's own configuration.
+    """Return sources.list lines for the suite, its updates and its security fixes, from apt's own configuration.
 
     Raises:
         HostError: apt is absent or configured for another release.
@@ -41,7 +41,7 @@ def debian_sources() -> list[str]:
 
 
 def debian_mirror(sources: list[str]) -> str:
-    """The mirror of the suite itself, which debootstrap takes."""
+    """Return the mirror of the suite itself, which debootstrap takes."""
     found = [line.split()[1] for line in sources if line.split()[2] == SUITE]
     if not found:
         raise HostError(
@@ -51,7 +51,7 @@ def debian_mirror(sources: list[str]) -> str:
 
 
 def apt_settings() -> str:
-    """How apt fetches here (proxies, checks), in apt.conf's own form."""
+    """Return how apt fetches here (proxies, checks), in apt.conf's own form."""
     wanted = ("Acquire::http", "Acquire::https", "Acquire::Retries", "Acquire::Check-")
     lines = _output("apt-config", "dump", "Acquire").splitlines()
     return "\n".join(line for line in lines if line.startswith(wanted)) + "\n"
@@ -64,7 +64,7 @@ def _pip() -> str:
 
 
 def pip_settings(certificates: str) -> str:
-    """pip's index settings here, as a pip.conf that names the certificates by their path inside the build."""
+    """Return pip's index settings here, as a pip.conf that names the certificates by their path inside the build."""
     settings = {"cert": certificates}
     for line in _output(_pip(), "config", "list").splitlines():
         key, _, value = line.partition("=")
@@ -75,7 +75,7 @@ def pip_settings(certificates: str) -> str:
 
 
 def certificates() -> str:
-    """The authorities that this machine trusts (a company's proxy may be among them)."""
+    """Return the authorities that this machine trusts (a company's proxy may be among them)."""
     paths = [os.environ.get(name, "") for name in ("PIP_CERT", "SSL_CERT_FILE")]
     found = [path for path in (*paths, ssl.get_default_verify_paths().cafile or "") if path and Path(path).is_file()]
     if not found:

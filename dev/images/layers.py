@@ -25,18 +25,18 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def steps(output: str) -> list[str]:
-    """The layers that a build made or took from the cache, from its output: the first 11 digits of their ids."""
+    """Return the layers that a build made or took from the cache, from its output: the first 11 digits of their ids."""
     return list(dict.fromkeys(_STEP.findall(output)))
 
 
 def remember(builds: Sequence[str], used: Sequence[str]) -> list[str]:
-    """A line a build, the last one at the end; the same build again is one."""
+    """Write a line a build, the last build at the end; the same build again is one line."""
     line = " ".join(used)
     return [*(build for build in builds if build != line), line][-KEPT_BUILDS:]
 
 
 def obsolete(images: Sequence[Stored], kept: Collection[str]) -> list[str]:
-    """Ids of nameless images whose beginning is not among ``kept``; a child comes before its parent."""
+    """Return ids of nameless images whose beginning is not among ``kept``; a child comes before its parent."""
     old = [image for image in images if not image.names and not _digits(image).startswith(tuple(kept))]
     old.sort(key=lambda image: image.created.rstrip("Z"), reverse=True)
     return [_digits(image) for image in old]

@@ -32,7 +32,7 @@ class Recipe:
         return f"localhost/falcon/{self.name}:dev"
 
     def stamp(self, base: str, binaries: Path) -> str:
-        """A hash over the base's name and every input's path and content."""
+        """Return a hash over the base's name and every input's path and content."""
         digest = hashlib.sha256(base.encode())
         for path in (self.dockerfile, *self.inputs):
             for file in _files(ROOT / path):

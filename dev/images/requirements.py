@@ -13,7 +13,7 @@ from typing import Any
 
 
 def requirements(project: dict[str, Any], extra: str) -> set[str]:
-    """The extra's requirements; where it names another extra of the project itself, that one's, too."""
+    """Return the extra's requirements; where it names another extra of the project itself, that extra's, too."""
     own = f"{project['name']}["
     found: set[str] = set(project["dependencies"])
     for entry in project["optional-dependencies"][extra]:

@@ -1,6 +1,7 @@
 // hook_bench CALLS FOLDER: what one interposed collective costs. Prints nanoseconds as JSON: the median and the tenth
-// and ninetieth percentile over blocks of calls, of the whole call, of the ring's parts alone, and of what NCCL's
-// profiler interface (v5) is told in one untimed collective. Whether the shim is there is the caller's LD_PRELOAD.
+// and ninetieth percentile over blocks of calls, of the whole call, of the ring's parts alone, and of what NCCL
+// reports of one untimed collective through its profiler interface (v5). Whether the shim is there is the caller's
+// LD_PRELOAD.
 #include <dlfcn.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ using falcon::nccl::GroupApi;
 using falcon::nccl::InitV5;
 using falcon::nccl::Profiler;
 
-// What NCCL tells of one collective: its own group around it, the call, and that it goes to the device.
+// What NCCL reports of one collective: its own group around it, the call, and that it goes to the device.
 struct Plugin {
   const Profiler<InitV5>* table;
   void* context;

@@ -68,13 +68,13 @@ void obey(Mode mode, uint32_t sample_every) {
   set_mode(mode);
 }
 
-void run(Case* one) {
-  obey(one->mode, one->sample_every);
-  const int works = kBurst / one->calls;
-  for (int i = 0; i < works; ++i) one->work();
+void run(Case* measured) {
+  obey(measured->mode, measured->sample_every);
+  const int works = kBurst / measured->calls;
+  for (int i = 0; i < works; ++i) measured->work();
   const uint64_t start = falcon::monotonic_ns();
-  for (int i = 0; i < works; ++i) one->work();
-  one->bursts.push_back(per(start, kBurst));
+  for (int i = 0; i < works; ++i) measured->work();
+  measured->bursts.push_back(per(start, kBurst));
   std::this_thread::sleep_for(kPause);
 }
 
@@ -101,7 +101,7 @@ double cpu_seconds(int whose) {
   getrusage(whose, &used);
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
-// Of every thread but this one: the helper.
+// Of every thread but this thread: the helper.
 double helper_seconds() { return cpu_seconds(RUSAGE_SELF) - cpu_seconds(RUSAGE_THREAD); }
 
 struct Share {
@@ -171,9 +171,9 @@ int main(int argc, char** argv) {
       {"group_sampled", group, kGroup, Mode::kTrack, 1, {}},
   };
   for (int i = 0; i < bursts; ++i) {
-    for (Case& one : cases) run(&one);
+    for (Case& measured : cases) run(&measured);
   }
-  for (const Case& one : cases) print(one.name, one.bursts);
+  for (const Case& measured : cases) print(measured.name, measured.bursts);
   print("exhausted", exhausted[0].bursts);
   part("clock", bursts, [] { falcon::monotonic_ns(); });
   int status = 0;

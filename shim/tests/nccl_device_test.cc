@@ -127,7 +127,7 @@ const falcon::Counter& collectives_of(uint64_t comm) {
                                                                   g_ring.header->counters_offset);
   const falcon::Counter* found =
       std::find_if(counters, counters + g_ring.header->counters - 1,
-                   [comm](const auto& one) { return one.key == (comm << 40U | 1ULL << 32U); });
+                   [comm](const auto& counter) { return counter.key == (comm << 40U | 1ULL << 32U); });
   return *found;
 }
 
@@ -143,7 +143,7 @@ void a_communicator_counts_what_was_called_and_what_the_device_did() {
   }
   __atomic_store_n(&standin_device_done, true, __ATOMIC_RELEASE);
   CHECK(soon([&] { return counter.finished == before + 3; }));
-  set_mode(falcon::Mode::kTrack);  // not timed: what the device did is told by the next call that is
+  set_mode(falcon::Mode::kTrack);  // not timed: the next timed call reports what the device did
   CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
   CHECK(counter.entered == before + 4 && counter.finished == before + 3);
   set_mode(falcon::Mode::kProfile);
@@ -151,7 +151,7 @@ void a_communicator_counts_what_was_called_and_what_the_device_did() {
   CHECK(soon([&] { return counter.finished == before + 5; }));
 }
 
-// Of all threads but this one.
+// Of all threads but this thread.
 uint64_t waits_of_others() {
   uint64_t waits = 0;
   const std::string own = std::to_string(getpid());

@@ -13,7 +13,7 @@ using falcon::Op;
 
 namespace {
 
-// The number of the first call that is timed: the switch is read when the one before it is made.
+// The number of the first call that is timed: the switch is read when the call before it is made.
 void the_device_is_timed_in_profile_mode(int version) {
   const int quiet = made(version).mask;
   const auto call = [version] {

@@ -63,7 +63,7 @@ void* started(int version, uint64_t type, void* parent, std::initializer_list<Fi
   if (version < 5) memcpy(descriptor, &narrow, 1);
   if (version >= 5) memcpy(descriptor, &type, sizeof(type));
   memcpy(descriptor + 8, &parent, sizeof(parent));
-  for (const Field& one : fields) memcpy(descriptor + one.at, one.value, one.bytes);
+  for (const Field& field : fields) memcpy(descriptor + field.at, field.value, field.bytes);
   void* handle = &g_places[0];  // must be overwritten
   errno = ERANGE;
   CHECK(table(version).start(made(version).context, &handle, descriptor) == 0);

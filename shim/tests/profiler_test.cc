@@ -162,7 +162,7 @@ void a_communicator_ends() {
   }
 }
 
-// A program that calls NCCL through the hooks, with a plugin all the same: nothing is told twice.
+// A program that calls NCCL through the hooks, with a plugin all the same: nothing is reported twice.
 void an_nccl_that_the_hooks_see_is_left_to_them() {
   void* comm = nullptr;
   StandinUniqueId id{};

@@ -12,7 +12,7 @@ from dev.kubectl import Kubectl
 
 
 def bus_keys(system: Kubectl, prefix: str) -> list[str]:
-    """The keys under a prefix."""
+    """Return the keys under a prefix."""
     secret = system.get("secret", "falcon-etcd-root")
     pod = system.get("pod", "falcon-etcd-0")
     assert secret is not None

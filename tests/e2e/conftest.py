@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Kubectl:
-    """kubectl on the cluster, Falcon installed and the warm pool ready."""
+    """Return kubectl on the cluster, Falcon installed and the warm pool ready."""
     if not KUBECONFIG.exists():
         pytest.fail(f"no cluster: {KUBECONFIG} does not exist; make cluster-up")
     kubectl = Kubectl(KUBECONFIG)
@@ -39,13 +39,13 @@ def cluster() -> Kubectl:
 
 @pytest.fixture(scope="session")
 def system(cluster: Kubectl) -> Kubectl:
-    """kubectl in Falcon's own namespace."""
+    """Return kubectl in Falcon's own namespace."""
     return cluster.within(SYSTEM_NAMESPACE)
 
 
 @pytest.fixture
 def nodes(cluster: Kubectl) -> Iterator[None]:
-    """Nodes without faults or fences before and after, and a spare that is ready."""
+    """Undo all faults and fences, before and after, and wait for a spare that is ready."""
     heal_nodes(cluster)
     wait_for(
         "the warm pool has a ready spare",
@@ -63,7 +63,7 @@ def nodes(cluster: Kubectl) -> Iterator[None]:
 
 @pytest.fixture
 def namespace(cluster: Kubectl) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the test's own."""
+    """Yield kubectl in a namespace of the test's own."""
     name = f"e2e-{uuid.uuid4().hex[:6]}"
     cluster.run("create", "namespace", name)
     yield cluster.within(name)
@@ -72,7 +72,7 @@ def namespace(cluster: Kubectl) -> Iterator[Kubectl]:
 
 @pytest.fixture
 def checkpoints() -> Iterator[str]:
-    """A folder on the host that every node's pods can share (all nodes are one machine here)."""
+    """Yield a folder on the host that every node's pods can share (all nodes are one machine here)."""
     path = Path(tempfile.mkdtemp(prefix="falcon-e2e-"))
     path.chmod(0o777)
     yield str(path)
@@ -95,6 +95,6 @@ def start(namespace: Kubectl) -> Iterator[Callable[[Json], Job]]:
 
 @pytest.fixture(scope="session")
 def torch_site_packages() -> str:
-    """Today's PyTorch wheel, installed on the host by `make torch-venv`."""
+    """Return today's PyTorch wheel, installed on the host by `make torch-venv`."""
     subprocess.run(["make", "--no-print-directory", "torch-venv"], cwd=ROOT, check=True)
     return str(CACHE / "torch" / "site")

@@ -30,7 +30,7 @@ def training_job(
     python_path: str | None = None,
     spec: Json | None = None,
 ) -> Json:
-    """A TrainingJob that runs the example; ``checkpoints`` and ``python_path`` are host folders."""
+    """Return a TrainingJob that runs the example; ``checkpoints`` and ``python_path`` are host folders."""
     arguments = ["--steps", str(steps), "--seed", str(seed), "--log-json"]
     volumes: list[Json] = []
     mounts: list[Json] = []
@@ -93,7 +93,7 @@ class Job:
             seen[0] = self.status()
             return seen[0] if look(seen[0]) else None
 
-        def told() -> str:
+        def last_seen() -> str:
             status = seen[0]
             kept = {key: status.get(key) for key in ("state", "summary", "diagnoses", "conditions")}
             pods = [
@@ -102,10 +102,10 @@ class Job:
             ]
             return json.dumps({**kept, "pods": pods}, indent=1)
 
-        return wait_for(what, check, timeout_seconds=timeout_seconds, last_seen=told)
+        return wait_for(what, check, timeout_seconds=timeout_seconds, last_seen=last_seen)
 
     def wait_training(self, timeout_seconds: float = 120) -> Json:
-        """Until the job trains and its healthy iteration time is known."""
+        """Wait until the job trains and its healthy iteration time is known."""
         return self.wait(
             "the job trains and its iteration time is known",
             lambda s: s.get("state") == "Running" and s.get("iterations", {}).get("healthyMicroseconds"),
@@ -113,7 +113,7 @@ class Job:
         )
 
     def run(self) -> Json:
-        """What the operator intends for the job: the spec of its TrainingRun."""
+        """Return what the operator intends for the job: the spec of its TrainingRun."""
         found = self.kubectl.get("trainingrun", self.name)
         assert found is not None, f"trainingrun {self.name} is gone"
         return dict(found["spec"])
@@ -122,7 +122,7 @@ class Job:
         return int(self.run()["generation"])
 
     def members(self) -> list[Json]:
-        """The pods of the current generation, by rank (one process a pod)."""
+        """Return the pods of the current generation, by rank (one process a pod)."""
         return [
             {
                 "podName": f"{self.name}-{rank}-{member['suffix']}",
@@ -136,24 +136,24 @@ class Job:
         return [member["node"] for member in self.members()]
 
     def member(self, rank: int) -> Json:
-        """Who holds a rank in the current generation."""
+        """Return the pod that holds a rank in the current generation."""
         return self.members()[rank]
 
     def pod_uids(self) -> dict[int, str]:
-        """Rank → pod uid of the current generation."""
+        """Return rank → pod uid of the current generation."""
         return {rank: member["podUid"] for rank, member in enumerate(self.members())}
 
     def log_lines(self) -> list[Json]:
-        """What rank 0 of the current generation has logged, oldest first; the other ranks are silent."""
+        """Return what rank 0 of the current generation has logged, oldest first; the other ranks are silent."""
         text = self.kubectl.run("logs", self.member(0)["podName"], "-c", "trainer")
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def steps(self) -> list[Json]:
-        """The script's own steps: step, loss, step_seconds, unix_seconds."""
+        """Return the script's own steps: step, loss, step_seconds, unix_seconds."""
         return [line for line in self.log_lines() if line["event"] == "step"]
 
     def own_clock_seconds(self, last: int = 20) -> float:
-        """Median step time of the newest steps by the script's own clock."""
+        """Return the median step time of the newest steps by the script's own clock."""
         return statistics.median(step["step_seconds"] for step in self.steps()[-last:])
 
     def delete(self, timeout_seconds: float = 120) -> None:
@@ -169,5 +169,5 @@ class Job:
 
 
 def condition(status: Json, type_: str) -> Json:
-    """A condition by type; empty where it has not been set."""
+    """Return a condition by type; empty where it has not been set."""
     return next((entry for entry in status.get("conditions", []) if entry["type"] == type_), {})

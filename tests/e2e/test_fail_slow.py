@@ -74,8 +74,8 @@ def test_a_competing_pod_is_named_and_not_called_throttling(nodes: None, start: 
     note = named["diagnoses"][0]
     assert note["rank"] == 1
     assert note["cause"] != "CpuThrottling", note
-    # On a busy machine the peers wait for cores too: the counters may need some more seconds to tell them apart.
-    known = job.wait("its cause is told", lambda s: s["diagnoses"][0]["cause"] != "Unknown", 30)
+    # On a busy machine the peers wait for cores too: the counters may need some more seconds to distinguish them.
+    known = job.wait("its cause is named", lambda s: s["diagnoses"][0]["cause"] != "Unknown", 30)
     note = known["diagnoses"][0]
     assert note["cause"] == "CpuContention", note
     assert "would" in note["next"], "Observe writes down what it would have done"

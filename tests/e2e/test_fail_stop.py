@@ -125,7 +125,7 @@ def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
 
 
 def restart_etcd(system: Kubectl) -> None:
-    """SIGKILL the etcd process of the pod; its container restarts over the same volume."""
+    """Kill the etcd process of the pod; its container restarts over the same volume."""
 
     def restarts() -> int:
         pod = system.get("pod", "falcon-etcd-0") or {}

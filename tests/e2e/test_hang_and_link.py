@@ -26,7 +26,7 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
     command = f"python3 {SCRIPT}"
     for _ in range(ATTEMPTS):
         assert faults.send_signal(victim["node"], command, signal.SIGSTOP, victim["podUid"]) >= 1
-        status = job.wait("the hang is told", _open_hang, 400)  # 40 s; after each pause, twice that pause
+        status = job.wait("the hang is reported", _open_hang, 400)  # 40 s; after each pause, twice that pause
         note = _open_hang(status)
         assert note is not None
         never_arrived = "never arrived" in note["why"]
@@ -54,7 +54,7 @@ def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable
     """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
     job = start(training_job("link", steps=MANY))
     job.wait_training()
-    # transfers are judged against the job's own healthy ones
+    # transfers are judged against the job's own healthy transfers
     job.wait("a healthy level", lambda s: s.get("iterations", {}).get("count", 0) >= HEALTHY_ITERATIONS, 120)
     victim = job.member(2)
     faults.link(victim["node"], "50mbit")

@@ -19,9 +19,9 @@ ETCD_NODES = ("node-a", "node-b", "node-c")
 
 
 def test_helm_test_of_the_default_release_succeeds(cluster: Kubectl) -> None:
-    told = helm("test", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--timeout", "2m", "--logs")
-    assert told.count("Succeeded") == 2
-    assert "POD LOGS: falcon-test-operator\n200" in told
+    output = helm("test", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--timeout", "2m", "--logs")
+    assert output.count("Succeeded") == 2
+    assert "POD LOGS: falcon-test-operator\n200" in output
 
 
 def _volume(node: str, folder: Path) -> Json:
@@ -44,7 +44,7 @@ def _volume(node: str, folder: Path) -> Json:
 
 @pytest.fixture
 def volumes(cluster: Kubectl) -> Iterator[str]:
-    """One local volume on each of three nodes; the storage class that finds them."""
+    """Make a local volume on each of three nodes; yield the storage class that finds them."""
     if not local_cluster():
         pytest.skip("local volumes are made on the machine of the local cluster")
     root = Path(tempfile.mkdtemp(prefix="falcon-e2e-etcd-"))
@@ -70,7 +70,7 @@ def volumes(cluster: Kubectl) -> Iterator[str]:
 
 @pytest.fixture
 def trio(cluster: Kubectl, volumes: str) -> Iterator[Kubectl]:
-    """The default release gives way to one with three etcd members, over the same definitions, and comes back."""
+    """Replace the default release by a release with three etcd members, over the same definitions; restore it."""
     helm("uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--wait")
     try:
         install_chart(

@@ -45,7 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    """One plain, empty, running etcd member."""
+    """Yield one plain, empty, running etcd member."""
     server = EtcdServer(tmp_path / "etcd")
     server.root.mkdir()
     server.start()
@@ -55,6 +55,6 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 async def client(etcd: EtcdServer) -> AsyncIterator[Client]:
-    """A client of :func:`etcd`."""
+    """Yield a client of :func:`etcd`."""
     async with etcd.client() as client:
         yield client

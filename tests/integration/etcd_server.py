@@ -23,7 +23,7 @@ _STOP_SECONDS = 10
 
 
 def etcd_binary() -> Path:
-    """The project's own build. Raises FileNotFoundError with the remedy."""
+    """Return the project's own build. Raises FileNotFoundError with the remedy."""
     cache = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache/falcon"))
     binary = cache / "bin/etcd"
     if not binary.exists():
@@ -88,7 +88,7 @@ class EtcdServer:
         return [member.endpoint for member in self.members]
 
     def client(self, user: str = "root", *, call_timeout_seconds: float = 5.0) -> Client:
-        """A client, with TLS that of ``user``'s certificate."""
+        """Return a client, with TLS that of ``user``'s certificate."""
         return Client(self.endpoints, self.tls(user), call_timeout_seconds)
 
     def tls(self, user: str) -> Tls | None:
@@ -108,18 +108,18 @@ class EtcdServer:
             member.stop()
 
     def kill(self, *members: Member) -> None:
-        """SIGKILL: no goodbye to clients, nothing flushed."""
+        """Send SIGKILL: no goodbye to clients, nothing flushed."""
         for member in members or self.members:
             member.stop(signal.SIGKILL)
 
     def wipe(self, *members: Member) -> None:
-        """SIGKILL and lose the data."""
+        """Send SIGKILL and lose the data."""
         self.kill(*members)
         for member in members or self.members:
             shutil.rmtree(member.data)
 
     def pause(self, *members: Member) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """Send SIGSTOP: connections stay open, nothing answers."""
         for member in members or self.members:
             assert member.process is not None
             member.process.send_signal(signal.SIGSTOP)

@@ -38,12 +38,12 @@ class Pki:
         self.ca.write_bytes(_pem(authority.sign(self._key, hashes.SHA256())))
 
     def server(self, host: str) -> Issued:
-        """For ``host`` and 127.0.0.1; valid as a client, too: etcd's gateway calls etcd with it."""
+        """Issue a certificate for ``host`` and 127.0.0.1; valid as a client, too: etcd's gateway calls etcd with it."""
         names = [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         return self._issue(f"server-{host}", host, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def client(self, common_name: str) -> Issued:
-        """For the etcd user ``common_name``."""
+        """Issue a certificate for the etcd user ``common_name``."""
         return self._issue(f"client-{common_name}", common_name, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
     def _issue(

@@ -28,7 +28,7 @@ _next = itertools.cycle(random.sample(_mine, len(_mine)))
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
+    """Return a port on which nothing listens."""
     while True:
         port = next(_next)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -30,11 +30,11 @@ class Relay:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 
     def hold_answers(self) -> None:
-        """On the connections that exist, requests pass and answers do not; new ones are not affected."""
+        """Let requests pass and hold answers on the connections that exist; new connections are not affected."""
         self._epoch += 1
 
     async def cut(self) -> None:
-        """Close every connection and refuse new ones."""
+        """Close every connection and refuse new connections."""
         server, self._server = self._server, None
         if server is not None:
             server.close()

@@ -42,7 +42,7 @@ class Schedules {
   std::optional<Schedule> sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes, int64_t now_ns);
 
   // Since when a thread of the last sample has not run for a moment, if it is in uninterruptible sleep and that is at
-  // least kBlockedNs ago. Told up to five seconds late: only threads that have not run for long are looked at.
+  // least kBlockedNs ago. Reported up to five seconds late: only threads that have not run for long are looked at.
   std::optional<int64_t> blocked_since(pid_t root) const;
 
   void forget() { trees_.clear(); }

@@ -16,7 +16,7 @@ class OomKills {
   // A new generation: what was counted before is no evidence.
   void begin(Counter kills);
 
-  // A reading of the counter; an unknown one says nothing.
+  // A reading of the counter; an unknown reading says nothing.
   void note(Counter kills, int64_t now_ns);
 
   // Whether a kill explains a process's end now; each call that says so uses one up.

@@ -143,8 +143,8 @@ std::vector<int> Ranks::reap() {
   }
   if (ended.empty()) return {};
   oom_.note(read_cgroup().oom_kills, monotonic_ns());
-  // Who was killed is judged before who failed: the others fail because of it.
-  std::partition(ended.begin(), ended.end(), [](const auto& one) { return was_killed(one.second); });
+  // Ranks that were killed are judged before ranks that failed: the failures follow from the kill.
+  std::partition(ended.begin(), ended.end(), [](const auto& end) { return was_killed(end.second); });
   std::vector<int> local_ranks;
   for (const auto& [report, how] : ended) {
     judge_end(report, how);

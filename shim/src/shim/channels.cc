@@ -39,7 +39,7 @@ ChannelCall watch_channels(Rank* rank, const Timed& call) {
   uint64_t life = place->life.load(std::memory_order_acquire);
   const uint64_t state = life & 3U;
   const uint64_t number = (life >> 2U) % UINT32_MAX + 1;  // fits its bits, and is never 0
-  // An open one is of 4096 calls ago: its channels were never all told.
+  // An open place belongs to a call 4096 calls ago: NCCL never reported the end of all its channels.
   if (state == kFilling || state == kClosing) return 0;
   if (!place->life.compare_exchange_strong(life, life_of(number, kFilling), std::memory_order_acq_rel)) return 0;
   place->channels.store(0, std::memory_order_relaxed);

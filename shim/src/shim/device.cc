@@ -111,24 +111,25 @@ Pool* pool() {
   return known;
 }
 
-void free_sample(Pool* mine, uint32_t at) {
-  mine->state[at].store(kFree, std::memory_order_release);
-  mine->taken.fetch_sub(1, std::memory_order_relaxed);
+void free_sample(Pool* own_pool, uint32_t at) {
+  own_pool->state[at].store(kFree, std::memory_order_release);
+  own_pool->taken.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // A full barrier on both sides: either the helper sees what is new before it sleeps, or the call sees it asleep.
-void sleep_until_woken(Pool* mine) {
-  mine->asleep.store(1, std::memory_order_seq_cst);
-  if (mine->taken.load(std::memory_order_seq_cst) == 0 && mine->wanted.load(std::memory_order_seq_cst) == nullptr) {
-    syscall(SYS_futex, &mine->asleep, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
+void sleep_until_woken(Pool* own_pool) {
+  own_pool->asleep.store(1, std::memory_order_seq_cst);
+  if (own_pool->taken.load(std::memory_order_seq_cst) == 0 &&
+      own_pool->wanted.load(std::memory_order_seq_cst) == nullptr) {
+    syscall(SYS_futex, &own_pool->asleep, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
   }
-  mine->asleep.store(0, std::memory_order_relaxed);
+  own_pool->asleep.store(0, std::memory_order_relaxed);
 }
 
-void wake(Pool* mine) {
-  if (mine->asleep.load(std::memory_order_seq_cst) == 0 || mine->asleep.exchange(0) == 0) return;
+void wake(Pool* own_pool) {
+  if (own_pool->asleep.load(std::memory_order_seq_cst) == 0 || own_pool->asleep.exchange(0) == 0) return;
   const int error = errno;
-  syscall(SYS_futex, &mine->asleep, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  syscall(SYS_futex, &own_pool->asleep, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
   errno = error;
 }
 
@@ -139,78 +140,80 @@ void complete(Sample* sample, const Driver& cuda) {
   for (uint32_t i = 0; i < sample->count; ++i) record_completion(sample->rank, sample->calls[i], duration);
 }
 
-void make_pairs(Pool* mine, const Driver& cuda, Context context) {
+void make_pairs(Pool* own_pool, const Driver& cuda, Context context) {
   if (cuda.set_context(context) != 0) return;
-  uint32_t made = mine->made.load(std::memory_order_relaxed);
+  uint32_t made = own_pool->made.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < kBatch && made < kSamples; ++i) {
-    Sample* sample = &mine->samples[made];
+    Sample* sample = &own_pool->samples[made];
     if (cuda.event_create(&sample->first, kEventDefault) != 0 || cuda.event_create(&sample->second, kEventDefault) != 0)
       return;
     sample->context = context;
-    mine->state[made].store(kFree, std::memory_order_release);
-    mine->made.store(++made, std::memory_order_release);
+    own_pool->state[made].store(kFree, std::memory_order_release);
+    own_pool->made.store(++made, std::memory_order_release);
   }
 }
 
 void* help(void* argument) {
-  auto* mine = static_cast<Pool*>(argument);
+  auto* own_pool = static_cast<Pool*>(argument);
   const Driver& cuda = *driver();
   int mode = kThreadLocalCapture;
   bool healthy = cuda.exchange_capture_mode(&mode) == 0;
   uint32_t idle = 0;
   while (healthy) {
-    const Context wanted = mine->wanted.exchange(nullptr, std::memory_order_acq_rel);
-    if (wanted != nullptr) make_pairs(mine, cuda, wanted);
-    const bool busy = wanted != nullptr || mine->taken.load(std::memory_order_acquire) != 0;
+    const Context wanted = own_pool->wanted.exchange(nullptr, std::memory_order_acq_rel);
+    if (wanted != nullptr) make_pairs(own_pool, cuda, wanted);
+    const bool busy = wanted != nullptr || own_pool->taken.load(std::memory_order_acquire) != 0;
     idle = busy ? 0 : idle + 1;
-    const uint32_t made = busy ? mine->made.load(std::memory_order_relaxed) : 0;
+    const uint32_t made = busy ? own_pool->made.load(std::memory_order_relaxed) : 0;
     for (uint32_t i = 0; i < made && healthy; ++i) {
-      if (mine->state[i].load(std::memory_order_acquire) != kRunning) continue;
-      Sample* sample = &mine->samples[i];
+      if (own_pool->state[i].load(std::memory_order_acquire) != kRunning) continue;
+      Sample* sample = &own_pool->samples[i];
       const int answer = cuda.event_query(sample->second);
       if (answer == kNotReady) continue;
       if (answer == 0) complete(sample, cuda);
-      free_sample(mine, i);
+      free_sample(own_pool, i);
       healthy = answer == 0;  // anything else: the context is lost or CUDA is being taken down
     }
     nanosleep(&kPoll, nullptr);
     // Not at once: a call that follows soon would pay for waking it.
-    if (idle > kIdlePolls) sleep_until_woken(mine);
+    if (idle > kIdlePolls) sleep_until_woken(own_pool);
   }
-  mine->helper.store(2, std::memory_order_release);
+  own_pool->helper.store(2, std::memory_order_release);
   return nullptr;
 }
 
-uint32_t index_of(const Pool* mine, const Sample* sample) { return static_cast<uint32_t>(sample - mine->samples); }
+uint32_t index_of(const Pool* own_pool, const Sample* sample) {
+  return static_cast<uint32_t>(sample - own_pool->samples);
+}
 
 // A free sample of this context; null: there is none.
-Sample* take(Pool* mine, uint32_t made, Context context) {
-  const uint32_t from = mine->next.fetch_add(1, std::memory_order_relaxed);
+Sample* take(Pool* own_pool, uint32_t made, Context context) {
+  const uint32_t from = own_pool->next.fetch_add(1, std::memory_order_relaxed);
   for (uint32_t i = 0; i < made; ++i) {
     const uint32_t at = (from + i) % made;
     uint32_t state = kFree;
-    if (mine->state[at].load(std::memory_order_relaxed) != kFree || mine->samples[at].context != context ||
-        !mine->state[at].compare_exchange_strong(state, kTaken)) {
+    if (own_pool->state[at].load(std::memory_order_relaxed) != kFree || own_pool->samples[at].context != context ||
+        !own_pool->state[at].compare_exchange_strong(state, kTaken)) {
       continue;
     }
-    mine->taken.fetch_add(1, std::memory_order_seq_cst);
-    return &mine->samples[at];
+    own_pool->taken.fetch_add(1, std::memory_order_seq_cst);
+    return &own_pool->samples[at];
   }
   return nullptr;
 }
 
-bool start_helper(Pool* mine) {
-  uint32_t state = mine->helper.load(std::memory_order_acquire);
-  if (state == 0 && mine->helper.compare_exchange_strong(state, 1)) {
+bool start_helper(Pool* own_pool) {
+  uint32_t state = own_pool->helper.load(std::memory_order_acquire);
+  if (state == 0 && own_pool->helper.compare_exchange_strong(state, 1)) {
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are not for us
     pthread_t thread;
-    state = pthread_create(&thread, nullptr, help, mine) == 0 ? 1 : 2;
+    state = pthread_create(&thread, nullptr, help, own_pool) == 0 ? 1 : 2;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (state == 1) pthread_detach(thread);
-    if (state == 2) mine->helper.store(2, std::memory_order_release);
+    if (state == 2) own_pool->helper.store(2, std::memory_order_release);
   }
   return state == 1;
 }
@@ -241,34 +244,34 @@ Sample* begin_sample(Rank* rank, const void* stream) {
   int status = 0;
   // The default stream answers with an error while another stream captures: then it must not be touched.
   if (cuda == nullptr || cuda->stream_capturing(stream, &status) != 0 || status != 0) return nullptr;
-  Pool* mine = pool();
+  Pool* own_pool = pool();
   Context context = nullptr;
-  if (mine == nullptr || cuda->context_current(&context) != 0 || context == nullptr || !start_helper(mine)) {
+  if (own_pool == nullptr || cuda->context_current(&context) != 0 || context == nullptr || !start_helper(own_pool)) {
     return nullptr;
   }
-  const uint32_t made = mine->made.load(std::memory_order_acquire);
-  Sample* sample = mine->taken.load(std::memory_order_relaxed) < made ? take(mine, made, context) : nullptr;
+  const uint32_t made = own_pool->made.load(std::memory_order_acquire);
+  Sample* sample = own_pool->taken.load(std::memory_order_relaxed) < made ? take(own_pool, made, context) : nullptr;
   if (sample == nullptr) {
-    if (made < kSamples) mine->wanted.store(context, std::memory_order_seq_cst);
+    if (made < kSamples) own_pool->wanted.store(context, std::memory_order_seq_cst);
   } else if (cuda->event_record(sample->first, stream) == 0) {
     sample->rank = rank;
   } else {
-    free_sample(mine, index_of(mine, sample));
+    free_sample(own_pool, index_of(own_pool, sample));
     sample = nullptr;
   }
-  wake(mine);
+  wake(own_pool);
   return sample;
 }
 
 void end_sample(Sample* sample, const void* stream, const Timed* calls, uint32_t count) {
   const Driver* cuda = driver();
-  Pool* mine = pool();
-  if (mine == nullptr) return;  // cannot be: it gave the sample
+  Pool* own_pool = pool();
+  if (own_pool == nullptr) return;  // cannot be: it gave the sample
   sample->count = count < kTimedCalls ? count : kTimedCalls;
   memcpy(sample->calls, calls, sample->count * sizeof(Timed));
   const bool recorded = count > 0 && cuda != nullptr && cuda->event_record(sample->second, stream) == 0;
-  if (recorded) mine->state[index_of(mine, sample)].store(kRunning, std::memory_order_release);
-  if (!recorded) free_sample(mine, index_of(mine, sample));
+  if (recorded) own_pool->state[index_of(own_pool, sample)].store(kRunning, std::memory_order_release);
+  if (!recorded) free_sample(own_pool, index_of(own_pool, sample));
 }
 
 }  // namespace falcon

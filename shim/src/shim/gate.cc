@@ -1,7 +1,7 @@
-// The consistent pause, seen from one rank. A thread waits before a call while every target of its rank is met; as long
-// as one is not, the rank goes on, whatever the call is, and the counters that its calls raise raise its peers'
-// targets. The gate can only delay: it opens at its deadline, when the agent's heart stops, and when the table cannot
-// be read.
+// The consistent pause, seen from one rank. A thread waits before a call while every target of its rank is met. As long
+// as a target is not met, the rank goes on, whatever the call is: its calls raise its counters, and with them the
+// targets of its peers. The gate can only delay: it opens at its deadline, when the agent's heart stops, and when the
+// table cannot be read.
 
 #include <errno.h>
 #include <time.h>
@@ -27,11 +27,11 @@ bool Rank::targets_met(uint64_t* table_epoch) {
     const uint64_t before = header->table_epoch.load(std::memory_order_acquire);
     const uint32_t entries = header->entries.load(std::memory_order_relaxed);
     bool met = true;
-    uint32_t mine = 0;
+    uint32_t own_targets = 0;
     for (uint32_t i = 0; i < entries && i < control_.capacity(); ++i) {
       const GateEntry& entry = control_.entries()[i];
       if (entry.pid.load(std::memory_order_relaxed) != pid) continue;
-      ++mine;
+      ++own_targets;
       const uint64_t target = entry.target.load(std::memory_order_relaxed);
       const uint64_t key = entry.key.load(std::memory_order_relaxed);
       if (target == 0) continue;
@@ -41,7 +41,7 @@ bool Rank::targets_met(uint64_t* table_epoch) {
     std::atomic_thread_fence(std::memory_order_acquire);
     if ((before & 1U) == 0 && header->table_epoch.load(std::memory_order_relaxed) == before) {
       *table_epoch = before;
-      return met && mine > 0;  // a rank without targets is not part of the pause
+      return met && own_targets > 0;  // a rank without targets is not part of the pause
     }
     nanosleep(&kPause, nullptr);
   }

@@ -26,7 +26,7 @@ Collective original(std::atomic<Collective>& cached, const char* symbol, const v
   return found;
 }
 
-// The group of a collective; the one that its point-to-point calls brought, where they were first.
+// The group of a collective; where point-to-point calls came first, the group that they introduced.
 Communicator* group(Rank* rank, const GlooCall& about) {
   if (about.context == nullptr) return nullptr;
   Communicator* known = rank->find(about.context);

@@ -10,10 +10,10 @@
 namespace falcon {
 namespace {
 
-// Byte offsets on LP64, the same from Gloo 2022 (Debian 12, PyTorch 1.13) to the one in PyTorch 2.15. -1: not there.
+// Byte offsets on LP64, the same from Gloo 2022 (Debian 12, PyTorch 1.13) to the Gloo in PyTorch 2.15. -1: not there.
 struct Layout {
   int buffer;       // unique_ptr<UnboundBuffer> whose size is the payload
-  int buffer_else;  // the other one, where a rank has only an output
+  int buffer_else;  // the other buffer, where a rank has only an output
   int elements;     // count and size of the elements, where the options carry them
   int element_size;
   int root;

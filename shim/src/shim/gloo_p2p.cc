@@ -3,8 +3,8 @@
 // `waitRecv` end it: the record has the time that the program waited. What a collective sends inside is a part of that
 // collective.
 //
-// A buffer knows its transport context, a collective its group's context, which holds the former: the address of the
-// one is looked for in the other, once, so that both have one communicator.
+// A buffer knows its transport context; a collective knows its group's context, which holds the transport context. The
+// transport context's address is looked for in the group's context, once, so that both have the same communicator.
 
 #include <errno.h>
 #include <string.h>
@@ -36,7 +36,7 @@ struct Begun {
   Record record;
   Counter* counter;
 };
-constexpr uint32_t kBegun = 1024;  // begun at one time; of more there is no record
+constexpr uint32_t kBegun = 1024;  // begun at one time; further transfers leave no record
 constexpr uint32_t kReach = 16;
 Begun g_begun[kBegun];
 

@@ -11,11 +11,11 @@ void complete(Rank* rank, Communicator* communicator, Comm comm) {
   static std::atomic<void*> cache_size{nullptr};
   const auto ask_rank = real<Ask>(cache_rank, "ncclCommUserRank", nullptr);
   const auto ask_size = real<Ask>(cache_size, "ncclCommCount", nullptr);
-  int mine = -1;
+  int own_rank = -1;
   int size = 0;
-  const bool known = ask_rank != nullptr && ask_size != nullptr && ask_rank(comm, &mine) == kSuccess &&
+  const bool known = ask_rank != nullptr && ask_size != nullptr && ask_rank(comm, &own_rank) == kSuccess &&
                      ask_size(comm, &size) == kSuccess;
-  if (known && mine >= 0 && mine < size) rank->describe(communicator, mine, size);
+  if (known && own_rank >= 0 && own_rank < size) rank->describe(communicator, own_rank, size);
 }
 
 // A call that makes a communicator.

@@ -7,7 +7,7 @@
 
 namespace falcon::nccl {
 
-// The communicator of a call; told apart from now on if it came past us. Null: the table is full.
+// The communicator of a call; introduced here if its handle is new. Null: the table is full.
 Communicator* meet(Rank* rank, Comm comm);
 
 // A communicator was made. Its handle may be null: a split without a colour makes none.

@@ -29,7 +29,7 @@ constexpr uint32_t kPending = 32;
 
 struct Thread {
   uint32_t depth;  // of groups
-  uint32_t group;  // number of the outermost one
+  uint32_t group;  // number of the outermost group
   bool inside;     // NCCL itself is calling
   bool sample;     // a call of this group is to be timed
   uint32_t pendings;
@@ -73,7 +73,7 @@ Result inside(Call call) {
 }  // namespace falcon::nccl
 
 #define FALCON_HOOK extern "C" __attribute__((visibility("default"))) Result
-// The function that this one stands in for, as `real`; leaves if there is none.
+// The library's function that the hook stands in for, as `real`; leaves if there is none.
 // NOLINTBEGIN(bugprone-macro-parentheses): the address of an overloadless function
 #define FALCON_REAL(name)                                    \
   static std::atomic<void*> cache{nullptr};                  \

@@ -1,4 +1,4 @@
-// NCCL's groups: what is called in one starts when the outermost one ends, and is timed there.
+// NCCL's groups: the calls inside a group start when the outermost group ends, and are timed there.
 #include "nccl_communicators.h"
 
 namespace falcon::nccl {

@@ -1,10 +1,10 @@
 // The same records by NCCL's own profiler interface, for an NCCL that the hooks cannot see: linked statically, or
-// reached by dlsym. Chosen by NCCL_PROFILER_PLUGIN, which names this library; it is the preloaded one, so that there is
-// one rank, one ring and one set of counters whichever way a call comes. An NCCL that the hooks forward to is left to
-// them, whatever the variable says.
+// reached by dlsym. Chosen by NCCL_PROFILER_PLUGIN, which names this library. NCCL then gets the copy that is already
+// preloaded, so that there is one rank, one ring and one set of counters, whichever way a call comes. An NCCL that the
+// hooks forward to is left to them, whatever the variable says.
 //
-// What is told is told on NCCL's threads: nothing here waits, allocates or fails, and the answer is always "success".
-// There is no gate here: a rank that is seen this way is tracked, not paused.
+// NCCL calls these functions on its own threads: nothing here waits, allocates or fails, and the answer is always
+// "success". There is no gate here: a rank that is seen this way is tracked, not paused.
 
 #include <errno.h>
 #include <string.h>
@@ -18,15 +18,15 @@
 namespace falcon::nccl {
 namespace {
 
-// A communicator as NCCL tells of it. Its address stands for the handle, which the interface does not give.
-struct Told {
+// A communicator as NCCL reports it. Its address stands for the handle, which the interface does not give.
+struct ProfiledCommunicator {
   Communicator* communicator;
   std::atomic<int*> mask;           // NCCL's own, which it reads at every call
   std::atomic<uint32_t> announced;  // sends and receives that were called and have not gone to the device yet
 };
 
-constexpr uint32_t kTold = 1024;
-Told g_told[kTold];
+constexpr uint32_t kProfiled = 1024;
+ProfiledCommunicator g_profiled[kProfiled];
 std::atomic<uint32_t> g_made{0};
 
 struct Call {
@@ -43,7 +43,7 @@ struct Place {
   bool captured;
 };
 
-// Handles are numbers, never followed: a stale one does no harm. The uppermost bits say what it is.
+// Handles are numbers, never followed: a stale handle does no harm. The uppermost bits say what it is.
 enum What : uint64_t { kNothing = 0, kGroup = 1, kSingle = 2, kWatched = 3, kChannel = 4 };
 constexpr uint32_t kWhatShift = 60;
 static_assert(kChannelCallBits < kWhatShift && sizeof(void*) == sizeof(uint64_t));
@@ -97,15 +97,15 @@ const Body& body_of(const void* descriptor) {
 
 template <typename Body>
 Call collective(const void* descriptor, uint32_t channels) {
-  const Body& told = body_of<Body>(descriptor);
-  const Op op = operation(told.function);
-  return {op, told.count, element(told.type), rooted(op) ? told.root : -1, channels};
+  const Body& body = body_of<Body>(descriptor);
+  const Op op = operation(body.function);
+  return {op, body.count, element(body.type), rooted(op) ? body.root : -1, channels};
 }
 
 template <typename Body>
 Call single(const void* descriptor, uint32_t channels) {
-  const Body& told = body_of<Body>(descriptor);
-  return {operation(told.function), told.count, element(told.type), told.peer, channels};
+  const Body& body = body_of<Body>(descriptor);
+  return {operation(body.function), body.count, element(body.type), body.peer, channels};
 }
 
 template <int kVersion>
@@ -122,9 +122,9 @@ Call single_of(const void* descriptor) {
   return single<P2pV4>(descriptor, body_of<P2pV4>(descriptor).channels);
 }
 
-// Whether NCCL has been told to report this call's channels; and tells it whether to report the next one's.
-bool times_this_one(Rank* rank, Told* told) {
-  int* mask = told->mask.load(std::memory_order_relaxed);
+// Whether NCCL was asked to report this call's channels. Also asks NCCL whether to report the next call's channels.
+bool times_this_call(Rank* rank, ProfiledCommunicator* profiled) {
+  int* mask = profiled->mask.load(std::memory_order_relaxed);
   const int now = __atomic_load_n(mask, __ATOMIC_RELAXED);
   constexpr int kChannels = static_cast<int>(kKernelChannelEvent);
   const int next = rank->sampled() ? now | kChannels : now & ~kChannels;
@@ -132,19 +132,19 @@ bool times_this_one(Rank* rank, Told* told) {
   return (now & kChannels) != 0;
 }
 
-// Counts and records a call. Answers what its channels' events are to name, 0 where none will come.
+// Counts and records a call. Returns the number that the events of its channels must name; 0 where no event will come.
 template <int kVersion>
-ChannelCall enqueue(Rank* rank, Told* told, const Call& call, const Place& place) {
+ChannelCall enqueue(Rank* rank, ProfiledCommunicator* profiled, const Call& call, const Place& place) {
   const bool alone = call.op == Op::kSend || call.op == Op::kRecv;
   const Membership member =
-      alone ? rank->join(told->communicator, call.op == Op::kSend ? Traffic::kSend : Traffic::kRecv, call.peer)
-            : rank->join(told->communicator);
+      alone ? rank->join(profiled->communicator, call.op == Op::kSend ? Traffic::kSend : Traffic::kRecv, call.peer)
+            : rank->join(profiled->communicator);
   Record record{};
   record.t_start_ns = monotonic_ns();
   record.comm = member.id;
   record.comm_seq = member.call;
   record.bytes = call.count * call.type.bytes;
-  if (call.op == Op::kAllToAll) record.bytes *= told->communicator->shape.load(std::memory_order_relaxed) >> 32U;
+  if (call.op == Op::kAllToAll) record.bytes *= profiled->communicator->shape.load(std::memory_order_relaxed) >> 32U;
   record.group = place.group;
   record.peer_or_root = call.peer;
   record.stream = place.stream;
@@ -153,30 +153,32 @@ ChannelCall enqueue(Rank* rank, Told* told, const Call& call, const Place& place
   record.kind = Kind::kEnqueued;
   if (place.captured) record.flags = kCaptured;
   if (rank->recording()) rank->ring().append(record);
-  // Before v4 a call's channels are not counted, so that nobody knows the last.
+  // Before v4 a call's channels are not counted, so that nobody knows which channel is the last.
   if constexpr (kVersion < 4) return 0;
-  return times_this_one(rank, told) && !place.captured ? watch_channels(rank, {record, member.counter, member.nth}) : 0;
+  return times_this_call(rank, profiled) && !place.captured ? watch_channels(rank, {record, member.counter, member.nth})
+                                                            : 0;
 }
 
 void* watched(ChannelCall call) { return call == 0 ? nullptr : handle_of(kWatched, call); }
 
-// Takes one of the announced, unless there is none: then it is a part of a collective, or of a graph that runs again.
-bool take_announced(Told* told) {
-  uint32_t left = told->announced.load(std::memory_order_relaxed);
-  while (left > 0 && !told->announced.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
+// Takes one of the announced calls. Where none is announced, the event is part of a collective, or of a graph that runs
+// again.
+bool take_announced(ProfiledCommunicator* profiled) {
+  uint32_t left = profiled->announced.load(std::memory_order_relaxed);
+  while (left > 0 && !profiled->announced.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
   }
   return left > 0;
 }
 
-// v5: the program's calls are told as such; what goes to the device names the call that it comes from.
-void* start_v5(Rank* rank, Told* told, uint64_t type, const Head& head, const void* descriptor) {
+// v5: NCCL reports the program's calls themselves; what goes to the device names the call that it comes from.
+void* start_v5(Rank* rank, ProfiledCommunicator* profiled, uint64_t type, const Head& head, const void* descriptor) {
   switch (type) {
     case kGroupApiEvent:
       return body_of<GroupApi>(descriptor).depth > 1 ? handle_of(kGroup, rank->next_group()) : nullptr;
     case kCollApiEvent: {
       const auto& api = body_of<CollApi>(descriptor);
       const Place place{rank->stream(api.stream), place_of(head.parent).group, api.captured};
-      return watched(enqueue<5>(rank, told, collective<CollApi>(descriptor, 0), place));
+      return watched(enqueue<5>(rank, profiled, collective<CollApi>(descriptor, 0), place));
     }
     case kCollEvent:
       if (what_of(head.parent) == kWatched) {
@@ -186,13 +188,13 @@ void* start_v5(Rank* rank, Told* told, uint64_t type, const Head& head, const vo
       return nullptr;
     case kP2pApiEvent: {
       const auto& api = body_of<P2pApi>(descriptor);
-      told->announced.fetch_add(1, std::memory_order_relaxed);
+      profiled->announced.fetch_add(1, std::memory_order_relaxed);
       return handle_of(Place{rank->stream(api.stream), place_of(head.parent).group, api.captured});
     }
     case kP2pEvent: {
-      if (!take_announced(told)) return nullptr;
+      if (!take_announced(profiled)) return nullptr;
       const Call call = single_of<5>(descriptor);
-      const ChannelCall channels = enqueue<5>(rank, told, call, place_of(head.parent));
+      const ChannelCall channels = enqueue<5>(rank, profiled, call, place_of(head.parent));
       expect_channels(channels, call.channels);
       return watched(channels);
     }
@@ -202,10 +204,10 @@ void* start_v5(Rank* rank, Told* told, uint64_t type, const Head& head, const vo
 }
 
 template <int kVersion>
-void* start_before_v5(Rank* rank, Told* told, uint64_t type, const void* descriptor) {
+void* start_before_v5(Rank* rank, ProfiledCommunicator* profiled, uint64_t type, const void* descriptor) {
   if (type != kCollEvent && type != kP2pEvent) return nullptr;
   const Call call = type == kCollEvent ? collective_of<kVersion>(descriptor) : single_of<kVersion>(descriptor);
-  const ChannelCall channels = enqueue<kVersion>(rank, told, call, Place{});
+  const ChannelCall channels = enqueue<kVersion>(rank, profiled, call, Place{});
   expect_channels(channels, call.channels);
   return watched(channels);
 }
@@ -216,7 +218,7 @@ int start(void* context, void** handle, const void* descriptor) {
   *handle = nullptr;
   if (context == nullptr || descriptor == nullptr) return kSuccess;
   const int error = errno;
-  auto* told = static_cast<Told*>(context);
+  auto* profiled = static_cast<ProfiledCommunicator*>(context);
   const Head& head = *static_cast<const Head*>(descriptor);
   const uint64_t type = kVersion < 5 ? head.type & 0xFFU : head.type;
   if (type == kKernelChannelEvent) {
@@ -229,9 +231,9 @@ int start(void* context, void** handle, const void* descriptor) {
   Rank* rank = Rank::current();
   if (rank != nullptr) {
     if constexpr (kVersion < 5) {
-      *handle = start_before_v5<kVersion>(rank, told, type, descriptor);
+      *handle = start_before_v5<kVersion>(rank, profiled, type, descriptor);
     } else {
-      *handle = start_v5(rank, told, type, head, descriptor);
+      *handle = start_v5(rank, profiled, type, head, descriptor);
     }
   }
   errno = error;
@@ -252,23 +254,23 @@ int state(void* handle, int reached, const void* details) {
 
 int finalize(void* context) {
   Rank* rank = Rank::existing();
-  if (context != nullptr && rank != nullptr) rank->retire(static_cast<Told*>(context)->communicator);
+  if (context != nullptr && rank != nullptr) rank->retire(static_cast<ProfiledCommunicator*>(context)->communicator);
   return kSuccess;
 }
 
 // Without a context and with its mask untouched, NCCL goes on as without a plugin.
-void begin(void** context, int* mask, uint32_t events, int32_t mine, int32_t size, const void* caller) {
+void begin(void** context, int* mask, uint32_t events, int32_t own_rank, int32_t size, const void* caller) {
   if (context == nullptr || mask == nullptr) return;
   *context = nullptr;
   const int error = errno;
   Rank* rank = hooks_reach(caller) ? nullptr : Rank::current();
-  const uint32_t at = rank == nullptr ? kTold : g_made.fetch_add(1, std::memory_order_relaxed);
-  if (at < kTold) {
-    Told* told = &g_told[at];
-    told->mask.store(mask, std::memory_order_relaxed);
-    told->communicator = rank->introduce(told, mine, size, 0);
-    if (told->communicator != nullptr) {
-      *context = told;
+  const uint32_t at = rank == nullptr ? kProfiled : g_made.fetch_add(1, std::memory_order_relaxed);
+  if (at < kProfiled) {
+    ProfiledCommunicator* profiled = &g_profiled[at];
+    profiled->mask.store(mask, std::memory_order_relaxed);
+    profiled->communicator = rank->introduce(profiled, own_rank, size, 0);
+    if (profiled->communicator != nullptr) {
+      *context = profiled;
       __atomic_fetch_or(mask, static_cast<int>(events), __ATOMIC_RELAXED);
     }
   }

@@ -1,6 +1,6 @@
 // NCCL's interface for profiler plugins, as far as it is used: our own declarations, so that no header of any release
 // is needed. A plugin exports one table of functions per version, `ncclProfiler_v<N>`; NCCL takes the newest that it
-// knows and translates older ones. Version by the NCCL release that first looks for it: v1 2.23, v2 2.24, v3 2.26,
+// knows and translates older versions. Version by the NCCL release that first looks for it: v1 2.23, v2 2.24, v3 2.26,
 // v4 2.27, v5 2.28; v6 2.29 and v7 2.32 are not offered, and those releases still look for v5.
 #pragma once
 
@@ -24,7 +24,7 @@ constexpr int kKernelChannelStop = 22;  // v4: state of a kernel channel event t
 // What every descriptor begins with; a body by event type follows.
 struct Head {
   uint64_t type;  // before v5 its first byte only, the others are not initialised
-  void* parent;   // handle that the plugin gave to the event that this one belongs to
+  void* parent;   // handle that the plugin gave to the parent event
   int32_t rank;   // in the communicator
 };
 

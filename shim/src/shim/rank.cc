@@ -38,7 +38,8 @@ Page* page() {
   return known;  // another thread's, or null where the kernel cannot wipe
 }
 
-// The thread that makes the ring takes about a millisecond; the others' calls must not be missing from the count.
+// The thread that makes the ring takes about a millisecond; the calls of other threads must not be missing from the
+// count.
 uint32_t settled(const std::atomic<uint32_t>& state) {
   constexpr timespec kPause{0, 200000};
   for (int i = 0; i < 250 && state.load(std::memory_order_acquire) == kTrying; ++i) nanosleep(&kPause, nullptr);
@@ -112,21 +113,21 @@ uint32_t number_of(const void* handle, std::atomic<const void*>* table, uint32_t
 }  // namespace
 
 Rank* Rank::current() {
-  Page* mine = page();
-  if (mine == nullptr) return nullptr;
-  uint32_t state = mine->state.load(std::memory_order_acquire);
-  if (state == kUntried && mine->state.compare_exchange_strong(state, kTrying, std::memory_order_acq_rel)) {
-    state = mine->rank.activate() ? kActive : kInert;
-    mine->state.store(state, std::memory_order_release);
+  Page* own_page = page();
+  if (own_page == nullptr) return nullptr;
+  uint32_t state = own_page->state.load(std::memory_order_acquire);
+  if (state == kUntried && own_page->state.compare_exchange_strong(state, kTrying, std::memory_order_acq_rel)) {
+    state = own_page->rank.activate() ? kActive : kInert;
+    own_page->state.store(state, std::memory_order_release);
   } else if (state == kTrying) {
-    state = settled(mine->state);
+    state = settled(own_page->state);
   }
-  return state == kActive ? &mine->rank : nullptr;
+  return state == kActive ? &own_page->rank : nullptr;
 }
 
 Rank* Rank::existing() {
-  Page* mine = g_page.load(std::memory_order_acquire);
-  return mine != nullptr && mine->state.load(std::memory_order_acquire) == kActive ? &mine->rank : nullptr;
+  Page* own_page = g_page.load(std::memory_order_acquire);
+  return own_page != nullptr && own_page->state.load(std::memory_order_acquire) == kActive ? &own_page->rank : nullptr;
 }
 
 bool Rank::activate() {
@@ -287,7 +288,7 @@ Counter* Rank::arrived(uint64_t comm, int32_t source) {
 }
 
 void Rank::describe_singles(Communicator* communicator) {
-  if (communicator->told.exchange(1, std::memory_order_relaxed) != 0) return;
+  if (communicator->singles_described.exchange(1, std::memory_order_relaxed) != 0) return;
   const uint64_t id = id_of(communicator);
   const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
   Record record{};

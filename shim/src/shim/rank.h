@@ -14,21 +14,21 @@ enum class Traffic : uint8_t { kCollective = 1, kSend = 2, kRecv = 3, kGraph = 4
 
 // A communicator in this process. Lives as long as the process; never moves.
 struct Communicator {
-  std::atomic<const void*> handle;     // the library's; kRetired once it is gone
-  std::atomic<uint64_t> shape;         // rank and size; 0 while they are not known
-  std::atomic<uint32_t> parent;        // id of the communicator it was split from, 0: none
-  std::atomic<uint32_t> error;         // the last asynchronous error that was recorded
-  std::atomic<uint32_t> singles;       // point-to-point calls, all peers together
-  std::atomic<uint32_t> told;          // 1: its point-to-point descriptor is written
-  std::atomic<const void*> transport;  // Gloo: the transport context of its point-to-point calls
-  std::atomic<Counter*> calls;         // collectives
+  std::atomic<const void*> handle;          // the library's; kRetired once it is gone
+  std::atomic<uint64_t> shape;              // rank and size; 0 while they are not known
+  std::atomic<uint32_t> parent;             // id of the communicator it was split from, 0: none
+  std::atomic<uint32_t> error;              // the last asynchronous error that was recorded
+  std::atomic<uint32_t> singles;            // point-to-point calls, all peers together
+  std::atomic<uint32_t> singles_described;  // 1: its point-to-point descriptor is written
+  std::atomic<const void*> transport;       // Gloo: the transport context of its point-to-point calls
+  std::atomic<Counter*> calls;              // collectives
 };
 
 // This rank's next call in a communicator.
 struct Membership {
   uint64_t id;       // from 1 in the order of first appearance; 0: not known
   uint32_t call;     // its number in that communicator
-  Counter* counter;  // to be told when the call is done; never null
+  Counter* counter;  // to be raised when the call is done; never null
   uint64_t nth;      // what the counter says once this call is done, from 1
 };
 
@@ -61,7 +61,7 @@ class Rank {
                : nullptr;
   }
 
-  // The communicator is gone; its address may come back as another one.
+  // The communicator is gone; its address may come back as another communicator.
   void retire(Communicator* communicator);
 
   // Counts a collective (null: in a communicator that is not known).
@@ -73,8 +73,8 @@ class Rank {
   // Numbers a receive whose sender is not known yet; `arrived` counts it.
   Membership join_unknown(Communicator* communicator);
 
-  // Counts a receive of this communicator (as in Record::comm) that `join_unknown` numbered; what to tell when it is
-  // done. Never null.
+  // Counts a receive of this communicator (as in Record::comm) that `join_unknown` numbered. Returns the counter
+  // to raise when the receive is done. Never null.
   Counter* arrived(uint64_t comm, int32_t source);
 
   uint64_t id_of(const Communicator* communicator) const {

@@ -104,7 +104,7 @@ void Ring::append(Record record) {
   record.check = check_of(record);
   __atomic_store_n(&slot->seq, 0, __ATOMIC_RELAXED);
   __atomic_thread_fence(__ATOMIC_RELEASE);
-  // Word by word: a thread that is lapped in the middle shares the slot with the one that laps it.
+  // Word by word: a thread that is lapped in the middle shares the slot with the thread that laps it.
   uint64_t words[8];
   memcpy(words, &record, sizeof(words));
   auto* there = reinterpret_cast<uint64_t*>(slot);

@@ -67,8 +67,8 @@ struct RingHeader {
   uint32_t counters;
   uint32_t counter_bytes;
   uint64_t unused[6];
-  // The gate, for the coordinator: the last pause that made a thread wait, the one that was given up, and how many
-  // wait.
+  // The gate, for the coordinator: the last pause that made a thread wait, the pause that was given up, and how many
+  // threads wait.
   std::atomic<uint64_t> gate_waited;
   std::atomic<uint64_t> gate_opened;
   std::atomic<uint32_t> waiting;

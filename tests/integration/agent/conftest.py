@@ -17,7 +17,7 @@ MakePod = Callable[[int], Pod]
 
 @pytest.fixture
 def make_pod(tmp_path: Path, etcd: EtcdServer, client: Client) -> Iterator[MakePod]:
-    """Starts one pod with that many ranks; its agent, plan and training wait for the test's word."""
+    """Start one pod with that many ranks; its agent, plan and training wait for the test's word."""
     for needed in (SHIM / "falcon-launch", PYTHON):
         if not needed.is_file():
             pytest.fail(f"{needed} is missing: run the tests through make test-integration")

@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 150.0  # several imports of PyTorch on a shared core; a condi
 
 
 async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
-    """The first thing that ``probe`` finds; AssertionError if it finds nothing in PATIENCE_SECONDS."""
+    """Return the first thing that ``probe`` finds; AssertionError if it finds nothing in PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -50,7 +50,7 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
 
 
 class Pod:
-    """Starts the launcher at once, agents and plans when told."""
+    """A pod whose launcher starts at once; agents and plans start when a test asks for them."""
 
     def __init__(
         self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int, command: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Pod:
         self.launcher = Launcher(folder / "run", *(command or (str(PYTHON), str(PROGRAM), str(folder))))
 
     def start_agent(self) -> subprocess.Popen[bytes]:
-        """Another life of the agent, with the environment that the operator renders."""
+        """Start another life of the agent, with the environment that the operator renders."""
         environment = {
             **os.environ,
             "FALCON_NAMESPACE": JOB.namespace,
@@ -96,7 +96,7 @@ class Pod:
         fresh.rename(self.folder / "goal")
 
     async def plan(self, generation: int, phase: Phase, exit_code: int = 0) -> None:
-        """The operator's word, on the bus."""
+        """Write the operator's plan to the bus."""
         plan = Plan(
             epoch=1,
             generation=generation,
@@ -114,7 +114,7 @@ class Pod:
         return await self._client.get(JOB.alive(POD_UID))
 
     async def gone(self) -> bool:
-        """Whether the liveness key is away; an etcd that does not answer says nothing."""
+        """Return whether the liveness key is away; an etcd that does not answer says nothing."""
         return await self.alive() is None
 
     async def summary(self) -> Summary | None:
@@ -122,7 +122,7 @@ class Pod:
         return None if kv is None else msgspec.json.decode(kv.value, type=Summary)
 
     async def reported(self, what: str, holds: Callable[[Summary], bool]) -> Summary:
-        """The first report of which it holds."""
+        """Return the first report for which ``holds`` is true."""
 
         async def probe() -> Summary | None:
             summary = await self.summary()
@@ -131,17 +131,17 @@ class Pod:
         return await eventually(probe, what)
 
     async def remembered(self, ranks: int) -> Memory:
-        """What the agent has written down for the next one, once it has a place in each rank's ring to go on from."""
+        """Return what the agent wrote down for its successor, once it has a place to go on from in each rank's ring."""
 
         async def probe() -> Memory | None:
             raw = RunDir(self.launcher.run_dir).load_memory()
             memory = msgspec.json.decode(raw, type=Memory) if raw else Memory()
-            return memory if sum(one.anchor is not None for one in memory.ranks.values()) == ranks else None
+            return memory if sum(rank.anchor is not None for rank in memory.ranks.values()) == ranks else None
 
         return await eventually(probe, "the agent's memory of every rank")
 
     async def trained(self, iterations: int) -> None:
-        """Every rank has done that many iterations of its generation."""
+        """Wait until every rank has done that many iterations of its generation."""
 
         async def probe() -> bool:
             return all(len(self.ended_ns(rank)) >= iterations for rank in range(self.procs))
@@ -149,13 +149,13 @@ class Pod:
         await eventually(probe, f"{iterations} iterations")
 
     def ended_ns(self, rank: int) -> npt.NDArray[np.int64]:
-        """The script's own clock at the end of each iteration, shape [n]."""
+        """Return the script's own clock at the end of each iteration, shape [n]."""
         path = self.folder / f"ended-{rank}"
         raw = path.read_bytes() if path.exists() else b""
         return np.frombuffer(raw, dtype="<i8")
 
     def iterations_in_rings(self) -> list[int]:
-        """What somebody counts who reads each rank's ring once, from its beginning; by rank."""
+        """Count iterations, by rank, as a reader that reads each rank's ring once, from its beginning."""
         counts = {}
         for path in (self.launcher.run_dir / "launch" / "rings").glob("*.ring"):
             reader, chain = RingReader(path), RankChain(Detection())
@@ -165,6 +165,6 @@ class Pod:
         return [counts[rank] for rank in sorted(counts)]
 
     def pids(self) -> list[int]:
-        """Of the ranks that run."""
+        """Return the pids of the ranks that run."""
         status = self.launcher.status()
         return [rank.pid for rank in status.ranks if rank.state == "Running"] if status is not None else []

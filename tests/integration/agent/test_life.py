@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 async def trains_on(pod: Pod, iterations: int = 15) -> None:
-    """Each rank does some more iterations from now."""
+    """Wait until each rank has done some more iterations from now."""
     await pod.trained(max(len(pod.ended_ns(rank)) for rank in range(pod.procs)) + iterations)
 
 
@@ -46,7 +46,9 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     await pod.plan(1, "Run")
     await pod.trained(60)
 
-    first = await pod.reported("all that was trained", lambda one: counts(one) == pod.iterations_in_rings() != [])
+    first = await pod.reported(
+        "all that was trained", lambda summary: counts(summary) == pod.iterations_in_rings() != []
+    )
     assert tracked(first, 3)
     assert (first.generation, first.pod_uid, first.node) == (1, POD_UID, "node-a")
     for rank in first.ranks:
@@ -57,9 +59,9 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert alive is not None
     assert (await client.time_to_live(alive.lease)).granted_seconds == LIVENESS_TTL_SECONDS
 
-    await pod.remembered(3)  # else the next one would begin anew
+    await pod.remembered(3)  # else the next agent would begin anew
 
-    # It dies in the midst of training; the ranks train on, and its evidence outlives it.
+    # The agent dies in the midst of training; the ranks train on, and its evidence outlives it.
     pids = pod.pids()
     pod.allow(FOR_EVER)
     await trains_on(pod)
@@ -71,14 +73,14 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert seen is not None
     assert all(old <= new for old, new in zip(counts(first), counts(seen), strict=True))
 
-    # The next one reads on to the same counts as somebody who never stopped.
+    # The next agent reads on, to the same counts as a reader that never stopped.
     pod.start_agent()
     await eventually(pod.alive, "the new agent's liveness key")
     await trains_on(pod)
     goal = max(len(pod.ended_ns(rank)) for rank in range(3)) + 10
     pod.allow(goal)
     await pod.trained(goal)
-    again = await pod.reported("the same counts", lambda one: counts(one) == pod.iterations_in_rings())
+    again = await pod.reported("the same counts", lambda summary: counts(summary) == pod.iterations_in_rings())
     assert all(goal - 15 <= count <= goal for count in counts(again)), "every iteration after the period was known"
     assert pod.pids() == pids
     assert again.launch is not None
@@ -86,12 +88,12 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
 
 
 async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod) -> None:
-    """It is stopped between two iterations; the others go on into the next one's first all-reduce."""
+    """The rank is stopped between two iterations; the other ranks go on into the next iteration's first all-reduce."""
     pod = make_pod(3)
     pod.start_agent()
     pod.allow(60)
     await pod.plan(1, "Run")
-    await pod.reported("60 iterations", lambda one: tracked(one, 3) and min(counts(one)) >= 40)
+    await pod.reported("60 iterations", lambda summary: tracked(summary, 3) and min(counts(summary)) >= 40)
     await pod.trained(60)
     stopped = pod.pids()[1]
     os.kill(stopped, signal.SIGSTOP)
@@ -99,25 +101,29 @@ async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod
         pod.allow(FOR_EVER)
 
         def waits(rank: RankSignals) -> bool:
-            return any(one.entered is not None and one.entered > (one.finished or 0) for one in rank.comms)
+            return any(comm.entered is not None and comm.entered > (comm.finished or 0) for comm in rank.comms)
 
-        told = await pod.reported(
-            "the others wait", lambda one: [waits(rank) for rank in one.ranks] == [True, False, True]
+        report = await pod.reported(
+            "the others wait", lambda summary: [waits(rank) for rank in summary.ranks] == [True, False, True]
         )
     finally:
         os.kill(stopped, signal.SIGCONT)
     seats = [
-        Seat(rank=rank.rank, comm=one.comm, size=one.size, place=one.place) for rank in told.ranks for one in rank.comms
+        Seat(rank=rank.rank, comm=comm.comm, size=comm.size, place=comm.place)
+        for rank in report.ranks
+        for comm in rank.comms
     ]
     names = name_communicators(seats, 3)
     progress = [
-        Progress(rank=rank.rank, comm=names[rank.rank, one.comm].name, entered=one.entered or 0, finished=one.finished)
-        for rank in told.ranks
-        for one in rank.comms
+        Progress(
+            rank=rank.rank, comm=names[rank.rank, comm.comm].name, entered=comm.entered or 0, finished=comm.finished
+        )
+        for rank in report.ranks
+        for comm in rank.comms
     ]
-    hang = explain_hang(progress, {one.name: one.members for one in names.values()})[0]
+    hang = explain_hang(progress, {named.name: named.members for named in names.values()})[0]
     assert (hang.kind, hang.ranks, hang.waiting) == ("NeverArrived", (1,), 2)
-    assert {one.op for rank in told.ranks for one in rank.comms} == {Op.ALL_REDUCE}
+    assert {comm.op for rank in report.ranks for comm in rank.comms} == {Op.ALL_REDUCE}
     await trains_on(pod)
 
 
@@ -126,21 +132,23 @@ async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod
     agent = pod.start_agent()
     pod.allow(FOR_EVER)
     await pod.plan(1, "Run")
-    await pod.reported("tracked ranks", lambda one: tracked(one, 2))
+    await pod.reported("tracked ranks", lambda summary: tracked(summary, 2))
     pids = pod.pids()
 
     etcd.kill()
     await trains_on(pod)
     etcd.start()
     done = min(len(pod.ended_ns(rank)) for rank in range(2))
-    back = await pod.reported("iterations from after the outage", lambda one: min(counts(one), default=0) > done)
+    back = await pod.reported(
+        "iterations from after the outage", lambda summary: min(counts(summary), default=0) > done
+    )
     await eventually(pod.alive, "the liveness key after the outage")
 
     # The data are lost, too: the plan is away, which changes nothing, and reports and liveness are written anew.
     etcd.wipe()
     await trains_on(pod)
     etcd.start()
-    later = await pod.reported("a report after the loss", lambda one: one.sequence > back.sequence)
+    later = await pod.reported("a report after the loss", lambda summary: summary.sequence > back.sequence)
     await eventually(pod.alive, "the liveness key after the loss")
     assert later.launch is not None
     assert later.launch.state == "Running"
@@ -154,10 +162,10 @@ async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod
     await trains_on(pod)
     done = min(len(pod.ended_ns(rank)) for rank in range(2))
     etcd.start()
-    await pod.reported("iterations by the new agent", lambda one: min(counts(one), default=0) > done)
+    await pod.reported("iterations by the new agent", lambda summary: min(counts(summary), default=0) > done)
     await eventually(pod.alive, "the new agent's liveness key")
 
-    # Told to end, it gives its lease back: nobody waits for the TTL.
+    # The agent gets a signal to end and gives its lease back: nobody waits for the TTL.
     agent.terminate()
     assert await asyncio.to_thread(agent.wait, 20) == 0
     assert await pod.gone()
@@ -165,35 +173,37 @@ async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod
     assert pod.pids() == pids, "no rank was ever restarted"
 
 
-async def test_a_ranks_death_is_told_at_once_and_the_next_generation_is_followed(
+async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_followed(
     make_pod: MakePod, client: Client
 ) -> None:
     pod = make_pod(2)
     pod.start_agent()
     pod.allow(FOR_EVER)
     await pod.plan(1, "Run")
-    await pod.reported("tracked ranks", lambda one: tracked(one, 2))
+    await pod.reported("tracked ranks", lambda summary: tracked(summary, 2))
 
     status = pod.launcher.status()
     assert status is not None
     os.kill(status.ranks[1].pid, signal.SIGKILL)
 
-    def told(summary: Summary) -> bool:
+    def names_the_kill(summary: Summary) -> bool:
         return summary.launch is not None and any(rank.signal == signal.SIGKILL for rank in summary.launch.ranks)
 
-    dead = await pod.reported("the rank's death", told)
+    dead = await pod.reported("the rank's death", names_the_kill)
     assert dead.launch is not None
     killed = next(rank for rank in dead.launch.ranks if rank.signal is not None)
     assert (killed.rank, killed.exit_code, killed.core_dumped, killed.oom_killed) == (1, None, False, False)
 
     await pod.plan(2, "Stop")
     stopped = await pod.reported(
-        "the acknowledgement", lambda one: one.launch is not None and one.launch.dead_below == 2
+        "the acknowledgement", lambda summary: summary.launch is not None and summary.launch.dead_below == 2
     )
     assert stopped.launch is not None
     assert stopped.launch.state == "Stopped"
     await pod.plan(2, "Run")
-    second = await pod.reported("the second generation", lambda one: one.generation == 2 and tracked(one, 2))
+    second = await pod.reported(
+        "the second generation", lambda summary: summary.generation == 2 and tracked(summary, 2)
+    )
     assert [rank.onset for rank in second.ranks] == [None, None]
     await pod.plan(2, "Finish", exit_code=5)
     assert await asyncio.to_thread(pod.launcher.process.wait, 20) == 5

@@ -30,7 +30,7 @@ class MissingBinaryError(RuntimeError):
 
 
 def binary(name: str) -> str:
-    """Path of one of the project's pinned binaries, or of its namesake on PATH."""
+    """Return the path of one of the project's pinned binaries, or of its namesake on PATH."""
     cached = CACHE_BIN / name
     found = str(cached) if cached.exists() else shutil.which(name)
     if found is None:
@@ -60,7 +60,7 @@ class ApiServer:
         )
 
     def ok(self, *argv: str, stdin: str | None = None) -> str:
-        """The stdout of a command that must succeed."""
+        """Return the stdout of a command that must succeed."""
         done = self.run(*argv, stdin=stdin)
         assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}{done.stdout}"
         return done.stdout

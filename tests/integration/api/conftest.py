@@ -14,7 +14,7 @@ CRDS = Path(__file__).resolve().parents[3] / "crds"
 
 @pytest.fixture(scope="session")
 def api() -> Iterator[ApiServer]:
-    """The server with the definitions of crds/ established."""
+    """Yield the server with the definitions of crds/ established."""
     with running_apiserver() as server:
         server.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
         server.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))

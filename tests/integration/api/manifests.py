@@ -1,4 +1,4 @@
-"""Sound objects, and changes to them by path: a bad spec is a sound one with one thing wrong."""
+"""Sound objects, and changes to them by path: a bad spec is a sound spec with one thing wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WARM_POOL: Manifest = {
 
 
 def changed(manifest: Manifest, changes: Changes) -> Manifest:
-    """A copy with the values put at their dotted paths (a number is a list's index); missing objects are made."""
+    """Return a copy with the values at their dotted paths (a number is a list's index); missing objects are made."""
     result = copy.deepcopy(manifest)
     for path, value in changes.items():
         *way, last = path.split(".")

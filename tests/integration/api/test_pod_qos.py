@@ -22,7 +22,7 @@ def a_spec(trainers: Any, /, **rest: Any) -> dict[str, Any]:
 
 
 def container(name: str, **resources: Any) -> dict[str, Any]:
-    """A container that needs nothing of Falcon."""
+    """Return a container that needs nothing of Falcon."""
     return {"name": name, "image": "x:1", "command": ["x"], "resources": resources}
 
 
@@ -59,7 +59,7 @@ def test_a_guaranteed_pod_stays_guaranteed(api: ApiServer, spec: dict[str, Any])
     assert qos_class(api, spec) == "Guaranteed"
     instrumented = instrument(copy.deepcopy(spec), IDENTITY, SETTINGS)
     assert qos_class(api, instrumented) == "Guaranteed"
-    ours = [one for one in instrumented["initContainers"] if one["name"].startswith("falcon-")]
+    ours = [entry for entry in instrumented["initContainers"] if entry["name"].startswith("falcon-")]
     for container in ours:
         cpu = container["resources"].get("limits", {}).get("cpu", "0m")
         assert int(cpu.removesuffix("m")) < 1000, "a whole CPU would be taken out of the shared pool"
@@ -71,5 +71,5 @@ def test_any_other_pod_gets_no_limit_on_our_cpu(api: ApiServer, spec: dict[str, 
     assert qos_class(api, spec) == before
     instrumented = instrument(copy.deepcopy(spec), IDENTITY, SETTINGS)
     assert qos_class(api, instrumented) == "Burstable"
-    agent = next(one for one in instrumented["initContainers"] if one["name"] == "falcon-agent")
+    agent = next(entry for entry in instrumented["initContainers"] if entry["name"] == "falcon-agent")
     assert set(agent["resources"]["limits"]) == {"memory"}

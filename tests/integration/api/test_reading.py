@@ -199,7 +199,7 @@ def test_every_field_that_is_explained_has_a_description(api: ApiServer) -> None
 
 
 def undescribed(node: dict[str, object], at: str) -> Iterator[str]:
-    """Paths of typed properties without a description."""
+    """Return the paths of typed properties without a description."""
     for name, child in _properties(node).items():
         if "type" in child and not child.get("description"):
             yield f"{at}.{name}"

@@ -1,4 +1,4 @@
-"""Specs against a real kube-apiserver: a bad one is refused in words that name the field and the remedy."""
+"""Specs against a real kube-apiserver: a bad spec is refused in words that name the field and the remedy."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ GOOD: dict[str, Changes] = {
 
 
 def create(api: ApiServer, changes: Changes) -> tuple[int, str, dict[str, Any]]:
-    """What ``kubectl create`` answers to a dry run on the server: exit status, stderr, the object as stored."""
+    """Return what ``kubectl create`` answers to a server dry run: exit status, stderr, the object as stored."""
     manifest = json.dumps(changed(TRAINING_JOB, changes))
     done = api.run("kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=manifest)
     return done.returncode, done.stderr, json.loads(done.stdout) if done.returncode == 0 else {}

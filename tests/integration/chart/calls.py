@@ -70,7 +70,7 @@ class _Recorder:
 
 
 def rights_of(method: str, path: str, content_type: str = "") -> set[Right]:
-    """Of one request; a server-side apply may also create."""
+    """Return the rights that one request needs; a server-side apply may also create."""
     api, *rest = path.strip("/").split("/")
     group = "" if api == "api" else rest.pop(0)
     del rest[0]  # the version
@@ -83,7 +83,7 @@ def rights_of(method: str, path: str, content_type: str = "") -> set[Right]:
 
 
 def client_rights() -> set[Right]:
-    """Of all that is done with jobs, pods, nodes and pools."""
+    """Return the rights for all that is done with jobs, pods, nodes and pools."""
 
     def client(transport: Any) -> KubeClient:
         breaker = Breaker(limit=2, window_seconds=60)
@@ -93,13 +93,13 @@ def client_rights() -> set[Right]:
 
 
 def own_rights() -> set[Right]:
-    """Of what it keeps in its own namespace: the Lease, and etcd's certificates."""
+    """Return the rights for what the operator keeps in its own namespace: the Lease, and etcd's certificates."""
     leases = asyncio.run(_rights(lambda transport: KubeLeases(transport, "n")))
     return leases | asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd")))
 
 
 def watch_rights() -> set[Right]:
-    """Of kopf's watches."""
+    """Return the rights for kopf's watches."""
     handlers = registry_of(Mock(), Mock())._watching.get_all_handlers()
     selectors = [handler.selector for handler in handlers if handler.selector is not None]
     return {

@@ -34,7 +34,9 @@ class Rendered:
         done = template(*flags, chart=chart, release=release)
         assert done.returncode == 0, done.stderr
         self.objects: dict[tuple[str, str], Manifest] = {
-            (one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout) if one
+            (manifest["kind"], manifest["metadata"]["name"]): manifest
+            for manifest in yaml.safe_load_all(done.stdout)
+            if manifest
         }
 
     def __call__(self, kind: str, name: str) -> Manifest:
@@ -44,9 +46,9 @@ class Rendered:
         return {kind for kind, _ in self.objects}
 
     def operator_env(self) -> dict[str, str]:
-        """The operator's settings that the chart writes as plain values."""
+        """Return the operator's settings that the chart writes as plain values."""
         (container,) = self("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
-        return {one["name"]: one["value"] for one in container["env"] if "value" in one}
+        return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
     def etcd_flags(self) -> dict[str, str]:
         (container,) = self("StatefulSet", "falcon-etcd")["spec"]["template"]["spec"]["containers"]

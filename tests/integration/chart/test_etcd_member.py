@@ -32,7 +32,7 @@ class Member:
         self.folder = folder
 
     def flags(self) -> list[str]:
-        """The chart's flags; only addresses, files and the pod's name are this machine's."""
+        """Return the chart's flags; only addresses, files and the pod's name are this machine's."""
         files = {
             "/etc/etcd/tls/tls.crt": str(self.server.cert),
             "/etc/etcd/tls/tls.key": str(self.server.key),
@@ -54,7 +54,7 @@ class Member:
             return connection.getresponse().status
 
     def ask_as_peer(self, identity: Issued) -> str:
-        """What the peer port answers to a caller with this certificate: its status line, or "" if it hangs up."""
+        """Return the peer port's status line for a caller with this certificate, or "" if it hangs up."""
         context = ssl.create_default_context(cafile=str(self.pki.ca))
         context.load_cert_chain(identity.cert, identity.key)
         with (

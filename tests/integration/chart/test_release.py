@@ -19,13 +19,13 @@ CRDS = ("trainingjobs.falcon.dev", "trainingruns.falcon.dev", "warmpools.falcon.
 
 @pytest.fixture
 def cluster() -> Iterator[ApiServer]:
-    """An empty cluster for each test."""
+    """Yield an empty cluster for each test."""
     with running_apiserver() as server:
         yield server
 
 
 def newer_chart(folder: Path) -> Path:
-    """The chart as a later version might be: TrainingJob has a field more."""
+    """Make the chart as a later version might be: TrainingJob has a field more."""
     copy = folder / "falcon"
     shutil.copytree(CHART, copy)
     path = copy / "files" / "crds" / "trainingjobs.falcon.dev.yaml"
@@ -50,7 +50,7 @@ def has_newer_field(cluster: ApiServer) -> bool:
 
 
 def run_a_job(cluster: ApiServer) -> str:
-    """A job's uid, once the server serves the definitions."""
+    """Create a job once the server serves the definitions; return its uid."""
     cluster.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{name}" for name in CRDS))
     cluster.ok("kubectl", "create", "-f", "-", stdin=json.dumps(TRAINING_JOB))
     return uid_of_the_job(cluster)
@@ -89,7 +89,7 @@ def test_reinstall_over_kept_crds_under_the_same_name_upgrades_them(cluster: Api
 
 
 def test_reinstall_over_kept_crds_under_another_name(cluster: ApiServer, tmp_path: Path) -> None:
-    """The same schema is left as it is; another one is refused with the very commands that hand it over."""
+    """The same schema is left as it is; another schema is refused with the very commands that hand it over."""
     install(cluster, "falcon", NAMESPACE)
     uid = run_a_job(cluster)
     cluster.ok("helm", "uninstall", "falcon", "-n", NAMESPACE)

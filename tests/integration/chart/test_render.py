@@ -75,7 +75,7 @@ def test_an_external_etcd_is_not_run_but_used() -> None:
 
 def test_watched_namespaces_narrow_the_rights() -> None:
     chart = Rendered("--set", "operator.watchNamespaces={team-a,team-b}")
-    bound = {one["metadata"].get("namespace") for one in chart.objects.values() if one["kind"] == "RoleBinding"}
+    bound = {found["metadata"].get("namespace") for found in chart.objects.values() if found["kind"] == "RoleBinding"}
     assert ("ClusterRoleBinding", "falcon-jobs") not in chart.objects
     assert "team-b" in bound
     assert chart.operator_env()["FALCON_WATCH_NAMESPACES"] == "team-a,team-b"

@@ -17,7 +17,7 @@ POLICY_TIMEOUT_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ApiServer]:
-    """The chart installed for all namespaces, and a team's namespace."""
+    """Yield the chart installed for all namespaces, and a team's namespace."""
     with running_apiserver() as server:
         server.ok("helm", "install", "falcon", str(CHART), "-n", NAMESPACE, "--create-namespace")
         server.ok("kubectl", "create", "namespace", "team")
@@ -127,7 +127,7 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 @pytest.fixture(scope="module")
 def guarded_node(cluster: ApiServer) -> str:
-    """A node with somebody else's taint; the policy takes effect a moment after its installation."""
+    """Make a node with somebody else's taint; the policy takes effect a moment after its installation."""
     spec = {"taints": [FOREIGN], "providerID": "cloud://1"}
     metadata = {"name": "worker", "labels": {"gpu": "h200"}, "annotations": {"a": "b"}}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
@@ -142,7 +142,7 @@ def guarded_node(cluster: ApiServer) -> str:
 
 
 def patch_node(cluster: ApiServer, change: dict[str, object]) -> str:
-    """The refusal of the operator's merge patch on trial; empty where it would be taken."""
+    """Return the refusal of the operator's merge patch on trial; empty where it would be taken."""
     command = ("kubectl", "patch", "node", "worker", "--type=merge", "--dry-run=server", "--as", OPERATOR)
     return cluster.run(*command, "-p", json.dumps(change)).stderr
 

@@ -22,7 +22,7 @@ SLEEP = ["sleep", "300"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The cluster's folders, elsewhere; whatever a test starts ends with it."""
+    """Yield the cluster's folders, elsewhere; whatever a test starts ends with it."""
     monkeypatch.setattr(process, "LOGS", tmp_path / "cluster" / "logs")
     monkeypatch.setattr(process, "CLUSTER", tmp_path / "cluster")
     monkeypatch.setattr(process, "BIN", tmp_path / "bin")
@@ -64,7 +64,7 @@ def test_what_ignores_sigterm_is_killed(folder: Path) -> None:
 
 @pytest.fixture
 def etcd(folder: Path) -> Path:
-    """A binary of the project's cache: waits until its input ends."""
+    """Make a binary of the project's cache that waits until its input ends."""
     program = folder / "bin" / "etcd"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\nread line\n")

@@ -33,7 +33,7 @@ def cores(path: Path) -> float:
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """A node's subtree as a kubelet leaves it: one pod without limits, one of 0.3 cores whose sandbox has none."""
+    """Make a node's subtree as a kubelet leaves it: one pod without limits, one of 0.3 cores whose sandbox has none."""
     made = Node(f"test-{os.getpid()}", 99, "worker")
     cgroups.create(made)
     try:

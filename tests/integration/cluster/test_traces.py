@@ -18,7 +18,7 @@ OURS = Path("/run/falcon")
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A short path: that of a socket ends at 107 bytes."""
+    """Yield a short path: the path of a socket ends at 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="fal") as folder:
         yield Path(folder)
 
@@ -61,7 +61,7 @@ def test_everything_goes_from_a_machine_that_had_none_of_it(root: Path, traces: 
     before = sorted(root.rglob("*"))
     traces.remember()
     leave_what_a_cluster_leaves(root)
-    traces.remember()  # an `up` that was interrupted, and another one
+    traces.remember()  # an `up` that was interrupted, and another `up`
     traces.remove()
     assert sorted(root.rglob("*")) == before
     traces.remove()  # twice is once

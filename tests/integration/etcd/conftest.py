@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left_behind() -> AsyncIterator[None]:
-    """No task is destroyed while pending, no exception is overlooked: asyncio reports both to its handler."""
+    """Check that no task is destroyed while pending, no exception overlooked: asyncio reports both to its handler."""
     reports: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reports.append(str(context)))

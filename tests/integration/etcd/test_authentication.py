@@ -31,7 +31,7 @@ THEIRS = "/falcon/v1/ns/job/uid-2/"
 
 
 async def add_job(root: Client, uid: str, prefix: str) -> None:
-    """The user and role of one job, as the operator makes them."""
+    """Add the user and role of one job, as the operator makes them."""
     await root.auth.add_role(uid)
     await root.auth.grant_prefix(uid, f"{prefix}reports/", "readwrite")
     await root.auth.grant_prefix(uid, f"{prefix}commands/", "read")
@@ -47,7 +47,7 @@ async def enable(root: Client) -> None:
 
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[EtcdServer]:
-    """TLS, authentication on, users root, uid-1 and uid-2."""
+    """Yield an etcd with TLS, authentication on, and users root, uid-1 and uid-2."""
     server = EtcdServer(tmp_path, pki=Pki(tmp_path / "pki"))
     server.start()
     async with server.client("root") as root:

@@ -19,7 +19,7 @@ from tests.integration.relay import Relay
 
 @pytest.fixture
 async def three(tmp_path: Path) -> AsyncIterator[EtcdServer]:
-    """Three members with a leader."""
+    """Yield three members with a leader."""
     server = EtcdServer(tmp_path, members=3)
     server.start()
     async with server.client() as client:
@@ -29,7 +29,7 @@ async def three(tmp_path: Path) -> AsyncIterator[EtcdServer]:
 
 
 async def leader_of(server: EtcdServer, client: Client) -> str:
-    """The leader's endpoint."""
+    """Return the leader's endpoint."""
     for member in server.members:
         status = await client.status(member.endpoint)
         if status.is_leader:
@@ -63,10 +63,10 @@ async def test_closing_the_client_ends_the_wait_for_a_connection() -> None:
 
 async def test_closing_the_client_ends_its_calls(etcd: EtcdServer, client: Client) -> None:
     await client.put("/a", b"")
-    async with etcd.client(call_timeout_seconds=30) as other:
-        await other.get("/a")
+    async with etcd.client(call_timeout_seconds=30) as closing:
+        await closing.get("/a")
         etcd.pause()
-        waiting = [asyncio.create_task(other.get("/a")), asyncio.create_task(other.put("/a", b""))]
+        waiting = [asyncio.create_task(closing.get("/a")), asyncio.create_task(closing.put("/a", b""))]
         await asyncio.sleep(0.1)
     etcd.resume()
     for task in waiting:
@@ -77,8 +77,8 @@ async def test_closing_the_client_ends_its_calls(etcd: EtcdServer, client: Clien
 async def test_a_write_waits_for_etcd_to_come_back(etcd: EtcdServer, client: Client) -> None:
     await client.put("/a", b"1")
     etcd.stop()
-    async with etcd.client() as other:
-        waiting = asyncio.create_task(other.put("/a", b"2"))
+    async with etcd.client() as writer:
+        waiting = asyncio.create_task(writer.put("/a", b"2"))
         await asyncio.sleep(0.3)
         assert not waiting.done()
         etcd.start()
@@ -191,30 +191,30 @@ async def test_a_member_that_hangs_is_left(three: EtcdServer) -> None:
         leader = await leader_of(three, client)
         hanging = next(member for member in three.members if member.endpoint != leader)
         async with (
-            Relay(leader) as other,
-            Client([hanging.endpoint, other.endpoint], call_timeout_seconds=4.0) as stuck,
+            Relay(leader) as relay,
+            Client([hanging.endpoint, relay.endpoint], call_timeout_seconds=4.0) as stuck,
         ):
-            await other.cut()  # the first that is connected is used
+            await relay.cut()  # the first that is connected is used
             assert (await stuck.status()).endpoint == hanging.endpoint
-            await other.restore()
-            await stuck.status(other.endpoint)
+            await relay.restore()
+            await stuck.status(relay.endpoint)
             three.pause(hanging)
             assert await stuck.get("/ready") is not None
             await stuck.put("/a", b"")
-            assert (await stuck.status()).endpoint == other.endpoint
+            assert (await stuck.status()).endpoint == relay.endpoint
         three.resume(hanging)
 
 
 async def test_without_a_quorum_nothing_was_applied(three: EtcdServer) -> None:
-    survivor, *others = three.members
+    survivor, *killed = three.members
     async with Client([survivor.endpoint], call_timeout_seconds=1.5) as client:
         await client.put("/a", b"1")
-        three.kill(*others)
+        three.kill(*killed)
         await until_leaderless(client)
         with pytest.raises(Unavailable, match="no leader") as caught:
             await client.put("/a", b"2")
         assert not caught.value.maybe_applied
-        three.start(*others)
+        three.start(*killed)
     async with three.client() as client:
         kv = await client.get("/a")
         assert kv is not None

@@ -80,7 +80,7 @@ async def test_a_revoked_lease_is_lost(client: Client) -> None:
 
 
 async def test_lost_data_means_lost_leases(etcd: EtcdServer, client: Client) -> None:
-    """The owner is told, grants again and puts again."""
+    """The owner learns that its lease is lost; it grants a new lease and puts its keys again."""
     lease = await client.lease(TTL_SECONDS)
     await client.put("/alive", b"", lease.id)
     etcd.wipe()

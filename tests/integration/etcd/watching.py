@@ -52,7 +52,7 @@ class Recording:
             raise AssertionError(f"not enough in {timeout_seconds} s: {self.items[-5:]}") from None
 
     async def until_key(self, key: str) -> None:
-        """Until the last change is about ``key``, or the last listing has it."""
+        """Wait until the last change is about ``key``, or the last listing has it."""
 
         def seen(recording: Recording) -> bool:
             last = recording.items[-1] if recording.items else None
@@ -79,7 +79,7 @@ async def watching(client: Client, prefix: str, start_revision: int | None = Non
 
 
 async def history(client: Client, prefix: str, since_revision: int) -> list[Change]:
-    """What etcd itself has recorded from ``since_revision`` until now, read by a new watch."""
+    """Return what etcd itself has recorded from ``since_revision`` until now, read by a new watch."""
     marker = f"{prefix}\uffff-end"
     end = await client.put(marker, b"")
     changes: list[Change] = []

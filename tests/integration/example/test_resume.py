@@ -56,14 +56,14 @@ class Run:
                 )
 
     def lines(self) -> list[Line]:
-        """What rank 0 has logged so far; a line that is being written is left out."""
+        """Return what rank 0 has logged so far; a line that is being written is left out."""
         text = self._log.with_suffix(".0").read_text()
         return [
             json.loads(line) for line in text.splitlines(keepends=True) if line.startswith("{") and line.endswith("\n")
         ]
 
     def wait(self) -> list[Line]:
-        """Until every rank ended well; returns the log."""
+        """Wait until every rank ended well; return the log."""
         codes = [process.wait(timeout=100) for process in self.processes]
         assert codes == [0] * RANKS, self._log.with_suffix(".0").read_text()
         return self.lines()

@@ -50,7 +50,7 @@ class SecretPki:
 
 
 class Operator:
-    """One replica."""
+    """One replica of the operator."""
 
     def __init__(self, api: ApiServer, namespace: str, folder: Path, name: str, etcd_port: int, **env: str) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Operator:
             return ""
 
     def metric(self, name: str) -> float | None:
-        """The first sample of this name (labels included), None where there is none."""
+        """Return the first sample of this name (labels included), None where there is none."""
         lines = [line for line in self.get("/metrics").splitlines() if line.startswith(f"{name} ")]
         return float(lines[0].split()[-1]) if lines else None
 
@@ -125,15 +125,15 @@ class Installation:
         self.operators: list[Operator] = []
 
     def operator(self, name: str, **env: str) -> Operator:
-        """Another replica; started."""
+        """Start another replica and return it."""
         port = self.etcd.members[0].client_port
-        one = Operator(self.api, self.namespace, self.folder, name, port, **env)
-        self.operators.append(one)
-        one.start()
-        return one
+        replica = Operator(self.api, self.namespace, self.folder, name, port, **env)
+        self.operators.append(replica)
+        replica.start()
+        return replica
 
     def start_etcd(self) -> None:
-        """As the chart does: etcd comes up once the operator has made its certificates."""
+        """Start etcd as the chart does: it comes up once the operator has made its certificates."""
         until(lambda: self.api.run("kubectl", "-n", self.namespace, "get", "secret", f"{PREFIX}-root").returncode == 0)
         self.etcd.pki = SecretPki(self.api, self.namespace, self.folder / "pki")  # type: ignore[assignment]
         self.etcd.start()
@@ -156,8 +156,8 @@ class Installation:
         )  # fmt: skip
 
     def stop(self) -> None:
-        for one in self.operators:
-            one.stop()
+        for replica in self.operators:
+            replica.stop()
         self.etcd.kill()
 
 
@@ -173,7 +173,7 @@ def until(true: Callable[[], Any], *, seconds: float = WAIT_SECONDS, every: floa
 
 
 async def until_async(true: Callable[[], Any], *, seconds: float = WAIT_SECONDS, every: float = 0.05) -> Any:
-    """The same within a loop."""
+    """Wait for a true answer within a loop and return it."""
     deadline = time.monotonic() + seconds
     while not (answer := true()):
         if time.monotonic() > deadline:
@@ -191,7 +191,7 @@ NOT_READY = {"conditions": [{"type": "Ready", "status": "Unknown", "lastTransiti
 
 
 def namespaces() -> Iterator[str]:
-    """Names that no other test of this session has."""
+    """Yield names that no other test of this session has."""
     number = 0
     while True:
         number += 1

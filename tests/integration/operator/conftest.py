@@ -15,7 +15,7 @@ _names = namespaces()
 
 @pytest.fixture(scope="session")
 def api() -> Iterator[ApiServer]:
-    """With the definitions of crds/ established."""
+    """Yield the server with the definitions of crds/ established."""
     with running_apiserver() as server:
         server.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
         server.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
@@ -24,9 +24,9 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def installation(api: ApiServer, tmp_path: Path) -> Iterator[Installation]:
-    """Nothing of it runs yet."""
-    one = Installation(api, next(_names), tmp_path)
-    api.ok("kubectl", "create", "namespace", one.namespace)
-    yield one
-    one.stop()
+    """Yield an installation of which nothing runs yet."""
+    installed = Installation(api, next(_names), tmp_path)
+    api.ok("kubectl", "create", "namespace", installed.namespace)
+    yield installed
+    installed.stop()
     api.run("kubectl", "delete", "nodes,warmpools,trainingjobs", "--all", "-A", "--wait=false")

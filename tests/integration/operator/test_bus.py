@@ -50,7 +50,7 @@ class Leadership:
 
 
 class Session:
-    """A bus that runs, and what it told."""
+    """A bus that runs, and what it reported."""
 
     def __init__(self, client: Client, authority: Authority, leadership: Leadership, identity: str) -> None:
         self.changed: list[JobKey] = []
@@ -102,27 +102,27 @@ class Bench:
         self._clients: list[Client] = []
 
     async def client(self, user: str) -> Client:
-        one = self.etcd.client(user)
-        await one.__aenter__()
-        self._clients.append(one)
-        return one
+        client = self.etcd.client(user)
+        await client.__aenter__()
+        self._clients.append(client)
+        return client
 
     async def session(self, epoch: int = 1, identity: str = "op-a", **leadership: bool) -> Session:
-        one = Session(await self.client("root"), self.authority, Leadership(epoch, **leadership), identity)
-        self._sessions.append(one)
-        return one
+        session = Session(await self.client("root"), self.authority, Leadership(epoch, **leadership), identity)
+        self._sessions.append(session)
+        return session
 
     async def agent(self, session: Session, key: JobKey, tmp_path: Path) -> Client:
-        """A client with the credentials that the operator hands out."""
+        """Return a client with the credentials that the operator hands out."""
         folder = tmp_path / f"agent-{key.uid}"
         folder.mkdir()
         for name, content in session.bus.agent_credentials(key.uid).items():
             (folder / name).write_bytes(content)
         tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
-        one = Client(self.etcd.endpoints, tls, 5.0)
-        await one.__aenter__()
-        self._clients.append(one)
-        return one
+        client = Client(self.etcd.endpoints, tls, 5.0)
+        await client.__aenter__()
+        self._clients.append(client)
+        return client
 
     async def close(self) -> None:
         for session in self._sessions:
@@ -143,9 +143,9 @@ def etcd(tmp_path: Path) -> Iterator[tuple[EtcdServer, Authority]]:
 
 @pytest.fixture
 async def bench(etcd: tuple[EtcdServer, Authority]) -> AsyncIterator[Bench]:
-    one = Bench(*etcd)
-    yield one
-    await one.close()
+    running = Bench(*etcd)
+    yield running
+    await running.close()
 
 
 def summary(pod: str, sequence: int = 1) -> bytes:

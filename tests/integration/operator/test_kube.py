@@ -140,14 +140,20 @@ async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
         assert {job.name for job in await kube.sketch_jobs()} == {"known", "newer"}
         with pytest.raises(Unreadable) as caught:
             await kube.get_job(installation.namespace, "newer")
+<<<<<<< HEAD
         await kube.report_unreadable("TrainingJob", caught.value)
         told = installation.get("trainingjob", "newer")
         [condition] = told["status"]["conditions"]
+=======
+        await kube.tell_unreadable("TrainingJob", caught.value)
+        job = installation.get("trainingjob", "newer")
+        [condition] = job["status"]["conditions"]
+>>>>>>> words-b
         assert condition["reason"] == "Unreadable"
         assert "$.spec.mitigation.mode" in condition["message"]
         await kube.report_unreadable("TrainingJob", caught.value)
         again = installation.get("trainingjob", "newer")
-        assert again["metadata"]["resourceVersion"] == told["metadata"]["resourceVersion"], "told once"
+        assert again["metadata"]["resourceVersion"] == job["metadata"]["resourceVersion"], "written once"
     finally:
         api.ok("kubectl", "-n", installation.namespace, "delete", "trainingjobs", "--all")
         allow(modes)
@@ -233,7 +239,7 @@ async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
     await kube.taint_node("a", TAINT_FENCED, "job-1")
     await kube.taint_node("a", TAINT_FENCED, "job-1")
     await kube.taint_node("b", TAINT_FENCED, "job-2")
-    seen = {one.name: one for one in await kube.list_nodes()}
+    seen = {listed.name: listed for listed in await kube.list_nodes()}
     assert seen["a"].taints.items() >= {TAINT_SPARE: "spares", TAINT_FENCED: "job-1"}.items()
     assert seen["a"].ready
     with pytest.raises(Rejected, match="circuit breaker"):
@@ -245,16 +251,16 @@ async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
     await kube.untaint_node("nowhere", TAINT_FENCED)
     await kube.taint_node("c", TAINT_FENCED, "job-3")  # a node that was released does not count
     taints = installation.get("node", "a")["spec"]["taints"]
-    assert {one["key"] for one in taints} >= {TAINT_SPARE}
-    assert TAINT_FENCED not in {one["key"] for one in taints}
+    assert {taint["key"] for taint in taints} >= {TAINT_SPARE}
+    assert TAINT_FENCED not in {taint["key"] for taint in taints}
 
 
 async def test_a_node_that_is_gone_needs_no_taint(kube: KubeClient, installation: Installation) -> None:
     installation.apply(node("gone", {}))
-    assert "gone" in {one.name for one in await kube.list_nodes()}
+    assert "gone" in {listed.name for listed in await kube.list_nodes()}
     installation.api.ok("kubectl", "delete", "node", "gone")  # and no watch tells
     await kube.taint_node("gone", TAINT_FENCED, "job-1")
-    assert "gone" not in {one.name for one in await kube.list_nodes()}
+    assert "gone" not in {listed.name for listed in await kube.list_nodes()}
 
 
 # -- events and leadership ---------------------------------------------------------------------------------------------
@@ -333,7 +339,7 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     installation.apply(daemon)
     installation.patch_status("pod", "over", {"phase": "Succeeded"})
     found = sorted(await kube.list_occupants("occupied"), key=lambda occupant: occupant.name)
-    assert [(one.name, one.role, one.owner, one.requests) for one in found] == [
+    assert [(occupant.name, occupant.role, occupant.owner, occupant.requests) for occupant in found] == [
         ("daemon", "", "DaemonSet", False),
         ("tenant", "", "", True),
         ("trainer", "trainer", "", False),

@@ -90,9 +90,9 @@ def test_a_leader_that_was_stalled_ends_without_a_word_to_the_cluster(installati
 
 def test_an_external_etcd_needs_its_secrets(installation: Installation) -> None:
     operator = installation.operator("op-a", FALCON_ETCD_MANAGED="false")
-    [told] = until(lambda: operator.logged("waiting"))
-    assert "falcon-etcd-ca" in told["error"]
-    assert "ca.crt, ca.key" in told["error"]
+    [record] = until(lambda: operator.logged("waiting"))
+    assert "falcon-etcd-ca" in record["error"]
+    assert "ca.crt, ca.key" in record["error"]
     assert installation.get("secrets") == []
 
 
@@ -107,12 +107,12 @@ def test_an_external_etcd_is_used_with_what_its_owner_provides(installation: Ins
         installation.api.ok(
             "kubectl", "-n", installation.namespace, "create", "secret", "generic", f"falcon-etcd-{part}", *sources
         )
-    before = {one["metadata"]["name"]: one["data"] for one in installation.get("secrets")}
+    before = {secret["metadata"]["name"]: secret["data"] for secret in installation.get("secrets")}
     installation.etcd.pki = authority  # type: ignore[assignment]
     installation.etcd.start()
     operator = installation.operator("op-a", FALCON_ETCD_MANAGED="false", FALCON_ETCD_SERVER_NAMES="")
     until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
-    assert {one["metadata"]["name"]: one["data"] for one in installation.get("secrets")} == before
+    assert {secret["metadata"]["name"]: secret["data"] for secret in installation.get("secrets")} == before
 
 
 def test_it_waits_for_the_definitions(tmp_path: Path) -> None:

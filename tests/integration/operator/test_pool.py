@@ -29,18 +29,18 @@ class Cluster:
 
     def states(self) -> dict[str, str]:
         pool = self.installation.get("warmpool", "spares") or {}
-        return {one["node"]: one["state"] for one in pool.get("status", {}).get("spares", [])}
+        return {spare["node"]: spare["state"] for spare in pool.get("status", {}).get("spares", [])}
 
     def spares(self) -> set[str]:
-        """Nodes with the pool's taint."""
+        """Return the nodes with the pool's taint."""
         return {
-            one["metadata"]["name"]
-            for one in self.installation.get("nodes")
-            if any(taint["key"] == TAINT_SPARE for taint in one["spec"].get("taints", []))
+            listed["metadata"]["name"]
+            for listed in self.installation.get("nodes")
+            if any(taint["key"] == TAINT_SPARE for taint in listed["spec"].get("taints", []))
         }
 
     def tests(self) -> dict[str, str]:
-        """Burn-in pods that have not ended, by the node that they are pinned to."""
+        """Return the burn-in pods that have not ended, by the node that they are pinned to."""
         found = {}
         pods = self.installation.get("pods")
         for pod in (pod for pod in pods if pod["metadata"]["labels"].get("falcon.dev/role") == "burn-in"):

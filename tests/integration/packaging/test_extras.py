@@ -53,7 +53,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the sources of the tree."""
+    """Build the wheel from the sources of the tree."""
     folder = tmp_path_factory.mktemp("wheel")
     run(UV, "build", "-q", "--wheel", "--out-dir", folder, ROOT, cwd=folder)
     (built,) = folder.glob("*.whl")
@@ -66,7 +66,7 @@ def environment(wheel: Path, extra: str, folder: Path) -> Environment:
 
 
 def check_every_program_introduces_itself(bare: Environment) -> None:
-    """Each console script, and the module of the same name, with --help and --version."""
+    """Run each console script, and the module of the same name, with --help and --version."""
     versions = set()
     for program in PROGRAMS:
         module = program.replace("-", "_")
@@ -78,7 +78,7 @@ def check_every_program_introduces_itself(bare: Environment) -> None:
 
 
 def missing(bare: Environment, *command: str | Path) -> str:
-    """What a command says that lacks an extra: one line on stderr, no traceback."""
+    """Return what a command without its extra says: one line on stderr, no traceback."""
     done = bare.run(str(command[0]), *command[1:], succeeds=False)
     assert done.returncode != 0
     assert done.stdout == ""

@@ -66,7 +66,7 @@ def test_the_survivors_end_with_the_whole_batchs_gradient(
             os.killpg(process.pid, signal.SIGKILL)  # its ranks too
     *survivors, last = [json.loads(line) for line in printed.splitlines()]
     assert last == {"exit_codes": [0, 9, 0]}
-    assert sorted(one["rank"] for one in survivors) == [0, 2]
+    assert sorted(survivor["rank"] for survivor in survivors) == [0, 2]
     for found in survivors:
         assert found["size"] > 1.0, "a gradient that is zero proves nothing"
         assert found["error"] < 1e-12

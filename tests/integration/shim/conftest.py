@@ -14,7 +14,7 @@ Start = Callable[..., Launcher]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts ``falcon-launch run`` on a command, in a run directory of its own."""
+    """Start ``falcon-launch run`` on a command, in a run directory of its own."""
     if not (SHIM / "falcon-launch").is_file():
         pytest.fail("falcon-launch is not built: run the tests through make test-integration")
     started: list[Launcher] = []

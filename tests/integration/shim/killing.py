@@ -18,9 +18,9 @@ from falcon_core.wire.ring import RecordArray
 DRIVER = Path(os.environ.get("SHIM_TEST_OUT", "")) / "ring_stress"
 THREADS = 3
 CAPACITY = 4096
-# A thread leaves two slots at most that nobody can read: the one in which it dies, and, where the others lapped it in
-# the middle of an append, the one that it then spoilt for them. Never two of the latter: when it reserves again, the
-# head is past the first, so that a slot that it spoils then has overwritten it.
+# A thread leaves two slots at most that nobody can read: the slot in which it dies, and, where the other threads lapped
+# it in the middle of an append, the slot that it then spoilt for them. It never leaves two spoilt slots: when it
+# reserves again, the head is past the first spoilt slot, so that a slot that it spoils then has overwritten the first.
 MOST_HOLES = 2 * THREADS
 DEAD_READS = 2 * MOST_HOLES + 2  # each hole takes two: one that meets it, one that gives it up
 
@@ -42,7 +42,7 @@ def _torn(records: RecordArray) -> int:
 
 
 def kill_once(folder: Path, seed: int) -> Killed:
-    """One writer of THREADS threads; killed after 2 … 20 ms.
+    """Start one writer of THREADS threads and kill it after 2 … 20 ms.
 
     The reader drains during its life and after its death until nothing is left.
     """

@@ -53,7 +53,7 @@ class Launcher:
         )
 
     def finish(self, generation: int = 1, exit_code: int = 0) -> tuple[str, str]:
-        """Ends the launcher; its standard output and error."""
+        """End the launcher; return its standard output and error."""
         self.plan(LaunchPlan(generation=generation, phase="Finish", exit_code=exit_code))
         out, err = self.process.communicate(timeout=20)
         return out.decode(), err.decode()

@@ -43,7 +43,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(kind: str, size: int) -> Layout:
-        """The layout of programs/paused.py."""
+        """Return the layout of programs/paused.py."""
         groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}
         if kind == "groups":
             neighbours = [tuple(sorted((i, (i + 1) % size))) for i in range(size)] if size > 2 else []
@@ -57,9 +57,9 @@ class Layout(msgspec.Struct, frozen=True):
         return Layout(groups)
 
     def local_ids(self, rank: int) -> dict[str, int]:
-        """How the shim of a rank numbers its communicators: by first appearance."""
-        mine = [name for name, ranks in self.groups.items() if rank in ranks]
-        return {name: number for number, name in enumerate(mine, start=1)}
+        """Return how the shim of a rank numbers its communicators: by first appearance."""
+        own = [name for name, ranks in self.groups.items() if rank in ranks]
+        return {name: number for number, name in enumerate(own, start=1)}
 
     def members(self) -> dict[Channel, tuple[int, ...]]:
         return pause.channels(self.groups, {WORLD: self.pairs} if self.pairs else {})
@@ -93,7 +93,7 @@ class _Ring:
         return self._chain.at_start
 
     def known(self) -> Known | None:
-        """What the rank knows of its iterations; None where it is in none as usual."""
+        """Return what the rank knows of its iterations; None where it is in no regular iteration."""
         whole = self._chain.newest_whole
         if whole is None:
             return None
@@ -179,7 +179,7 @@ class Coordinator:
         began = time.monotonic()
         self._gate += 1
         self.listen()
-        known = {one.rank: one.known() for one in self._rings} if prefer else None
+        known = {rank_ring.rank: rank_ring.known() for rank_ring in self._rings} if prefer else None
         now = time.monotonic_ns()
         state = pause.begin(self._members, self._views(), now + int(deadline_seconds * 1e9), now, known)
         self._write(state, arm=True)
@@ -198,14 +198,14 @@ class Coordinator:
         moved = self.begun() - before if closed else 0
         if closed:
             self.listen()
-            state = pause.confirmed(state, {one.rank: one.at_start for one in self._rings})
+            state = pause.confirmed(state, {rank_ring.rank: rank_ring.at_start for rank_ring in self._rings})
         self._open()
         return Outcome(closed, seconds, moved, state.reason, prefer, state.cut, state.fallback, state.moves)
 
     def listen(self) -> None:
         """Read the rings, as an agent does now and then."""
-        for one in self._rings:
-            one.listen()
+        for rank_ring in self._rings:
+            rank_ring.listen()
 
     def arm_forever(self, deadline_seconds: float) -> None:
         """Begin a pause and never come back to it, as an agent does that dies."""
@@ -214,15 +214,15 @@ class Coordinator:
         self._write(state, arm=True)
 
     def close(self) -> None:
-        for one in self._rings:
-            one.close()
+        for rank_ring in self._rings:
+            rank_ring.close()
         os.close(self._file)
 
     def _views(self) -> dict[int, RankView]:
-        return {one.rank: one.view(self._gate, self._table) for one in self._rings}
+        return {rank_ring.rank: rank_ring.view(self._gate, self._table) for rank_ring in self._rings}
 
     def begun(self) -> int:
-        """Calls begun by all ranks, ever."""
+        """Return the calls begun by all ranks, ever."""
         return sum(sum(view.entered.values()) for view in self._views().values())
 
     def _beat(self) -> None:
@@ -231,9 +231,9 @@ class Coordinator:
     def _write(self, state: pause.Pause, arm: bool) -> None:
         """The table under an odd epoch, then the even one; the gate is armed last."""
         targets = tuple(
-            Target(pid=one.pid, key=one.keys[channel], calls=calls)
-            for one in self._rings
-            for channel, calls in pause.targets_of(state, one.rank).items()
+            Target(pid=rank_ring.pid, key=rank_ring.keys[channel], calls=calls)
+            for rank_ring in self._rings
+            for channel, calls in pause.targets_of(state, rank_ring.rank).items()
         )
         os.pwrite(self._file, struct.pack("<Q", self._table + 1), control.TABLE_EPOCH_OFFSET)
         content = pack_control(
@@ -288,11 +288,11 @@ class Job:
         return all(rank.poll() is None for rank in self.ranks)
 
     def wait_for_first_run(self) -> None:
-        """Until every rank has trained once, undisturbed: its digest is the reference."""
+        """Wait until every rank has trained once, undisturbed: its digest is the reference."""
         self.reference = [_line(rank) for rank in self.ranks]
 
     def finish(self, timeout_seconds: float = 120) -> bool:
-        """Whether the second run gave the same losses, bit for bit; raises if a rank failed or did not end."""
+        """Return whether the second run gave the same losses, bit for bit; raises if a rank failed or did not end."""
         try:
             outputs = [rank.communicate(timeout=timeout_seconds)[0].strip() for rank in self.ranks]
         finally:
@@ -310,7 +310,7 @@ class Job:
 def pause_at_random(
     job: Job, seed: int, at_most: int, deadline_seconds: float = 3.0, gap_seconds: float = 0.004
 ) -> list[Outcome]:
-    """Pauses with random gaps and holds until the job ends, or so many; every other one just equalises the counts."""
+    """Pause with random gaps and holds until the job ends, or ``at_most`` times; every other pause only equalises."""
     chance = random.Random(seed)
     coordinator = Coordinator(job.folder, job.layout)
     coordinator.listen()  # to the undisturbed run

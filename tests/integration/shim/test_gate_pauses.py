@@ -19,7 +19,7 @@ Begin = Callable[[str, int, int, float], Job]
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
-    """Starts a job and waits until its undisturbed run is over."""
+    """Start a job and wait until its undisturbed run is over."""
     if not PYTHON.exists():
         pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
     jobs: list[Job] = []

@@ -33,7 +33,7 @@ def _wait_for(path: Path) -> None:
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """A memory cgroup with a low limit: write a pid to its ``cgroup.procs``."""
+    """Yield a memory cgroup with a low limit: write a pid to its ``cgroup.procs``."""
     v1 = Path("/sys/fs/cgroup/memory")
     root = v1 if v1.is_dir() else Path("/sys/fs/cgroup")
     folder = root / f"falcon-test-{os.getpid()}"
@@ -82,7 +82,7 @@ match os.environ["FALCON_GENERATION"]:
 
 
 @pytest.mark.parametrize(("limit", "dumped"), [("unlimited", True), ("0", False)])
-def test_a_core_dump_is_told(start: Start, tmp_path: Path, limit: str, dumped: bool) -> None:
+def test_a_core_dump_is_reported(start: Start, tmp_path: Path, limit: str, dumped: bool) -> None:
     if dumped and Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
         pytest.skip("cores go to a program here")
     launcher = start("sh", "-c", f"cd {tmp_path} && ulimit -c {limit} && kill -ABRT $$")
@@ -98,7 +98,7 @@ import os, signal, sys, time
 folder = {str(tmp_path)!r}
 name = sys.argv[1]
 def save(*_):
-    open(f"{{folder}}/told-{{name}}", "a").write("x")
+    open(f"{{folder}}/signals-{{name}}", "a").write("x")
     time.sleep(0.7)
     open(f"{{folder}}/saved-{{name}}", "w").close()
     os._exit(0)
@@ -118,7 +118,7 @@ time.sleep(1000)
     assert out == b""
     for name in ("session", "group"):
         assert (tmp_path / f"saved-{name}").exists(), name
-        assert (tmp_path / f"told-{name}").read_text() == "x", "one signal, not two"
+        assert (tmp_path / f"signals-{name}").read_text() == "x", "one signal, not two"
 
 
 @pytest.mark.parametrize(

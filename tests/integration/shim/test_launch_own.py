@@ -49,14 +49,14 @@ def test_the_command_is_run_once_and_its_ranks_are_preloaded(start: Start) -> No
 
 
 def test_a_signal_is_the_commands_to_pass_on(start: Start) -> None:
-    worker = "trap 'echo told; exit 0' TERM; touch \"$FALCON_RING_DIR/ready-$RANK\"; while :; do sleep 0.05; done"
+    worker = "trap 'echo ended; exit 0' TERM; touch \"$FALCON_RING_DIR/ready-$RANK\"; while :; do sleep 0.05; done"
     launcher = _own(start, 2, "sh", "-c", worker)
     launcher.run(procs=2)
     rings = launcher.run_dir / "launch" / "rings"
     _until(lambda: len(list(rings.glob("ready-*"))) == 2, "two workers")
     launcher.process.terminate()
     out, _ = launcher.process.communicate(timeout=20)
-    assert out == b"told\n" * 2, "each worker once"
+    assert out == b"ended\n" * 2, "each worker once"
     assert launcher.process.returncode == 128 + signal.SIGTERM
 
 
@@ -86,7 +86,7 @@ def test_torchrun_is_restarted_as_a_whole_and_its_workers_are_measured(start: St
 
     def workers(generation: int) -> dict[int, int]:
         found = [re.fullmatch(rf"g{generation}-r(\d+)-(\d+)\.ring", path.name) for path in rings.iterdir()]
-        return {int(one[1]): int(one[2]) for one in found if one}
+        return {int(match[1]): int(match[2]) for match in found if match}
 
     def measured() -> dict[int, int | None]:
         raw = (launcher.run_dir / "launch" / "counters.json").read_bytes()

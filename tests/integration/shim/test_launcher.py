@@ -90,13 +90,13 @@ def test_counters_are_read_each_second(start: Start) -> None:
 
 
 def test_sigterm_is_forwarded_and_ends_the_pod(start: Start) -> None:
-    launcher = start("sh", "-c", "trap 'echo told; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
+    launcher = start("sh", "-c", "trap 'echo ended; exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     launcher.run()
     assert launcher.process.stdout is not None
     assert launcher.process.stdout.readline() == b"ready\n"
     launcher.process.terminate()
     out, _ = launcher.process.communicate(timeout=10)
-    assert b"told" in out
+    assert b"ended" in out
     assert launcher.process.returncode == 3, "its own"
 
 

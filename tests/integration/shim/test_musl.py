@@ -23,8 +23,8 @@ PROGRAM = """
 #include <stdlib.h>
 static void* thread(void* unused) { return unused; }
 int main(void) {
-  pthread_t one;
-  if (pthread_create(&one, NULL, thread, NULL) != 0 || pthread_join(one, NULL) != 0) return 1;
+  pthread_t created;
+  if (pthread_create(&created, NULL, thread, NULL) != 0 || pthread_join(created, NULL) != 0) return 1;
   puts(getenv("LD_PRELOAD"));
   return 7;
 }

@@ -1,4 +1,4 @@
-"""Real releases of NCCL, without a GPU: the shim forwards to the one that is loaded and changes no answer.
+"""Real releases of NCCL, without a GPU: the shim forwards to the loaded release and changes no answer.
 
 What a call does on a device is not proven here; shim/tests/nccl_test.cc proves the hooks with a stand-in. The release
 that comes with PyTorch is always tested, the others after ``make nccl-releases``.
@@ -22,7 +22,7 @@ BUILT = Path(os.environ.get("SHIM_TEST_OUT", ""))
 RELEASES = Path(os.environ.get("NCCL_RELEASES", ""))
 TORCH = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "lib" / "python3.11" / "site-packages"
 OF_TORCH = "nvidia-nccl of PyTorch"
-# The newest version of the profiler interface by release; each takes all older ones, too.
+# The newest version of the profiler interface by release; each release takes all older versions, too.
 PROFILERS = {(2, 18): 0, (2, 19): 0, (2, 21): 0, (2, 26): 3, (2, 30): 6, (2, 32): 7}
 WHEELS = (Path(__file__).parents[3] / "shim" / "tests" / "nccl-releases.txt").read_text().split()
 INVALID_USAGE = 5
@@ -117,7 +117,7 @@ TYPE_NAMES = [
     "ncclFloat8e4m3",
     "ncclFloat8e5m2",
 ]
-# Calls the function by its place behind an exported one. In a process of its own: the library stays out of this one.
+# Calls the function by its distance from an exported function. In its own process: the library stays out of this one.
 ASK_NAMES = """
 import ctypes, json, sys
 library = ctypes.CDLL(sys.argv[1])

@@ -1,4 +1,4 @@
-// The process of a pod's sandbox: holds the namespaces open until it is told to end, and reaps orphans.
+// The process of a pod's sandbox: holds the namespaces open until a signal ends it, and reaps orphans.
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -24,7 +24,7 @@ def network() -> torch.nn.Sequential:
 
 
 def gradients(model: torch.nn.Sequential, number: int) -> dict[str, torch.Tensor]:
-    """Forward and backward of one micro-batch; the gradient of each segment, flat."""
+    """Run forward and backward of one micro-batch; return the gradient of each segment, flat."""
     data = torch.randn(8, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1000 + number))
     model.zero_grad()
     model(data).square().sum().backward()
@@ -63,14 +63,14 @@ def run(rank: int, spec: dict) -> None:
     if rank == spec["failed"]:
         os._exit(9)
 
-    plan, mine = spec["plan"], str(rank)
-    survivors = [other for other in range(len(spec["microbatches"])) if other != spec["failed"]]
+    plan, own_key = spec["plan"], str(rank)
+    survivors = [member for member in range(len(spec["microbatches"])) if member != spec["failed"]]
     dist.destroy_process_group()
     join(survivors.index(rank), len(survivors), spec["ports"][1])
     for name in plan["restart"]:
         buffers[name].zero_()
-    accumulate(plan["own"][mine] + plan["extra"][mine], plan["add"] + plan["restart"])
-    accumulate(plan["again"][mine], plan["restart"])
+    accumulate(plan["own"][own_key] + plan["extra"][own_key], plan["add"] + plan["restart"])
+    accumulate(plan["again"][own_key], plan["restart"])
     for name in plan["add"] + plan["restart"]:
         dist.all_reduce(buffers[name])
     whole = whole_gradient(model, spec)

@@ -30,7 +30,7 @@ def compute() -> None:
 
 @functools.cache
 def groups() -> list[tuple[list[int], dist.ProcessGroup]]:
-    """Neighbours around a ring, and the even ranks."""
+    """Make the groups: neighbours around a ring, and the even ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
     lists = [sorted([i, (i + 1) % size]) for i in range(size)] if size > 2 else []
     made = [(ranks, dist.new_group(ranks)) for ranks in [*lists, list(range(0, size, 2))]]
@@ -97,7 +97,7 @@ class Stage:
 
 
 def one_forward_one_backward(iterations: int) -> list[float]:
-    """Each stage: warm-up forwards, then one forward and one backward in turns, then the remaining backwards."""
+    """Run each stage: warm-up forwards, then one forward and one backward in turns, then the remaining backwards."""
     dist.barrier()
     layer = torch.nn.Linear(WIDTH, WIDTH)
     losses = []
@@ -144,7 +144,7 @@ def data_parallel(iterations: int) -> list[float]:
 
 
 def evaluating(iterations: int) -> list[float]:
-    """All ranks evaluate before the same iterations, which do not come at equal distances."""
+    """Let all ranks evaluate before the same iterations, which do not come at equal distances."""
     dist.barrier()
     chance = random.Random(0)
     losses = []
@@ -162,7 +162,7 @@ def evaluating(iterations: int) -> list[float]:
 
 
 def from_anyone(iterations: int) -> list[float]:
-    """Whole numbers, so that the order in which they come does not change their sum."""
+    """Receive whole numbers from anyone: the order in which they come does not change their sum."""
     dist.barrier()
     rank, size = dist.get_rank(), dist.get_world_size()
     chance = random.Random(rank)
