@@ -30,11 +30,7 @@ class UnsupportedTypeError(TypeError):
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
-<<<<<<< HEAD
-    """Return the schema of a struct; its docstrings and its fields' comments are the descriptions.
-=======
     """Return the schema of a struct, its docstrings as descriptions.
->>>>>>> words-b
 
     Raises:
         UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.

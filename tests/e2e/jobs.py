@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.machine import cpu_times, own_diagnoses
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"
 SCRIPT = "/opt/examples/train_gpt.py"
@@ -72,6 +73,7 @@ class Job:
     def __init__(self, kubectl: Kubectl, manifest: Json) -> None:
         self.kubectl = kubectl
         self.name = str(manifest["metadata"]["name"])
+        self._begun = cpu_times()
         kubectl.apply(manifest)
 
     def get(self) -> Json:
@@ -81,6 +83,10 @@ class Job:
 
     def status(self) -> Json:
         return dict(self.get().get("status", {}))
+
+    def diagnoses(self, status: Json | None = None) -> list[Json]:
+        """Return what Falcon found, the newest first, but slow ranks that a hypervisor explains."""
+        return own_diagnoses(self.status() if status is None else status, self._begun)
 
     def pods(self) -> list[Json]:
         return self.kubectl.items("pods", f"falcon.dev/job={self.name}")

@@ -47,7 +47,7 @@ def test_a_killed_rank_is_restarted_in_its_pod(nodes: None, start: Callable[[Jso
     first = next(line for line in lines[resumed:] if line["event"] == "step")
     assert first["unix_seconds"] - killed_at < 10, "the next step within 10 s"
     assert job.pod_uids() == before
-    note = job.status()["diagnoses"][0]
+    note = job.diagnoses()[0]
     assert (note["rank"], note["cause"], note["severity"]) == (1, "ProcessKilled", "SEV2")
 
 
@@ -62,7 +62,7 @@ def test_a_killed_node_is_replaced_by_the_spare(nodes: None, start: Callable[[Js
         120,
     )
     _advances(job)
-    assert after["diagnoses"][0]["cause"] == "NodeLost"
+    assert job.diagnoses(after)[0]["cause"] == "NodeLost"
     assert after["counters"]["replacements"] == 1
     faults.heal(victim["node"])  # a dead node's kubelet confirms no deletion: the namespace could not end
 
@@ -83,7 +83,7 @@ def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(
     assert faults.send_signal(member["node"], "python3 -m falcon_agent", signal.SIGKILL, member["podUid"]) == 1
     _advances(job, by=20)
     assert job.generation() == before
-    assert job.status().get("diagnoses", []) == []
+    assert job.diagnoses() == []
 
 
 def test_the_operator_killed_in_a_replacement_finishes_it_once(
@@ -121,7 +121,7 @@ def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
         resumed_after = job.status()["iterations"]["count"]
         job.wait("reporting resumes", lambda s, n=resumed_after: s["iterations"]["count"] > n + 5, 90)  # type: ignore[misc]
         assert job.generation() == generation
-        assert job.status().get("diagnoses", []) == []
+        assert job.diagnoses() == []
 
 
 def restart_etcd(system: Kubectl) -> None:

@@ -46,8 +46,8 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
         raise AssertionError(f"stopped inside a call {ATTEMPTS} times in a row: {note['why']}")
     after = job.wait("it trains", lambda s: condition(s, "Ready").get("status") == "True", 60)
     assert job.generation() == generation
-    assert "moves again by itself" in after["diagnoses"][0]["result"]
-    assert {note["cause"] for note in after["diagnoses"]} == {"Hang"}
+    assert "moves again by itself" in job.diagnoses(after)[0]["result"]
+    assert {note["cause"] for note in job.diagnoses(after)} == {"Hang"}
 
 
 def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable[[Json], Job]) -> None:
@@ -61,13 +61,13 @@ def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable
     named = job.wait(
         "the link is named", lambda s: any(note["cause"] == "SlowLink" for note in s.get("diagnoses") or []), 120
     )
-    (note,) = named["diagnoses"]
+    (note,) = job.diagnoses(named)
     assert note["what"] == "fail-slow, communication"
     assert "rank" not in note
     assert victim["node"] in note["where"]
     assert "all-reduce" in note["why"]
     assert named["state"] == "Degraded"
     faults.heal(victim["node"])
-    healed = job.wait("relieved by itself", lambda s: s["diagnoses"][0].get("state") == "Resolved", 120)
-    assert len(healed["diagnoses"]) == 1
+    healed = job.wait("relieved by itself", lambda s: job.diagnoses(s)[0].get("state") == "Resolved", 120)
+    assert len(job.diagnoses(healed)) == 1
     assert healed["counters"] == {"restarts": 0, "replacements": 0}

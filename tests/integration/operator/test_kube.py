@@ -140,15 +140,9 @@ async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
         assert {job.name for job in await kube.sketch_jobs()} == {"known", "newer"}
         with pytest.raises(Unreadable) as caught:
             await kube.get_job(installation.namespace, "newer")
-<<<<<<< HEAD
         await kube.report_unreadable("TrainingJob", caught.value)
-        told = installation.get("trainingjob", "newer")
-        [condition] = told["status"]["conditions"]
-=======
-        await kube.tell_unreadable("TrainingJob", caught.value)
         job = installation.get("trainingjob", "newer")
         [condition] = job["status"]["conditions"]
->>>>>>> words-b
         assert condition["reason"] == "Unreadable"
         assert "$.spec.mitigation.mode" in condition["message"]
         await kube.report_unreadable("TrainingJob", caught.value)

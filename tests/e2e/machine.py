@@ -1,0 +1,44 @@
+"""What the machine under the cluster does to every test: CPU time that a hypervisor takes away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dev.kubectl import Json
+
+# Beyond this share of stolen time a rank really waits for a CPU, now and then twice as long as its peers.
+DISTURBING = 0.05
+SLOWED_BY_THE_MACHINE = ("CpuContention", "Unknown")
+
+
+class CpuTimes(msgspec.Struct, frozen=True):
+    """Clock ticks of all CPUs since the boot."""
+
+    stolen: int
+    total: int
+
+
+def cpu_times() -> CpuTimes:
+    """Return the present times: the first line of /proc/stat without the guests', which user time contains."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    return CpuTimes(stolen=ticks[7], total=sum(ticks))
+
+
+def stolen_share(since: CpuTimes) -> float:
+    """Return the share of CPU time that the hypervisor took since then, 0 to 1."""
+    now = cpu_times()
+    return (now.stolen - since.stolen) / max(1, now.total - since.total)
+
+
+def own_diagnoses(status: Json, since: CpuTimes) -> list[Json]:
+    """Return the job's diagnoses; without slow ranks that a hypervisor explains, where it took CPU time meanwhile."""
+    found: list[Json] = status.get("diagnoses") or []
+    if stolen_share(since) <= DISTURBING:
+        return found
+    return [
+        note
+        for note in found
+        if not (note["what"] == "fail-slow, computation" and note["cause"] in SLOWED_BY_THE_MACHINE)
+    ]
