@@ -30,7 +30,7 @@ class UnsupportedTypeError(TypeError):
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
-    """Return the schema of a struct, its docstrings as descriptions.
+    """Return the schema of a struct; its docstrings and its fields' comments are the descriptions.
 
     Raises:
         UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
