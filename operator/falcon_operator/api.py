@@ -261,9 +261,9 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
 
     version: int = 1  # version of this layout
     generation: int = 0  # number of the present life of the job's process group; 0: none yet
-    phase: str = "Stop"  # what the operator wants of this life: Run, Stop or Finish
+    phase: str = ""  # what the operator wants of this life: Run, Stop or Finish
     phase_since: float = 0.0  # when the phase began, unix seconds; so are all times here
-    nodes: int = 0  # number of members that have a node
+    nodes: int | None = None  # number of members that have a node
     members: list[RunMember] = []  # the pods that hold the replicas, by replica
     master_addr: str = ""  # where the ranks meet: MASTER_ADDR
     master_port: int = 0  # MASTER_PORT

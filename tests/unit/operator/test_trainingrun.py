@@ -79,6 +79,11 @@ def test_an_intent_comes_back_as_it_was_stored(name: str) -> None:
     assert decode(of, read.spec) == intent(of)
 
 
+def test_the_columns_of_a_run_without_pods_are_not_blank() -> None:
+    spec = msgspec.to_builtins(encode(job(), Intent(membership=Membership())))
+    assert (spec["phase"], spec["nodes"], spec["counters"]["restarts"]) == ("Stop", 0, 0)
+
+
 @pytest.mark.parametrize("replicas", [3, 64, 1250, 4096])
 def test_a_run_is_at_most_512_kib(replicas: int) -> None:
     of = job(LONG, replicas)
