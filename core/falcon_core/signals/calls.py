@@ -180,7 +180,7 @@ class Tokenizer:
 
     @property
     def comms(self) -> Ints:
-        """The communicator's id by token."""
+        """Return the communicator's id of each token: [tokens]."""
         return np.fromiter((comm for _, comm, _, _ in self._names), np.uint64, len(self._names)).astype(np.int64)
 
     def calls(self, records: RecordArray) -> Calls:
@@ -258,7 +258,7 @@ class CallLog:
 
     @property
     def end(self) -> int:
-        """Index that the next call will get."""
+        """Return the index that the next call will get."""
         return self.base + self._length
 
     def append(self, calls: Calls) -> None:

@@ -134,7 +134,7 @@ class ChangeDetector:
 
     @property
     def healthy_ns(self) -> int | None:
-        """The reference; None while it is being learned."""
+        """Return the reference [ns]; None while it is being learned."""
         return None if self.reference is None else round(math.exp(self.reference.level))
 
     def feed(self, number: int, start_ns: int, duration_ns: int) -> bool:

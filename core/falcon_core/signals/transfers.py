@@ -52,13 +52,13 @@ class Matched(msgspec.Struct, frozen=True):
 
     @property
     def transfers_ns(self) -> Floats:
-        """[calls]"""
+        """Return the transfer time of each call, the shortest duration of its members: [calls]."""
         fastest: Floats = self.durations_ns.min(axis=0)
         return fastest
 
     @property
     def waits_ns(self) -> Floats:
-        """[members, calls]"""
+        """Return how long each member waited in each call: [members, calls]."""
         return self.durations_ns - self.transfers_ns
 
 
