@@ -11,7 +11,7 @@ from falcon_etcd._proto import kv_pb2, rpc_pb2
 
 
 def encode_key(key: str) -> bytes:
-    """Keys are UTF-8; foreign keys that are not survive a round trip through :func:`decode_key`."""
+    """Encode a key as UTF-8. Foreign keys that are not UTF-8 survive a round trip through :func:`decode_key`."""
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -20,7 +20,7 @@ def decode_key(key: bytes) -> str:
 
 
 def prefix_range(prefix: str) -> tuple[bytes, bytes]:
-    """etcd's ``[key, range_end)`` for all keys that begin with ``prefix``; "" means every key."""
+    """Return etcd's ``[key, range_end)`` for all keys that begin with ``prefix``; "" means every key."""
     start = encode_key(prefix)
     stripped = start.rstrip(b"\xff")
     if not stripped:

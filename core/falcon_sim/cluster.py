@@ -349,7 +349,7 @@ class Cluster:
 
 
 def _counted(rank: int, iterations: int) -> RankSignals:
-    """What an agent sends that knows the number of iterations and nothing of their times."""
+    """Return the signals of an agent that knows the number of iterations and nothing of their times."""
     return RankSignals(rank=rank, tracking="NoRing", iterations=iterations)
 
 
