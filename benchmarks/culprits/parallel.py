@@ -71,7 +71,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """``rank`` is the slow rank, or a rank of the node or the group; a pipeline link leads to the next stage."""
+    """A fault at ``rank``: the slow rank, or a rank of the slow node or group; a pipeline link leads to the next stage."""
 
     name: FaultName
     rank: int
@@ -82,7 +82,7 @@ _LINK = {"slow TP link": 4.0, "slow DP link": 2.5, "slow PP link": 12.0}
 
 
 class _Stage(msgspec.Struct):
-    """What the ranks of one stage did in one cycle, in order: [calls] of [data, tensor]."""
+    """The calls of one stage's ranks in one cycle, in order: [calls] of [data, tensor]."""
 
     comms: list[int] = []
     ops: list[Op] = []

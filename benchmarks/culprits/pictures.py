@@ -26,7 +26,7 @@ STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """``slowed``: (rank, first second, last second) since the first ring appeared."""
+    """A run to draw. ``slowed``: (rank, first second, last second) since the first ring appeared."""
 
     name: str
     environment: dict[str, str]

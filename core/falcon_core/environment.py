@@ -15,7 +15,7 @@ _UNSET = ("missing", "string_too_short")
 
 
 def describe(errors: Sequence[Mapping[str, Any]], wanted: Mapping[str, str | None], unset: str) -> str:
-    """Word the errors of pydantic's ``ValidationError.errors()``.
+    """Describe the errors of pydantic's ``ValidationError.errors()``, one line for each.
 
     ``wanted``: what to write, by the field's name, where a type's own check refused the value ("a whole number from 0
     to 9"); a check of ours says it itself. ``unset``: the remedy for a variable that is not set.

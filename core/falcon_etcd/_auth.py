@@ -33,7 +33,7 @@ _FROM_PROTO: Final[dict[int, Access]] = {
 
 @dataclass(frozen=True, slots=True)
 class AuthStatus:
-    """Whether authentication is on; ``revision`` grows with every change of users, roles and permissions."""
+    """The state of authentication; ``revision`` grows with every change of users, roles and permissions."""
 
     enabled: bool
     revision: int

@@ -118,7 +118,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """``succeeded``: all comparisons held and the success operations ran, else those of failure. One response each."""
+    """A transaction's result: ``success`` ran if ``succeeded``, else ``failure``. One response for each operation."""
 
     succeeded: bool
     responses: Sequence[PutResult | DeleteResult | GetResult]
@@ -127,7 +127,7 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """``remaining_seconds`` is -1 for a lease that does not exist."""
+    """A lease as etcd knows it. ``remaining_seconds`` is -1 for a lease that does not exist."""
 
     id: int
     granted_seconds: int

@@ -52,7 +52,7 @@ class _Pod(msgspec.Struct):
 
 
 class _Names:
-    """How the membership names what is made."""
+    """The names of pods and claims that the membership asks for."""
 
     pool = "spares"
 

@@ -51,7 +51,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class JobModel:
-    """Draws iterations of a job."""
+    """The model of a job, which draws its iterations."""
 
     def __init__(self, job: Job, rng: np.random.Generator) -> None:
         self.job = job

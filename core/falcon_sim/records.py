@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 class RingWriter:
-    """Writes one rank's records, block after block."""
+    """A writer of one rank's records, block after block."""
 
     def __init__(self, model: JobModel, rank: int, sample_every: int = 1) -> None:
         """Take ``sample_every``: where calls are enqueued, iterations of which a single one is timed on the device."""

@@ -32,7 +32,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Timeline:
-    """Built from left to right."""
+    """A run's timeline, built from the first moment to the last."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

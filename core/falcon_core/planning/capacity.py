@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Horizon(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a plan is expected to hold, and what a change costs [s]."""
+    """The time for which a plan is expected to hold, and the price of a change [s]."""
 
     running_seconds: float
     transition_seconds: float

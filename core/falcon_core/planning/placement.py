@@ -36,7 +36,7 @@ _CLOSE: Final = 1e-12  # relative: a gain below this is rounding
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a move costs, and for how many iterations its gain is expected."""
+    """The price of a move, and the number of iterations for which its gain is expected."""
 
     iterations: float
     move_seconds: float = 0.0  # pausing and resuming, whatever moves
@@ -108,7 +108,7 @@ def _placement(chosen: Timing, today: Timing, cost: Cost, bound: float | None) -
 
 
 def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> list[int]:
-    """Try all permutations; of equal ones the one that moves fewer nodes."""
+    """Try all permutations; among equally good permutations, choose the one that moves the fewest nodes."""
     timing, best, best_cost, fewest = Timing(roles, cluster, before), before, math.inf, 0
     everyone = range(len(before))
     for nodes in itertools.permutations(before):

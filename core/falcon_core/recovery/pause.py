@@ -35,7 +35,7 @@ MOVES = 2  # of the preferred cut: whoever passed it while the targets were writ
 
 
 class Cut(enum.StrEnum):
-    """Where the ranks stop."""
+    """The kind of place at which the ranks stop."""
 
     ITERATION_START = "IterationStart"
     EQUALISED = "Equalised"
@@ -52,7 +52,7 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class Phase(enum.StrEnum):
-    """Where a pause stands."""
+    """The phase of a pause."""
 
     CLOSING = "Closing"
     CLOSED = "Closed"  # every rank waits at the cut

@@ -22,7 +22,7 @@ _Channel = tuple[str, int, int]  # communicator, sending rank, receiving rank
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What ``explain_hang`` needs: who began and finished how many calls, where, and who waits in an unnamed call."""
+    """The input of ``explain_hang``: calls begun and finished by rank, and the ranks that wait in an unnamed call."""
 
     progress: list[Progress]
     members: dict[str, tuple[int, ...]]
@@ -32,7 +32,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class _Table:
-    """What all ranks say of their communicators, a row each."""
+    """The reports of all ranks on their communicators, one row for each report."""
 
     def __init__(self, obs: Observation, policy: Policy) -> None:
         self.signals = [comm for rank in obs.ranks for comm in rank.sent.comms]

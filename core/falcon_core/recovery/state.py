@@ -149,7 +149,7 @@ class Awaited(_State, frozen=True, kw_only=True):
 
 
 class HangFinding(_State, frozen=True, kw_only=True):
-    """What the counts tell of a job that does not move (``signals.hang``)."""
+    """The cause of a standstill, as the counts of calls show it (``signals.hang``)."""
 
     kind: Literal["NeverArrived", "Transfer", "Deadlock"]
     ranks: list[Awaited]  # the first NAMED_RANKS
@@ -196,7 +196,7 @@ class Departure(_State, frozen=True, kw_only=True):
 
 
 class Exposure(_State, frozen=True, kw_only=True):
-    """How long the job's nodes were watched, and how many were lost: what the failure rate is learned from."""
+    """The time for which the job's nodes were watched, and how many were lost: the failure rate is learned from it."""
 
     since: float | None = None  # of the present stretch; None while the job holds no nodes
     node_seconds: float = 0.0  # of the stretches before
@@ -204,7 +204,7 @@ class Exposure(_State, frozen=True, kw_only=True):
 
 
 class RecoveryState(_State, frozen=True, kw_only=True):
-    """What the ladders remember of a job."""
+    """The ladders' memory of a job."""
 
     incidents: int = 0  # numbered from 1; ids derive from it
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations

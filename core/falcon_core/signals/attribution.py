@@ -57,7 +57,7 @@ def _union_ns(starts: Ints, ends: Ints) -> int:
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """What one cycle took beyond the healthy one: arrays by position, ns, negative where it took less."""
+    """One cycle's times less the healthy times: arrays by position, ns, negative where the cycle took less."""
 
     inside_ns: Floats  # in the call
     outside_ns: Floats  # between the call and the next, computing

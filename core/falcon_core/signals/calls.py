@@ -34,7 +34,7 @@ _CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
 
 
 class Trait:
-    """What a call is to the signals, by its operation and size: bits. No enum, whose members are slow to reach."""
+    """The traits of a call, by its operation and size, as bits. Not an enum, because its members are slow to access."""
 
     SYNCHRONISING = 1  # all members wait here for the last to arrive
     REDUCING = 2  # all members' values are summed up, as their gradients are in each iteration
@@ -94,7 +94,7 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class CallOrder:
-    """Puts the records of each communicator back into the order of ``comm_seq``."""
+    """A sorter that puts the records of each communicator back into the order of ``comm_seq``."""
 
     def __init__(self) -> None:
         self._described: set[int] = set()  # point-to-point calls of these communicators are seen from number 0 on
@@ -171,7 +171,7 @@ def _joined(records: list[RecordArray]) -> RecordArray:
 
 
 class Tokenizer:
-    """Names each distinct (op, comm, dtype, bytes) by a small number, in the order in which they first appear."""
+    """Small numbers for each distinct (op, comm, dtype, bytes), in the order of first appearance."""
 
     def __init__(self) -> None:
         self._names: dict[_Key, int] = {}

@@ -98,7 +98,7 @@ class _History:
         return len(self) - int(self._numbers[self._first : self._end].searchsorted(number))
 
     def place(self, back: int) -> tuple[int, int]:
-        """Number and start of the ``back``-th newest sample, 1 being the newest."""
+        """Return number and start of the ``back``-th newest sample, 1 being the newest."""
         at = max(self._first, self._end - back)
         return int(self._numbers[at]), int(self._starts[at])
 
@@ -116,7 +116,7 @@ def _quantile(ascending: Floats, share: float) -> float:
 
 
 class ChangeDetector:
-    """Finds the onset and the relief of slowdowns, one iteration at a time."""
+    """A detector of the onset and the relief of slowdowns, fed with one iteration at a time."""
 
     def __init__(self, *, verify_percent: int, consecutive: int, known: Reference | None = None) -> None:
         self.slowdown: Slowdown | None = None

@@ -56,7 +56,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one rank over the newest iterations, as medians, ns an iteration."""
+    """One rank's figures over the newest iterations, as medians, ns an iteration."""
 
     rank: int
     iteration_ns: float

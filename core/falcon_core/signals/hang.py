@@ -41,7 +41,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangDeadline:
-    """Learns how long a rank may be silent. State of constant size."""
+    """The time for which a rank may be silent, as learned from its silences. State of constant size."""
 
     def __init__(self, pauses: Sequence[Pause] = ()) -> None:
         """Begin with the ``pauses`` that an earlier agent learned."""

@@ -44,7 +44,7 @@ class Iteration(msgspec.Struct, frozen=True):
 
 
 class IterationTracker:
-    """Tracks the iterations of a rank, incrementally; memory is bounded by the log."""
+    """A tracker of a rank's iterations, incremental; memory is bounded by the log."""
 
     def __init__(self, anchor: Anchor | None = None) -> None:
         self.iterations = 0  # complete ones

@@ -32,7 +32,7 @@ _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlives an agent: enough to go on when the beginning of the ring is overwritten."""
+    """The state that outlives an agent: enough to go on when the beginning of the ring is overwritten."""
 
     anchor: Anchor | None = None
     healthy_ns: int | None = None
@@ -54,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says of its newest iterations in track mode, as medians, ns an iteration: ≤ 1 KiB a rank.
+    """A rank's report on its newest iterations in track mode, as medians, ns an iteration: ≤ 1 KiB a rank.
 
     Where calls return when they are enqueued, the iterations are the newest that were sampled.
     """

@@ -20,7 +20,7 @@ _FIRST_REVIEW = 16  # cycles
 
 
 class PeriodSearch:
-    """Searches the log, the more seldom the longer it is."""
+    """Searches of the log, the rarer the longer the log is."""
 
     def __init__(self) -> None:
         self.at = 0  # as many calls as the next search needs

@@ -250,7 +250,7 @@ def waits(matched: Sequence[Matched], cycles: int) -> dict[int, list[Wait]]:
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """``waiter`` spends ``excess_ns`` a cycle in receives from (or sends to) ``peer`` beyond its shortest."""
+    """A wait: ``waiter`` spends ``excess_ns`` a cycle in receives from (or sends to) ``peer`` beyond its shortest."""
 
     waiter: int
     peer: int

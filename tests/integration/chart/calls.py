@@ -45,7 +45,7 @@ OBJECT: dict[str, Any] = {
 
 
 class Right(NamedTuple):
-    """What RBAC is asked for."""
+    """A right that RBAC is asked for."""
 
     group: str
     resource: str  # with its subresource: "nodes", "trainingjobs/status"
