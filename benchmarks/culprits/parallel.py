@@ -71,7 +71,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault at ``rank``: the slow rank, or a rank of the slow node or group; a pipeline link leads to the next stage."""
+    """A fault. ``rank``: the slow rank, or one of the slow node or group; a pipeline link leads to the next stage."""
 
     name: FaultName
     rank: int

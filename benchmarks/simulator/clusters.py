@@ -181,7 +181,7 @@ def spot_table() -> list[str]:
 
 
 def _offered(events: list[Event], seconds: float, job: FleetJob) -> tuple[float, int]:
-    """Return ∫ T(nodes that are there) dt, the work of an elastic job whose changes cost nothing, and the most nodes."""
+    """Return ∫ T(nodes present) dt, the work of an elastic job whose changes cost nothing, and the most nodes."""
     work, there, last, most = 0.0, 0, 0.0, 0
     for event in [*sorted(events), Event(seconds, "Joined", "")]:
         work += job.throughput.get(min(there, max(job.throughput)), 0.0) * (event.at_seconds - last)

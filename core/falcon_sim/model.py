@@ -70,7 +70,7 @@ class JobModel:
         return (self.job.microbatches,) * self.job.parallelism.data
 
     def healthy(self) -> Conditions:
-        """Return the conditions of machines that are all as they should be."""
+        """Return the conditions of healthy machines."""
         nodes = int(self.node.max()) + 1
         return Conditions(np.ones(self.job.parallelism.world), np.ones((nodes, nodes)), self.even)
 

@@ -89,7 +89,7 @@ class RingWriter:
         return self._ready[self._ends[first - self._first] : self._ends[last - self._first]]
 
     def _open(self, block: Block, begins_ns: npt.NDArray[np.int64], first: int) -> None:
-        """Make the records of the whole rest of a block; whatever of it is never taken was never written."""
+        """Make the records of the whole rest of a block; records that are never taken count as never written."""
         done = self._taken - self._first
         self._written += int(self._ends[done])
         self._iterations += done

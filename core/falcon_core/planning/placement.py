@@ -157,7 +157,10 @@ def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
 
 
 def _put_down(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
-    """Take bad nodes for usual ones until it is their turn; then put each where it hurts least beside those before."""
+    """Put the bad nodes down one by one, each where it hurts least beside the nodes that were put down before.
+
+    A bad node counts as a usual node until its turn comes.
+    """
     timing, bad = Timing(roles, cluster, before), _bad_nodes(cluster)
     compute, adapter = statistics.median(cluster.compute_slowdown), statistics.median(cluster.link_slowdown)
     for node in bad:
@@ -187,7 +190,7 @@ def _search(timing: Timing) -> None:
 
 
 def _best_swap(timing: Timing, role: int, targets: Sequence[int]) -> bool:
-    """Make the best swap of ``role`` with one of the targets, if any is better than none."""
+    """Make the best swap of ``role`` with one of the targets, if a swap is better than none."""
     start = timing.seconds, timing.spread
     best, best_role = start, role
     for partner in targets:
