@@ -93,7 +93,7 @@ def trial(
 
 
 def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
-    """Return rows: what was wrong; columns: what was said of it; right: exactly the components, with their kinds."""
+    """Return a table: rows are faults, columns verdicts; at the right: exactly the components, with their kinds."""
     shape = SHAPES[size]
     columns = [*SINGLE[:-1], "group", "nobody"]
     lines = [
@@ -151,7 +151,7 @@ def _named(views: Sequence[RankView], loss: float) -> list[tuple[int, ...]]:
 
 
 def unseen(seeds: int) -> list[str]:
-    """Judge a slow GPU whose tensor-parallel calls nobody sees (a captured graph): its group is the right answer."""
+    """Judge a slow GPU whose tensor-parallel calls are not seen (a captured graph): its group is the right answer."""
     shape = SHAPES["64"]
     right = 0
     for seed in range(seeds):

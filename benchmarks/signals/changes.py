@@ -105,7 +105,7 @@ def sick_table(seeds: int, seeds_of_published: int) -> str:
 
 
 def small_table(seeds: int, seeds_of_data: int) -> str:
-    """Compare, around the threshold, what the data show of a slowdown and what is reported."""
+    """Compare what the data show of a slowdown with what is reported, for slowdowns around the threshold."""
     rows = []
     for extra in _SMALL:
         for share in _NOISES:

@@ -81,7 +81,7 @@ class JobModel:
         return self._schedules[microbatches]
 
     def block(self, iterations: int, conditions: Conditions) -> Block:
-        """Make the next iterations."""
+        """Draw the next iterations."""
         job, rng = self.job, self._rng
         noise = np.exp(job.noise * rng.standard_normal((iterations, *self.shape)))
         compute = conditions.compute.reshape(self.shape) * noise

@@ -137,13 +137,13 @@ def _at_rest(table: _Table) -> Flags:
 
 
 def place(obs: Observation, rank: RankSeen) -> Place:
-    """Say where a rank sits."""
+    """Return a rank's pod and node."""
     member = obs.members[rank.replica]
     return Place(rank=rank.rank, pod_name=member.pod_name, node=member.node)
 
 
 def reports_all(rank: RankSeen) -> bool:
-    """Check whether a rank has said how far it has come wherever it is a member."""
+    """Check whether a rank has reported how far it has come in each communicator that it is a member of."""
     sent = rank.sent
     if not rank.fresh or rank.process != "Running" or sent.comms_left_out or not sent.comms:
         return False

@@ -116,7 +116,7 @@ class CallOrder:
         return _joined([piece for at in range(calls.shape[0]) for piece in self._pass(calls[at : at + 1])])
 
     def release(self) -> RecordArray:
-        """Pass on all that waits, since records were lost, and take each communicator's next number as it comes."""
+        """Return all records that wait, because others were lost; each communicator counts on from its next record."""
         held = [self._held[comm][number] for comm in self._held for number in sorted(self._held[comm])]
         self._held.clear()
         self._next.clear()
@@ -124,7 +124,7 @@ class CallOrder:
         return _joined(held)
 
     def _in_order(self, calls: RecordArray) -> bool:
-        """Take the usual case without a loop over calls: every communicator counts on without a gap."""
+        """Handle the usual case without a loop over calls; False unless every communicator counts on without a gap."""
         following: dict[int, int] = {}
         comms, all_numbers = calls["comm"].copy(), calls["comm_seq"].astype(np.int64)
         for comm in np.unique(comms).tolist():
@@ -139,7 +139,7 @@ class CallOrder:
         return True
 
     def _expected(self, comm: int, number: int) -> int:
-        """Return the number that comes next, given one that came: a first send may follow the receives after it."""
+        """Return the number that is expected next; a first send may come after receives that began later."""
         known = self._next.get(comm)
         if known is not None:
             return known
@@ -196,7 +196,7 @@ class Tokenizer:
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
-        """Return the tokens, [n]: known ones all at once, and the few others singly."""
+        """Return the tokens, [n]: known tokens all at once, and the few new tokens one after the other."""
         columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
         names = self._names
         if records.shape[0] < _AT_ONCE:

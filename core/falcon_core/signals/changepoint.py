@@ -138,7 +138,7 @@ class ChangeDetector:
         return None if self.reference is None else round(math.exp(self.reference.level))
 
     def feed(self, number: int, start_ns: int, duration_ns: int) -> bool:
-        """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or vanished."""
+        """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or ended."""
         level = math.log(max(1, duration_ns))
         self._newest.append(number, start_ns, level)
         reference = self.reference
@@ -159,7 +159,7 @@ class ChangeDetector:
         return False
 
     def _doubt(self, reference: Reference, count: int) -> float:
-        """Return how far a median of ``count`` samples may miss ``verify``: not at all if a few more settle it."""
+        """Return how far a median of ``count`` samples may miss ``verify``; 0 where a few more samples would decide."""
         if count < _DOUBTED_SAMPLES:
             return 0.0
         return min(reference.error(count), _MOST_DOUBT * self._verify)
@@ -200,7 +200,7 @@ class ChangeDetector:
         return rise
 
     def _is_over(self, reference: Reference, since: int) -> bool:
-        """Check whether the samples since a step lie where they lay before."""
+        """Check whether the samples since a step lie where the samples before the step lay."""
         return _median(self._newest.levels(since)) - reference.level < self._verify / 2
 
     def _drifted(self, reference: Reference, level: float) -> float | None:
@@ -302,7 +302,7 @@ class ChangeDetector:
         return drop >= self._verify and high <= reference.level - self._verify / 2 and not reference.wanders(drop)
 
     def _forget(self) -> None:
-        """Let nothing before now count for the next change."""
+        """Forget the past, so that only samples from now on count for the next change."""
         self._newest.clear()
         self._unlearned.clear()
         self._candidate = None
