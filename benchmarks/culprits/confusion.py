@@ -30,7 +30,7 @@ DOUBLE: tuple[tuple[FaultName, FaultName], ...] = (
 
 
 class Component(msgspec.Struct, frozen=True):
-    """What is broken: a kind and the ranks."""
+    """A broken part of the job: a kind and the ranks."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -72,7 +72,7 @@ def component_of(verdict: Verdict) -> Component:
 
 
 def place(name: FaultName, shape: Shape, rng: np.random.Generator) -> Fault:
-    """Place a fault at random: data are loaded by the first stage; a pipeline link begins before the last."""
+    """Place a fault at random. The first stage loads the data; no pipeline link begins at the last stage."""
     per_stage = shape.data * shape.tensor
     last = {"late data": per_stage, "slow PP link": shape.world - per_stage}.get(name, shape.world)
     return Fault(name, int(rng.integers(last)), degree=float(rng.uniform(1.3, 2.0)))
@@ -93,7 +93,7 @@ def trial(
 
 
 def matrix(size: str, seeds: int, noise: float = 0.03) -> list[str]:
-    """Return rows: what was wrong; columns: what was said of it; right: exactly the components, with their kinds."""
+    """Return a table: rows are faults, columns verdicts; at the right: exactly the components, with their kinds."""
     shape = SHAPES[size]
     columns = [*SINGLE[:-1], "group", "nobody"]
     lines = [
@@ -151,7 +151,7 @@ def _named(views: Sequence[RankView], loss: float) -> list[tuple[int, ...]]:
 
 
 def unseen(seeds: int) -> list[str]:
-    """Judge a slow GPU whose tensor-parallel calls nobody sees (a captured graph): its group is the right answer."""
+    """Judge a slow GPU whose tensor-parallel calls are not seen (a captured graph): its group is the right answer."""
     shape = SHAPES["64"]
     right = 0
     for seed in range(seeds):

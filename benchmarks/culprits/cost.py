@@ -23,7 +23,7 @@ _BUCKETS = 16
 
 
 def _seconds(work: Callable[[], object], times: int = 5) -> float:
-    """Median CPU time."""
+    """Return the median CPU time [s]."""
     spent = []
     for _ in range(times):
         begun = time.process_time()

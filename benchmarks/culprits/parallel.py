@@ -71,7 +71,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """``rank`` is the slow rank, or a rank of the node or the group; a pipeline link leads to the next stage."""
+    """A fault. ``rank``: the slow rank, or one of the slow node or group; a pipeline link leads to the next stage."""
 
     name: FaultName
     rank: int
@@ -82,7 +82,7 @@ _LINK = {"slow TP link": 4.0, "slow DP link": 2.5, "slow PP link": 12.0}
 
 
 class _Stage(msgspec.Struct):
-    """What the ranks of one stage did in one cycle, in order: [calls] of [data, tensor]."""
+    """The calls of one stage's ranks in one cycle, in order: [calls] of [data, tensor]."""
 
     comms: list[int] = []
     ops: list[Op] = []
@@ -118,7 +118,7 @@ class Simulation:
     # what a fault does
 
     def _factors(self, faults: tuple[Fault, ...]) -> Floats:
-        """Compute of every rank: [pipeline, data, tensor]"""
+        """Return the factor on the computation of every rank: [pipeline, data, tensor]."""
         factors = np.ones(self.shape.world)
         for fault in faults:
             match fault.name:
@@ -132,7 +132,7 @@ class Simulation:
         return factors.reshape(self._clock.shape)
 
     def _link(self, faults: tuple[Fault, ...], name: FaultName, stage: int) -> Floats:
-        """Transfer factor of the ranks of a stage: [data, tensor]"""
+        """Return the factor on the transfers of each rank of a stage: [data, tensor]."""
         factors = np.ones(self._clock.shape[1:])
         for fault in faults:
             at, replica, shard = self.shape.place(fault.rank)
@@ -176,7 +176,7 @@ class Simulation:
                     del plan[0]
 
     def _plan(self, stage: int) -> list[tuple[str, int]]:
-        """The order of forward and backward passes (one forward, one backward)."""
+        """Return the order of a stage's forward and backward passes (one forward, one backward)."""
         ahead = min(self._micro, self.shape.pipeline - stage - 1)
         plan = [("forward", micro) for micro in range(ahead)]
         for micro in range(self._micro - ahead):
@@ -193,7 +193,7 @@ class Simulation:
         sent: dict[tuple[str, int, int], Floats],
         faults: tuple[Fault, ...],
     ) -> bool:
-        """One pass of one stage; False while what it needs has not been sent."""
+        """Run one pass of one stage; False while the input of the pass has not been sent."""
         step = 1 if direction == "forward" else -1
         source, target = stage - step, stage + step
         if 0 <= source < self.shape.pipeline:
@@ -220,7 +220,7 @@ class Simulation:
         return _PAIRS + source * self.shape.pipeline + target
 
     def _meet(self, calls: _Stage, stage: int, op: Op, comm: int, axis: int, transfer: Floats) -> None:
-        """A collective of all groups along an axis of [data, tensor]."""
+        """Run a collective in all groups along an axis of [data, tensor]."""
         start = self._clock[stage].copy()
         last = start.max(axis=axis, keepdims=True)
         end = np.broadcast_to(last + transfer.max(axis=axis, keepdims=True) * self._jitter(last.shape), start.shape)
@@ -236,7 +236,7 @@ class Simulation:
     # what the ranks say
 
     def _calls(self, cycle: int, rank: int) -> tuple[Ints, Ints, Ints]:
-        """Communicators, starts and ends of a rank's cycle: [calls]."""
+        """Return the communicators, starts and ends of a rank's cycle: [calls] each."""
         stage, replica, shard = self.shape.place(rank)
         comms, starts, ends = self.cycles[cycle][stage]
         return comms, starts[replica, shard], ends[replica, shard]
@@ -260,7 +260,7 @@ class Simulation:
         return Iteration(cycle + 1, int(starts[first]), end, False, calls)
 
     def _comm(self, rank: int, comm: int) -> tuple[str, tuple[int, ...], bool]:
-        """Job-wide name, members, and whether it is a pair."""
+        """Return a communicator's job-wide name, its members, and whether it is a pair."""
         stage, replica, shard = self.shape.place(rank)
         if comm == _TP:
             return f"tp{stage}.{replica}", self.shape.tensor_group(rank), False

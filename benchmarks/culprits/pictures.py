@@ -26,7 +26,7 @@ STOPPED_SECONDS, RUNNING_SECONDS = 0.15, 0.05
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """``slowed``: (rank, first second, last second) since the first ring appeared."""
+    """A run to draw. ``slowed``: (rank, first second, last second) since the first ring appeared."""
 
     name: str
     environment: dict[str, str]
@@ -56,7 +56,7 @@ def _slow(job: Job, scenario: Scenario) -> None:
 
 
 def capture(scenario: Scenario, folder: Path) -> list[Path]:
-    """Run the scenario; its recorded rings."""
+    """Run the scenario; return its recorded rings."""
     with tempfile.TemporaryDirectory(prefix="falcon-picture-") as temporary:
         program = str(Path(__file__).with_name("train.py"))
         job = Job(Path(temporary) / "run", [program], scenario.environment, RANKS)

@@ -153,7 +153,7 @@ def _git(*words: str) -> str:
 
 
 def provenance() -> str:
-    """Say when, and of which code."""
+    """Say when the table was measured, and with which code."""
     changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *CODE) else ""
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     load = os.getloadavg()[0]

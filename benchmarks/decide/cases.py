@@ -43,7 +43,7 @@ class Shape:
     """The size and the layout of a job."""
 
     def __init__(self, pods: int, pipeline: int = 1) -> None:
-        """``pods`` is a multiple of ``pipeline``."""
+        """Draw the job's times; ``pods`` is a multiple of ``pipeline``."""
         self.pods, self.pipeline = pods, pipeline
         self.world = pods * PROCS
         self.layout = Parallelism(tensor=TENSOR, data=self.world // TENSOR // pipeline, pipeline=pipeline)

@@ -35,7 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to see at one moment."""
+    """The reports that there are to see at one moment."""
 
     what: str
     now: float  # unix seconds

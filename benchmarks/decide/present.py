@@ -19,7 +19,7 @@ from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, 
 
 
 class Present:
-    """Stores intent and status as the reconciler does."""
+    """The present code; stores intent and status as the reconciler does."""
 
     def __init__(self, described: Job) -> None:
         self._described = described

@@ -45,7 +45,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a code needed for one case; the first look only lets the code know the healthy job."""
+    """The times that a code needed for one case; the first look only lets the code know the healthy job."""
 
     looks: list[Timing]
     bytes: dict[str, int]  # stored after the last look

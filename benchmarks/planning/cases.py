@@ -24,7 +24,7 @@ HOUR = Horizon(running_seconds=3600.0, transition_seconds=60.0)
 
 
 def _speeds(groups: int) -> list[float]:
-    """Healthy groups with 2 % noise, one in sixteen up to three times slower."""
+    """Draw the times of healthy groups with 2 % noise; one group in sixteen is up to three times slower."""
     drawn = np.random.default_rng(groups)
     times = 1.0 + 0.02 * np.abs(drawn.standard_normal(groups))
     slow = drawn.choice(groups, max(1, groups // 16), replace=False)

@@ -43,9 +43,9 @@ def _finish(folder: Path, ranks: list[subprocess.Popen[bytes]]) -> list[Times]:
 
 
 def _iterations_of_ring(folder: Path, rank: int) -> Times:
-    """Start of the all-reduce whose size is the rarest: one an iteration, since one layer is odd.
+    """Return the starts of the all-reduces of the rarest size: one in each iteration, since one layer is odd.
 
-    (Not every n-th call: Gloo's two threads may begin neighbouring buckets in either order.)
+    Every n-th call would not do: Gloo's two threads may begin neighbouring buckets in either order.
     """
     (path,) = folder.glob(f"g0-r{rank}-*.ring")
     raw = path.read_bytes()

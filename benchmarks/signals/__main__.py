@@ -69,7 +69,7 @@ def _git(*words: str) -> str:
 
 
 def _measured() -> str:
-    """When, and of which code."""
+    """Say when the tables were measured, and with which code."""
     changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *_CODE) else ""
     load = os.getloadavg()[0]
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
@@ -77,10 +77,10 @@ def _measured() -> str:
 
 
 def _put(text: str, name: str, body: str) -> str:
-    """The text with the table of that name replaced.
+    """Return the text with the table of that name replaced.
 
     Raises:
-        ValueError: there is no place for it.
+        ValueError: the text has no place for the table.
     """
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     placed, count = re.subn(

@@ -105,7 +105,7 @@ def sick_table(seeds: int, seeds_of_published: int) -> str:
 
 
 def small_table(seeds: int, seeds_of_data: int) -> str:
-    """Compare, around the threshold, what the data show of a slowdown and what is reported."""
+    """Compare what the data show of a slowdown with what is reported, for slowdowns around the threshold."""
     rows = []
     for extra in _SMALL:
         for share in _NOISES:
@@ -128,7 +128,10 @@ def small_table(seeds: int, seeds_of_data: int) -> str:
 
 
 def _shown(sick: Sick) -> tuple[float, float]:
-    """By how much the slow samples lie above the others, by someone who knows where they begin: log ratios."""
+    """Return how far the slow samples lie above the healthy samples, as log ratios of the means and of the medians.
+
+    The slow samples' true begin is used.
+    """
     logs = np.log(sick.times)
     first = sick.episodes[0].first
     by_mean = logs[first:].mean() - logs[:first].mean()

@@ -37,7 +37,7 @@ def _detector() -> ChangeDetector:
 
 
 def _after(count: int, share: float) -> tuple[ChangeDetector, list[int]]:
-    """A detector with ``count`` samples behind it, and the samples that come next."""
+    """Return a detector that has taken about ``count`` samples, and the samples that come next."""
     times = (noise(rng_of("cost", 0), count + _TAIL * _BLOCKS, share) * 1e9).astype(np.int64).tolist()
     detector = _detector()
     for at in range(count - _TAIL):
@@ -46,7 +46,7 @@ def _after(count: int, share: float) -> tuple[ChangeDetector, list[int]]:
 
 
 def _microseconds(run: Callable[[list[int]], None], samples: list[int]) -> float:
-    """Median over blocks of the CPU time a sample."""
+    """Return the CPU time of one sample [µs], the median over blocks of samples."""
     blocks = []
     for at in range(0, len(samples), _TAIL):
         block = samples[at : at + _TAIL]

@@ -58,7 +58,10 @@ def _changes(times: Times) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=4)
 def _changes_of(raw: bytes) -> tuple[tuple[int, int], ...]:
-    """Plain BOCD: (place, reported) where the most probable run length breaks off; hazard 1/100, unit priors."""
+    """Run plain BOCD; return (place, reported) wherever the most probable run length breaks off.
+
+    The hazard is 1/100, the priors are unit priors.
+    """
     times = np.frombuffer(raw)
     first = times[:_WARM]
     scaled = (times - first.mean()) / max(float(first.std()), 1e-3)
@@ -74,7 +77,7 @@ def _changes_of(raw: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def _as_reports(changes: list[tuple[int, int, bool]]) -> list[Report]:
-    """Upward changes begin a slowdown, the next downward one ends it."""
+    """Turn changes into reports: an upward change begins a slowdown, the next downward change ends it."""
     reports: list[Report] = []
     for place, reported, up in changes:
         if up:

@@ -43,7 +43,7 @@ def _tails(rng: Generator, count: int) -> Times:
 
 
 def _lasting(rng: Generator, count: int) -> Times:
-    """A neighbour that comes and goes: 3 % of noise, of which the next iteration inherits 0.8."""
+    """Draw times beside a neighbour that comes and goes: 3 % of noise, of which the next iteration inherits 0.8."""
     innovations = 0.03 * np.sqrt(1 - 0.8**2) * rng.standard_normal(count)
     logs = np.empty(count)
     level = 0.0
@@ -77,7 +77,7 @@ def _every(interval: int, extra: float, width: int = 1) -> Callable[[Generator, 
 
 
 def _warm_up(rng: Generator, count: int) -> Times:
-    """Compilation and caches: 30 iterations, from 3 × down to normal."""
+    """Draw times with a warm-up (compilation and caches): 30 iterations, from 3 × down to normal."""
     numbers = np.arange(count)
     times: Times = noise(rng, count, 0.02) * (1 + np.where(numbers < 30, 2.0 * (1 - numbers / 30), 0.0))
     return times
@@ -89,7 +89,7 @@ def _flat_warm_up(rng: Generator, count: int) -> Times:
 
 
 def _collections(rng: Generator, count: int) -> Times:
-    """Garbage collection: one iteration in 15 is 10 … 60 % longer."""
+    """Draw times with garbage collection: one iteration in 15 is 10 … 60 % longer."""
     times: Times = noise(rng, count, 0.02) * (
         1 + np.where(rng.random(count) < 1 / 15, rng.uniform(0.1, 0.6, count), 0.0)
     )
@@ -149,7 +149,7 @@ def _two(rng: Generator) -> Sick:
 
 
 def _ladder(width: float) -> Callable[[Generator], Sick]:
-    """Mixture of experts: the load moves between three levels every 20 iterations; then all is 30 % slower."""
+    """Make the series of a mixture of experts: three levels, another every 20 iterations; then all is 30 % slower."""
 
     def series(rng: Generator) -> Sick:
         levels = np.repeat(rng.choice([1 - width, 1.0, 1 + width], SICK_LENGTH // 20), 20)

@@ -16,7 +16,7 @@ _COUNT = 200
 
 
 def _level(times: Times) -> Level | None:
-    """What is known of a generation after its iterations."""
+    """Return the level that is known of a generation after its iterations; None where it is not learned."""
     defaults = Detection()
     detector = ChangeDetector(verify_percent=defaults.verify_percent, consecutive=defaults.consecutive_iterations)
     for at, nanoseconds in enumerate((times * SECOND_NS).astype(np.int64).tolist()):

@@ -54,7 +54,7 @@ def jobs_of(case: int, workers: dict[str, int] | None = None) -> list[FleetJob]:
 
 
 def _proportional(shares: list[float], jobs: list[FleetJob]) -> dict[str, int]:
-    """Whole nodes by shares, the largest remainders first; a count that does not fit is lowered until it does."""
+    """Share out whole nodes, the largest remainders first; lower each count to a count that the job can run with."""
     nodes = GPUS // PER_NODE
     exact = [share / sum(shares) * nodes for share in shares]
     counts = [int(share) for share in exact]
@@ -181,7 +181,7 @@ def spot_table() -> list[str]:
 
 
 def _offered(events: list[Event], seconds: float, job: FleetJob) -> tuple[float, int]:
-    """∫ T(nodes that are there) dt: what an elastic job without any cost of change would do."""
+    """Return ∫ T(nodes present) dt, the work of an elastic job whose changes cost nothing, and the most nodes."""
     work, there, last, most = 0.0, 0, 0.0, 0
     for event in [*sorted(events), Event(seconds, "Joined", "")]:
         work += job.throughput.get(min(there, max(job.throughput)), 0.0) * (event.at_seconds - last)

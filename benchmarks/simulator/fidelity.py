@@ -111,7 +111,7 @@ def predicted(train: list[Step]) -> float:
 
 
 def _transfer(steps: list[Step]) -> float:
-    """A send that waits for nobody: the lower decile."""
+    """Return the time of a send that does not wait for its receiver: the lower decile [s]."""
     return float(np.quantile([seconds for step in steps for seconds in step.sends], 0.1))
 
 

@@ -69,7 +69,7 @@ def run(ranks: int, iterations: int, sentinels: int) -> Measured:
 
 
 def _apart(*sizes: int) -> Measured:
-    """The same in a process of its own."""
+    """Run once in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.simulator.growth", *map(str, sizes)]
     finished = subprocess.run(command, check=True, capture_output=True)
     return msgspec.json.decode(finished.stdout, type=Measured)

@@ -22,7 +22,7 @@ def missing_package(program: str, extra: str, error: ModuleNotFoundError) -> str
     """Say which package is missing and which extra of the distribution brings it.
 
     Raises:
-        ModuleNotFoundError: ``error`` itself, where a module of Falcon's own is missing: no extra brings that.
+        ModuleNotFoundError: ``error`` itself, where a module of Falcon's own is missing: no extra installs it.
     """
     if error.name is None or error.name.startswith("falcon_"):
         raise error

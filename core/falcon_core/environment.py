@@ -1,7 +1,7 @@
-"""What is wrong with a process's environment variables: a line each, with the variable's name and the remedy.
+"""What is wrong with a process's environment variables: one line for each mistake, with its name and the remedy.
 
-Operator and agent read ``FALCON_*`` with pydantic-settings, which finds all mistakes at once; this words them. A pod
-that restarts once a mistake wastes a person's time.
+Operator and agent read ``FALCON_*`` with pydantic-settings, which finds all mistakes at once; this module describes
+them. A pod that restarted once for each mistake would waste a person's time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _UNSET = ("missing", "string_too_short")
 
 
 def describe(errors: Sequence[Mapping[str, Any]], wanted: Mapping[str, str | None], unset: str) -> str:
-    """Word the errors of pydantic's ``ValidationError.errors()``.
+    """Describe the errors of pydantic's ``ValidationError.errors()``, one line for each.
 
     ``wanted``: what to write, by the field's name, where a type's own check refused the value ("a whole number from 0
-    to 9"); a check of ours says it itself. ``unset``: the remedy for a variable that is not set.
+    to 9"); a check of this project names the remedy itself. ``unset``: the remedy for a variable that is not set.
     """
     return "\n".join(_line(error, wanted, unset) for error in errors)
 

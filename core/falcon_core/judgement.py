@@ -12,7 +12,7 @@ import msgspec
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors are ratios of times, shares are of the loss an iteration unless another whole is named."""
+    """The thresholds. Factors are ratios of times; shares are shares of an iteration's loss unless stated otherwise."""
 
     # Times the median of the others: the median rule (FALCON §4, and the practice of large runs), for computation, for
     # delays and for burn-ins alike. Healthy nodes of a kind differ by a few percent, slow ones by two and more.

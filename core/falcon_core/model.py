@@ -6,7 +6,7 @@ import enum
 
 
 class Severity(enum.StrEnum):
-    """How far a fault reaches (Unicron table 1)."""
+    """The reach of a fault (Unicron table 1)."""
 
     SEV1 = "SEV1"  # the node is lost to the job: fence or exclude it, take a spare
     SEV2 = "SEV2"  # the processes are lost: restart them in their pods
@@ -14,14 +14,14 @@ class Severity(enum.StrEnum):
 
 
 class FaultKind(enum.StrEnum):
-    """Whether training still moves."""
+    """The kind of a fault: does training still move?"""
 
     FAIL_SLOW = "FailSlow"
     FAIL_STOP = "FailStop"
 
 
 class Component(enum.StrEnum):
-    """What part of the machine a diagnosis points at."""
+    """The part of the machine that a diagnosis points at."""
 
     COMPUTATION = "Computation"
     COMMUNICATION = "Communication"
@@ -31,7 +31,7 @@ class Component(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why, as far as the evidence carries; UNKNOWN is an honest answer."""
+    """The cause of a fault, as far as the evidence shows it; UNKNOWN where the evidence shows none."""
 
     CPU_THROTTLING = "CpuThrottling"  # the container's own quota: its throttling counter grew
     CPU_CONTENTION = "CpuContention"  # runnable but waiting for a core, without throttling of its own

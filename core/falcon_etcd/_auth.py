@@ -2,7 +2,7 @@
 
 Users here have no password: etcd takes the common name of the client certificate for the user
 (``--client-cert-auth``), and nothing about a login is kept in this process. When etcd loses its data, users are gone
-and authentication is off; :meth:`Auth.status` is how to notice.
+and authentication is off; :meth:`Auth.status` shows it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FROM_PROTO: Final[dict[int, Access]] = {
 
 @dataclass(frozen=True, slots=True)
 class AuthStatus:
-    """``revision`` grows with every change of users, roles and permissions."""
+    """The state of authentication; ``revision`` grows with every change of users, roles and permissions."""
 
     enabled: bool
     revision: int
@@ -49,25 +49,28 @@ class Permission:
 
 
 class Auth:
-    """``client.auth``. Once authentication is on, only users with role root may call any of this."""
+    """Users, roles and permissions: ``client.auth``. Once authentication is on, only users with role root may call."""
 
     def __init__(self, transport: Transport) -> None:
         self._call = transport.call
 
     async def status(self) -> AuthStatus:
-        """Asks etcd each time. :class:`PermissionDenied` to a user who is not root, which implies that it is on."""
+        """Return whether authentication is on, asked of etcd each time.
+
+        Raises :class:`PermissionDenied` for a user who is not root; the refusal implies that authentication is on.
+        """
         response = await self._call(_rpc.AUTH_STATUS, pb.AuthStatusRequest(), "auth status")
         return AuthStatus(response.enabled, response.authRevision)
 
     async def enable(self) -> None:
-        """Needs a user ``root`` with role ``root``. Enabling twice is harmless."""
+        """Turn authentication on. Needs a user ``root`` with role ``root``. A second call changes nothing."""
         await self._call(_rpc.AUTH_ENABLE, pb.AuthEnableRequest(), "auth enable")
 
     async def disable(self) -> None:
         await self._call(_rpc.AUTH_DISABLE, pb.AuthDisableRequest(), "auth disable")
 
     async def add_user(self, name: str) -> None:
-        """A user without password, who is known by the certificate alone. :class:`AlreadyExists`."""
+        """Add a user without password, who is known by the certificate alone. Raises :class:`AlreadyExists`."""
         request = pb.AuthUserAddRequest(name=name, options=auth_pb2.UserAddOptions(no_password=True))
         await self._call(_rpc.USER_ADD, request, f"add user {name}")
 
@@ -91,11 +94,11 @@ class Auth:
         await self._call(_rpc.USER_REVOKE_ROLE, request, f"revoke role {role} from user {user}")
 
     async def add_role(self, name: str) -> None:
-        """:class:`AlreadyExists`."""
+        """Add a role. Raises :class:`AlreadyExists`."""
         await self._call(_rpc.ROLE_ADD, pb.AuthRoleAddRequest(name=name), f"add role {name}")
 
     async def delete_role(self, name: str) -> None:
-        """Also takes it from all its users."""
+        """Delete a role and take the role from all users who have it."""
         await self._call(_rpc.ROLE_DELETE, pb.AuthRoleDeleteRequest(role=name), f"delete role {name}")
 
     async def list_roles(self) -> Sequence[str]:
@@ -109,11 +112,11 @@ class Auth:
         )
 
     async def grant_prefix(self, role: str, prefix: str, access: Access) -> None:
-        """Access to every key that begins with ``prefix``; replaces an earlier grant of the same prefix."""
+        """Grant access to every key that begins with ``prefix``; replaces an earlier grant of the same prefix."""
         await self._grant(role, *prefix_range(prefix), access, f"grant {access} on {prefix}* to role {role}")
 
     async def grant_range(self, role: str, start: str, end: str, access: Access) -> None:
-        """Access to the keys in ``[start, end)``; with an empty ``end`` to the single key ``start``."""
+        """Grant access to the keys in ``[start, end)``; with an empty ``end`` to the single key ``start``."""
         operation = f"grant {access} on [{start}, {end}) to role {role}"
         await self._grant(role, encode_key(start), encode_key(end), access, operation)
 

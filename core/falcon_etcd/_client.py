@@ -37,9 +37,10 @@ _LIST_ATTEMPTS: Final = 3
 class Client:
     """A connection to one etcd cluster, for one event loop.
 
-    ``endpoints`` are ``host:port``; calls stay with one while it answers. ``call_timeout_seconds`` bounds every call
-    with all its repetitions; only watches and leases wait longer, in the background. Every method raises subclasses
-    of :class:`EtcdError`. Use as ``async with Client([...]) as client``. Nothing connects until the first call.
+    ``endpoints`` are ``host:port``; calls stay with one endpoint while it answers. ``call_timeout_seconds`` bounds a
+    call with all its repetitions; only watches and leases wait longer, in the background. Every method raises
+    subclasses of :class:`EtcdError`. Use as ``async with Client([...]) as client``. Nothing connects until the first
+    call.
     """
 
     def __init__(self, endpoints: Sequence[str], tls: Tls | None = None, call_timeout_seconds: float = 3.0) -> None:
@@ -53,7 +54,7 @@ class Client:
 
     @property
     def endpoints(self) -> Sequence[str]:
-        """The configured addresses."""
+        """Return the configured addresses."""
         return self._pool.addresses
 
     async def __aenter__(self) -> Client:
@@ -73,23 +74,32 @@ class Client:
     # keys
 
     async def get(self, key: str, *, revision: int = 0) -> KeyValue | None:
-        """The key now, or as of ``revision`` (:class:`Compacted` when etcd no longer has it)."""
+        """Return the key now, or as of ``revision``; None where the key does not exist.
+
+        Raises :class:`Compacted` when etcd no longer has that revision.
+        """
         request = pb.RangeRequest(key=encode_key(key), revision=revision)
         response = await self._call(_rpc.RANGE, request, f"get {key}")
         return KeyValue.from_proto(response.kvs[0]) if response.kvs else None
 
     async def get_prefix(self, prefix: str, *, revision: int = 0, limit: int = 0) -> Listing:
-        """Keys that begin with ``prefix`` ("": all), in order, as of one revision; at most ``limit`` (0: all)."""
+        """Return the keys that begin with ``prefix`` ("": all), in order, as of one revision.
+
+        At most ``limit`` keys are returned (0: all).
+        """
         listing, _ = await self._list(*prefix_range(prefix), revision, limit, f"list {prefix}")
         return listing
 
     async def get_range(self, start: str, end: str, *, revision: int = 0, limit: int = 0) -> Listing:
-        """Keys in ``[start, end)``. To page by hand: next start = last key + NUL, at the first page's revision."""
+        """Return the keys in ``[start, end)``, in order, as of one revision; at most ``limit`` (0: all).
+
+        To page by hand: next start = last key + NUL, at the first page's revision.
+        """
         listing, _ = await self._list(encode_key(start), encode_key(end), revision, limit, f"list [{start}, {end})")
         return listing
 
     async def _list(self, start: bytes, end: bytes, revision: int, limit: int, operation: str) -> tuple[Listing, int]:
-        """The listing and the cluster's id. Reads in pages; begins again if compaction overtakes it."""
+        """Return the listing and the cluster's id. Reads in pages; begins again if compaction overtakes the reading."""
         for attempt in range(1, _LIST_ATTEMPTS + 1):
             try:
                 return await self._list_pages(start, end, revision, limit, operation)
@@ -113,18 +123,21 @@ class Client:
             start = response.kvs[-1].key + b"\0"
 
     async def put(self, key: str, value: bytes, lease_id: int = 0) -> int:
-        """Returns the new revision. :class:`LeaseNotFound` when the lease is gone."""
+        """Write the key and return the new revision. Raises :class:`LeaseNotFound` when the lease is gone."""
         request = pb.PutRequest(key=encode_key(key), value=value, lease=lease_id)
         response = await self._call(_rpc.PUT, request, f"put {key}")
         return response.header.revision
 
     async def delete(self, key: str) -> int:
-        """Returns how many keys were deleted: 0 or 1."""
+        """Delete the key and return how many keys were deleted: 0 or 1."""
         request = pb.DeleteRangeRequest(key=encode_key(key))
         return (await self._call(_rpc.DELETE_RANGE, request, f"delete {key}")).deleted
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Returns how many keys were deleted. An empty prefix is refused."""
+        """Delete the keys that begin with ``prefix`` and return their number.
+
+        Raises :class:`InvalidRequest` for an empty prefix.
+        """
         operation = f"delete {prefix}*"
         if not prefix:
             raise InvalidRequest(operation, "", "prefix: empty means every key", remedy="name the prefix")
@@ -135,7 +148,7 @@ class Client:
     async def txn(
         self, compare: Iterable[Compare] = (), success: Iterable[Op] = (), failure: Iterable[Op] = ()
     ) -> TxnResult:
-        """If all of ``compare`` hold, all of ``success``, else all of ``failure``, at one revision."""
+        """Run all of ``success`` if every comparison in ``compare`` holds, else all of ``failure``, at one revision."""
         success, failure = list(success), list(failure)
         request = build_txn(list(compare), success, failure)
         writes = any(op.writes for op in (*success, *failure))
@@ -157,7 +170,7 @@ class Client:
         return lease
 
     async def time_to_live(self, lease_id: int) -> LeaseInfo:
-        """What etcd knows of a lease, with its keys."""
+        """Return what etcd knows of a lease, with its keys."""
         request = pb.LeaseTimeToLiveRequest(ID=lease_id, keys=True)
         response = await self._call(_rpc.LEASE_TIME_TO_LIVE, request, f"read lease {lease_id:x}")
         return LeaseInfo(
@@ -165,7 +178,10 @@ class Client:
         )
 
     async def revoke(self, lease_id: int) -> None:
-        """End any lease by its id; :class:`LeaseNotFound`. For one's own: ``Lease.close``."""
+        """End any lease by its id. For a lease of this client use ``Lease.close``.
+
+        Raises :class:`LeaseNotFound` when the lease is gone.
+        """
         await self._call(_rpc.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id), f"revoke lease {lease_id:x}")
 
     # watches
@@ -173,13 +189,13 @@ class Client:
     def watch_prefix(
         self, prefix: str, start_revision: int | None = None, *, with_previous: bool = False
     ) -> AsyncGenerator[WatchEvent | Relisted, None]:
-        """What happens under ``prefix``, for ever: each event once, in order of revisions.
+        """Yield what happens under ``prefix``, for ever: each event once, in order of revisions.
 
-        Without ``start_revision`` it begins with a :class:`Relisted`. It survives lost connections and etcd restarts,
-        and goes on after the last revision seen. Where that is impossible (compaction, lost data, another cluster) it
-        yields a :class:`Relisted`, at any time: take it for the whole truth. Raises :class:`PermissionDenied` when the
-        prefix may not be read (so too after a data loss, until the user exists again), :class:`Closed` when the client
-        closes.
+        Without ``start_revision`` the watch begins with a :class:`Relisted`. The watch survives lost connections and
+        etcd restarts, and goes on after the last revision seen. Where that is impossible (compaction, lost data,
+        another cluster), the watch yields a :class:`Relisted`, at any time, which replaces all that was known before.
+        Raises :class:`PermissionDenied` when the prefix may not be read (also after a data loss, until the user exists
+        again), and :class:`Closed` when the client closes.
         """
 
         async def lister() -> tuple[Sequence[KeyValue], int, int]:
@@ -192,7 +208,7 @@ class Client:
     # the cluster
 
     async def status(self, endpoint: str | None = None) -> Status:
-        """The state of one member: that at ``endpoint`` (one of :attr:`endpoints`), or the one in use."""
+        """Return the state of the member at ``endpoint`` (one of :attr:`endpoints`), or of the member in use."""
         if endpoint is not None and endpoint not in self.endpoints:
             raise ValueError(f"endpoint: {endpoint} is none of {', '.join(self.endpoints)}")
         chosen = await self._pool.ready(self._transport.call_timeout_seconds, "status", endpoint)
@@ -202,7 +218,7 @@ class Client:
         return Status.from_proto(chosen.address, response)
 
     async def members(self) -> Sequence[Member]:
-        """The members of the cluster, as the quorum knows them."""
+        """Return the members of the cluster, as the quorum knows them."""
         response = await self._call(_rpc.MEMBER_LIST, pb.MemberListRequest(linearizable=True), "list members")
         return tuple(
             Member(m.ID, m.name, tuple(m.peerURLs), tuple(m.clientURLs), m.isLearner) for m in response.members

@@ -1,11 +1,11 @@
-"""Where a watch stands, and whether it may go on from there. Pure: the watch does what this says.
+"""Where a watch stands, and whether it may go on from there. Pure: the watch does what this module says.
 
-A watch resumes from the revision after the last one it saw. That is right only while etcd's history is the one it saw.
-Three things end a history: compaction (etcd says so), another cluster (the id tells), and lost data. After a loss the
-revision starts again from 1, which shows as a fall, unless writers have been quick and it has already grown past
-the watch's position. Therefore the watch keeps a *witness*, the last key it saw put, and reads it as of the last
-revision it saw (as of before its deletion, where it saw that): another history does not have the same key there with
-the same version, creation and value.
+A watch resumes from the revision after the last revision that it saw. That is right only while etcd's history is the
+history that the watch saw. Three things end a history: compaction (etcd says so), another cluster (the id tells), and
+lost data. After a loss the revision starts again from 1. That shows as a fall of the revision, unless quick writers
+have already made it grow past the watch's position. Therefore the watch keeps a *witness*: the last key that it saw
+put. It reads the witness as of the last revision that it saw (where it saw the witness deleted: as of the revision
+before the deletion). Another history does not have the same key there with the same version, creation and value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from falcon_etcd._model import KeyValue, WatchEvent
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """``next_revision`` is the first one not seen; ``cluster_id`` 0 and ``witness`` None: not known.
+    """The position of a watch in etcd's history.
 
-    ``witness_deleted`` is the revision that deleted the witness, None while it lives.
+    ``next_revision`` is the first revision not seen. ``cluster_id`` 0 and ``witness`` None mean that these are not
+    known. ``witness_deleted`` is the revision that deleted the witness, None while the witness exists.
     """
 
     next_revision: int
@@ -30,7 +31,7 @@ class Cursor:
 
     @classmethod
     def after_listing(cls, kvs: Iterable[KeyValue], revision: int, cluster_id: int) -> Cursor:
-        """Continue behind a listing."""
+        """Return the cursor behind a listing."""
         return cls(revision + 1, cluster_id, max(kvs, key=lambda kv: kv.mod_revision, default=None))
 
     @property
@@ -39,14 +40,15 @@ class Cursor:
 
     @property
     def witness_revision(self) -> int:
-        """The latest revision at which the witness is known to be as it is."""
+        """Return the latest revision at which the witness was unchanged."""
         return self.seen_revision if self.witness_deleted is None else self.witness_deleted - 1
 
     def misfit(self, cluster_id: int, revision: int, *, fresh: bool) -> str | None:
-        """Why a member with this header cannot continue; None when it can, provided that the witness, if any, agrees.
+        """Return why a stream of a member with this header cannot continue the watch; None when it can.
 
-        A member may lag behind the cluster, so a low revision alone proves nothing where there is a witness to ask for.
-        ``fresh``: nothing has been seen since the listing, or since the caller named the revision.
+        Where there is a witness, the witness has to agree too. A member may lag behind the cluster, so a low revision
+        alone proves nothing where there is a witness to ask for. ``fresh``: nothing has been seen since the listing, or
+        since the caller named the revision.
         """
         if self.cluster_id not in (0, cluster_id):
             return f"cluster {cluster_id:x} instead of {self.cluster_id:x}"
@@ -57,9 +59,10 @@ class Cursor:
         return None
 
     def contradiction(self, revision: int, found: KeyValue | None) -> str | None:
-        """What a linearizable read of the witness at :attr:`witness_revision` says against this history; None: nothing.
+        """Return how a read of the witness contradicts this history; None where it does not.
 
-        ``revision`` is the cluster's at the time of the read, ``found`` what it found.
+        The read is linearizable and was made at :attr:`witness_revision`. ``revision`` is the cluster's revision at the
+        time of the read, ``found`` its result.
         """
         if revision < self.seen_revision:
             return f"revision {revision} is below {self.seen_revision}"
@@ -71,7 +74,7 @@ class Cursor:
         return replace(self, cluster_id=cluster_id)
 
     def after(self, events: Iterable[WatchEvent]) -> Cursor:
-        """Behind these events, which are all of their revisions."""
+        """Return the cursor behind these events, which are all the events of their revisions."""
         next_revision, witness, deleted = self.next_revision, self.witness, self.witness_deleted
         for event in events:
             next_revision = max(next_revision, event.kv.mod_revision + 1)
@@ -82,5 +85,5 @@ class Cursor:
         return replace(self, next_revision=next_revision, witness=witness, witness_deleted=deleted)
 
     def after_progress(self, revision: int) -> Cursor:
-        """Behind a notice that everything up to ``revision`` was delivered."""
+        """Return the cursor behind a notice that everything up to ``revision`` was delivered."""
         return replace(self, next_revision=max(self.next_revision, revision + 1))

@@ -1,4 +1,4 @@
-"""A stream in both directions with errors that are ours.
+"""A stream in both directions that raises this package's errors.
 
 grpc.aio leaves three traps: a write waits for ever when the call ends before its headers were sent; a write after the
 end raises ``InvalidStateError`` instead of the call's status; and a call whose channel is closed raises
@@ -19,7 +19,7 @@ from falcon_etcd._rpc import REQUIRE_LEADER, RequestT, ResponseT, Rpc
 
 
 class Duplex(Generic[RequestT, ResponseT]):
-    """One open stream. It ends when the member loses its leader. Cancel it when done."""
+    """One open stream. The stream ends when the member loses its leader; its user cancels it when done."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Duplex(Generic[RequestT, ResponseT]):
             self._ended.set_result(None)
 
     async def send(self, request: RequestT) -> None:
-        """Returns when the request left or the stream ended."""
+        """Send a request; returns when the request has left or the stream has ended."""
         write: asyncio.Future[Any] = asyncio.ensure_future(self._call.write(request))
         try:
             await asyncio.wait({write, self._ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -52,7 +52,10 @@ class Duplex(Generic[RequestT, ResponseT]):
             _abandon(write)  # receive() will tell why it failed, if it did
 
     async def receive(self, timeout_seconds: float | None = None) -> ResponseT | None:
-        """The next answer; None after silence. Raises :class:`EtcdError` when the stream ended."""
+        """Return the next answer; None after ``timeout_seconds`` of silence.
+
+        Raises :class:`EtcdError` when the stream ended.
+        """
         if self._read is None:
             self._read = asyncio.ensure_future(self._call.read())
         done, _ = await asyncio.wait({self._read}, timeout=timeout_seconds)
@@ -70,13 +73,13 @@ class Duplex(Generic[RequestT, ResponseT]):
         raise Unavailable(self._operation, self.endpoint.address, "etcd ended the stream")
 
     def cancel(self) -> None:
-        """End the stream, if it has not ended."""
+        """End the stream, if it has not ended yet."""
         self._call.cancel()
         if self._read is not None:
             _abandon(self._read)
 
 
 def _abandon(future: asyncio.Future[object]) -> None:
-    """Cancel, and look at an exception that is already there, so that asyncio does not report it as overlooked."""
+    """Cancel the future, or fetch its exception if it failed, so that asyncio does not report it as overlooked."""
     if not future.cancel() and not future.cancelled():
         future.exception()

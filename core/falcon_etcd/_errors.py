@@ -162,7 +162,7 @@ _BY_CODE: Final[dict[grpc.StatusCode, type[EtcdError]]] = {
 def error_from_status(
     code: grpc.StatusCode, detail: str, *, operation: str, endpoint: str, maybe_applied: bool = False
 ) -> EtcdError:
-    """The typed error for a gRPC status; ``maybe_applied`` where the request may have taken effect."""
+    """Return the typed error for a gRPC status; ``maybe_applied`` where the request may have taken effect."""
     kind = next((kind for text, kind in _BY_MESSAGE if text in detail), None) or _BY_CODE.get(code, EtcdError)
     detail = detail or code.name
     if issubclass(kind, Unavailable):
@@ -173,9 +173,9 @@ def error_from_status(
 def error_from_call(
     error: grpc.aio.AioRpcError, *, operation: str, endpoint: str, repeatable: bool = True
 ) -> EtcdError:
-    """The typed error of a call that was handed to a connected channel.
+    """Return the typed error of a call that was handed to a connected channel.
 
-    A write may have taken effect unless etcd refused it: for want of a leader it refuses before it proposes.
+    A write may have taken effect unless etcd refused it. A member without a leader refuses before it proposes a write.
     """
     detail = error.details() or ""
     return error_from_status(
@@ -188,5 +188,5 @@ def error_from_call(
 
 
 def error_from_reason(reason: str, *, operation: str, endpoint: str) -> EtcdError:
-    """The typed error for the reason that etcd gives when it cancels a watch."""
+    """Return the typed error for the reason that etcd gives when it cancels a watch."""
     return error_from_status(grpc.StatusCode.UNAVAILABLE, reason, operation=operation, endpoint=endpoint)

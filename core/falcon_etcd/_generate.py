@@ -34,7 +34,7 @@ def strip(proto: str) -> str:
 
 
 def _end_of_block(text: str, start: int) -> int:
-    """Index after the brace (and semicolon) that closes the block whose content begins at ``start``."""
+    """Return the index after the brace (and semicolon) that closes the block whose content begins at ``start``."""
     depth = 1
     for index in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[index], 0)

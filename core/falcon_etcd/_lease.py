@@ -38,16 +38,19 @@ class Lease:
 
     @property
     def remaining_seconds(self) -> float:
-        """Seconds for which the lease is certain to live without another beat; below 0 it may have expired unseen."""
+        """Return how long the lease is certain to live without another beat [s]; below 0 it may have expired unseen."""
         return self._renewed_at + self.ttl_seconds - time.monotonic()
 
     @property
     def kept(self) -> bool:
-        """Whether the beats go on: neither lost nor closed."""
+        """Return whether the beats go on: the lease is neither lost nor closed."""
         return not self._beats.done()
 
     async def close(self) -> None:
-        """Stop the beats and revoke: the keys vanish now, or within the time to live when etcd cannot be reached."""
+        """Stop the beats and revoke the lease.
+
+        The keys vanish at once, or within the time to live when etcd cannot be reached.
+        """
         await self.stop()
         if self.lost.is_set():
             return
@@ -95,7 +98,7 @@ class Lease:
             self._renewed_at = started
 
     async def _beat(self, timeout_seconds: float) -> int:
-        """Seconds that etcd grants from now on; 0 for a lease that is gone."""
+        """Send one beat and return the seconds that etcd grants from now on; 0 for a lease that is gone."""
         response = await self._transport.exchange(
             LEASE_KEEP_ALIVE,
             pb.LeaseKeepAliveRequest(ID=self.id),
@@ -105,7 +108,7 @@ class Lease:
         return response.TTL
 
     def _end(self, beats: asyncio.Task[None]) -> None:
-        """Beats that ended by a fault of ours must not look like a lease that lives."""
+        """Count the lease as lost where the beats ended by an error of this program, so that nobody relies on it."""
         if not beats.cancelled() and (fault := beats.exception()) is not None:
             self._lose(f"the beats failed: {fault!r}")
 

@@ -11,7 +11,7 @@ from falcon_etcd._proto import kv_pb2, rpc_pb2
 
 
 def encode_key(key: str) -> bytes:
-    """Keys are UTF-8; foreign keys that are not survive a round trip through :func:`decode_key`."""
+    """Encode a key as UTF-8. Foreign keys that are not UTF-8 survive a round trip through :func:`decode_key`."""
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -20,7 +20,7 @@ def decode_key(key: bytes) -> str:
 
 
 def prefix_range(prefix: str) -> tuple[bytes, bytes]:
-    """etcd's ``[key, range_end)`` for all keys that begin with ``prefix``; "" means every key."""
+    """Return etcd's ``[key, range_end)`` for all keys that begin with ``prefix``; "" means every key."""
     start = encode_key(prefix)
     stripped = start.rstrip(b"\xff")
     if not stripped:
@@ -118,7 +118,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """``succeeded``: all comparisons held and the success operations ran, else those of failure. One response each."""
+    """A transaction's result: ``success`` ran if ``succeeded``, else ``failure``. One response for each operation."""
 
     succeeded: bool
     responses: Sequence[PutResult | DeleteResult | GetResult]
@@ -127,7 +127,7 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """``remaining_seconds`` is -1 for a lease that does not exist."""
+    """A lease as etcd knows it. ``remaining_seconds`` is -1 for a lease that does not exist."""
 
     id: int
     granted_seconds: int

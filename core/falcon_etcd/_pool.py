@@ -1,7 +1,7 @@
 """One gRPC channel per endpoint, and the choice among them.
 
 Calls stay with one endpoint while it answers (so that a process sees one member's time) and move on when it does not.
-A channel is only handed out when it is connected: what fails before that was never sent and may always be repeated.
+A channel is only handed out when it is connected: a call that fails earlier was never sent and may always be repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 
 
 def parse_endpoint(endpoint: str, *, tls: bool) -> str:
-    """``host:port``, with or without a scheme that agrees with ``tls``. Raises ValueError with the remedy."""
+    """Return the ``host:port`` of an endpoint, which may have a scheme that agrees with ``tls``.
+
+    Raises ValueError with the remedy for any other endpoint.
+    """
     scheme, separator, rest = endpoint.partition("://")
     address = rest if separator else endpoint
     if separator and scheme not in ("http", "https"):
@@ -58,9 +61,10 @@ def parse_endpoint(endpoint: str, *, tls: bool) -> str:
 
 
 def choose(candidates: Sequence[tuple[grpc.ChannelConnectivity, bool]]) -> int | None:
-    """The endpoint to use, by state and whether it is demoted; None: wait for one.
+    """Return the index of the endpoint to use, from the state of each and whether it is demoted; None: wait.
 
-    The first connected one; a demoted one only when none of the others is connected or about to be.
+    This is the first connected endpoint. A demoted endpoint is used only when no other endpoint is connected or about
+    to be.
     """
     for index, (state, demoted) in enumerate(candidates):
         if state is _READY and not demoted:
@@ -92,13 +96,13 @@ class Endpoint:
         return grpc.aio.secure_channel(self.address, credentials, options=options)
 
     def state(self) -> grpc.ChannelConnectivity:
-        """The channel's state; an idle channel begins to connect."""
+        """Return the channel's state; an idle channel begins to connect."""
         if self.closed:
             return grpc.ChannelConnectivity.SHUTDOWN
         return self.channel.get_state(try_to_connect=True)
 
     async def reload(self) -> None:
-        """Take up rotated certificates. Only for a channel that is not connected: its calls end."""
+        """Take up rotated certificates. Only for a channel that is not connected, because the channel's calls end."""
         try:
             pems = _read_pems(self._tls)
         except ValueError as error:  # being replaced: the old ones may still do
@@ -114,13 +118,13 @@ class Endpoint:
         await self.channel.close()
 
     def gone(self, operation: str) -> EtcdError:
-        """Why a call was cancelled that nobody cancelled: its channel was closed."""
+        """Return the error of a call that was cancelled because its channel was closed."""
         if self.closed:
             return Closed(operation, self.address, "the client was closed during the call")
         return Unavailable(operation, self.address, "the connection was made anew with changed certificates")
 
     async def why(self) -> str:
-        """What gRPC says about the connection that it cannot make. Asks with a harmless read."""
+        """Return gRPC's reason why it cannot connect, found by a harmless read."""
         probe = self.channel.unary_unary(STATUS.path, STATUS.request.SerializeToString, STATUS.response.FromString)
         try:
             await probe(rpc_pb2.StatusRequest(), timeout=_PROBE_SECONDS)
@@ -130,7 +134,7 @@ class Endpoint:
 
 
 def _read_pems(tls: Tls | None) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """CA, key and certificate chain. Raises ValueError for a file that cannot be read."""
+    """Read CA, key and certificate chain. Raises ValueError for a file that cannot be read."""
     if tls is None:
         return None, None, None
     return _read_pem("ca", tls.ca), _read_pem("key", tls.key), _read_pem("cert", tls.cert)
@@ -170,9 +174,9 @@ class Pool:
             await endpoint.close()
 
     async def ready(self, timeout_seconds: float, operation: str, only: str | None = None) -> Endpoint:
-        """A connected endpoint; ``only`` restricts the choice to one address.
+        """Wait for a connected endpoint and return it; ``only`` restricts the choice to one address.
 
-        Raises :class:`Unavailable` (never applied) when none connects in time.
+        Raises :class:`Unavailable` (never applied) when no endpoint connects in time.
         """
         candidates = [e for e in self._endpoints if only is None or e.address == only]
         if not candidates:
@@ -201,7 +205,7 @@ class Pool:
         return None if index is None else candidates[index]
 
     def demote(self, endpoint: Endpoint) -> None:
-        """It did not answer: the others come first for a while."""
+        """Put an endpoint that did not answer behind the others for a while."""
         endpoint.demoted_until = time.monotonic() + _DEMOTED_SECONDS
         self._move(endpoint, len(self._endpoints))
 

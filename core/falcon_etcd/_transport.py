@@ -39,7 +39,7 @@ class Transport:
         only: str | None = None,
         require_leader: bool = True,
     ) -> ResponseT:
-        """One request, one answer. Raises :class:`EtcdError`; never takes longer than the timeout."""
+        """Send one request and return its answer. Raises :class:`EtcdError`; never takes longer than the timeout."""
 
         async def attempt(endpoint: Endpoint, attempt_seconds: float) -> ResponseT:
             method = endpoint.channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
@@ -50,7 +50,7 @@ class Transport:
     async def exchange(
         self, rpc: Rpc[RequestT, ResponseT], request: RequestT, operation: str, *, timeout_seconds: float
     ) -> ResponseT:
-        """One request and one answer over a method that etcd only offers as a stream."""
+        """Send one request and return its answer, over a method that etcd only offers as a stream."""
 
         async def attempt(endpoint: Endpoint, attempt_seconds: float) -> ResponseT:
             stream = Duplex(rpc, endpoint, operation, attempt_seconds)
@@ -65,7 +65,10 @@ class Transport:
         return await self._repeat(attempt, rpc.repeatable, operation, timeout_seconds, None)
 
     async def open(self, rpc: Rpc[RequestT, ResponseT], operation: str) -> Duplex[RequestT, ResponseT]:
-        """A stream to the endpoint in use. Raises :class:`Unavailable` when none connects within the call timeout."""
+        """Open a stream to the endpoint in use.
+
+        Raises :class:`Unavailable` when no endpoint connects within the call timeout.
+        """
         endpoint = await self.pool.ready(self.call_timeout_seconds, operation)
         return Duplex(rpc, endpoint, operation)
 
@@ -108,6 +111,6 @@ class Transport:
 
 
 def _is_cancelled() -> bool:
-    """Whether a CancelledError is meant for this task; if not, it is a call's whose channel was closed."""
+    """Check whether a CancelledError is meant for this task; if not, it comes from a call whose channel was closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -37,7 +37,7 @@ class Compare:
 
     @staticmethod
     def version(key: str, relation: Relation, version: int) -> Compare:
-        """Times the key changed since its creation: ``== 0`` is "does not exist"."""
+        """Compare the number of changes since the key's creation, the creation included; ``== 0``: no such key."""
         return Compare(
             rpc_pb2.Compare(
                 key=encode_key(key), result=_result(relation), target=rpc_pb2.Compare.VERSION, version=version
@@ -65,7 +65,7 @@ class Compare:
 
     @staticmethod
     def value(key: str, relation: Relation, value: bytes) -> Compare:
-        """A key that does not exist fails every comparison of values, ``!=`` too."""
+        """Compare the key's value. For a key that does not exist every comparison of values fails, ``!=`` too."""
         return Compare(
             rpc_pb2.Compare(key=encode_key(key), result=_result(relation), target=rpc_pb2.Compare.VALUE, value=value)
         )
@@ -115,7 +115,7 @@ class Op:
 
 
 def build_txn(compare: list[Compare], success: list[Op], failure: list[Op]) -> rpc_pb2.TxnRequest:
-    """Raises :class:`InvalidRequest` above :data:`MAX_TXN_OPS` in any of the three lists."""
+    """Build the request. Raises :class:`InvalidRequest` above :data:`MAX_TXN_OPS` in any of the three lists."""
     for name, items in (("compare", compare), ("success", success), ("failure", failure)):
         if len(items) > MAX_TXN_OPS:
             raise InvalidRequest(

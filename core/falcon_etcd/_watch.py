@@ -39,11 +39,11 @@ Lister = Callable[[], Awaitable[tuple[Sequence[KeyValue], int, int]]]
 
 
 class _HistoryLostError(Exception):
-    """The position is worthless; the argument says why."""
+    """The watch's position is worthless; the argument says why."""
 
 
 class Watcher:
-    """One consumer's watch. :meth:`events` is the whole of it."""
+    """One consumer's watch, read through :meth:`events` alone."""
 
     def __init__(self, transport: Transport, prefix: str, lister: Lister, *, with_previous: bool) -> None:
         self._transport = transport
@@ -54,7 +54,7 @@ class Watcher:
         self._failures = 0
 
     async def events(self, start_revision: int | None) -> AsyncGenerator[WatchEvent | Relisted, None]:
-        """Events from ``start_revision``, or a listing and the events after it. See ``Client.watch_prefix``."""
+        """Yield the events from ``start_revision``, or a listing and the events after it (``Client.watch_prefix``)."""
         cursor = None if start_revision is None else Cursor(start_revision)
         fresh = True  # no stream has been open at the cursor yet
         while True:
@@ -84,9 +84,10 @@ class Watcher:
         self._failures = min(self._failures + 1, 10)
 
     async def _stream(self, cursor: Cursor, *, fresh: bool) -> AsyncGenerator[tuple[list[WatchEvent], Cursor], None]:
-        """One stream's events and the cursor behind them.
+        """Yield one stream's events and the cursor behind them.
 
-        Raises :class:`Unavailable` when it breaks, :class:`_HistoryLostError` when it does not continue the cursor.
+        Raises :class:`Unavailable` when the stream breaks, :class:`_HistoryLostError` when it does not continue the
+        cursor's history.
         """
         stream = await self._transport.open(WATCH, self._operation)
         try:
@@ -109,7 +110,10 @@ class Watcher:
             stream.cancel()
 
     async def _answer(self, stream: WatchStream) -> pb.WatchResponse:
-        """The next answer. A silent stream is asked for its progress; one that does not answer either is given up."""
+        """Return the next answer. A silent stream is asked for its progress.
+
+        Raises :class:`Unavailable` when the stream does not answer that question either.
+        """
         response = await stream.receive(_QUIET_SECONDS)
         if response is None:
             await stream.send(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
@@ -139,7 +143,10 @@ class Watcher:
             raise error_from_reason(reason, operation=self._operation, endpoint=endpoint)
 
     async def _joined(self, cursor: Cursor, header: pb.ResponseHeader, *, fresh: bool) -> Cursor:
-        """The cursor in this stream's cluster. Raises unless the stream continues the history that the cursor saw."""
+        """Return the cursor in this stream's cluster.
+
+        Raises :class:`_HistoryLostError` unless the stream continues the history that the cursor saw.
+        """
         misfit = cursor.misfit(header.cluster_id, header.revision, fresh=fresh)
         if misfit is not None:
             raise _HistoryLostError(misfit)
@@ -151,7 +158,10 @@ class Watcher:
         return cursor.of_cluster(header.cluster_id)
 
     async def _ask_for(self, witness: KeyValue, cursor: Cursor) -> None:
-        """Raise unless the witness is where it was. A linearizable read: it waits for a member that lags."""
+        """Raise :class:`_HistoryLostError` unless the witness is unchanged.
+
+        The read is linearizable, so it waits for a member that lags.
+        """
         request = pb.RangeRequest(key=encode_key(witness.key), revision=cursor.witness_revision)
         try:
             response = await self._transport.call(RANGE, request, self._operation)

@@ -23,7 +23,7 @@ _PROGRESS_SECONDS = 2.0  # between two lines on stderr
 
 
 class _Progress:
-    """Print to stderr how far a long run is."""
+    """The progress of a long run, printed to stderr."""
 
     def __init__(self) -> None:
         self._begun = self._printed = time.monotonic()

@@ -35,7 +35,7 @@ class _Reader:
 
     @property
     def settled(self) -> bool:
-        """Tell whether the chain's period is the iteration: 1F1B's first passes repeat too, and may be taken for it."""
+        """Check whether the chain's period is the iteration: the first passes of 1F1B repeat, too, and may mislead."""
         return not self.knows_cycle or self.chain.period_calls == self.writer.calls_in_iteration
 
 
@@ -109,12 +109,10 @@ class Agents:
     def read_suspects(self, named: int | None = None) -> None:
         """Read the suspects' rings.
 
-        They are a ring of each tensor-parallel group, and all rings of the two groups that wait longest for a rank of
-        their own.
-
-        In a tensor-parallel group the slow rank makes the others wait in every pass; its excess tells which group. One
-        that is suspected no longer is let go, unless a rank of it computes slowly or is ``named`` as the culprit, whose
-        relief has to be seen.
+        They are one ring of each tensor-parallel group, and all rings of the two groups that wait longest for a rank of
+        their own. In a tensor-parallel group the slow rank makes the others wait in every pass; the excess of these
+        waits tells which group it is. The rings of a group that is no longer suspected are closed, unless a rank of the
+        group computes slowly or is ``named`` as the culprit, whose relief has to be seen.
         """
         tensor = self._model.shape[2]
         self._read_those(range(0, self._model.job.parallelism.world, tensor))
@@ -131,7 +129,7 @@ class Agents:
                 self._let_go(range(first + 1, first + tensor))
 
     def _longest_waiting(self, tensor: int) -> set[int]:
-        """Name the two tensor-parallel groups, by their first ranks, that wait longest for a rank of their own."""
+        """Return the first ranks of the two tensor-parallel groups that wait longest for a rank of their own."""
         waits = []
         for rank, reader in self._readers.items():
             track = reader.chain.track() if rank % tensor == 0 else None
@@ -140,7 +138,7 @@ class Agents:
         return {first for _, first in sorted(waits, reverse=True)[:2]}
 
     def _let_go(self, ranks: range) -> None:
-        """Close these rings, but for the sentinels'."""
+        """Close these ranks' rings, except the sentinels' rings."""
         for rank in ranks:
             if rank not in self.sentinels:
                 self._readers.pop(rank, None)
@@ -163,14 +161,14 @@ class Agents:
                     self._read(reader, *piece)
 
     def read_sentinels(self) -> None:
-        """Close all rings but the sentinels'."""
+        """Close all rings except the sentinels' rings."""
         if len(self._readers) > len(self.sentinels):
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
 
     def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Go on after micro-batches were shared anew: agents know the new shares, and what was healthy still is.
+        """Begin new chains after micro-batches were shared anew; the agents keep their healthy times.
 
-        A good plan brings the iteration time back while the culprit is as slow as before, so an onset is upheld until
+        A good plan brings the iteration time back while the culprit is as slow as before. So an onset is upheld until
         the shares are even again, or until the operator has closed the incident.
         """
         even = self._model.even
@@ -215,12 +213,12 @@ class Agents:
         return rank // tensor % replicas
 
     def fresh(self, rank: int) -> bool:
-        """Check whether the rank's own report speaks of its iterations."""
+        """Check whether the rank's report holds its own iterations."""
         reader = self._readers.get(rank)
         return reader is not None and reader.settled
 
     def sent(self, rank: int, counts: tuple[int, ...]) -> RankSignals:
-        """Return the rank's own report; compute times as for an even share of the micro-batches."""
+        """Return the rank's own report; its compute times are scaled to an even share of the micro-batches."""
         reader = self._readers.get(rank)
         if reader is None or not reader.settled:
             before = reader.iterations_before if reader is not None else 0

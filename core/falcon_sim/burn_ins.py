@@ -24,7 +24,7 @@ class BurnIns:
         self._machines = machines
 
     def look(self, state: RecoveryState, busy: Collection[int], now: float) -> RecoveryState:
-        """Take in every test until ``now``; nodes that are well again are spares again. ``busy``: the job's nodes."""
+        """Record every test up to ``now``; nodes that are well again become spares. ``busy``: the job's nodes."""
         for departure in [departure for departure in state.departures if departure.back_at is None]:
             state = self._look_at(state, departure, busy, now)
         return state

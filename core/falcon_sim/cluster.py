@@ -47,12 +47,12 @@ class _Pod(msgspec.Struct):
     asked_at: float = 0.0  # for a node
 
     def ready(self, now: float) -> bool:
-        """Tell whether it runs on a node that lives."""
+        """Check whether the pod runs on a node that lives."""
         return self.node is not None and self.died_at is None and self.present_at <= now
 
 
 class _Names:
-    """How the membership names what is made."""
+    """The names of pods and claims that the membership asks for."""
 
     pool = "spares"
 
@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def running(self) -> bool:
-        """Tell whether the generation runs; otherwise its predecessor is being stopped, or its pods are gathered."""
+        """Return whether the generation runs; otherwise its predecessor is being stopped, or its pods are gathered."""
         return self._membership.phase == "Run"
 
     @property
@@ -114,7 +114,7 @@ class Cluster:
 
     @property
     def waiting(self) -> bool:
-        """Tell whether a replica has no node."""
+        """Check whether a replica has no node."""
         return any(member.node is None for member in self._members)
 
     @property
@@ -126,7 +126,7 @@ class Cluster:
         return bool(self._ends) or self.lost_a_node
 
     def wake(self, at: float) -> None:
-        """Look at the job shortly after ``at``."""
+        """Set an alarm: the operator looks at the job shortly after ``at``."""
         heapq.heappush(self.alarms, at + self._times.report_seconds)
 
     def strike(self, fault: StopFault, now: float) -> bool:
@@ -158,7 +158,7 @@ class Cluster:
         return True
 
     def _break(self, replica: int, fault: StopFault, now: float) -> None:
-        """End the processes: the culprit's by what befell it, its peers' soon after, as their collectives fail."""
+        """End the processes: the culprit's by its fault, its peers' soon after, when their collectives fail."""
         self.wake(now + _BREAK_SECONDS)
         first = replica * self._procs
         unseen = range(first, first + self._procs) if fault.severity == "SEV1" else range(0)
@@ -173,7 +173,7 @@ class Cluster:
     # -- what the recovery orders ------------------------------------------------------------------------------------
 
     def carry_out(self, actions: list[Action], now: float) -> None:
-        """Do what the recovery decided."""
+        """Carry out the recovery's actions."""
         before = self._seen_membership()
         after = apply_actions(before, actions, self._names, now)
         self._membership = after
@@ -191,7 +191,7 @@ class Cluster:
             self.wake(self._acknowledged_at)
 
     def _seen_membership(self) -> Membership:
-        """Fill in where the members' pods are; nodes that the job may use again are excluded no longer."""
+        """Return the membership with the members' nodes, and without the exclusions of nodes that are usable again."""
         machines, membership = self._machines, self._membership
         members = [
             replace(member, pod_uid=pod.name, node=_node(pod.node))
@@ -207,7 +207,7 @@ class Cluster:
         self.wake(now + self._times.pod_seconds)
 
     def _remove_pods(self) -> None:
-        """Remove the pods that the membership names no longer; a node that the job may use is a spare again."""
+        """Remove the pods that the membership no longer names; a node that the job may use becomes a spare."""
         machines = self._machines
         kept = {member.pod_name for member in self._membership.members}
         kept |= {move.pod_name for move in self._membership.replacements if move.prepared}
@@ -219,7 +219,7 @@ class Cluster:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Give repaired nodes to who waits for one; begin the generation when its gang is complete."""
+        """Give repaired nodes to the pods that wait for a node; begin the generation when its gang is complete."""
         self._machines.repair(now, self.nodes)
         self._place([*self._members, *self._prepared_pods.values()], now)
         if self.running or now < self._acknowledged_at:
@@ -242,13 +242,13 @@ class Cluster:
 
     @property
     def nodes(self) -> set[int]:
-        """Return the nodes that its pods are on."""
+        """Return the nodes that the job's pods are on."""
         return {pod.node for pod in self._pods.values() if pod.node is not None}
 
     def recall(
         self, state: RecoveryState, usable: Collection[int], replacement_seconds: float, now: float
     ) -> RecoveryState:
-        """Give a replica that has waited for a spare for long enough a slow node that the job had left."""
+        """Give nodes that the job had left to replicas that wait for a spare, as ``departures.last_resort`` allows."""
         left = {_node(node): node for node in usable}
         for pod in self._members:
             if pod.node is None and left:
@@ -349,7 +349,7 @@ class Cluster:
 
 
 def _counted(rank: int, iterations: int) -> RankSignals:
-    """What an agent sends that knows the number of iterations and nothing of their times."""
+    """Return the signals of an agent that knows the number of iterations and nothing of their times."""
     return RankSignals(rank=rank, tracking="NoRing", iterations=iterations)
 
 

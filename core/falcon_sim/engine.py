@@ -102,7 +102,7 @@ class Engine:
         )
 
     def run(self) -> Timeline:
-        """Run everything. The same scenario gives the same timeline."""
+        """Run the whole scenario. The same scenario gives the same timeline."""
         self.cluster.wake(self.cluster.trains_at)
         while not self.over:
             changed = self._train() if self._training else self._wait()
@@ -126,12 +126,12 @@ class Engine:
 
     @property
     def _quiet(self) -> bool:
-        """Tell whether the machine would do nothing: nothing is open, and nobody reports anything."""
+        """Check whether the recovery would do nothing: no incident is open, and no agent reports a slowdown."""
         watched = self.agents is None or (self.counts == self.model.even and not self.agents.any_onset)
         return watched and self.state.slow is None and self.state.stop is None and self._training
 
     def _hears(self, *, changed: bool) -> bool:
-        """Tell whether there is anything to look at, and the operator has heard of it by now."""
+        """Check whether there is a change to look at, and the operator has heard of the change by now."""
         if not changed and self._quiet:
             self._heard_at = None
             return False
@@ -277,7 +277,7 @@ class Engine:
         return True
 
     def _activity(self, at: float) -> Activity:
-        """Name what the job does, for the account alone: it may know the truth, and no decision reads it."""
+        """Return what the job does, for the account alone: this may use the truth, because no decision reads it."""
         slow = self.state.slow
         if slow is not None and slow.culprit is not None:
             return Activity.SLOW
@@ -288,7 +288,7 @@ class Engine:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _without_falcon(self) -> None:
-        """Begin everything anew once the collective has timed out, or the job's owner has noticed."""
+        """Start the whole job again once the collective has timed out, or the job's owner has noticed."""
         cluster, policy = self.cluster, self.scenario.mitigation
         if cluster.running and cluster.broken and not math.isfinite(self._noticed_at):
             self._noticed_at = self.now + policy.unwatched_notice_seconds
@@ -301,7 +301,7 @@ class Engine:
             cluster.begin_again(self.now, policy.unwatched_restart_seconds + repair)
 
     def _look(self) -> None:
-        """Do once what the operator does each second: observe, decide, carry out."""
+        """Observe, decide and carry out once, as the operator does each second."""
         cluster = self.cluster
         self._leave_and_return()
         self._read_rings()

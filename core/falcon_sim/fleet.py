@@ -31,7 +31,7 @@ class Event(msgspec.Struct, frozen=True, order=True):
 
 
 class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How failures are met; seconds."""
+    """The answers to failures, and their times in seconds."""
 
     planner: bool
     lost_notice_seconds: float  # a node is gone
@@ -57,7 +57,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class FleetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster achieved."""
+    """The work that the cluster achieved."""
 
     accumulated_waf: float  # ∫ Σ w·T dt, redone work taken off
     ideal_waf: float  # if nothing had ever happened to the starting sizes

@@ -24,7 +24,7 @@ _REPLAN_UNREAD = 32  # iterations between two looks at the speeds with nothing o
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now: micro-batches of each replica, or the node (as a role's number) that each role gets."""
+    """A step to take now: micro-batches of each replica, or the node (as a role's number) that each role gets."""
 
     overhead_seconds: float
     text: str

@@ -127,7 +127,7 @@ class Machines:
         return usable[0]
 
     def fail(self, node: int, repaired_at: float) -> None:
-        """Let the node be gone until then."""
+        """Take the node away until it is repaired."""
         self.broken[node] = repaired_at
         if node in self.spares:
             self.spares.remove(node)

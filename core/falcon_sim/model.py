@@ -51,7 +51,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class JobModel:
-    """Draws iterations of a job."""
+    """The model of a job, which draws its iterations."""
 
     def __init__(self, job: Job, rng: np.random.Generator) -> None:
         self.job = job
@@ -70,7 +70,7 @@ class JobModel:
         return (self.job.microbatches,) * self.job.parallelism.data
 
     def healthy(self) -> Conditions:
-        """Return the conditions of machines that are all as they should be."""
+        """Return the conditions of healthy machines."""
         nodes = int(self.node.max()) + 1
         return Conditions(np.ones(self.job.parallelism.world), np.ones((nodes, nodes)), self.even)
 
@@ -81,7 +81,7 @@ class JobModel:
         return self._schedules[microbatches]
 
     def block(self, iterations: int, conditions: Conditions) -> Block:
-        """Make the next iterations."""
+        """Draw the next iterations."""
         job, rng = self.job, self._rng
         noise = np.exp(job.noise * rng.standard_normal((iterations, *self.shape)))
         compute = conditions.compute.reshape(self.shape) * noise

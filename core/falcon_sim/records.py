@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 class RingWriter:
-    """Writes one rank's records, block after block."""
+    """A writer of one rank's records, block after block."""
 
     def __init__(self, model: JobModel, rank: int, sample_every: int = 1) -> None:
         """Take ``sample_every``: where calls are enqueued, iterations of which a single one is timed on the device."""
@@ -89,7 +89,7 @@ class RingWriter:
         return self._ready[self._ends[first - self._first] : self._ends[last - self._first]]
 
     def _open(self, block: Block, begins_ns: npt.NDArray[np.int64], first: int) -> None:
-        """Make the records of the whole rest of a block; whatever of it is never taken was never written."""
+        """Make the records of the whole rest of a block; records that are never taken count as never written."""
         done = self._taken - self._first
         self._written += int(self._ends[done])
         self._iterations += done

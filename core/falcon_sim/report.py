@@ -23,7 +23,7 @@ _COLOURS = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to. Seconds are the simulated job's."""
+    """The results of a run. Seconds are the simulated job's."""
 
     scenario: str
     falcon: str

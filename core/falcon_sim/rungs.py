@@ -60,7 +60,7 @@ def compute_times(obs: Observation, width: int) -> dict[int, float]:
 
 
 def shareable(model: JobModel) -> bool:
-    """Tell whether replicas of the job may have different numbers of micro-batches."""
+    """Check whether replicas of the job may have different numbers of micro-batches."""
     job = model.job
     if job.parallelism.expert > 1 or job.parallelism.data < 2:
         return False  # experts meet in every pass: all replicas need as many passes

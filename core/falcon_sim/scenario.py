@@ -121,7 +121,7 @@ class RandomStop(_Part, frozen=True, kw_only=True):
 
 
 class Faults(_Part, frozen=True, kw_only=True):
-    """What goes wrong, by trace and by distribution."""
+    """The faults, by trace and by distribution."""
 
     slow: list[SlowFault] = []
     stop: list[StopFault] = []
@@ -130,14 +130,14 @@ class Faults(_Part, frozen=True, kw_only=True):
 
 
 class Run(_Part, frozen=True, kw_only=True):
-    """How long; whichever ends first."""
+    """The length of the run; the limit that is reached first ends it."""
 
     iterations: int | None = None
     seconds: float | None = None
 
 
 class Cluster(_Part, frozen=True, kw_only=True):
-    """What surrounds the job; times of the machinery, seconds."""
+    """The surroundings of the job; times of the machinery, seconds."""
 
     spares: int = 1
     stop_seconds: float = 2.0  # until every process of a generation is gone
@@ -176,7 +176,7 @@ LADDER = (
 
 
 class Policy(_Part, frozen=True, kw_only=True):
-    """What Falcon may do. ``None``: nothing: no agent, an outsider notices a dead job and starts it anew."""
+    """The actions that Falcon may take. ``None``: no agent runs; an outsider notices a dead job and starts it anew."""
 
     falcon: Literal["None", "FailStop", "All"] = "All"
     strategies: tuple[Strategy, ...] = LADDER

@@ -32,7 +32,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Timeline:
-    """Built from left to right."""
+    """A run's timeline, built from the first moment to the last."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -71,7 +71,7 @@ class Timeline:
                 pass  # a hang's end: the simulator has none
 
     def add(self, activity: Activity, start: float, end: float, iterations: float = 0.0) -> None:
-        """Add the time from ``start`` to ``end``; joined with what came before if it was the same."""
+        """Add the time from ``start`` to ``end``, joined with the segment before if the activity is the same."""
         if end <= start:
             return
         self.made += iterations
@@ -105,7 +105,7 @@ class Timeline:
             self.lost += iterations
 
     def goodput(self, job: Job, healthy_seconds: float) -> Goodput:
-        """Return core's account of it."""
+        """Return core's account of the timeline."""
         return account(
             self._segments,
             healthy_iteration_seconds=healthy_seconds,

@@ -61,7 +61,7 @@ def test_a_throttled_node_is_named_and_replaced(
 
 
 def _slowdown(note: Json) -> float:
-    """The job's slowdown from a text such as ``job 2.6x; rank 2.9x``."""
+    """Return the job's slowdown from a text such as ``job 2.6x; rank 2.9x``."""
     return float(note["slowdown"].split("job ")[1].split("x")[0])
 
 

@@ -25,7 +25,7 @@ def test_helm_test_of_the_default_release_succeeds(cluster: Kubectl) -> None:
 
 
 def _volume(node: str, folder: Path) -> Json:
-    """A local volume that only pods on ``node`` can take."""
+    """Return a local volume that only pods on ``node`` can take."""
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",

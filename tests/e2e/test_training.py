@@ -21,7 +21,7 @@ def _final_loss(kubectl: Kubectl, pod: str) -> str:
 
 
 def _plain_torchrun(kubectl: Kubectl) -> str:
-    """The same script, three ranks in one pod, under torchrun and without Falcon; returns its final loss."""
+    """Run the same script under torchrun and without Falcon, three ranks in one pod; return its final loss."""
     command = ["python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3", SCRIPT]
     kubectl.apply(
         {

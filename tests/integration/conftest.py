@@ -30,7 +30,7 @@ class Groups(LoadScopeScheduling):
     """Gives a worker the tests of a group in order (xdist 3.8's own ``loadgroup`` is silently off under pytest 9)."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """The name that a test shares with those which it must not run beside; its own where there are none."""
+        """Return the name that a test shares with the tests that it must not run beside; else the test's own name."""
         path = nodeid.partition("::")[0]
         folder = path.split("/")[2]  # of tests/integration/<folder>/test_x.py
         if folder in FOLDERS_IN_ORDER:

@@ -32,7 +32,7 @@ def etcd_binary() -> Path:
 
 
 def _state(task: Path) -> str:
-    """A thread's state as the kernel writes it, behind the parenthesised name."""
+    """Return a thread's state as the kernel writes it, behind the parenthesised name."""
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 

@@ -17,7 +17,7 @@ _FIRST, _END, _SLICES = 15_000, 32_000, 8
 
 
 def _slice(worker: str) -> range:
-    """The ports of ``gw<number>``; a run without workers is like its first."""
+    """Return the ports of the worker ``gw<number>``; a run without workers gets the first worker's ports."""
     size = (_END - _FIRST) // _SLICES
     start = _FIRST + int(worker.removeprefix("gw") or 0) % _SLICES * size
     return range(start, start + size)

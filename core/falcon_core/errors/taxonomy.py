@@ -17,7 +17,7 @@ EXITED_ABNORMALLY = Severity.SEV2  # "process supervision: exited abnormally"
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the end of a process means.
+    """The meaning of a process's end.
 
     ``consequence``: a peer's death ends a process in this way too (a broken collective raises or aborts), so that it is
     no proof of a fault of its own.

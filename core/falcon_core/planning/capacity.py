@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Horizon(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a plan is expected to hold, and what a change costs [s]."""
+    """The time for which a plan is expected to hold, and the price of a change [s]."""
 
     running_seconds: float
     transition_seconds: float
@@ -111,7 +111,7 @@ def plan(jobs: Sequence[Job], workers: int, horizon: Horizon, *, faulted: Iterab
 
 
 def check(jobs: Sequence[Job], workers: int, horizon: Horizon) -> None:
-    """Refuse what has no meaning, by name."""
+    """Raise InvalidInputError or InvalidSpeedError, by name, for input that has no meaning."""
     if workers < 0:
         raise InvalidInputError(f"{workers} workers")
     if not (0 < horizon.running_seconds < math.inf and 0 <= horizon.transition_seconds < math.inf):

@@ -62,7 +62,7 @@ def _keep(choices: Options, which: npt.NDArray[np.bool_]) -> Options:
 
 
 def _steepest(options: Sequence[Options]) -> float:
-    """Find a price at which nobody takes anything."""
+    """Find a price at which no job takes any worker."""
     gains = [
         float(np.max((choices.rewards[1:] - choices.rewards[0]) / choices.units[1:], initial=0.0))
         for choices in options

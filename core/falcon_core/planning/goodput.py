@@ -23,7 +23,7 @@ from falcon_core.planning.errors import InvalidInputError, InvalidSpeedError
 
 
 class Activity(enum.StrEnum):
-    """What a job does; the first three move training on."""
+    """The activity of a job; training may make progress in the first three."""
 
     TRAINING = "Training"
     SLOW = "Slow"  # training, with a known fail-slow

@@ -208,7 +208,7 @@ def _fill(times: Floats, fixed: Floats, least: Counts, bounds: Counts, microbatc
 
 
 def _hand_out(times: Floats, fixed: Floats, bounds: Counts, counts: Counts, left: int) -> Counts:
-    """Greedy: each micro-batch to the group that would finish it first; ties to the lower index."""
+    """Give each micro-batch to the group that would finish it first (greedy); ties go to the lower index."""
     if left == 0:
         return counts
     finish = fixed + (counts + 1) * times

@@ -36,7 +36,7 @@ from falcon_core.planning.errors import InfeasibleError, InvalidInputError
 
 
 class SegmentState(enum.StrEnum):
-    """How far the all-reduce of a segment of the gradient came."""
+    """The progress of the all-reduce of a segment of the gradient."""
 
     UNTOUCHED = "Untouched"
     IN_FLIGHT = "InFlight"
@@ -62,7 +62,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """What the survivors do, in this order: drop, compute, copy, reduce."""
+    """The survivors' plan, in this order: drop, compute, copy, reduce."""
 
     scenario: Scenario
     own: dict[int, tuple[int, ...]]  # survivor → its own micro-batches that it has not finished yet (scenario 1)
@@ -152,7 +152,7 @@ def _state(segment: str, survivors: Sequence[Progress]) -> SegmentState:
 
 
 def _share(survivors: Sequence[Progress], waiting: Sequence[int], orphans: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Hand the orphans out so that the last survivor is done as early as possible, in their order."""
+    """Share out the orphans in their order, so that the last survivor is done as early as possible."""
     if not orphans:
         return {survivor.rank: () for survivor in survivors}
     if len(survivors) == 1:

@@ -36,7 +36,7 @@ _CLOSE: Final = 1e-12  # relative: a gain below this is rounding
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a move costs, and for how many iterations its gain is expected."""
+    """The price of a move, and the number of iterations for which its gain is expected."""
 
     iterations: float
     move_seconds: float = 0.0  # pausing and resuming, whatever moves
@@ -108,7 +108,7 @@ def _placement(chosen: Timing, today: Timing, cost: Cost, bound: float | None) -
 
 
 def _exact(roles: Roles, cluster: Cluster, before: list[int], cost: Cost) -> list[int]:
-    """Try all permutations; of equal ones the one that moves fewer nodes."""
+    """Try all permutations; among equally good permutations, choose the one that moves the fewest nodes."""
     timing, best, best_cost, fewest = Timing(roles, cluster, before), before, math.inf, 0
     everyone = range(len(before))
     for nodes in itertools.permutations(before):
@@ -157,7 +157,10 @@ def _consolidated(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
 
 
 def _put_down(roles: Roles, cluster: Cluster, before: list[int]) -> Timing:
-    """Take bad nodes for usual ones until it is their turn; then put each where it hurts least beside those before."""
+    """Put the bad nodes down one by one, each where it hurts least beside the nodes that were put down before.
+
+    A bad node counts as a usual node until its turn comes.
+    """
     timing, bad = Timing(roles, cluster, before), _bad_nodes(cluster)
     compute, adapter = statistics.median(cluster.compute_slowdown), statistics.median(cluster.link_slowdown)
     for node in bad:
@@ -187,7 +190,7 @@ def _search(timing: Timing) -> None:
 
 
 def _best_swap(timing: Timing, role: int, targets: Sequence[int]) -> bool:
-    """Make the best swap of ``role`` with one of the targets, if any is better than none."""
+    """Make the best swap of ``role`` with one of the targets, if a swap is better than none."""
     start = timing.seconds, timing.spread
     best, best_role = start, role
     for partner in targets:

@@ -46,7 +46,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the nodes, by index: slowdowns are factors, 1 is healthy."""
+    """The measured slowdowns of the nodes, by index, as factors: 1 is healthy."""
 
     compute_slowdown: tuple[float, ...]
     link_slowdown: tuple[float, ...]  # of a node's own adapter

@@ -114,7 +114,7 @@ def ladder_bound(overheads_seconds: Iterable[float]) -> float:
 
 
 class Choice(enum.StrEnum):
-    """What a job without a spare does about a lost replica."""
+    """The choice of a job that lost a replica and has no spare."""
 
     WAIT = "Wait"
     DROP = "Drop"

@@ -28,7 +28,7 @@ KEPT: Final = 32  # measurements kept for each size and layout: conditions drift
 
 
 class Basis(enum.StrEnum):
-    """Where a figure comes from."""
+    """The source of a figure."""
 
     MEASURED = "Measured"
     INTERPOLATED = "Interpolated"
@@ -58,7 +58,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one job. Frozen: ``observe`` returns the next state."""
+    """The knowledge of one job's throughput. Frozen: ``observe`` returns the next state."""
 
     flops_per_iteration: float
     measured: tuple[Measured, ...] = ()

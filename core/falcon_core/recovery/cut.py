@@ -1,9 +1,9 @@
 """Find where a pause shall stop: the next iteration's start. Called by ``pause`` alone, which production does not use.
 
-Every rank knows where its own iterations begin (:mod:`falcon_core.signals.iteration_counts`). Their starts are a cut if
-the members of each channel make as many calls in it an iteration, and if all counts at the starts that they saw last
-are whole iterations apart, the same number of them on every channel that two ranks share. Nothing else is asked: ranks
-that number their iterations differently agree nevertheless.
+Every rank knows where its own iterations begin (:mod:`falcon_core.signals.iteration_counts`). The ranks' starts are a
+cut on two conditions. All members of a channel make equally many calls of the channel in an iteration. The counts at
+the starts that two ranks saw last are whole iterations apart, by the same number on every channel that they share.
+Nothing else is required: ranks that number their iterations differently agree nevertheless.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Channel(msgspec.Struct, frozen=True, order=True):
-    """What its members count alike; ``communicator`` is a name that all of them share."""
+    """Calls that all members count alike; ``communicator`` is a name that all members share."""
 
     communicator: str
     source: int = -1  # rank; -1: collectives
@@ -25,14 +25,14 @@ class Channel(msgspec.Struct, frozen=True, order=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a rank knows of its iterations. A channel may have calls and no start: their order is not known."""
+    """A rank's knowledge of its iterations. A channel with calls and no start: the order of its calls is unknown."""
 
     starts: Mapping[Channel, int]  # calls begun when some iteration began
     calls: Mapping[Channel, int]  # calls of an iteration
 
 
 class Starts(msgspec.Struct, frozen=True):
-    """An iteration's start, the same for all ranks; the others are multiples of ``calls`` apart."""
+    """An iteration's start, the same for all ranks; the other starts are multiples of ``calls`` away."""
 
     counts: Mapping[Channel, int]
     calls: Mapping[Channel, int]
@@ -54,12 +54,12 @@ class DisagreementError(ValueError):
 
 
 def agreed(members: Mapping[Channel, tuple[int, ...]], known: Mapping[int, Known | None]) -> Starts:
-    """Find a start that all ranks share, of some iteration.
+    """Find an iteration's start that all ranks share.
 
-    Ranks that share no channel, not even through others, are taken to begin together.
+    Ranks that share no channel, not even through other ranks, are taken to begin together.
 
     Raises:
-        DisagreementError: a rank knows of no start, or not of the same.
+        DisagreementError: a rank knows of no start, or of another start than its peers.
     """
     sure = _in_iterations(members, known)
     calls = {channel: each for channel in members if (each := _same_calls(channel, members[channel], sure)) > 0}
@@ -98,7 +98,7 @@ def _same_calls(channel: Channel, ranks: tuple[int, ...], known: Mapping[int, Kn
 def _iterations_ahead(
     starting: Mapping[Channel, list[int]], calls: Mapping[Channel, int], known: Mapping[int, Known]
 ) -> dict[int, int]:
-    """Return by rank the whole iterations between its start and that of the first rank that it is joined with."""
+    """Return for each rank how many whole iterations its start lies after that of the first rank connected with it."""
     ahead: dict[int, int] = {}
     for first in sorted(known):
         if first in ahead:

@@ -1,13 +1,14 @@
-"""The nodes that a job has left: when they are tested again, when they come back, which serves where all else fails.
+"""The nodes that a job has left: when they are tested again, when they come back, which one is the last resort.
 
-Slow nodes grow well again, most within hours (FALCON §3), so leaving one is no verdict for life. A witness outside the
-job tests it (a burn-in): at once, and again while it fails. One that passes may be used by the job again after a
-probation, which doubles each time that the same node is left: what a short test does not see, a job sees again.
+Most slow nodes are well again within hours (FALCON §3), so a job does not leave a slow node for ever. A witness outside
+the job tests the node (a burn-in): at once, and again while the node fails. The job may use a node that passes after a
+probation. The probation doubles each time that the job leaves the same node, because a job may see what a short test
+does not see.
 
-Where a node died and no spare is ready, a node that the job had left and that is not fenced is better than none. One
-that is well again is as good as a spare. On a slow one the job runs at 1/slowdown of its speed, for the price of one
-more replacement later. Standing still loses everything, but costs no such price: ``wait_or_drop`` says when it has been
-paid.
+Where a node died and no spare is ready, a node that the job had left and that is not fenced is better than no node. A
+node that is well again is as good as a spare. On a slow node the job runs at 1/slowdown of its speed, and pays for one
+more replacement later. A job that stands still makes no progress, but does not pay that price: ``wait_or_drop`` says
+when the training lost by standing still equals the price.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ replace = msgspec.structs.replace
 
 
 def find(state: RecoveryState, node: str) -> Departure | None:
-    """The newest departure from ``node``."""
+    """Return the newest departure from ``node``; None where the job never left that node."""
     return next((departure for departure in reversed(state.departures) if departure.node == node), None)
 
 
@@ -62,7 +63,7 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
 
 
 def left(state: RecoveryState, node: str, slowdown: float, now: float) -> RecoveryState:
-    """The job leaves the node; ``slowdown`` as in ``Departure``."""
+    """Record that the job leaves the node; ``slowdown`` as in ``Departure``."""
     before = find(state, node)
     if not node or (before is not None and before.back_at is None):
         return state
@@ -74,7 +75,7 @@ def left(state: RecoveryState, node: str, slowdown: float, now: float) -> Recove
 
 
 def stayed(state: RecoveryState, node: str) -> RecoveryState:
-    """It was not left after all."""
+    """Forget that the job was leaving the node: the job stays on the node."""
     return replace(
         state,
         departures=[
@@ -94,7 +95,7 @@ def tested(state: RecoveryState, node: str, now: float, *, passed: bool | None) 
 
 
 def back(state: RecoveryState, node: str, now: float) -> RecoveryState:
-    """The job may use the node again."""
+    """Record that the job may use the node again."""
     return replace(
         state,
         departures=[
@@ -105,7 +106,7 @@ def back(state: RecoveryState, node: str, now: float) -> RecoveryState:
 
 
 def paused(state: RecoveryState, nodes: int, now: float) -> RecoveryState:
-    """The job gives its ``nodes`` back: time passes that shows nothing of them."""
+    """Record that the job gives its ``nodes`` back: the time from now on is not counted as time of watched nodes."""
     exposure = state.exposure
     stretch = now - exposure.since if exposure.since is not None else 0.0
     watched = exposure.node_seconds + nodes * max(0.0, stretch)
@@ -116,21 +117,21 @@ def paused(state: RecoveryState, nodes: int, now: float) -> RecoveryState:
 
 
 def retest_at(departure: Departure) -> float:
-    """When a node that failed its newest test is tested again (unix seconds)."""
+    """Return when a node that failed its newest test is tested again (unix seconds)."""
     distance = RETEST_SECONDS * 2.0 ** min(16, max(0, departure.failed - 1))
     return departure.tested_at + min(RETEST_AT_MOST_SECONDS, distance)
 
 
 def returns_at(departure: Departure) -> float:
-    """When a node that has passed its newest test may be used by the job again (unix seconds)."""
+    """Return when the job may use a node again that has passed its newest test (unix seconds)."""
     probation = PROBATION_SECONDS * 2.0 ** min(16, departure.times - 1)
     return max(departure.tested_at, departure.left_at + min(PROBATION_AT_MOST_SECONDS, probation))
 
 
 def spare_seconds(state: RecoveryState, obs: Observation) -> float:
-    """The price of taking a ready spare for a slow node [s], from this job's losses and returns so far.
+    """Return the price of taking a ready spare for a slow node [s], from this job's losses and returns so far.
 
-    0 where the number of spares is not known, or none is left (then nothing is taken).
+    Returns 0 where the number of spares is not known, or where no spare is left (then no spare is taken).
     """
     if not obs.spares.ready:
         return 0.0
@@ -153,12 +154,12 @@ def spare_seconds(state: RecoveryState, obs: Observation) -> float:
 def last_resort(
     state: RecoveryState, usable: Collection[str], *, stood_still_seconds: float, replacement_seconds: float
 ) -> str:
-    """The node that the job had left and that is to take a dead one's place now; "" to wait for a spare.
+    """Return the node that the job had left and that takes a dead node's place now; "" to wait for a spare.
 
     ``usable``: nodes that live, are not fenced, and on which the job may run. A node that is well again is taken at
-    once, whatever is left of its probation; else the least slow, once what it would have trained in the time stood
-    still has paid for the replacement that it will need. A node that was left for a failure, and has not passed a test
-    since, is never taken.
+    once, whatever is left of its probation. Otherwise the least slow node is taken, but only later: the training that
+    the node would have done while the job stood still must be worth the replacement that the node will need. A node
+    that was left for a failure, and has not passed a test since, is never taken.
     """
     left = [departure for departure in state.departures if departure.node in usable]
     well = next((departure for departure in left if departure.back_at is not None or departure.passed), None)

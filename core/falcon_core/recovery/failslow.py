@@ -1,9 +1,12 @@
-"""The ladder for fail-slow: detect, locate, endure while it is cheaper, act, check that it helped (FALCON §5).
+"""The ladder for fail-slow: detect, locate, endure while that is cheaper, act, check that the action helped.
+
+See FALCON §5.
 
 ``Detected``: the agents report an onset, or the job is slow against its own earlier generations. No rank is named, and
-no action is taken; a link may be named, where nobody computes slowly, but no strategy of today mends one. ``Located``:
-the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. ``Mitigating``: a pod is
-prepared on another node while training goes on. ``Checking``: the new generation runs and its speed decides.
+no action is taken. A link may be named where no rank computes slowly, but no strategy of this version mends a link.
+``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset.
+``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs, and its
+speed decides whether the replacement helped.
 
 Relief is judged on the culprit's own compute time, not on the job's iteration time.
 """
@@ -47,7 +50,7 @@ _DEFAULT_OVERHEADS = {
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    """One look at the job; call after the ladder for fail-stop, which goes first."""
+    """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
     state = _learn_healthy(state, obs, policy)
     slow = state.slow
     if slow is None:
@@ -69,7 +72,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
 
 
 def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
-    """The healthy time follows the agents' reference while the job is well, but does not take a slow start for it."""
+    """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
     if not obs.running or state.slow is not None or any(rank.sent.onset for rank in obs.ranks):
         return state
     level = _level(obs.ranks, policy)
@@ -81,7 +84,7 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
 
 
 def _level(ranks: list[RankSeen], policy: Policy) -> Level | None:
-    """What the agents have learned of the present generation's healthy time; None before they have."""
+    """Return what the agents have learned of the present generation's healthy time; None before that."""
     known = [rank.sent for rank in ranks if rank.sent.healthy_iteration_ns]
     if not known:
         return None
@@ -135,7 +138,10 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
 
 
 def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
-    """No onset, but a settled level above that of the job's earlier generations (docs/architecture.md §5)."""
+    """Check whether the settled level lies above that of the job's earlier generations (docs/architecture.md §5).
+
+    Called where the agents report no onset.
+    """
     if state.level is None:
         return False
     known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
@@ -151,7 +157,10 @@ def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: 
 def _watch(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """Detected: forget it if it passes, name the culprit if one stands out, or the link if nobody does."""
+    """Handle the phase ``Detected``: forget a slowdown that passes, else name the culprit or the slow link.
+
+    The link is looked for only where no rank stands out as the culprit.
+    """
     slow = _count(slow, obs)
     culprit = locate(obs, policy, slow)
     if culprit is None and no_longer_slow(slow, obs, policy):
@@ -185,7 +194,10 @@ def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
 def _ladder(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, current: Culprit | None
 ) -> tuple[RecoveryState, list[Action]]:
-    """Located: apply whatever the loss has paid for; ``current``: who stands out at this look."""
+    """Handle the phase ``Located``: apply each strategy whose price the loss has reached.
+
+    ``current``: the rank that stands out at this look.
+    """
     slow = _with_newest_figures(slow, obs, current)
     actions: list[Action] = []
     while (strategy := _next(state, slow, obs, policy)) is not None and ski_rental.due(strategy, slow.loss):
@@ -213,7 +225,7 @@ def _ladder(
 
 
 def _with_newest_figures(slow: SlowIncident, obs: Observation, current: Culprit | None) -> SlowIncident:
-    """Take the culprit's figures anew: now and then, and at once when they show a cause for the first time."""
+    """Refresh the culprit's figures each ``REFRESH_SECONDS``, and at once when they first show a cause."""
     if current is None or current.rank != _named(slow).rank:
         return slow
     explained = _named(slow).cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
@@ -223,7 +235,7 @@ def _with_newest_figures(slow: SlowIncident, obs: Observation, current: Culprit 
 
 
 def _refreshed(named: Culprit, current: Culprit) -> Culprit:
-    """The newest figures; a cause that was shown once stands until another one is."""
+    """Return the newest figures. A cause that was found once is kept until the figures show another cause."""
     culprit = replace(current, healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns)
     if current.cause is not Cause.UNKNOWN:
         return culprit
@@ -242,7 +254,7 @@ def _named(slow: SlowIncident) -> Culprit:
 
 
 def _next(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
-    """Choose the cheapest strategy that is left; what this version cannot do does not apply."""
+    """Choose the cheapest strategy that is left, among the strategies that this version knows."""
     candidates = [
         _replacement(state, slow, obs, policy, configured)
         if name == replace_node.TYPE
@@ -277,8 +289,8 @@ def _replacement(
 def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
     """Return how long training stands still for the strategy [s]: as measured, else as configured, else our guess.
 
-    What a job that stands still has to wait for (``departures.last_resort``): redone work is no part of it, since a job
-    that waits instead makes no work that could be lost.
+    ``departures.last_resort`` weighs this time against waiting. Redone work is no part of the time, because a job that
+    waits makes no work that could be lost.
     """
     configured = dict(policy.strategies).get(name)
     guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
@@ -286,7 +298,7 @@ def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
 
 
 def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
-    """What the ladder would do next about the open slowdown, for display."""
+    """Return the strategy that the ladder would apply next to the open slowdown, for display; None without any."""
     return _next(state, state.slow, obs, policy) if state.slow is not None else None
 
 
@@ -327,10 +339,11 @@ def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tup
 def _check(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """The replacement trains: did it help, and what did it cost?
+    """Handle the phase ``Checking``: judge whether the replacement helped, and measure what it cost.
 
-    A checkpoint takes as long to load as it takes, and says nothing of the node. Once some rank trains, all do; a rank
-    that is not seen doing so is waited for, and then judged by the others.
+    The time that loading a checkpoint takes says nothing of the node, so the judgement begins when training goes on.
+    Once some rank trains, all ranks train. A rank that is not seen to train is waited for (``CHECK_SECONDS``); after
+    that, the other ranks' times decide.
     """
     if not obs.running or state.stop is not None:
         return state, []

@@ -35,7 +35,7 @@ replace = msgspec.structs.replace
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    """One look at the job."""
+    """Look at the job once, and answer the failures that the look shows."""
     if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, obs)
     live = assess_liveness(obs, state.stop)
@@ -49,14 +49,15 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
 
 
 def _seen_before(state: RecoveryState, stop: StopIncident) -> bool:
-    """Whether the job's iterations have ever been seen, so that they will be seen again."""
+    """Check whether the job's iterations were ever seen: then they will be seen again after the failure."""
     return stop.iterations > 0 or state.healthy_ns is not None
 
 
 def training(obs: Observation, *, seen_before: bool) -> bool:
-    """Whether every rank that can be seen runs, and the job has been seen to move.
+    """Check whether every rank that can be seen runs, and the job has been seen to move.
 
-    ``seen_before``: it is a job whose iterations can be seen; without any it still restores its state.
+    ``seen_before``: the job's iterations were seen earlier; such a job still restores its state while it shows no
+    iterations, for at most ``RESTORE_SECONDS``. Another job counts as training after ``UNTRACKED_SECONDS``.
     """
     if not obs.running or not obs.ranks:
         return False
@@ -70,7 +71,7 @@ def training(obs: Observation, *, seen_before: bool) -> bool:
 
 
 def resumed_at(obs: Observation) -> float:
-    """When the generation's first iteration began, reckoned back from those seen since (unix seconds)."""
+    """Return when the generation's first iteration began (unix seconds), computed from the iterations seen since."""
     moved = [
         rank.sent.iterations * sum(rank.sent.iteration_ns) / len(rank.sent.iteration_ns) / 1e9
         for rank in obs.ranks
@@ -80,7 +81,10 @@ def resumed_at(obs: Observation) -> float:
 
 
 def _under_way(state: RecoveryState, obs: Observation, fault: Fault) -> bool:
-    """A replica whose pod is being made anew needs no second one, unless the new one fails too."""
+    """Check whether a new pod for the fault's replica is being made already, and has not failed too.
+
+    Then the replica needs no second new pod.
+    """
     member = obs.members[fault.replica]
     return member.pod == "Awaited" and fault.severity is not Severity.SEV1
 
@@ -149,7 +153,7 @@ def _pod_fault(fault: Fault) -> bool:
 
 
 def _program_at_fault(obs: Observation, fault: Fault) -> bool:
-    """It fails by its own exit code before its first iteration: no node is to blame."""
+    """Check whether the program failed by its own exit code before its first iteration: no node is to blame."""
     return fault.cause is Cause.PROCESS_FAILED and not obs.iterations
 
 
@@ -189,7 +193,7 @@ def _began(obs: Observation, fault: Fault) -> float:
 
 
 def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
-    """While the old generation stops: a report that arrives late may show who failed first."""
+    """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
     if incident is None or incident.fault.ended_at is None or incident.fault.severity is Severity.SEV1:
         return state

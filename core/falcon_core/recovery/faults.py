@@ -13,7 +13,7 @@ from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_
 
 
 def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
-    """Pods, launchers and nodes that are lost, the gravest first."""
+    """Return the faults of pods, launchers and nodes that are lost, the gravest first."""
     faults = [
         Fault(
             severity=LOST_CONNECTION,
@@ -74,7 +74,7 @@ def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: b
 
 
 def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
-    """A launcher that cannot start the command at all."""
+    """Return the fault of the first launcher that cannot start the command at all; None where there is none."""
     for member in members:
         if member.start_error:
             return Fault(
@@ -90,10 +90,11 @@ def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
 
 
 def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before: float | None = None) -> Fault | None:
-    """The failure that came first, by its nature and then by its time; ``before`` leaves out what we stopped ourselves.
+    """Return the rank's failure that came first, by its nature and then by its time; None where no rank failed.
 
-    A process that was killed or crashed precedes those that ended because a peer had left their collective, whatever
-    the clocks of their nodes say.
+    ``before`` (unix seconds): later ends are left out, because the operator stopped those processes itself.
+    A process that was killed or crashed comes before processes that ended because a peer had left their collective,
+    whatever the clocks of their nodes say.
     """
     faults = []
     for rank in ranks:

@@ -28,7 +28,7 @@ replace = msgspec.structs.replace
 
 
 def stalled_since(obs: Observation) -> float | None:
-    """Return when the last call returned, in unix seconds, if no rank has moved for longer than it ever did."""
+    """Return when the last call returned, in unix seconds, if every rank is silent for longer than its deadline."""
     silent_seconds = []
     for rank in obs.ranks if obs.running else ():
         if rank.fresh and rank.process == "Running":
@@ -47,7 +47,7 @@ def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
 
 
 class _Evidence:
-    """What the reports say of the few communicators that somebody waits in."""
+    """The reports' evidence on the few communicators that some rank waits in."""
 
     def __init__(self, obs: Observation, counts: Counts, comms: set[str]) -> None:
         self._obs = obs
@@ -121,7 +121,7 @@ def _follow(
 
 
 def nobody_waits(obs: Observation) -> bool:
-    """Check that each rank is inside no call by its own report: they save, evaluate or wait for data by themselves."""
+    """Check that no rank is inside a call by its own report: each rank saves, evaluates or waits for data by itself."""
     return bool(obs.ranks) and all(
         reports_all(rank)
         and all(comm.entered in (None, comm.finished) for comm in rank.sent.comms)
@@ -131,7 +131,7 @@ def nobody_waits(obs: Observation) -> bool:
 
 
 def doing(rank: Awaited) -> Doing:
-    """Say what the process of a rank does that others wait for."""
+    """Describe what the process of an awaited rank does."""
     if rank.blocked_seconds is not None:
         return "Blocked"
     if rank.cpu is None:
@@ -142,7 +142,7 @@ def doing(rank: Awaited) -> Doing:
 
 
 def _patience(findings: list[HangFinding]) -> float:
-    """Return the seconds of silence after which it is a hang rather than a first checkpoint or evaluation."""
+    """Return the silence after which a stall is a hang rather than a first checkpoint or evaluation [s]."""
     awaited = {doing(rank) for finding in findings if finding.kind == "NeverArrived" for rank in finding.ranks}
     if not findings or "Working" in awaited:
         return PATIENCE_SECONDS
@@ -150,7 +150,7 @@ def _patience(findings: list[HangFinding]) -> float:
 
 
 def _key(findings: list[HangFinding]) -> list[tuple[object, ...]]:
-    """Name what a reader would see as news: whom, where, and whether they wait for a device."""
+    """Return what a reader would see as news: the awaited ranks, the communicator, and any wait for a device."""
 
     def who(finding: HangFinding) -> list[tuple[int, bool]]:
         return [(rank.place.rank, rank.blocked_seconds is not None) for rank in finding.ranks]

@@ -1,11 +1,15 @@
-"""Which link is slow, where nobody's computation explains the loss: transfers that gained at all of a group's members.
+"""Which link is slow, where no rank's computation explains the loss: transfers that grew at all of a group's members.
 
-A false report costs more than a late one, so all of this has to hold: every rank reported, counts the same iterations
-and is slow; in each of the newest windows of C iterations the transfer's gain makes up half of the loss; nobody's
-computation grew beyond ``verify``, or the transfers gained several times as much as it; and no container's counters
-show a want of CPU, which slows Gloo's transfers as well as everything else. (A busy node alone: three ranks on two
-cores with one to eight other programs computed 1.3 to 1.8 times slower, and their transfers gained at most a ninth of
-what the computation did. With a link of 50 Mbit/s besides, they gained at least four times as much as it.)
+A false report costs more than a late report, so all of these conditions have to hold:
+
+- Every rank reported, counts the same iterations and is slow.
+- In each of the newest windows of C iterations the transfers' growth makes up half of the loss.
+- No rank's computation grew beyond ``verify``, or the transfers grew several times as much as the computation.
+- No container's counters show a want of CPU, which slows Gloo's transfers as well as everything else.
+
+Measured on a busy node without a slow link: three ranks on two cores with one to eight other programs computed 1.3 to
+1.8 times slower, and their transfers grew by at most a ninth of what the computation grew by. With a link of 50 Mbit/s
+besides, the transfers grew by at least four times as much as the computation.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slow
 
 
 def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink | None:
-    """Name the slowest link; None unless it is beyond doubt."""
+    """Return the slowest link; None unless the link is beyond doubt."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     if loss_ns <= slow.healthy_ns * policy.verify or len(obs.ranks) < max(2, policy.world_size):
         return None
@@ -61,7 +65,7 @@ def _is_known(rank: RankSeen, policy: Policy) -> bool:
 
 
 def _compute_ns(ranks: list[RankSeen], policy: Policy) -> tuple[Floats, Floats]:
-    """Return each rank's computation, the worst window's median, and its healthy one: [n], [n]."""
+    """Return each rank's computation (the worst window's median) and its healthy computation, ns: [n], [n]."""
     width = policy.consecutive
     windows = [_windows(rank, policy) for rank in ranks]
     rows = [

@@ -1,7 +1,7 @@
 """The recovery as one pure function: (state, observation) → (state, actions).
 
-Fail-stop goes first: whoever is dead cannot be slow. What it does ends the slowdown when it takes the culprit's node
-away; otherwise the slowdown is carried over into the next generation. It ends a hang in any case.
+The ladder for fail-stop goes first, because a dead rank cannot be slow. Where its action takes the culprit's node away,
+the slowdown is over; otherwise the slowdown is carried over into the next generation. Any of its actions ends a hang.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from falcon_core.recovery.state import RecoveryState
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
-    """One look at the job. The caller stores the state before it carries out the actions."""
+    """Look at the job once. The caller stores the state before it carries out the actions."""
     state, actions = _ladders(state, obs, policy)
     return departures.record(state, actions, obs), actions
 

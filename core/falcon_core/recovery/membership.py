@@ -38,11 +38,11 @@ class Replacement(_Stored, frozen=True, kw_only=True):
     pod_name: str
     pool: str = ""  # "": any free node
     claim_key: str = ""
-    node: str = ""  # the claimed spare, or the node that the pod has to return to
+    node: str = ""  # the claimed spare node, or the node that the pod has to return to
     old_pod_name: str
     old_pod_uid: str
     old_node: str
-    prepared: bool  # made while training goes on; False: the new pod is a member already
+    prepared: bool  # the new pod is made while training goes on; False: the new pod is a member already
     at: float
 
 
@@ -51,17 +51,17 @@ class Exclusion(_Stored, frozen=True, kw_only=True):
 
     node: str
     reason: str
-    at: float  # excluded
+    at: float  # when the node was excluded
     incident: str = ""  # id of the incident that excluded it
     test: Literal["Pending", "Passed", "Failed", "Unavailable"] = "Pending"
-    test_since: float = 0.0  # the newest test was asked for; its pod's name derives from this
+    test_since: float = 0.0  # when the newest test was asked for; its pod's name derives from this time
     fenced: bool = False  # for all jobs, by a witness outside the job
-    tainted: bool = False  # the fence has been seen on the node: if it is gone, somebody else removed it
+    tainted: bool = False  # the fence has been seen on the node: if the fence is gone, somebody else removed it
     node_uid: str = ""  # "" until the node has been seen; a new node of the same name is another node
 
 
 class Membership(_Stored, frozen=True, kw_only=True):
-    """Who is in the job."""
+    """The pods of a job, and what the operator has done about them."""
 
     generation: int = 0  # 0: none yet
     phase: Literal["Stop", "Run", "Finish"] = "Stop"
@@ -70,8 +70,8 @@ class Membership(_Stored, frozen=True, kw_only=True):
     replacements: list[Replacement] = []
     exclusions: list[Exclusion] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
-    pods_made: int = 0  # pod names and claims derive from it
-    restarts: int = 0  # generations that followed another
+    pods_made: int = 0  # the names of pods and claims derive from this number
+    restarts: int = 0  # generations that followed another generation
     replaced: int = 0  # nodes
 
     def replacement(self, replica: int) -> Replacement | None:
@@ -85,7 +85,10 @@ class Membership(_Stored, frozen=True, kw_only=True):
 
 
 class Names(Protocol):
-    """How the caller names what it makes; a name derives from the number alone, so that making it twice makes one."""
+    """The caller's names for what it makes.
+
+    A name derives from the number alone, so that a caller that makes the same pod or claim twice gets it once.
+    """
 
     @property
     def pool(self) -> str:
@@ -98,7 +101,7 @@ class Names(Protocol):
 
 
 def apply_actions(membership: Membership, actions: Sequence[Action], names: Names, now: float) -> Membership:
-    """Return the membership after the recovery's actions; at most one new generation, whatever their number."""
+    """Return the membership after the recovery's actions: at most one new generation, however many the actions are."""
     for action in actions:
         membership = _applied(membership, action, names, now)
     stops = any(isinstance(action, Restart | Recreate | Replace | Switch) for action in actions)
@@ -126,9 +129,9 @@ def _applied(membership: Membership, action: Action, names: Names, now: float) -
 
 
 def begin(membership: Membership, names: Names, *, replicas: int, procs: int, now: float) -> Membership:
-    """Return the membership with new pods for every replica: the first generation, or one after all pods were given up.
+    """Return the membership with a new pod for every replica.
 
-    Nodes that are excluded stay excluded.
+    This is the first generation, or the generation after all pods were given up. Excluded nodes stay excluded.
     """
     made = membership.pods_made
     members = [
@@ -152,9 +155,9 @@ def release(membership: Membership) -> Membership:
 
 
 def _next_generation(membership: Membership, now: float) -> Membership:
-    """Stop the running generation. While one is being stopped already, its successor's number is still free to use."""
+    """Stop the running generation and begin the next; unchanged where no generation runs."""
     if membership.phase != "Run":
-        return membership
+        return membership  # a generation is being stopped already: its successor's number is still free to use
     return replace(
         membership,
         generation=membership.generation + 1,
@@ -175,7 +178,7 @@ def _exclude(membership: Membership, replica: int, reason: str, incident: str, n
 def _move(
     membership: Membership, names: Names, replica: int, now: float, *, prepared: bool, stay: bool = False
 ) -> Membership:
-    """Name the replica's new pod, and the claim of a spare for it; ``stay``: on the node that it has."""
+    """Name the replica's new pod, and the claim of a spare for the pod; ``stay``: the pod stays on the present node."""
     member = membership.members[replica]
     number = membership.pods_made + 1
     pool = "" if stay else names.pool
@@ -205,7 +208,7 @@ def _take_over(membership: Membership, replica: int) -> Membership:
 
 
 def _switch(membership: Membership, replica: int, *, lost: bool) -> Membership:
-    """Let the prepared pod take the replica over."""
+    """Make the prepared pod take the replica over."""
     uid = membership.members[replica].pod_uid
     moves = [replace(move, prepared=False) if move.replica == replica else move for move in membership.replacements]
     membership = _take_over(replace(membership, replacements=moves), replica)
@@ -213,7 +216,10 @@ def _switch(membership: Membership, replica: int, *, lost: bool) -> Membership:
 
 
 def _count_replaced(membership: Membership, lost_pod: str) -> Membership:
-    """Count a replaced node. ``lost_pod``: uid of a pod whose processes count as dead; "": they have to acknowledge."""
+    """Count a replaced node.
+
+    ``lost_pod``: uid of a pod whose processes count as dead; "": the pod has to acknowledge that they ended.
+    """
     lost_pods = [*membership.lost_pods, lost_pod] if lost_pod else membership.lost_pods
     return replace(membership, lost_pods=lost_pods, replaced=membership.replaced + 1)
 

@@ -23,7 +23,7 @@ NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
 
 
 class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One rank of the current generation: its process, what its agent sent last, and how old that is."""
+    """One rank of the current generation: its process, its agent's newest report, and how old the report is."""
 
     rank: int
     replica: int
@@ -41,12 +41,12 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def tracked(self) -> bool:
-        """Return whether its iterations are seen."""
+        """Return whether the rank's iterations are seen."""
         return self.sent.tracking == "Tracking"
 
     @property
     def cpu(self) -> CpuEvidence:
-        """Return what the counters say of its computation."""
+        """Return what the counters say of the rank's computation."""
         throttle = self.throttle
         return CpuEvidence(
             throttled=throttle.throttled_fraction if throttle is not None else None,
@@ -89,7 +89,7 @@ class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spares(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replacement would go."""
+    """The nodes that a replacement could go to."""
 
     pool: str = ""  # "": any free node, the scheduler decides
     available: bool = True
@@ -133,7 +133,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The job's spec, as far as decisions need it."""
+    """The part of the job's spec that decisions need."""
 
     job: str  # prefix of incident ids
     watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)

@@ -35,7 +35,7 @@ MOVES = 2  # of the preferred cut: whoever passed it while the targets were writ
 
 
 class Cut(enum.StrEnum):
-    """Where the ranks stop."""
+    """The kind of place at which the ranks stop."""
 
     ITERATION_START = "IterationStart"
     EQUALISED = "Equalised"
@@ -52,7 +52,7 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class Phase(enum.StrEnum):
-    """Where a pause stands."""
+    """The phase of a pause."""
 
     CLOSING = "Closing"
     CLOSED = "Closed"  # every rank waits at the cut
@@ -162,7 +162,7 @@ def _equalised(pause: Pause, why: str) -> Pause:
 
 
 def _watched(pause: Pause, views: Mapping[int, RankView]) -> Pause:
-    """Count the looks in which nothing moved; let ranks pass that a receive from anyone may wait for."""
+    """Count the looks in which nothing moved; let a rank pass if a receive from anyone may wait for its send."""
     begun = sum(sum(view.entered.values()) for view in views.values())
     stalled = pause.stalled + 1 if begun == pause.begun else 0
     idle = all(view.waiting or view.receives_any for view in views.values())
@@ -181,7 +181,10 @@ def _watched(pause: Pause, views: Mapping[int, RankView]) -> Pause:
 
 
 def _still_passing(pause: Pause, views: Mapping[int, RankView]) -> tuple[dict[Channel, int], dict[int, int]]:
-    """Keep the targets of those who pass until whoever waits for them has received: by channel, and by that rank."""
+    """Return the raised targets by channel, and what each waiting rank had received, while that rank still waits.
+
+    Ranks may pass until the rank that waits for their sends has received.
+    """
     received = {rank: had for rank, had in pause.received.items() if rank in views}
     received = {rank: had for rank, had in received.items() if _received(views[rank], rank) == had}
     passing = {
@@ -197,7 +200,7 @@ def _received(view: RankView, rank: int) -> int:
 
 
 def _may_be_received(channel: Channel, views: Mapping[int, RankView]) -> bool:
-    """Check whether a send on this channel could be what its destination waits for in a receive from anyone."""
+    """Check whether the channel's destination may wait for a send on this channel, in a receive from anyone."""
     view = views.get(channel.destination)
     if view is None or channel.source < 0:
         return False
@@ -222,7 +225,10 @@ def _aimed(pause: Pause, views: Mapping[int, RankView], now_ns: int) -> Pause:
 
 
 def _not_passed(starts: Starts, furthest: Mapping[Channel, int], views: Mapping[int, RankView]) -> Starts:
-    """Find the first start that no rank has passed, not even by a receive from anyone, which no channel counts yet."""
+    """Find the first start that no rank has passed.
+
+    A receive from anyone counts too, although no channel counts it before it has arrived.
+    """
     starts = starts.not_passed(furthest)
     for rank, view in views.items():
         for communicator, outstanding in view.receives_any.items():

@@ -22,7 +22,7 @@ _Channel = tuple[str, int, int]  # communicator, sending rank, receiving rank
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What ``explain_hang`` needs: who began and finished how many calls, where, and who waits in an unnamed call."""
+    """The input of ``explain_hang``: calls begun and finished by rank, and the ranks that wait in an unnamed call."""
 
     progress: list[Progress]
     members: dict[str, tuple[int, ...]]
@@ -32,7 +32,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class _Table:
-    """What all ranks say of their communicators, a row each."""
+    """The reports of all ranks on their communicators, one row for each report."""
 
     def __init__(self, obs: Observation, policy: Policy) -> None:
         self.signals = [comm for rank in obs.ranks for comm in rank.sent.comms]
@@ -137,13 +137,13 @@ def _at_rest(table: _Table) -> Flags:
 
 
 def place(obs: Observation, rank: RankSeen) -> Place:
-    """Say where a rank sits."""
+    """Return a rank's pod and node."""
     member = obs.members[rank.replica]
     return Place(rank=rank.rank, pod_name=member.pod_name, node=member.node)
 
 
 def reports_all(rank: RankSeen) -> bool:
-    """Check whether a rank has said how far it has come wherever it is a member."""
+    """Check whether a rank has reported how far it has come in each communicator that it is a member of."""
     sent = rank.sent
     if not rank.fresh or rank.process != "Running" or sent.comms_left_out or not sent.comms:
         return False

@@ -29,14 +29,14 @@ class Culprit(_State, frozen=True, kw_only=True):
     replica: int
     pod_name: str
     node: str
-    slowdown: float  # its compute time over its own healthy one, or over its peers' where that is unknown
+    slowdown: float  # its compute time ÷ its own healthy compute time, or ÷ its peers' where that is unknown
     compute_ns: int
     healthy_compute_ns: int | None = None
     peers_compute_ns: int
     wait_ns: int | None = None
     peers_wait_ns: int | None = None
     cause: Cause = Cause.UNKNOWN
-    cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy one
+    cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy value
     cause_peers: float | None = None
     cause_healthy: float | None = None
     also: list[int] = []  # further slow ranks, the first NAMED_RANKS
@@ -44,7 +44,7 @@ class Culprit(_State, frozen=True, kw_only=True):
 
 
 class Place(_State, frozen=True, kw_only=True):
-    """Where a rank sits."""
+    """A rank's place: its pod and its node."""
 
     rank: int
     pod_name: str
@@ -56,11 +56,11 @@ class SlowLink(_State, frozen=True, kw_only=True):
 
     ranks: list[Place]  # of the communicators that cross it, the first NAMED_RANKS
     members: int  # all of them
-    node: str = ""  # that all these communicators have in common, and no other; "" where nothing tells the nodes apart
+    node: str = ""  # in all these communicators and in no other; "" where nothing tells the nodes apart
     comm: str
     op: int = 0  # ring.Op of its first call in an iteration, where known
-    excess_ns: int  # what transfers gained, an iteration
-    compute_growth: float  # of the rank whose computation grew most, over its own healthy one
+    excess_ns: int  # by how much the transfers of an iteration grew
+    compute_growth: float  # of the rank whose computation grew most: compute time ÷ healthy compute time
 
 
 class Applied(_State, frozen=True, kw_only=True):
@@ -70,8 +70,8 @@ class Applied(_State, frozen=True, kw_only=True):
     at: float
     loss_seconds: float
     overhead_seconds: float
-    spare_seconds: float = 0.0  # of it, for the spare that it took
-    redo_seconds: float = 0.0  # of it, for the work since the last checkpoint
+    spare_seconds: float = 0.0  # part of the overhead, for the spare that was taken
+    redo_seconds: float = 0.0  # part of the overhead, for the work since the last checkpoint
     observed_only: bool = False
 
 
@@ -85,7 +85,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     onset_iteration: int
     reported_iteration: int
     healthy_ns: int  # iteration time before the onset
-    slow_ns: int  # iteration time since
+    slow_ns: int  # iteration time since the onset
     named_ns: int = 0  # iteration time when the culprit was named
     loss: Loss
     culprit: Culprit | None = None
@@ -93,7 +93,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     applied: list[Applied] = []
     blocked: str = ""  # why the next strategy waits
-    retry_at: float = 0.0  # not before
+    retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement
     replaced_by: str = ""  # the node that took the culprit's place
     trained_at: float | None = None  # when iterations were seen again after the switch
@@ -104,8 +104,8 @@ class Step(_State, frozen=True, kw_only=True):
 
     at: float
     what: Literal["Restart", "Recreate", "Replace", "Recall"]
-    generation: int  # that it began
-    node: str = ""  # the node that was left; Recall: that is used again
+    generation: int  # that the step began
+    node: str = ""  # the node that was left; Recall: the node that is used again
 
 
 class Fault(_State, frozen=True, kw_only=True):
@@ -119,10 +119,10 @@ class Fault(_State, frozen=True, kw_only=True):
     pod_name: str
     node: str
     rank: int | None = None
-    witness: str = ""  # what else says so, for a lost node
+    witness: str = ""  # what else says that a node is lost
     node_not_ready: bool = False  # a witness outside the job
     symptom: bool = False  # such an end may be the consequence of a peer's
-    counts: bool = True  # against the budget: what the cluster's owner did does not
+    counts: bool = True  # against the budget; an act of the cluster's owner does not count
     ended_at: float | None = None  # the process's end, by its node's clock
 
 
@@ -132,7 +132,7 @@ class StopIncident(_State, frozen=True, kw_only=True):
     id: str
     fault: Fault
     generation: int  # the one that failed
-    iterations: int = 0  # it had completed
+    iterations: int = 0  # that the failed generation had completed
     since: float
     detected_at: float
     recurrences: int = 0
@@ -140,7 +140,7 @@ class StopIncident(_State, frozen=True, kw_only=True):
 
 
 class Awaited(_State, frozen=True, kw_only=True):
-    """A rank that a hang is laid to, and what its process does."""
+    """A rank that the others wait for in a hang, and what its process does."""
 
     place: Place
     entered: int | None = None  # calls begun in the communicator
@@ -149,7 +149,7 @@ class Awaited(_State, frozen=True, kw_only=True):
 
 
 class HangFinding(_State, frozen=True, kw_only=True):
-    """What the counts tell of a job that does not move (``signals.hang``)."""
+    """The cause of a standstill, as the counts of calls show it (``signals.hang``)."""
 
     kind: Literal["NeverArrived", "Transfer", "Deadlock"]
     ranks: list[Awaited]  # the first NAMED_RANKS
@@ -159,13 +159,13 @@ class HangFinding(_State, frozen=True, kw_only=True):
     members: int  # of the communicator
     number: int  # of the call, from 0
     waiting: int  # ranks inside
-    entered: int  # calls begun by those who came farthest
+    entered: int  # calls begun by the ranks that came farthest
     op: int = 0  # ring.Op, as far as known
     size_bytes: int | None = None
 
 
 class HangIncident(_State, frozen=True, kw_only=True):
-    """No rank moves, though every process lives."""
+    """A hang: no rank moves, though every process lives."""
 
     id: str
     since: float
@@ -179,16 +179,16 @@ class Attempt(_State, frozen=True, kw_only=True):
 
     at: float
     node: str
-    kind: Literal["Restart", "Replace", "Lost"]  # Lost: the node, as only the job's own pods say
+    kind: Literal["Restart", "Replace", "Lost"]  # Lost: a lost node that only the job's own pods report
 
 
 class Departure(_State, frozen=True, kw_only=True):
-    """A node that the job has left, and what its tests since say (``departures``)."""
+    """A node that the job has left, and the results of its tests since then (``departures``)."""
 
     node: str
     left_at: float
     slowdown: float = 0.0  # of the rank on it; 0: it was left for a failure
-    times: int = 1  # it has been left
+    times: int = 1  # how often the job has left the node
     failed: int = 0  # tests in a row
     tested_at: float = 0.0  # end of the newest test; 0: none yet
     passed: bool = False  # the newest test
@@ -196,7 +196,7 @@ class Departure(_State, frozen=True, kw_only=True):
 
 
 class Exposure(_State, frozen=True, kw_only=True):
-    """How long the job's nodes were watched, and how many were lost: what the failure rate is learned from."""
+    """The time for which the job's nodes were watched, and how many were lost: the failure rate is learned from it."""
 
     since: float | None = None  # of the present stretch; None while the job holds no nodes
     node_seconds: float = 0.0  # of the stretches before
@@ -204,11 +204,11 @@ class Exposure(_State, frozen=True, kw_only=True):
 
 
 class RecoveryState(_State, frozen=True, kw_only=True):
-    """What the ladders remember of a job."""
+    """The ladders' memory of a job."""
 
     incidents: int = 0  # numbered from 1; ids derive from it
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
-    level: Level | None = None  # the same once it has settled: what later generations are held against
+    level: Level | None = None  # the healthy time once it has settled; later generations are compared with it
     slow: SlowIncident | None = None
     stop: StopIncident | None = None
     hang: HangIncident | None = None

@@ -17,7 +17,7 @@ from falcon_core.recovery.state import StopIncident
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """A member whose node is dead to the job."""
+    """A member whose node counts as dead."""
 
     replica: int
     witness: str
@@ -25,7 +25,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the silence of members means, over all members."""
+    """The meaning of the members' silence, over all members."""
 
     lost: list[Lost] = []
     agents_lost: list[int] = []  # replicas
@@ -41,7 +41,7 @@ def broke_off(rank: RankSeen) -> bool:
 
 
 def died(rank: RankSeen) -> bool:
-    """Check whether the rank ended by something that no peer can cause."""
+    """Check whether the rank ended in a way that no peer can cause."""
     if rank.process != "Ended":
         return False
     end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
@@ -49,7 +49,7 @@ def died(rank: RankSeen) -> bool:
 
 
 class _Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ranks that report show of those that do not."""
+    """Evidence of the reporting ranks on the silent ranks."""
 
     somebody_died: bool  # among themselves, which explains whatever else they show
     broke_off: int | None  # the first rank that broke off its collective
@@ -57,7 +57,10 @@ class _Peers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
-    """Judge every member that has a pod; ``stop`` is the open failure, whose first sign may have been a peer's."""
+    """Judge every member that has a pod.
+
+    ``stop`` is the open failure: its first sign may have come from a peer of the lost member.
+    """
     silent = {member.replica: member for member in obs.members if member.pod == "Present" and member.alive is False}
     if not silent:
         return Liveness()
@@ -77,7 +80,7 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
 
 
 def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIncident | None) -> dict[int, str]:
-    """Find the second witness by silent replica, "" where there is none."""
+    """Return the second witness for each silent replica, "" where there is none."""
     ended = {rank.replica for rank in obs.ranks if rank.process == "Ended"}
     peers = _look_at([rank for rank in obs.ranks if rank.replica not in silent])
     witnesses = {}

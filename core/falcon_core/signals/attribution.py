@@ -57,7 +57,7 @@ def _union_ns(starts: Ints, ends: Ints) -> int:
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """What one cycle took beyond the healthy one: arrays by position, ns, negative where it took less."""
+    """One cycle's times less the healthy times: arrays by position, ns, negative where the cycle took less."""
 
     inside_ns: Floats  # in the call
     outside_ns: Floats  # between the call and the next, computing
@@ -79,10 +79,10 @@ class Excess(msgspec.Struct, frozen=True):
 
     @property
     def stall_share(self) -> float | None:
-        """Of the computation's excess, what lies in the one gap that grew most beyond its share of the work, 0 … 1.
+        """Return the share of the computation's excess in the gap that grew most beyond its share of the work, 0 … 1.
 
-        A slow device is slow in every gap; late data delays one. None where nothing grew, or where there is only one
-        gap to speak of, so that the two look alike.
+        A slow device is slow in every gap; late data delays one gap. None where nothing grew, and where a single gap
+        makes up nearly all the computation, so that a slow device and late data look alike.
         """
         total, healthy = float(self.outside_ns.sum()), float(self.healthy_outside_ns.sum())
         if total <= 0.0 or healthy <= 0.0:
@@ -101,17 +101,20 @@ class WaitBaseline:
         self._baseline: Floats | None = None  # [2, positions]: inside, outside
 
     def excess(self, iteration: Iteration, times: Floats | None) -> Excess | None:
-        """``times``: :func:`inside_outside` of the iteration. None while the baseline is being learned, where ends are
-        not known, and if interrupted."""
+        """Return the excess of an iteration whose :func:`inside_outside` is ``times``.
+
+        None while the baseline is being learned, where ends are not known, and if the iteration was interrupted.
+        """
         if times is None or self._baseline is None or iteration.interrupted or times.shape != self._baseline.shape:
             return None
         inside, outside = times - self._baseline
         return Excess(inside, outside, self._baseline[1])
 
     def wait_ns(self, iteration: Iteration, own_ns: int | None, excess: Excess | None) -> int | None:
-        """Return the wait; None while the baseline is being learned, or where ends are not known; 0 if interrupted.
+        """Return the wait [ns]; 0 if interrupted; None while the baseline is being learned or where ends are not known.
 
-        Excesses of calls that overlap are counted once: with ``own_ns``, the computation, they make up the iteration.
+        Excesses of calls that overlap are counted once: the wait and ``own_ns``, the computation, together take at most
+        the iteration's time.
         """
         if own_ns is None or self._baseline is None:
             return None
@@ -120,7 +123,7 @@ class WaitBaseline:
         return min(int(np.maximum(excess.inside_ns, 0.0).sum()), iteration.duration_ns - own_ns)
 
     def learn(self, times: Floats | None) -> None:
-        """Take the times of an uninterrupted iteration for healthy."""
+        """Learn the times of an uninterrupted iteration as healthy."""
         if times is None:
             return
         if self._baseline is None:
@@ -141,9 +144,10 @@ def measured_comms(iteration: Iteration, comm_of_token: Ints) -> Ints:
 
 
 def inside_outside(iteration: Iteration) -> Floats | None:
-    """Return the time inside each call, and from its end to the next call's start where no other runs: [2, positions].
+    """Return the time inside each call, and the time from its end to the next call's start, ns: [2, positions].
 
-    None where a synchronising call's end is not known, and where no call's is.
+    The time between two calls counts only where no other call runs. None where a synchronising call's end is not known,
+    and where no call's end is known.
     """
     calls = iteration.calls
     starts, ends, inside = calls.starts_ns, calls.ends_ns, calls.measured

@@ -74,17 +74,17 @@ class RunLengthPosterior:
 
     @property
     def lengths(self) -> Ints:
-        """Run lengths held, ascending: [n]. Valid until the next update."""
+        """Return the run lengths held, ascending: [n]. Valid until the next update."""
         return self._lengths[: self._count][::-1]
 
     @property
     def masses(self) -> Floats:
-        """Their probabilities: [n]. Valid until the next update."""
+        """Return the probabilities of ``lengths``: [n]. Valid until the next update."""
         return self._state[_MASS, : self._count][::-1]
 
     @property
     def most_probable(self) -> int:
-        """The run length with the greatest mass."""
+        """Return the run length with the greatest mass."""
         return int(self._lengths[int(self._state[_MASS, : self._count].argmax())])
 
     def short(self, width: int) -> float:
@@ -96,9 +96,9 @@ class RunLengthPosterior:
         return total
 
     def update(self, sample: float) -> Floats:
-        """Take one sample; returns its log predictive densities for the run lengths held before: [n], as ``lengths``.
+        """Take one sample and return its log predictive densities for the run lengths held before: [n], as ``lengths``.
 
-        They lack a common constant; the largest is 0, so that far outliers do not underflow all at once.
+        The densities lack a common constant. The largest is 0, so that a far outlier does not make all underflow.
         """
         count = self._count
         if count == self._lengths.shape[0]:

@@ -34,7 +34,7 @@ _CALL[[Kind.BLOCKING, Kind.ENQUEUED, Kind.GRAPH_LAUNCH]] = True
 
 
 class Trait:
-    """What a call is to the signals, by its operation and size: bits. No enum, whose members are slow to reach."""
+    """The traits of a call, by its operation and size, as bits. Not an enum, because its members are slow to access."""
 
     SYNCHRONISING = 1  # all members wait here for the last to arrive
     REDUCING = 2  # all members' values are summed up, as their gradients are in each iteration
@@ -94,7 +94,7 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class CallOrder:
-    """Puts the records of each communicator back into the order of ``comm_seq``."""
+    """A sorter that puts the records of each communicator back into the order of ``comm_seq``."""
 
     def __init__(self) -> None:
         self._described: set[int] = set()  # point-to-point calls of these communicators are seen from number 0 on
@@ -116,7 +116,7 @@ class CallOrder:
         return _joined([piece for at in range(calls.shape[0]) for piece in self._pass(calls[at : at + 1])])
 
     def release(self) -> RecordArray:
-        """Pass on all that waits, since records were lost, and take each communicator's next number as it comes."""
+        """Return all records that wait, because others were lost; each communicator counts on from its next record."""
         held = [self._held[comm][number] for comm in self._held for number in sorted(self._held[comm])]
         self._held.clear()
         self._next.clear()
@@ -124,7 +124,7 @@ class CallOrder:
         return _joined(held)
 
     def _in_order(self, calls: RecordArray) -> bool:
-        """Take the usual case without a loop over calls: every communicator counts on without a gap."""
+        """Handle the usual case without a loop over calls; False unless every communicator counts on without a gap."""
         following: dict[int, int] = {}
         comms, all_numbers = calls["comm"].copy(), calls["comm_seq"].astype(np.int64)
         for comm in np.unique(comms).tolist():
@@ -139,7 +139,7 @@ class CallOrder:
         return True
 
     def _expected(self, comm: int, number: int) -> int:
-        """Return the number that comes next, given one that came: a first send may follow the receives after it."""
+        """Return the number that is expected next; a first send may come after receives that began later."""
         known = self._next.get(comm)
         if known is not None:
             return known
@@ -171,7 +171,7 @@ def _joined(records: list[RecordArray]) -> RecordArray:
 
 
 class Tokenizer:
-    """Names each distinct (op, comm, dtype, bytes) by a small number, in the order in which they first appear."""
+    """Small numbers for each distinct (op, comm, dtype, bytes), in the order of first appearance."""
 
     def __init__(self) -> None:
         self._names: dict[_Key, int] = {}
@@ -180,7 +180,7 @@ class Tokenizer:
 
     @property
     def comms(self) -> Ints:
-        """The communicator's id by token."""
+        """Return the communicator's id of each token: [tokens]."""
         return np.fromiter((comm for _, comm, _, _ in self._names), np.uint64, len(self._names)).astype(np.int64)
 
     def calls(self, records: RecordArray) -> Calls:
@@ -196,7 +196,7 @@ class Tokenizer:
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
-        """Return the tokens, [n]: known ones all at once, and the few others singly."""
+        """Return the tokens, [n]: known tokens all at once, and the few new tokens one after the other."""
         columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
         names = self._names
         if records.shape[0] < _AT_ONCE:
@@ -258,7 +258,7 @@ class CallLog:
 
     @property
     def end(self) -> int:
-        """Index that the next call will get."""
+        """Return the index that the next call will get."""
         return self.base + self._length
 
     def append(self, calls: Calls) -> None:

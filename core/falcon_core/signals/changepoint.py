@@ -98,7 +98,7 @@ class _History:
         return len(self) - int(self._numbers[self._first : self._end].searchsorted(number))
 
     def place(self, back: int) -> tuple[int, int]:
-        """Number and start of the ``back``-th newest sample, 1 being the newest."""
+        """Return number and start of the ``back``-th newest sample, 1 being the newest."""
         at = max(self._first, self._end - back)
         return int(self._numbers[at]), int(self._starts[at])
 
@@ -116,7 +116,7 @@ def _quantile(ascending: Floats, share: float) -> float:
 
 
 class ChangeDetector:
-    """Finds the onset and the relief of slowdowns, one iteration at a time."""
+    """A detector of the onset and the relief of slowdowns, fed with one iteration at a time."""
 
     def __init__(self, *, verify_percent: int, consecutive: int, known: Reference | None = None) -> None:
         self.slowdown: Slowdown | None = None
@@ -134,11 +134,11 @@ class ChangeDetector:
 
     @property
     def healthy_ns(self) -> int | None:
-        """The reference; None while it is being learned."""
+        """Return the reference [ns]; None while it is being learned."""
         return None if self.reference is None else round(math.exp(self.reference.level))
 
     def feed(self, number: int, start_ns: int, duration_ns: int) -> bool:
-        """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or vanished."""
+        """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or ended."""
         level = math.log(max(1, duration_ns))
         self._newest.append(number, start_ns, level)
         reference = self.reference
@@ -159,7 +159,7 @@ class ChangeDetector:
         return False
 
     def _doubt(self, reference: Reference, count: int) -> float:
-        """Return how far a median of ``count`` samples may miss ``verify``: not at all if a few more settle it."""
+        """Return how far a median of ``count`` samples may miss ``verify``; 0 where a few more samples would decide."""
         if count < _DOUBTED_SAMPLES:
             return 0.0
         return min(reference.error(count), _MOST_DOUBT * self._verify)
@@ -200,7 +200,7 @@ class ChangeDetector:
         return rise
 
     def _is_over(self, reference: Reference, since: int) -> bool:
-        """Check whether the samples since a step lie where they lay before."""
+        """Check whether the samples since a step lie where the samples before the step lay."""
         return _median(self._newest.levels(since)) - reference.level < self._verify / 2
 
     def _drifted(self, reference: Reference, level: float) -> float | None:
@@ -302,7 +302,7 @@ class ChangeDetector:
         return drop >= self._verify and high <= reference.level - self._verify / 2 and not reference.wanders(drop)
 
     def _forget(self) -> None:
-        """Let nothing before now count for the next change."""
+        """Forget the past, so that only samples from now on count for the next change."""
         self._newest.clear()
         self._unlearned.clear()
         self._candidate = None

@@ -32,7 +32,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
-    """``members`` in the order of their places."""
+    """A communicator with its ``members`` in the order of their places."""
 
     name: str
     members: tuple[int, ...]

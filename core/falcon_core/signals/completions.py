@@ -30,7 +30,7 @@ _PENDING_ITERATIONS = 64  # a completion is later than its call by a few iterati
 
 
 class Completions:
-    """Joins completions with their calls, and calls with their iterations. State is bounded."""
+    """The join of completions with their calls, and of calls with their iterations. State is bounded."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}  # (comm, comm_seq) → number of the record in its ring

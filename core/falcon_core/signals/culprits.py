@@ -56,7 +56,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one rank over the newest iterations, as medians, ns an iteration."""
+    """One rank's figures over the newest iterations, as medians, ns an iteration."""
 
     rank: int
     iteration_ns: float
@@ -173,7 +173,7 @@ def _own_excess(views: Sequence[RankView]) -> dict[int, float]:
 
 
 def _common_gain_ns(views: Sequence[RankView], loss_ns: float) -> float:
-    """Return what an iteration gained because all computations did: then waits grow, too, and show nothing."""
+    """Return how much an iteration grew because all computations grew: then waits grow, too, and show nothing."""
     growth = [
         view.compute_ns / view.healthy_compute_ns for view in views if view.compute_ns and view.healthy_compute_ns
     ]
@@ -325,7 +325,7 @@ class _Waits(msgspec.Struct):
 
 
 def _wait_graph(comms: dict[str, _Comm], growth: dict[str, float], floor: float) -> _Waits:
-    """Let every rank that waits wait for all members of its communicator that do not."""
+    """Build the graph: every rank that waits points to all members of its communicator that do not wait."""
     graph = _Waits(defaultdict(float), defaultdict(float), defaultdict(set))
     for name, comm in comms.items():
         excess = {rank: value - growth.get(name, 0.0) for rank, value in comm.excess_ns.items()}
@@ -340,7 +340,7 @@ def _wait_graph(comms: dict[str, _Comm], growth: dict[str, float], floor: float)
 
 
 def _sinks(views: Sequence[RankView], growth: dict[str, float], floor: float) -> list[Verdict]:
-    """Find the ranks for which others wait while they wait for nobody."""
+    """Find the ranks that others wait for and that wait for no rank themselves."""
     graph = _wait_graph(_comms(views), growth, floor)
     sinks = [rank for rank in sorted(graph.caused) if graph.waited[rank] < floor]
     if not sinks or len(sinks) == len(views):

@@ -35,11 +35,11 @@ class Cycle:
 
     @property
     def decides_at(self) -> int:
-        """As many calls as the next comparison needs, from the first ever."""
+        """Return how many calls the next comparison needs, counted from the first call ever."""
         return self.cursor + _FITTING_CALLS + 1 if self._waits else self.start + self.calls + 1
 
     def differing(self, log: CallLog) -> Ints:
-        """Find the places after the cursor at which another call came than the cycle has there."""
+        """Find the places after the cursor where the call that came differs from the cycle's call."""
         fresh = log.view(self.cursor, log.end).tokens
         expected = self.tokens[(self.cursor - self.start + np.arange(fresh.shape[0])) % self.calls]
         return np.flatnonzero(fresh != expected)
@@ -52,9 +52,10 @@ class Cycle:
         return place < fresh and not self._waits
 
     def _first_break(self, differs: Ints, count: int) -> tuple[int, bool]:
-        """Find the first of ``count`` calls at which the cycle stops; ``count`` if it goes on. True: too early to say.
+        """Return the place among ``count`` calls at which the cycle stops, and whether more calls must come to be sure.
 
-        A call that differs between others that fit is a call of another size, and stops nothing.
+        The place is ``count`` if the cycle goes on. A single call that differs between calls that fit is a call of
+        another size and does not stop the cycle.
         """
         least = _FITTING_CALLS - self.varies
         for place in differs.tolist():
@@ -71,9 +72,9 @@ class Cycle:
         self.tokens = np.roll(self.tokens, -place)
 
     def follow_longest_gap(self, log: CallLog) -> bool:
-        """Move the phase after the longest gap where there is a single token; True if it moved.
+        """Move the phase to the call after the longest gap where there is a single token; True if the phase moved.
 
-        Extra calls of the same token shift the phase unseen.
+        Extra calls of the same token shift the phase, and the comparison of tokens does not see it.
         """
         if not self._by_gaps:
             return False
@@ -100,7 +101,7 @@ class Interruption:
         self.lost_at = began + max(_LOST_CALLS, 4 * lag) + 1  # as many calls make a lost cycle
 
     def next_start(self, log: CallLog, cycle: Cycle) -> int | None:
-        """Find the index at which the next whole cycle begins; None while it does not go on."""
+        """Find the index at which the next whole cycle begins; None while the cycle does not go on."""
         if log.end < self.look_at:
             return None
         width = max(cycle.calls, _RESUME_CALLS)

@@ -41,15 +41,15 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangDeadline:
-    """Learns how long a rank may be silent. State of constant size."""
+    """The time for which a rank may be silent, as learned from its silences. State of constant size."""
 
     def __init__(self, pauses: Sequence[Pause] = ()) -> None:
-        """``pauses``: what an earlier agent learned."""
+        """Begin with the ``pauses`` that an earlier agent learned."""
         self._last_end_ns: int | None = None
         self._pauses = {_class_of(pause.longest_ns): pause for pause in pauses}
 
     def feed(self, calls: Calls) -> None:
-        """Remember the silences between the ends of these calls and the ones before."""
+        """Remember each silence between the end of a call and the end of the call before."""
         if not len(calls):
             return
         ends = np.maximum.accumulate(calls.ends_ns)
@@ -69,7 +69,7 @@ class HangDeadline:
 
     @property
     def pauses(self) -> list[Pause]:
-        """Those that may come again, the shortest first."""
+        """Return the pauses that may come again, the shortest first."""
         now = self._last_end_ns or 0
         return [
             pause
@@ -100,7 +100,7 @@ HangKind = Literal["NeverArrived", "Transfer", "Deadlock"]
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom the job waits for.
+    """A hang: the ranks that the job waits for.
 
     ``NeverArrived``: these ranks did not enter call ``number`` of the communicator, and wait nowhere themselves.
     ``Transfer``: all members are inside, and nothing moves: the network, or a member's device or process. Where some
@@ -125,18 +125,20 @@ class _Counts(msgspec.Struct):
     finished: Ints
 
     def by_comm(self, ufunc: np.ufunc, column: Ints | Flags) -> Ints:
-        """Reduce a column to a value a communicator: [n] → [communicators]."""
+        """Reduce a column to one value for each communicator: [n] → [communicators]."""
         return np.asarray(ufunc.reduceat(column, self.bounds[:-1], dtype=np.int64))
 
     def by_row(self, column: Ints) -> Ints:
-        """Repeat a value a communicator for its rows: [communicators] → [n]."""
+        """Repeat each communicator's value for its rows: [communicators] → [n]."""
         return np.repeat(column, np.diff(self.bounds))
 
 
 def explain_hang(
     progress: Sequence[Progress], members: Mapping[str, tuple[int, ...]], waiting_elsewhere: Collection[int] = ()
 ) -> list[Hang]:
-    """Read off its counts whom a job that does not move waits for; empty where nobody is inside a call. O(counts).
+    """Find the ranks that a job without progress waits for, from its counts; empty where no rank is inside a call.
+
+    The cost is O(counts).
 
     ``members`` by the communicator's name. A member without counts in a communicator has not entered any call of it.
     ``waiting_elsewhere``: ranks that are inside a call which nobody can name. Where only finished counts are known

@@ -44,7 +44,7 @@ class Iteration(msgspec.Struct, frozen=True):
 
 
 class IterationTracker:
-    """Tracks the iterations of a rank, incrementally; memory is bounded by the log."""
+    """A tracker of a rank's iterations, incremental; memory is bounded by the log."""
 
     def __init__(self, anchor: Anchor | None = None) -> None:
         self.iterations = 0  # complete ones
@@ -58,29 +58,29 @@ class IterationTracker:
 
     @property
     def cycle_calls(self) -> int | None:
-        """Calls in the cycle that is followed; None while there is none."""
+        """Return the number of calls in the cycle that is followed; None while no cycle is followed."""
         return None if self._cycle is None or self._lost else self._cycle.calls
 
     @property
     def period_calls(self) -> int | None:
-        """Calls in an iteration; None while undetermined."""
+        """Return the number of calls in an iteration; None while undetermined."""
         return None if self._history.may_be_micro_batches else self.cycle_calls
 
     @property
     def regular(self) -> bool:
-        """Whether it is known how many calls make an iteration, and the newest call goes on with one."""
+        """Check whether an iteration's number of calls is known, and the newest call continues an iteration."""
         if self._cycle is None or self.period_calls is None or self._interruption is not None:
             return False
         return not self._cycle.differing(self._log).shape[0]
 
     @property
     def at_start(self) -> bool:
-        """Whether the newest call ended an iteration, and the call that begins the next has not come."""
+        """Check whether the newest call ended an iteration, and the call that begins the next has not come."""
         return self._cycle is not None and self._log.end == self._cycle.start + self._cycle.calls and self.regular
 
     @property
     def position(self) -> Anchor | None:
-        """Where the present iteration began."""
+        """Return where the present iteration began; None where that is not known."""
         cycle = self._cycle
         if cycle is None or self._interruption is not None or not self._log.base <= cycle.start < self._log.end:
             return None
@@ -89,12 +89,15 @@ class IterationTracker:
 
     @property
     def ahead(self) -> int:
-        """How many calls are to come until the next decision, that one included; at least 1."""
+        """Return how many calls are to come up to the call of the next decision, that call included; at least 1."""
         return max(1, self._decides_at - self._log.end)
 
     @property
     def _decides_at(self) -> int:
-        """As many calls as the next decision needs, from the first ever. Before, no call changes anything."""
+        """Return how many calls the next decision needs, counted from the first call ever.
+
+        No earlier call changes anything.
+        """
         if self._cycle is None:
             return self._search.at
         if self._interruption is not None:
@@ -104,7 +107,7 @@ class IterationTracker:
 
     @property
     def _lost(self) -> bool:
-        """Whether the cycle was interrupted for so long that another period may be found."""
+        """Check whether the cycle was interrupted for so long that another period may be found."""
         return self._interruption is not None and self._log.end >= self._interruption.lost_at
 
     def feed(self, calls: Calls) -> list[Iteration]:
@@ -124,7 +127,7 @@ class IterationTracker:
         return done
 
     def _step(self, done: list[Iteration]) -> bool:
-        """Go on by one stretch of calls; False when more calls are needed."""
+        """Process one stretch of calls; False when more calls are needed."""
         if self._cycle is None:
             return self._take(self._search.search(self._log, None), done)
         if self._interruption is None:
@@ -156,7 +159,7 @@ class IterationTracker:
         return True
 
     def _follow(self, cycle: Cycle, done: list[Iteration]) -> bool:
-        """Cut the calls that have come into cycles. True where the cycle was interrupted or is another now."""
+        """Cut the calls that have come into cycles; True where the cycle was interrupted or has changed."""
         stops = cycle.compare(self._log)
         while cycle.start + cycle.calls < cycle.cursor:
             if self._anchor is not None and self._reached(self._anchor, cycle):
@@ -171,7 +174,7 @@ class IterationTracker:
         return stops
 
     def _reached(self, anchor: Anchor, cycle: Cycle) -> bool:
-        """Let the cycle begin where the earlier reader's does, if that call has come."""
+        """Move the cycle's begin to that of the earlier reader's cycle; False while that call has not come."""
         place = place_in_cycle(anchor, self._log, cycle.start, cycle.calls)
         if place is None:
             return False
@@ -181,7 +184,7 @@ class IterationTracker:
         return True
 
     def _resume(self, cycle: Cycle, interruption: Interruption, done: list[Iteration]) -> bool:
-        """Take the interrupted cycle up where it goes on; False while it does not."""
+        """Take the interrupted cycle up where it goes on; False while the cycle does not go on."""
         next_start = interruption.next_start(self._log, cycle)
         if next_start is None:
             return False

@@ -1,5 +1,6 @@
-"""The period where single calls differ from cycle to cycle (a size that depends on the data, a call of its own now and
-then), so that no run is exact for long.
+"""The period where single calls differ from cycle to cycle, so that no run is exact for long.
+
+Such a call has a size that depends on the data, or comes only now and then.
 
 At the true lag L the calls that do not recur are *substitutions*: call t differs from t − L and from t + L, which equal
 each other. A lag that only fits a part of the cycle (a layer) breaks in another way: either the two neighbours differ,

@@ -243,7 +243,7 @@ def _iterations_begin(run: Calls, lag: int, shorter: int) -> int | None:
 
 
 def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
-    """Find runs of cycles of these tokens (sorted), from any place of the cycle on, of at least so many calls."""
+    """Find runs of at least so many calls that repeat a cycle of these tokens (sorted), from any of its places on."""
     lag = cycle.shape[0]
     return [
         (begin, end)
@@ -253,7 +253,7 @@ def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
 
 
 def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
-    """Check whether a call outside of the cycle sums gradients up: then the cycle is a part of an iteration."""
+    """Check whether a call outside the cycle sums gradients up: then the cycle is only a part of an iteration."""
     return bool((calls.has(Trait.GRADIENTS) & ~np.isin(calls.tokens, cycle)).any())
 
 

@@ -32,7 +32,7 @@ _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlives an agent: enough to go on when the beginning of the ring is overwritten."""
+    """The state that outlives an agent: enough to go on when the beginning of the ring is overwritten."""
 
     anchor: Anchor | None = None
     healthy_ns: int | None = None
@@ -54,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says of its newest iterations in track mode, as medians, ns an iteration: ≤ 1 KiB a rank.
+    """A rank's report on its newest iterations in track mode, as medians, ns an iteration: ≤ 1 KiB a rank.
 
     Where calls return when they are enqueued, the iterations are the newest that were sampled.
     """
@@ -132,7 +132,7 @@ class RankChain:
     def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
         """Take the next records of the ring; True if a slowdown began, grew by another onset, or ended.
 
-        ``lost``: there were others before them that nobody will see.
+        ``lost``: there were records before these that cannot be read any more.
         """
         changed = lost and self._take(self._tokenizer.calls(self._order.release()))
         for piece in self._completions.cut(records):
@@ -156,7 +156,7 @@ class RankChain:
         return changed
 
     def _take_part(self, calls: Calls) -> bool:
-        """Take calls of which at most the last decides anything."""
+        """Take calls of which at most the last one leads to a decision."""
         if self._tracker.cycle_calls is not None:
             self._hang.feed(calls)
         iterations = self._tracker.feed(calls)
@@ -204,7 +204,7 @@ class RankChain:
             self._learn(self._unlearned_samples.popleft())
 
     def _is_settled(self, sample: Measured) -> bool:
-        """Check whether a slowdown that includes it would have been found by now."""
+        """Check whether a slowdown that includes the sample would have been found by now."""
         return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
     def _learn(self, healthy: Measured) -> None:
@@ -220,13 +220,13 @@ class RankChain:
 
     @property
     def newest_whole(self) -> Iteration | None:
-        """The newest complete iteration; None unless it was one as usual, and the calls go on so."""
+        """Return the newest complete iteration; None if it was interrupted, or if the calls are not regular now."""
         newest = self._recent[-1].iteration if self._recent else None
         return None if newest is None or newest.interrupted or not self._tracker.regular else newest
 
     @property
     def at_start(self) -> bool:
-        """Whether the rank stands between two iterations."""
+        """Return whether the rank stands between two iterations."""
         return self._tracker.at_start
 
     @property
@@ -235,12 +235,12 @@ class RankChain:
 
     @property
     def healthy_ns(self) -> int | None:
-        """The healthy iteration time."""
+        """Return the healthy iteration time [ns]; None while it is being learned."""
         return self._detector.healthy_ns
 
     @property
     def period_calls(self) -> int | None:
-        """Calls in the cycle that is followed; None while there is none."""
+        """Return the number of calls in the cycle that is followed; None while no cycle is followed."""
         return self._tracker.cycle_calls
 
     def memory(self) -> RankMemory:
@@ -288,9 +288,10 @@ class RankChain:
         }
 
     def lasting_excess(self) -> dict[int, tuple[float, ...]]:
-        """Return as in ``track``, but the least of the newest windows of C iterations: only what lasted is in it.
+        """Return each communicator's excess as in ``track``, but the least over the newest windows of C iterations.
 
-        Empty until there are as many (of what is sampled, as many samples), and where half of a window is not known.
+        So only an excess that lasted is in the result. Empty until the windows are full (of sampled iterations, where
+        iterations are sampled), and where half of a window is not known.
         """
         width = self._detection.consecutive_iterations
         windows = max(1, min(JUDGEMENT.lasting_windows, RECENT_ITERATIONS // width))

@@ -56,7 +56,10 @@ class Reference:
 
     @classmethod
     def of(cls, levels: Floats) -> Reference:
-        """Estimate from the first samples, [n]: median, and mean deviation but the farthest, mixed with a usual one."""
+        """Estimate from the first samples, [n]: the level is their median.
+
+        The noise is their mean deviation without the farthest sample, mixed with a usual noise.
+        """
         level = float(np.median(levels))
         deviations = np.sort(np.abs(levels - level))[:-1]
         count = levels.shape[0]
@@ -116,7 +119,7 @@ class Reference:
         return other
 
     def wanders(self, rise: float) -> bool:
-        """Check whether the level goes as far by itself."""
+        """Check whether the level moves as far by itself, without a slowdown."""
         return rise < _WANDER_DEVIATIONS * _TO_DEVIATION * self._wander
 
     def are_long_by_chance(self, levels: Floats, rise: float) -> bool:

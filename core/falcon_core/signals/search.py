@@ -20,7 +20,7 @@ _FIRST_REVIEW = 16  # cycles
 
 
 class PeriodSearch:
-    """Searches the log, the more seldom the longer it is."""
+    """Searches of the log, the rarer the longer the log is."""
 
     def __init__(self) -> None:
         self.at = 0  # as many calls as the next search needs
@@ -67,7 +67,7 @@ class CycleHistory:
     def is_review_due(self) -> bool:
         """Check whether the period is to be reviewed now; then the next review is due at twice as many cycles.
 
-        Right after extra calls, what recurs up to the newest call is the cycle with them, so that it waits.
+        A review waits for a while after extra calls, because the run up to the newest call would include them.
         """
         late = self._cycles - self._review_at
         settled = self._interruptions == 0 or self._cycles - self._interrupted_at >= REPETITIONS
@@ -78,6 +78,6 @@ class CycleHistory:
 
     @property
     def may_be_micro_batches(self) -> bool:
-        """Whether extra calls come after every so many cycles, and these are few."""
+        """Check whether extra calls come regularly, each time after the same small number of cycles."""
         regular = len(self._distances) >= REPETITIONS and len(set(self._distances)) == 1
         return regular and self._distances[0] <= MOST_MICRO_BATCHES

@@ -52,13 +52,13 @@ class Matched(msgspec.Struct, frozen=True):
 
     @property
     def transfers_ns(self) -> Floats:
-        """[calls]"""
+        """Return the transfer time of each call, the shortest duration of its members: [calls]."""
         fastest: Floats = self.durations_ns.min(axis=0)
         return fastest
 
     @property
     def waits_ns(self) -> Floats:
-        """[members, calls]"""
+        """Return how long each member waited in each call: [members, calls]."""
         return self.durations_ns - self.transfers_ns
 
 
@@ -250,7 +250,7 @@ def waits(matched: Sequence[Matched], cycles: int) -> dict[int, list[Wait]]:
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """``waiter`` spends ``excess_ns`` a cycle in receives from (or sends to) ``peer`` beyond its shortest."""
+    """A wait: ``waiter`` spends ``excess_ns`` a cycle in receives from (or sends to) ``peer`` beyond its shortest."""
 
     waiter: int
     peer: int

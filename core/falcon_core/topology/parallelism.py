@@ -52,7 +52,7 @@ class Coordinates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
-    """The degrees of a layout. ``data`` counts model replicas, the experts' degree divides it.
+    """The degrees of a layout. ``data`` counts model replicas; ``expert`` divides ``data``.
 
     Raises LayoutError on construction where a degree is below 1, or ``expert`` does not divide ``data``.
     """
@@ -75,12 +75,12 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def world(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return self.tensor * self.context * self.data * self.pipeline
 
     @property
     def expert_data(self) -> int:
-        """Replicas that hold the same experts."""
+        """Return the number of replicas that hold the same experts."""
         return self.data // self.expert
 
     def degree(self, axis: Axis) -> int:

@@ -12,7 +12,7 @@ BURN_IN_VERSION = 1
 
 
 class BurnInReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a test measured, and what kept it from its CPUs meanwhile. None: the counter could not be read.
+    """A test's results, and what kept the test from its CPUs meanwhile. None: the counter could not be read.
 
     Rates are means over the whole test, shares lie between 0 and 1.
     """

@@ -47,7 +47,7 @@ _ENTRY = struct.Struct("<QQIIQ")
 
 
 class Mode(enum.IntEnum):
-    """What the shim does in a call."""
+    """The shim's work in a call."""
 
     OFF = 0  # count calls, record none: their numbers stay right, and the gate works
     TRACK = 1  # record every call

@@ -42,7 +42,7 @@ Phase = Literal["Run", "Stop", "Finish"]
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher of one pod shall run."""
+    """The plan that the launcher of one pod carries out."""
 
     generation: int
     phase: Phase
@@ -73,7 +73,7 @@ class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher has done."""
+    """The launcher's report on what it has done."""
 
     version: int = LAUNCH_VERSION
     generation: int  # newest generation acted upon; 0 before the first plan

@@ -87,7 +87,7 @@ class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one rank's own agent can say of it without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
+    """An agent's report on one rank, without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
 
     rank: Int64
     tracking: Literal["NoRing", "Undetermined", "Tracking"]

@@ -93,7 +93,7 @@ CounterArray = npt.NDArray[np.void]
 
 
 class Kind(enum.IntEnum):
-    """What a record says."""
+    """The meaning of a record."""
 
     BLOCKING = 1  # a call that returned when it was done: start and duration are both real (Gloo)
     ENQUEUED = 2  # a call that returned when it was enqueued (NCCL)
@@ -104,7 +104,7 @@ class Kind(enum.IntEnum):
 
 
 class Traffic(enum.IntEnum):
-    """What a counter counts."""
+    """The calls that a counter counts."""
 
     COLLECTIVE = 1
     SEND = 2
@@ -114,7 +114,7 @@ class Traffic(enum.IntEnum):
 
 
 class GateReason(enum.IntEnum):
-    """Why a rank opened its gate on its own."""
+    """The reason why a rank opened its gate on its own."""
 
     NONE = 0
     DEADLINE = 1
@@ -239,7 +239,7 @@ def parse_header(raw: bytes) -> RingHeader:
 
 
 class RingStatus(msgspec.Struct, frozen=True):
-    """Where the counters lie, and how the rank stands to the gate."""
+    """The place of the counters, and the rank's state at the gate."""
 
     counters_offset: int
     counters: int
@@ -272,7 +272,7 @@ def counter_key(comm: int, traffic: Traffic, peer: int = 0) -> int:
 
 
 class CounterKey(NamedTuple):
-    """What a counter counts; ``traffic`` as a number, since a later shim may have more kinds."""
+    """The parts of a counter's key; ``traffic`` is a number, since a later shim may have more kinds."""
 
     comm: int
     traffic: int

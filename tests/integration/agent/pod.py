@@ -55,7 +55,7 @@ class Pod:
     def __init__(
         self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int, command: tuple[str, ...] = ()
     ) -> None:
-        """``command``: what the ranks are, by default the training program."""
+        """Prepare the pod; each rank runs ``command``, by default the training program."""
         self.folder = folder
         self.procs = procs
         self.agent: subprocess.Popen[bytes] | None = None

@@ -45,7 +45,7 @@ OBJECT: dict[str, Any] = {
 
 
 class Right(NamedTuple):
-    """What RBAC is asked for."""
+    """A right that RBAC is asked for."""
 
     group: str
     resource: str  # with its subresource: "nodes", "trainingjobs/status"
@@ -121,7 +121,7 @@ async def _rights(make: Callable[[Any], Any]) -> set[Right]:
 
 
 async def _call(method: Callable[..., Any], *, bare: bool) -> None:
-    """Call it with arguments made up from its annotations; how it fares with the answers does not matter.
+    """Call the method with arguments made up from its annotations; what it does with the answers does not matter.
 
     ``bare``: None for each argument that may be None.
     """

@@ -214,7 +214,7 @@ def test_an_old_kubernetes_is_refused() -> None:
 
 
 def _keys(values: dict[str, object], schema: dict[str, object], at: str) -> list[str]:
-    """Paths of the values, down to where the schema stops listing properties."""
+    """Return the paths of the values, down to where the schema stops listing properties."""
     found: list[str] = []
     properties = schema.get("properties")
     assert isinstance(properties, dict)

@@ -74,7 +74,7 @@ def test_what_a_dead_cluster_of_another_cache_left_is_removed(tmp_path: Path, mo
 
 
 def _other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache that claimed the machine; this process then belongs to another cache."""
+    """Claim the machine for a cache and return that cache; this process then belongs to another cache."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     monkeypatch.setattr(machine, "_OWNER", tmp_path / "run" / "cache")
     monkeypatch.setattr(machine, "CACHE", theirs)

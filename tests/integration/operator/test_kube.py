@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 
 
 class Gate:
-    """Whether this process leads."""
+    """The leadership of this process."""
 
     def __init__(self) -> None:
         self.leading = True

@@ -26,7 +26,7 @@ DEAD_READS = 2 * MOST_HOLES + 2  # each hole takes two: one that meets it, one t
 
 
 class Killed(msgspec.Struct, frozen=True):
-    """What the reader saw of one life of a writer."""
+    """The reader's findings on one life of a writer."""
 
     records: int
     torn: int  # passed on although their payload does not add up

@@ -107,7 +107,7 @@ class _Ring:
         )
 
     def _counters(self) -> CounterArray:
-        """The counters as they stood at one moment: they only grow, and two looks saw the same."""
+        """Return the counters as they stood at one moment: counters only grow, and two looks in a row saw the same."""
         before = self._reader.counters()
         while True:
             after = self._reader.counters()
@@ -229,7 +229,7 @@ class Coordinator:
         os.pwrite(self._file, struct.pack("<Q", time.monotonic_ns()), control.HEARTBEAT_OFFSET)
 
     def _write(self, state: pause.Pause, arm: bool) -> None:
-        """The table under an odd epoch, then the even one; the gate is armed last."""
+        """Write the table under an odd epoch, then the even epoch; the gate is armed last."""
         targets = tuple(
             Target(pid=rank_ring.pid, key=rank_ring.keys[channel], calls=calls)
             for rank_ring in self._rings

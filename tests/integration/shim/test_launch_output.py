@@ -15,7 +15,7 @@ TAIL_BYTES = 65536
 
 
 def _output(launcher: Launcher, procs: int = 1) -> tuple[bytes, bytes]:
-    """Runs one generation to its end; standard output and error, read as they come."""
+    """Run one generation to its end; return its standard output and error, read as they come."""
     read: list[tuple[bytes, bytes]] = []
     reader = threading.Thread(target=lambda: read.append(launcher.process.communicate(timeout=60)))
     reader.start()

@@ -31,7 +31,7 @@ def _train(start: Start, program: str, procs: int) -> Launcher:
 
 
 def _rings(launcher: Launcher) -> dict[int, ring.RecordArray]:
-    """Each rank's records, oldest first."""
+    """Return each rank's records, oldest first."""
     found: dict[int, ring.RecordArray] = {}
     for path in sorted((launcher.run_dir / "launch" / "rings").glob("*.ring")):
         raw = path.read_bytes()

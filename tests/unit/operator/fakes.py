@@ -40,7 +40,7 @@ replace = msgspec.structs.replace
 
 
 class FakeKube:
-    """``ports.Kube`` over the world. The operator crashes after a call has taken effect: the worst case."""
+    """A ``ports.Kube`` over the world. The operator crashes after a call has taken effect: the worst case."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -209,7 +209,7 @@ class FakeKube:
 
 
 class FakeBus:
-    """``ports.Bus`` over the world."""
+    """A ``ports.Bus`` over the world."""
 
     def __init__(self, world: World) -> None:
         self.world = world

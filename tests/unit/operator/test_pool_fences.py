@@ -25,7 +25,7 @@ def looked(*nodes: NodeView, score: str = "100", now: float = NOW, **rest: Any) 
 
 
 def burn_in_of(decision: PoolDecision, *, gflops: float) -> PodView:
-    """The test that the pool asked for, with its result."""
+    """Return the pod of the test that the pool asked for, after its end with this result."""
     [created] = of_type(decision, CreatePod)
     assert created.manifest["metadata"]["labels"]["falcon.dev/burn-in"] == "fenced"
     return ended(created.manifest, message=f'{{"gflops": {gflops}}}')

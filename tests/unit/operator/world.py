@@ -329,7 +329,7 @@ class World:
                     self.history.setdefault(rank, []).append((int(length * 1e9), int(own * 1e9), int(wait * 1e9)))
 
     def _is_complete(self, group: list[Pod], world_size: int) -> bool:
-        """Whether every rank lives and has had the time to start."""
+        """Check whether every rank lives and has had the time to start."""
         ranks = {rank for pod in group if not self._is_dead(pod) for rank in pod.ranks}
         return len(ranks) >= world_size and all(self.clock.seconds >= pod.run_at + LAUNCH_SECONDS for pod in group)
 

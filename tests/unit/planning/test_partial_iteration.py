@@ -53,7 +53,7 @@ class Batch:
         return total
 
     def carry_out(self, plan: Resumption, failed: set[int]) -> dict[str, list[Gradient]]:
-        """Do what the plan says; what every survivor holds in the end, by segment."""
+        """Do what the plan says; return by segment what every survivor holds in the end."""
         left = {rank: buffers for rank, buffers in self.buffers.items() if rank not in failed}
         for rank, buffers in left.items():
             more = (*plan.own[rank], *plan.extra[rank])

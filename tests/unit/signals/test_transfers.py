@@ -77,7 +77,7 @@ def test_without_siblings_its_own_healthy_transfer_is_the_reference() -> None:
 
 
 def _calls(*rows: tuple[int, int, int, int]) -> RecordArray:
-    """(comm, comm_seq, start, duration) in ms."""
+    """Return records of calls; each call is (comm, comm_seq, start, duration), times in ms."""
     records = np.zeros(len(rows), dtype=RECORD_DTYPE)
     for column, name in enumerate(("comm", "comm_seq", "t_start_ns", "duration_ns")):
         records[name] = [row[column] * (MS if column > 1 else 1) for row in rows]

@@ -1,1 +1,1 @@
-"""One strategy a file, named after the strategy: what it costs, when it applies, when it has failed."""
+"""The strategies, one in each file: what the strategy costs, when it applies, when it has failed."""

@@ -2,7 +2,7 @@
 
 The new pod is prepared while training goes on slowly, so the price is the restart alone: processes die, start, load
 the checkpoint, and the work since that checkpoint is done again (``planning.restart_price``). Thirteen seconds is a
-guess of the standstill for a small job; the first replacement measures the job's own.
+guess of the standstill for a small job; the first replacement measures the job's own standstill.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ RETRY_SECONDS = 60.0  # after a preparation that failed
 
 
 def hindrance(spares: Spares) -> str:
-    """Why it cannot be applied now; "" if it can."""
+    """Return why the strategy cannot be applied now; "" if it can."""
     return "" if spares.available else spares.message
 
 
 def failed(prepared: PreparedSeen) -> str:
-    """Why the preparation has to be given up; "" while there is hope."""
+    """Return why the preparation has to be given up; "" while the new pod may still become ready."""
     why = prepared.message or "no reason given"
     if prepared.lost:
         return f"the new pod {prepared.pod_name} ended before it could take over ({why})"

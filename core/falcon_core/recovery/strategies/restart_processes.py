@@ -1,8 +1,8 @@
 """SEV2: restart the processes in their pods, same ranks, from the last checkpoint; how often, and what comes after.
 
-The budget is ``restarts`` within ``window``. Beyond it the node is held to be at fault where every restart blamed the
-same one (SEV1), once in a window; otherwise, and where the program itself fails on each start, the job is given up: a
-new node would not help it.
+The budget is ``restarts`` within ``window``. Beyond the budget, the node is held to be at fault where every restart
+blamed the same node (SEV1); that is done once in a window. Otherwise the job is given up. The job is given up, too,
+where the program itself fails on each start, because a new node would not help.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ def recent(attempts: Sequence[Attempt], now: float, window_seconds: float) -> li
 
 
 def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas: int) -> Verdict:
-    """Return what a lost node calls for, where only the job's own pods say that it is lost.
+    """Return what to do about a lost node, where only the job's own pods say that the node is lost.
 
-    A job that reports its nodes as broken one after the other must not empty the pool (the trust boundary is the job),
-    yet a large job may lose several in an hour before the cluster says so: ``restarts``, and a quarter of the replicas.
+    A job that reports its nodes as broken one after the other must not empty the pool (the trust boundary is the job).
+    Yet a large job may lose several nodes in an hour before the cluster says so. So the limit is ``restarts`` and a
+    quarter of the replicas.
     """
     lost = sum(attempt.kind == "Lost" for attempt in attempts)
     return "GiveUp" if lost >= restarts + replicas // 4 else "Replace"
 
 
 def verdict(attempts: Sequence[Attempt], *, node: str, restarts: int, program_at_fault: bool) -> Verdict:
-    """Return what one more failure on ``node`` calls for, after these attempts within the window."""
+    """Return what to do about one more failure on ``node``, after these attempts within the window."""
     attempts = [attempt for attempt in attempts if attempt.kind != "Lost"]
     replaced = [index for index, attempt in enumerate(attempts) if attempt.kind == "Replace"]
     since_replacement = attempts[replaced[-1] + 1 :] if replaced else attempts
