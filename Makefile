@@ -80,7 +80,7 @@ test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (
 	@pytest $(TEST)
 
 test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
-	@pytest tests/unit
+	@pytest tests/unit -n 2
 
 test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
