@@ -65,6 +65,7 @@ lint: venv shim-lint chart-lint ## ruff, import-linter, limits of size, clang-fo
 	@$(PY) -m dev.limits
 	@shellcheck $(SHELL_FILES)
 	@$(PY) -m dev.prose
+	@$(PY) -m dev.docstrings
 	@echo "lint: ok"
 
 format: venv shim-format ## rewrite the sources in the project's format

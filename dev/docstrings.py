@@ -1,0 +1,48 @@
+"""``python -m dev.docstrings``: refuses docstrings of functions that do not begin with a verb in the base form.
+
+No word list knows all verbs, so this knows what is none: articles, question words, prepositions, pronouns, and words
+that end in "s" ("Returns") or begin in lower case. Test functions are left out: their names are sentences.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dev.limits import ROOT, modules
+
+NO_VERBS = frozenset(
+    "A After All Also An And As At Before Both By Each Every Everything False For From Has How If In Is It Its Never No"
+    " None Not Nothing Of On One Only Same That The These This Those To True Two Under Until What When Where Whether"
+    " Which Who Why With Within Without".split()
+)
+ENDS_IN_S = frozenset({"Access", "Address", "Bypass", "Compress", "Discuss", "Express", "Focus", "Pass", "Process"})
+
+
+def begins_with_verb(docstring: str) -> bool:
+    """Check whether the first word may be a verb in the base form."""
+    word = docstring.split()[0].strip("`.,:;")
+    return word[:1].isupper() and word not in NO_VERBS and (not word.endswith("s") or word in ENDS_IN_S)
+
+
+def beside_the_rule(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first line of each docstring that breaks the rule."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("test_"):
+            continue
+        docstring = ast.get_docstring(node)
+        if docstring and not begins_with_verb(docstring):
+            yield node.lineno, docstring.splitlines()[0]
+
+
+def main() -> int:
+    found = [(path, *broken) for path in modules() for broken in beside_the_rule(ROOT / path)]
+    for path, line, text in found:
+        print(f"{path}:{line}: begin with a verb in the base form (Return, Check, …): {text}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
