@@ -32,7 +32,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def new_authority(now: dt.datetime) -> Pair:
-    """A self-signed authority that signs leaves only."""
+    """Make a self-signed authority that signs leaf certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("falcon etcd authority")
     builder = _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
@@ -43,7 +43,7 @@ def new_authority(now: dt.datetime) -> Pair:
 
 
 def issue_server(authority: Pair, names: Sequence[str], now: dt.datetime) -> Pair:
-    """etcd's, for DNS names and addresses; the loopback address is always among them."""
+    """Issue etcd's certificate for DNS names and IP addresses; the loopback address is always among them."""
     sans: list[x509.GeneralName] = [_san(name) for name in names]
     loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     if loopback not in sans:
@@ -53,12 +53,16 @@ def issue_server(authority: Pair, names: Sequence[str], now: dt.datetime) -> Pai
 
 
 def issue_client(authority: Pair, user: str, now: dt.datetime) -> Pair:
-    """For the etcd user ``user`` (the common name: at most 64 characters)."""
+    """Issue a certificate for the etcd user ``user`` (the common name: at most 64 characters)."""
     return _issue(authority, user, [ExtendedKeyUsageOID.CLIENT_AUTH], [], now)
 
 
 def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[str] = ()) -> str:
-    """Why the pair has to be made anew, "" if it is good: unreadable, another authority's, a name missing, ageing."""
+    """Return why the pair has to be made anew; "" if it is good.
+
+    Reasons: the pair cannot be read, key and certificate do not belong together, another authority signed it, one of
+    ``names`` is missing, or only the last third of its life is left.
+    """
     try:
         cert = x509.load_pem_x509_certificate(pair.cert)
         key = serialization.load_pem_private_key(pair.key, None)
@@ -78,7 +82,10 @@ def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[s
 
 
 def renew_at(cert: bytes) -> dt.datetime:
-    """When a new one is due: with a third of its life left. Raises ValueError for what is no certificate."""
+    """Return when to make a new certificate: when a third of this one's life is left.
+
+    Raises ValueError when ``cert`` is no certificate.
+    """
     loaded = x509.load_pem_x509_certificate(cert)
     life = loaded.not_valid_after_utc - loaded.not_valid_before_utc
     return loaded.not_valid_after_utc - life * RENEW_FRACTION
