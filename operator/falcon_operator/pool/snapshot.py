@@ -10,7 +10,7 @@ from falcon_operator.ports import NodeView, Occupant, PodView
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator's own settings add to a burn-in pod."""
+    """The operator's own settings that a burn-in pod needs."""
 
     namespace: str  # the operator's
     agent_image: str
@@ -31,7 +31,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The status to write first, and what it asks for."""
+    """The status to write first, and the effects that it asks for."""
 
     status: WarmPoolStatus
     effects: list[Effect]
