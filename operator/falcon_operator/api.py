@@ -69,9 +69,7 @@ class WarmPoolRef(_Api, frozen=True, kw_only=True):
 
 
 class CheckpointSpec(_Api, frozen=True, kw_only=True):
-    interval_seconds: int | None = (
-        None  # how often the training code writes a checkpoint; only for prices
-    )
+    interval_seconds: int | None = None  # how often the training code writes a checkpoint; only for prices
 
 
 class TrainingJobSpec(_Api, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
-    """The error of a call that the API server did not answer, or not sensibly: whether it was carried out is unknown."""
+    """The error of a call without a sensible answer of the API server: whether the call was carried out is unknown."""
 
 
 class _Status(msgspec.Struct, frozen=True):

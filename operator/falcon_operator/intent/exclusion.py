@@ -57,7 +57,10 @@ def find(intent: Intent, node: str) -> Exclusion | None:
 
 
 def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
-    """Take over the present state of the excluded nodes: whether a node was replaced, and whether it is still fenced."""
+    """Take over the present state of the excluded nodes.
+
+    That is whether a node was replaced by a new one of the same name, and whether it is still fenced.
+    """
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
         if node is None:

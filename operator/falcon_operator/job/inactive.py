@@ -1,4 +1,4 @@
-"""A job's states in which it does not train: not accepted, not admitted, suspended, released, succeeded, failed, ended."""
+"""The states of a job without training: not accepted, not admitted, suspended, released, succeeded, failed, ended."""
 
 from __future__ import annotations
 
@@ -161,7 +161,10 @@ def _over(snap: Snapshot, intent: Intent, end: End) -> Inactive:
 
 
 def after(snap: Snapshot, intent: Intent) -> Inactive:
-    """End the launchers of a job that is over, delete pods that do not end, and delete the job when its TTL has passed."""
+    """End the launchers of a job that is over, and delete pods that do not end.
+
+    The job itself is deleted when its ``ttlSecondsAfterFinished`` has passed.
+    """
     assert intent.end is not None  # the caller has looked
     status = snap.job.status
     if not status.completion_time:  # the operator died between its two writes

@@ -59,7 +59,10 @@ def _pods(snap: PoolSnapshot) -> dict[str, PodView]:
 
 
 def _can_be_tested(snap: PoolSnapshot, node: NodeView) -> bool:
-    """Check that the node can run a test, that no training pods run on it, and that some spare has a score to compare."""
+    """Check whether the node can be tested now.
+
+    The node has to be able to run a test, no training pods may run on it, and some spare must have a score to compare.
+    """
     on_it = snap.occupants.get(node.name)
     if on_it is None or trainers(on_it) or obstacle_but_fence(snap.pool, node):
         return False

@@ -72,7 +72,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def blind_since(self) -> float | None:
-        """Return when the last report came (unix seconds) if none has come for too long although pods run; else None."""
+        """Return when the last report came (unix seconds); None unless reports have been missing for too long.
+
+        Reports are missed only while pods run.
+        """
         uids = {pod.uid for pod in self.snap.pods if pod.phase == "Running"}
         if not uids or not self.obs.running or self.obs.running_seconds < BLIND_SECONDS:
             return None
@@ -91,7 +94,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.obs.running and all(self._heard_at(uid) is None for uid in uids)
 
     def _heard_at(self, pod_uid: str) -> float | None:
-        """Return when this operator last heard the pod's agent; None for a report older than this operator's session."""
+        """Return when this operator last heard the pod's agent (monotonic).
+
+        None for a report that is older than this operator's session with etcd.
+        """
         received = self.snap.reports.summaries.get(pod_uid)
         return received.at_seconds if received is not None and math.isfinite(received.at_seconds) else None
 
@@ -104,7 +110,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.obs.running and self.intent.recovery.stop is None
 
     def goes_on_without(self, replicas: Collection[int]) -> bool:
-        """Check whether any rank of another replica has returned from a call since these replicas' agents fell silent."""
+        """Check whether training goes on without these replicas.
+
+        It does if any rank of another replica has returned from a call since these replicas' agents fell silent.
+        """
         uids = [self.intent.membership.members[replica].pod_uid for replica in replicas]
         gone = [self.snap.reports.gone_since_seconds.get(uid) for uid in uids]
         silent_for = [self.snap.monotonic - since for since in gone if since is not None]
