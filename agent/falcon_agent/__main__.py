@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command. Return the exit code."""
     options = _parser().parse_args(arguments)
     match options.command:
         case "burn-in":

@@ -1,4 +1,4 @@
-"""The agent's loop: ten times a second the rings, each second a report, and at once what cannot wait."""
+"""The agent's loop: it reads the rings ten times a second, and reports each second and whenever something is urgent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class Agent:
-    """One pod's agent."""
+    """The agent of one pod."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ class Agent:
                 task.result()  # a fault of ours: end with its traceback; the kubelet restarts us
 
     def take_plan(self, plan: Plan) -> None:
-        """Make the job's plan this pod's."""
+        """Take over the job's plan, and write this pod's plan for the launcher."""
         if not newer(plan, self._plan):
             return
         self._plan = plan
@@ -92,7 +92,7 @@ class Agent:
             await asyncio.sleep(POLL_SECONDS)
 
     def summary(self, status: LaunchStatus | None) -> Summary:
-        """Return what stands in the report now."""
+        """Return the content of the next report."""
         self._sequence += 1
         generation = status.generation if status is not None else 0
         return Summary(
