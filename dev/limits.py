@@ -24,13 +24,13 @@ EXCEPTIONS = {  # "path::function", or "path" for a module's length → why
 
 
 def modules() -> list[str]:
-    """List the tracked Python files, by their path in the tree."""
+    """Return the tracked Python files, by their path in the tree."""
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
     return [path for path in tracked.stdout.splitlines() if not path.startswith(GENERATED) and (ROOT / path).exists()]
 
 
 def beyond(path: str) -> dict[str, str]:
-    """Return what is beyond a limit in a module, by the name that an exception would have, and how far."""
+    """Return what is beyond a limit in a module: by the name that an exception would have, by how much."""
     lines = len((ROOT / path).read_text().splitlines())
     found = (
         {path: f"{lines} lines, at most {MOST_LINES}"} if lines > MOST_LINES and not path.startswith("tests/") else {}
