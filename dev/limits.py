@@ -1,6 +1,7 @@
 """``python -m dev.limits``: refuses functions that are hard to follow and modules that are too long.
 
-The limits are those of CONTRIBUTING.md. An exception has a reason, and one that is no longer needed is refused as well.
+The limits are those of CONTRIBUTING.md. Each exception has a reason. An exception that is no longer needed is refused
+as well.
 """
 
 from __future__ import annotations

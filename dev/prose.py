@@ -16,7 +16,7 @@ from pathlib import Path
 COLUMNS = 100
 _ITEM = re.compile(r"^(\s*)([-*+]|\d+[.)]) ")
 _KEPT = re.compile(r"^\s*(\||#|>|<|!\[|\[[^\]]*\]: )")
-# Blanks within a figure or before its unit, and those before a word that would make a line something else.
+# Blanks within a figure or before its unit, and those before a word that would turn the line into Markdown syntax.
 _TOGETHER = re.compile(r"(?<=\d) (?=\d{3}\b|[%×])| (?=(?:[-*+>|]|#+|\d+[.)]) )|(?<= [-*+>|#]) ")
 _GLUE = "\N{NO-BREAK SPACE}"
 
@@ -75,7 +75,10 @@ def _parts(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _is_code(line: str, block: _Block | None) -> bool:
-    """Check whether four blanks make the line code. They do not within a paragraph or an item, nor before an item."""
+    """Check whether four blanks make the line code. They do not within a paragraph or an item.
+
+    A line that is an item itself is no code either.
+    """
     return block is None and line.startswith("    ") and not _ITEM.match(line)
 
 

@@ -19,7 +19,7 @@ from falcon_core.wire.messages import Plan, Summary
 
 POLL_SECONDS = 0.1
 MEMORY_SECONDS = 5.0
-SAMPLE_EVERY = 20  # cycles: the device times one of so many
+SAMPLE_EVERY = 20  # the device times one cycle of this many
 _log = structlog.get_logger()
 
 
@@ -56,7 +56,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
             for task in done - {stopped}:
-                task.result()  # a fault of ours: end with its traceback; the kubelet restarts us
+                task.result()  # a defect of the agent: end with its traceback; the kubelet restarts the agent
 
     def take_plan(self, plan: Plan) -> None:
         """Take over the job's plan, and write this pod's plan for the launcher."""
@@ -78,14 +78,14 @@ class Agent:
             status = self._run_dir.status()
             urgent = changed or status != self._last_status
             self._last_status = status
-            # One report at a time: while etcd is away the newest word waits, and no queue grows.
+            # One report at a time: while etcd cannot be reached, the newest state waits, and no queue grows.
             if (urgent or now - reported >= REPORT_SECONDS) and (sending is None or sending.done()):
                 reported = now
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())
                 sending = asyncio.create_task(reporter.report(self.summary(status)))
             elif urgent:
-                self._last_status = None  # said again when the report under way has ended
+                self._last_status = None  # reported again when the report under way has ended
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())

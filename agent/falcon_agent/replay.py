@@ -114,7 +114,7 @@ class _Rank:
         return True
 
     def between(self, begin_unix_ns: int, end_unix_ns: int) -> RecordArray:
-        """Return the calls that began in that time."""
+        """Return the calls that began between the two times."""
         starts = self.records["t_start_ns"].astype(np.int64) + self.offset_ns
         return self.records[(starts >= begin_unix_ns) & (starts < end_unix_ns)]
 

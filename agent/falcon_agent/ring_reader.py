@@ -104,7 +104,7 @@ class RingReader:
         """Return the index up to which to read: the hole, or the next record after it if its writer counts as dead."""
         number = self._next + first
         if self._hole is None or self._hole[0] != number:
-            self._hole = (number, now)  # another one: what was waited for has come
+            self._hole = (number, now)  # a new hole: the slot of the hole before is published now
         if now - self._hole[1] < HOLE_SECONDS:
             return first
         self._hole = None

@@ -64,7 +64,7 @@ class RunDir:
         return True
 
     def touch_alive(self) -> None:
-        """Show the launcher that an agent is alive, for which it has to wait."""
+        """Show the launcher that an agent is alive, so that the launcher waits for the agent's plans."""
         path = self.path / ALIVE_FILE
         path.touch()
         os.utime(path)

@@ -138,7 +138,7 @@ def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> st
 
 
 def api_lacking() -> str:
-    """Return why /readyz does not say ok; "" if it does."""
+    """Return why the API server's /readyz does not answer ok; "" if it does."""
     try:
         context = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
         context.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")

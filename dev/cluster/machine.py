@@ -25,7 +25,7 @@ from dev.cluster.layout import (
 )
 from dev.cluster.process import ClusterError, Processes, locked, run, write_whole
 
-_OWNER = RUN / "cache"  # which cache's cluster runs here: addresses and names are one set a machine
+_OWNER = RUN / "cache"  # which cache's cluster runs here: a machine has only one set of addresses and names
 _PORTS = (
     ("127.0.0.1", ETCD_PORT),
     ("127.0.0.1", ETCD_PEER_PORT),

@@ -52,7 +52,7 @@ def remove(nodes: list[Node]) -> None:
 
 
 def set_link(node: Node, up: bool) -> None:
-    """Cut a node off the bridge, or join it again."""
+    """Set a node's link up or down: a node whose link is down is cut off the bridge."""
     run("ip", "link", "set", node.veth, "up" if up else "down")
 
 

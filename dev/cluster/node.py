@@ -207,7 +207,7 @@ def stop(node: Node, processes: Processes) -> None:
 
 
 def lose(node: Node, processes: Processes) -> None:
-    """Kill the node: everything on it gets SIGKILL at once, as by a power cut."""
+    """Kill the node: everything on it gets SIGKILL at once, as in a power cut."""
     processes.stop(process_names(node), signal.SIGKILL, grace_seconds=0)
     _kill_shims(node)
     cgroups.kill(node)

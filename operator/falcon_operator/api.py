@@ -91,7 +91,7 @@ class TrainingJobSpec(_Api, frozen=True, kw_only=True):
 
 
 class Condition(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    """metav1.Condition."""
+    """A metav1.Condition."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -337,7 +337,7 @@ class WarmPoolSpec(_Api, frozen=True, kw_only=True):
 
 
 class SpareStatus(_Api, frozen=True, kw_only=True):
-    """One node of the pool."""
+    """A node of the pool."""
 
     node: str
     state: Literal["Testing", "Ready", "Claimed", "Failed", "Unavailable"]

@@ -35,7 +35,7 @@ class LeadershipLost(Exception):  # noqa: N818 - an event, not a fault
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never computed with."""
+    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never used in a calculation."""
 
     identity: str = ""  # "": given back
     transitions: int = 0

@@ -198,7 +198,7 @@ async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
 def kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # the right to watch CRDs is not ours, and not needed
+    settings.scanning.disabled = True  # the operator has no right to watch CRDs, and needs none
     settings.peering.standalone = True
     settings.process.ultimate_exiting_timeout = None
     settings.watching.connect_timeout = 10.0

@@ -79,7 +79,7 @@ class Leader:
     async def run(self, handle_signals: Callable[[], None]) -> None:
         """Run until cancelled, or until a task fails for good.
 
-        Raises an exception group with the failures, ``LeadershipLost`` among them.
+        Raises an exception group with the failures; ``LeadershipLost`` may be among them.
         """
         certificates = await self._insist("certificates", self._certificates)
         tls = tls_files.write(self._folder, certificates.server_authority, certificates.root)

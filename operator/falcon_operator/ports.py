@@ -189,7 +189,7 @@ class Bus(Protocol):
     def reports(self, job_uid: str) -> JobReports: ...
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
-        """Write the plan if the stored one differs, in a transaction that compares the leader's epoch."""
+        """Write the plan if the stored plan differs, in a transaction that compares the leader key."""
         ...
 
     async def ensure_access(self, key: JobKey) -> None:

@@ -148,7 +148,7 @@ async def work(
             again = await handle(key)
         except asyncio.CancelledError:
             raise
-        except OSError as error:  # the API server or etcd is out of reach: no fault of ours to trace
+        except OSError as error:  # the API server or etcd is out of reach: a traceback would say nothing
             backoff = queue.failed(key)
             observe(key, clock.monotonic() - started, False)
             log.warning("reconcile postponed", key=str(key), again_seconds=backoff, error=str(error))

@@ -57,7 +57,7 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
 
 class Settings(BaseSettings):
-    """What the chart sets for the operator."""
+    """The settings that the chart sets for the operator."""
 
     model_config = SettingsConfigDict(
         env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True

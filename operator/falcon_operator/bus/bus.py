@@ -109,7 +109,7 @@ class EtcdBus:
         self._granted: dict[str, JobKey] = {}
         self._credentials: dict[str, certs.Pair] = {}
         self._authenticating = asyncio.Lock()
-        self._leading = b""  # the leader key's value that is ours
+        self._leading = b""  # the value that this operator wrote to the leader key
 
     # -- ports.Bus ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class EtcdBus:
         else:
             stored = _stored(kv.value)
             if stored.epoch > epoch or (stored.epoch == epoch and stored.identity != self._identity):
-                # a Lease that was deleted begins at 0 again; who holds it now may go on from there, nobody else
+                # a Lease that was deleted begins at 0 again; only its present holder may raise the epoch from there
                 epoch = await self._leadership.raise_epoch(stored.epoch + 1)
             unchanged = Compare.mod_revision(LEADER_KEY, "==", kv.mod_revision)
         value = msgspec.json.encode(_Leader(epoch, self._identity, secrets.token_hex(8)))
@@ -271,7 +271,7 @@ class EtcdBus:
     async def _command(self, what: str, *operations: Op) -> None:
         """Write what only the leader may write.
 
-        Raises :class:`BusUnavailable` when the write fails or the key is lost.
+        Raises :class:`BusUnavailable` when etcd cannot be reached or this operator does not hold the leader key.
         """
         if not self._leading:
             raise BusUnavailable(f"{what}: etcd has not been reached yet")

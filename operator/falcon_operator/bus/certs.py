@@ -1,8 +1,8 @@
 """Certificates of the bus: an authority, etcd's server certificate, root's and each job's client certificate. Pure.
 
-etcd takes a client certificate's common name for the user: ``root`` is the operator, a job's uid are the job's agents.
-The server certificate is used between etcd's members too, so it serves as a client's as well; it names no user that
-exists, and therefore may do nothing. Keys are ECDSA P-256.
+etcd takes the common name of a client certificate as the name of the user: ``root`` is the operator, a job's uid stands
+for the job's agents. etcd's members also use the server certificate between each other, so it is a client certificate
+as well. It names no user that exists, and therefore allows nothing. Keys are ECDSA P-256.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
-RENEW_FRACTION = 1 / 3  # of its life is left: time for a new one
+RENEW_FRACTION = 1 / 3  # of a certificate's life: with no more left, it is renewed
 BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
 ROOT_USER = "root"
 

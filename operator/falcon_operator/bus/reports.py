@@ -45,7 +45,7 @@ class ReportsCache:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
-        self._leader = b""  # the leader key's value, another one each time it is taken: it names etcd's history
+        self._leader = b""  # the leader key's value, new each time the key is taken: it names etcd's history
         self.rejected = 0  # reports that could not be read
 
     def apply(self, event: Relisted | WatchEvent, now: float) -> set[JobKey]:

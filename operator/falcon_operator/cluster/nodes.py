@@ -88,7 +88,7 @@ def _version(node: NodeObject) -> int:
 
 
 def with_taint(taints: Sequence[Taint], key: str, value: str, now: float) -> list[Taint] | None:
-    """Return the node's taints with this taint (NoSchedule) added; None if the node has it already.
+    """Return the node's taints with this taint (NoSchedule) added or updated; None if the node has it already.
 
     All other taints are kept as they are.
     """

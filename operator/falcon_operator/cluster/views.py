@@ -134,7 +134,7 @@ class _Pod(_Raw, frozen=True, kw_only=True):
 
 
 class Taint(_Raw, frozen=True, kw_only=True, omit_defaults=True):
-    """corev1.Taint."""
+    """A corev1.Taint."""
 
     key: str
     effect: str

@@ -79,7 +79,7 @@ def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
 
 
 def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
-    """Take over the outcome of every burn-in that is done, and the circuit breaker's refusal of a fence."""
+    """Take over the outcome of every burn-in that has ended, and the circuit breaker's refusals of fences."""
     intent = follow_nodes(snap, intent)
     for exclusion in intent.membership.exclusions:
         node = exclusion.node
@@ -98,7 +98,7 @@ def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
 
 
 def readmit(snap: Snapshot, intent: Intent) -> Intent:
-    """Let the job use nodes again that passed their test, are not fenced, and whose probation is over."""
+    """End the exclusion of nodes that passed their test, are not fenced, and whose probation is over."""
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
         if exclusion.test != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
@@ -155,12 +155,12 @@ def _departure(intent: Intent, exclusion: Exclusion) -> Departure:
 
 
 def next_test(intent: Intent, exclusion: Exclusion) -> float:
-    """Return when a node that has not passed its newest test is tested again (unix seconds)."""
+    """Return when a node that has not passed its newest test will be tested again (unix seconds)."""
     return departures.retest_at(_departure(intent, exclusion))
 
 
 def _tested_again(snap: Snapshot, intent: Intent, exclusion: Exclusion) -> Exclusion:
-    """Ask for another test where one has failed and enough time has passed."""
+    """Ask for another test where a test has failed and enough time has passed."""
     due = snap.pool is not None and snap.now >= next_test(intent, exclusion)
     if exclusion.test not in ("Failed", "Unavailable") or not due:
         return exclusion
@@ -186,7 +186,7 @@ def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: floa
     failed = replace(exclusion, test="Failed", fenced=True)
     before = next((known for known in reversed(intent.verdicts) if known.node == exclusion.node), None)
     if exclusion.fenced and before is not None and before.outcome == "Slower":
-        return _with(intent, failed)  # as before: said once
+        return _with(intent, failed)  # the same outcome as before is reported once
     return _conclude(intent, failed, "Slower", now, ratio=ratio)
 
 

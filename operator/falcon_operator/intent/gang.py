@@ -34,7 +34,7 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gather(snap: Snapshot, intent: Intent) -> Gathering:
-    """Return whether the generation may run, and otherwise what it waits for."""
+    """Return whether the generation may run, and if it may not, what it waits for."""
     membership = intent.membership
     if membership.phase == "Run":
         return Gathering(ready=True, placed=True)

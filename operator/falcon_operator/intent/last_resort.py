@@ -4,8 +4,8 @@ A replacement waits for a spare of the job's pool. Where no spare is ready, thes
 
 1. any free node: the pod is made without a pin, and the scheduler finds out where it fits; 2. a node that the job had
 left and that is healthy again. Its probation is waived, since there is no other choice; 3. a slow node, once the job
-has stood still for as long as replacing that node later will take    (``recovery.departures.last_resort``). A slow job
-is better than a stopped one; later the ladder for fail-slow    replaces the node.
+has stood still for as long as the later replacement of that node will cost    (``recovery.departures.last_resort``). A
+slow job is better than a stopped one; later the ladder for fail-slow    replaces the node.
 
 A fenced node is never taken. A spare that becomes ready before the pod has its node is taken instead. A pinned pod may
 find no room (on a claimed spare, on the node it was to return to, or on a node of the last resort). Then it is made
@@ -30,7 +30,7 @@ from falcon_operator.ports import NodeView
 from falcon_operator.times import clock_time
 
 SCHEDULE_SECONDS = 5.0  # after which the scheduler has looked at every node for a pod without a pin
-PLACE_SECONDS = 30.0  # after which a pinned pod that is not placed will not be: others have taken the room
+PLACE_SECONDS = 30.0  # after which a pinned pod without a node gets none: other pods have taken the room
 replace = msgspec.structs.replace
 
 

@@ -304,7 +304,7 @@ def spares(snap: Snapshot, membership: Membership) -> Spares:
 
 
 def finished(snap: Snapshot, membership: Membership) -> bool:
-    """Return whether every rank of the running generation ended with exit code 0."""
+    """Check whether every rank of the running generation ended with exit code 0."""
 
     def done(member: Member) -> bool:
         pod = snap.pod(member.pod_name)

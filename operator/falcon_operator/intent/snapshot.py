@@ -40,7 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
     hindrance: str = ""  # why the cluster does not admit the first pod at present, though the spec is right
-    refused: str = ""  # the API server's word on the last pod that it did not accept
+    refused: str = ""  # the API server's message about the last pod that it did not accept
     refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings
     now: float  # unix seconds

@@ -251,7 +251,7 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
 def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Delete the pods that are no longer needed.
 
-    A pod whose processes cannot be cut short is deleted at once, any other pod after ``LEAVE_SECONDS``.
+    A pod in which no process can be cut short is deleted at once, any other pod after ``LEAVE_SECONDS`` in the phase.
     """
     membership = intent.membership
     late = snap.phase_seconds > LEAVE_SECONDS

@@ -86,7 +86,7 @@ class _Memory(msgspec.Struct):
     refused: str = ""
     refused_fences: dict[str, str] = {}
     broken: str = ""
-    refused_status: TrainingJobStatus | None = None  # by the API server, in whose place a minimal one was written
+    refused_status: TrainingJobStatus | None = None  # refused by the API server; a minimal status was written instead
     recorded: set[fx.Event] = set()  # since the last status that was written whole
 
 
@@ -303,7 +303,7 @@ class JobReconciler:
             if str(error) != memory.refused:
                 log.warning("refused", job=name, effect=type(effect).__name__, error=str(error))
             return error
-        except OSError as error:  # etcd or the API server cannot be reached: the other may well be
+        except OSError as error:  # either etcd or the API server cannot be reached: other effects may succeed
             if str(error) != memory.broken:
                 log.warning("failed", job=name, effect=type(effect).__name__, error=str(error))
             return error

@@ -50,7 +50,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     uid: str
     secret: str  # with ca.crt, tls.crt, tls.key
-    container: str  # the one that trains
+    container: str  # name of the container that trains
     procs: int
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)

@@ -16,7 +16,7 @@ from falcon_operator.manifests.burn_in import BURN_IN_CONTAINER
 from falcon_operator.ports import ContainerView, PodView
 
 SLOW_TESTS = 2  # slow tests before a node is called slow
-MOST_TESTS = 4  # of a node in a row, while others disturb them
+MOST_TESTS = 4  # tests of a node in a row while other processes disturb them
 APART_SECONDS = 20.0  # from a slow or disturbed test to the next
 
 

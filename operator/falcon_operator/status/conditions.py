@@ -98,7 +98,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
 
 
 def ready(view: View, state: State) -> Finding:
-    """Return whether all ranks train, and if they do not, what they wait for."""
+    """Build the finding on whether all ranks train, and if they do not, what they wait for."""
     if view.blind_since is not None:
         message = (
             f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
@@ -118,7 +118,7 @@ def ready(view: View, state: State) -> Finding:
 
 
 def degraded(view: View) -> Finding:
-    """Return whether a rank or a link is slow."""
+    """Build the finding on whether a rank or a link is slow."""
     slow = view.intent.recovery.slow
     if slow is not None and slow.culprit is not None and slow.phase != "Checking":
         culprit = slow.culprit
@@ -134,7 +134,7 @@ def degraded(view: View) -> Finding:
 
 
 def recovering(view: View, state: State) -> Finding:
-    """Return whether training stands still for a repair."""
+    """Build the finding on whether training stands still for a repair."""
     if state != "Recovering":
         return Finding("Recovering", False, "Recovered", "no recovery is under way")
     slow, stop = view.intent.recovery.slow, view.intent.recovery.stop
@@ -143,7 +143,7 @@ def recovering(view: View, state: State) -> Finding:
 
 
 def agent_lost(view: View) -> Finding | None:
-    """Return whether an agent is silent; None where the bus cannot tell."""
+    """Build the finding on whether an agent is silent; None where the bus cannot tell."""
     lost = view.live.agents_lost
     if lost and view.watching:
         pods = listed([view.obs.members[replica].pod_name for replica in lost])
@@ -161,7 +161,7 @@ def agent_lost(view: View) -> Finding | None:
 
 
 def pool_missing(view: View) -> Finding | None:
-    """Return whether the pool that the job names can be used; None for a job without a pool."""
+    """Build the finding on whether the pool that the job names can be used; None for a job without a pool."""
     if view.snap.job.spec.warm_pool_ref is None:
         return None
     problems = observe.pool_messages(view.snap)
@@ -171,7 +171,7 @@ def pool_missing(view: View) -> Finding | None:
 
 
 def run_readable(unreadable: tuple[str, ...]) -> Finding:
-    """Return whether all of the TrainingRun could be read."""
+    """Build the finding on whether all of the TrainingRun could be read."""
     if unreadable:
         message = f"left out, since this version cannot read it: {'; '.join(unreadable)}"
         return Finding("RunReadable", False, "UnknownContent", message, shown=True)

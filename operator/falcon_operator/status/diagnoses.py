@@ -26,7 +26,10 @@ replace = msgspec.structs.replace
 
 
 def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -> list[DiagnosisStatus]:
-    """Return all incidents, open and over, the newest first. ``next_strategy``: of the open slowdown."""
+    """Return all incidents, open and over, the newest first.
+
+    ``next_strategy``: the next strategy against the open slowdown.
+    """
     recovery = intent.recovery
     found = [
         describe_stop(recovery.stop) if recovery.stop else None,

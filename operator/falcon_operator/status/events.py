@@ -79,7 +79,7 @@ def _of_verdicts(before: Intent, after: Intent) -> list[Event]:
             verdict_words(verdict),
         )
         for verdict in after.verdicts
-        if verdict not in before.verdicts and verdict.outcome != "NotReady"  # NodeLost has said so
+        if verdict not in before.verdicts and verdict.outcome != "NotReady"  # the Event NodeLost has reported that
     ]
 
 

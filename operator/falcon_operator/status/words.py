@@ -32,17 +32,17 @@ def milliseconds(nanoseconds: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return ``8.3 s`` or ``42 s``."""
+    """Return a duration in seconds as ``8.3 s`` or ``42 s``."""
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
 def percent(share: float | None) -> str:
-    """Return ``71 %``; "unknown" without a figure."""
+    """Return a share as ``71 %``; "unknown" for None."""
     return "unknown" if share is None else f"{share * 100:.0f} %"
 
 
 def size(count: int) -> str:
-    """Return ``4 B``, ``1.5 MiB``."""
+    """Return a number of bytes as ``4 B`` or ``1.5 MiB``."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -52,7 +52,7 @@ def size(count: int) -> str:
 
 
 def op_name(op: int) -> str:
-    """Return ``all-reduce``; "collective" for an operation that is not known."""
+    """Return the operation's name, such as ``all-reduce``; "collective" for an unknown operation."""
     return _OPS.get(Op(op), "collective") if op in set(Op) else "collective"
 
 
@@ -65,7 +65,7 @@ def listed(names: Sequence[str], total: int | None = None, most: int = NAMED) ->
 
 
 def place(at: Place) -> str:
-    """Return ``rank 2 (pod gpt2-2-x7kfd, node node-c)``."""
+    """Return a rank's place as ``rank 2 (pod gpt2-2-x7kfd, node node-c)``."""
     return f"rank {at.rank} (pod {at.pod_name}, node {at.node or 'none'})"
 
 
