@@ -18,9 +18,7 @@ from dev.cluster.layout import CLUSTER, RUN
 from dev.cluster.process import run, write_whole
 
 _NOTE = CLUSTER / "folders.before"
-_CNI_RESULTS = (
-    "var/lib/cni/results"  # a file for each container and interface, removed only when a container ends orderly
-)
+_CNI_RESULTS = "var/lib/cni/results"  # a file a container and interface; only an orderly end removes it
 _LOG_LINKS = "var/log/containers"  # the kubelet's, to each container's log
 _NAMESPACES = "run/netns"  # `ip netns add` mounts it onto itself
 _CHECKPOINTS = "var/tmp/falcon-example"  # of examples/trainingjob.yaml

@@ -90,10 +90,7 @@ class KubeClient:
         self._pools.drop("")
 
     def node_changed(self, body: Any, *, deleted: bool) -> bool:
-        """Take over a node's change.
-
-        Return whether the node's view changed; most changes are heartbeats, which do not.
-        """
+        """Take over a node's change; return whether its view changed (heartbeats, most of the changes, do not show)."""
         return self._nodes.event(views.node_from_body(body), deleted=deleted)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
@@ -177,10 +174,7 @@ class KubeClient:
         return [pod for namespace in self._namespaces for pod in await self.list_pods(namespace, labels)]
 
     async def list_occupants(self, node: str) -> list[Occupant]:
-        """Return the node's pods that have not ended.
-
-        The API server has an index of pods by node, so it reads no more pods than the node holds.
-        """
+        """Return the node's pods that have not ended. The API server has an index by node, so it reads no others."""
 
         async def read() -> list[Occupant]:
             fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
@@ -254,8 +248,7 @@ class KubeClient:
     async def taint_node(self, node: str, key: str, value: str) -> None:
         """Set the taint on the node. Do nothing when the node no longer exists: no pod will be placed there.
 
-        A fence (``TAINT_FENCED``) has to pass the circuit breaker. Raises Rejected when the breaker does not let it
-        pass, and Conflict when other writers changed the taints in every attempt.
+        Raises Rejected if the circuit breaker refuses a fence (``TAINT_FENCED``), Conflict if the taints keep changing.
         """
         async with self._tainting:  # two fences at once must not both pass the breaker
             for _ in range(TAINT_ATTEMPTS):
@@ -293,10 +286,7 @@ class KubeClient:
         return views.node_object(await self._http.call("GET", path_of("v1", "nodes", name=name)))
 
     async def _write_taints(self, node: views.NodeObject, taints: list[views.Taint]) -> bool:
-        """Write the node's taints.
-
-        Return whether they were written; False if somebody else changed the node meanwhile.
-        """
+        """Write the node's taints. Return False if somebody else changed the node meanwhile."""
         body = {
             "metadata": {"resourceVersion": node.metadata.resource_version},
             "spec": {"taints": msgspec.to_builtins(taints) or None},
@@ -320,10 +310,7 @@ class KubeClient:
         return await self._pools.get("", read)
 
     async def get_pool(self, name: str) -> WarmPool | None:
-        """Return the pool, never from a cache; None if it does not exist.
-
-        Raises ``views.Unreadable`` when the pool does not decode.
-        """
+        """Return the pool, or None; never from a cache. Raises ``views.Unreadable`` when the pool does not decode."""
         data = await self._find(path_of(API_VERSION, POOLS, name=name))
         return None if data is None else views.custom(data, WarmPool)
 
