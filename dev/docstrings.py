@@ -13,11 +13,12 @@ from pathlib import Path
 
 from dev.limits import ROOT, modules
 
-NO_VERBS = frozenset(
+_WORDS = (
     "A After All Also An And As At Before Both By Each Every Everything False For From Has How If In Is It Its Never No"
     " None Not Nothing Of On One Only Same That The These This Those To True Two Under Until What When Where Whether"
-    " Which Who Why With Within Without".split()
+    " Which Who Why With Within Without"
 )
+NO_VERBS = frozenset(_WORDS.split())
 ENDS_IN_S = frozenset({"Access", "Address", "Bypass", "Compress", "Discuss", "Express", "Focus", "Pass", "Process"})
 
 

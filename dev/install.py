@@ -20,12 +20,12 @@ IMAGES = ("operator", "agent", "etcd", "trainer")
 
 
 def local_cluster() -> bool:
-    """Return whether the cluster is ours (``dev/cluster``); a foreign cluster gets its images from its own registry."""
+    """Check whether the cluster is that of ``dev/cluster``; any other cluster gets its images from its own registry."""
     return KUBECONFIG == CACHE / "cluster" / "kubeconfig"
 
 
 def load_images() -> None:
-    """Import the built images on every node of the local cluster; a node that has an image already is left alone."""
+    """Import the built images on every node of the local cluster; nodes that have an image already are skipped."""
     archives = [str(CACHE / "images" / f"{name}.tar") for name in IMAGES]
     subprocess.run([sys.executable, "-m", "dev.cluster", "load", *archives], cwd=ROOT, check=True)
 
@@ -33,8 +33,7 @@ def load_images() -> None:
 def helm(*args: str, timeout_seconds: float = 300) -> str:
     """Run helm against the cluster and return its stdout.
 
-    Raises:
-        RuntimeError: with helm's own words.
+    Raises:     RuntimeError: helm failed; the message holds helm's own message.
     """
     done = subprocess.run(
         ["helm", *args],
@@ -64,7 +63,7 @@ def install_chart(*extra: str, release: str = RELEASE, namespace: str = SYSTEM_N
 
 
 def heal_nodes(kubectl: Kubectl) -> None:
-    """Undo every fault of the local cluster, wait until its nodes are Ready, and lift the fences that came of them."""
+    """Undo every fault of the local cluster, wait until its nodes are Ready, and remove the fences that followed."""
     for node in kubectl.items("nodes"):
         faults.heal(node["metadata"]["name"])
 

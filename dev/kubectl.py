@@ -16,15 +16,15 @@ PATIENCE = 4.0  # a busy or slow machine must not fail a test: what is awaited h
 
 
 class KubectlError(RuntimeError):
-    """kubectl exited non-zero; the message is its stderr."""
+    """The error of a kubectl that exited non-zero; the message is its stderr."""
 
 
 class WaitTimeoutError(RuntimeError):
-    """A condition did not come true in time; the message says what was seen last."""
+    """The error of a condition that did not come true in time; the message says what was seen last."""
 
 
 class Kubectl:
-    """One cluster, one default namespace."""
+    """A kubectl for one cluster and one default namespace."""
 
     def __init__(self, kubeconfig: Path, namespace: str = "default") -> None:
         self.kubeconfig = kubeconfig
@@ -37,8 +37,7 @@ class Kubectl:
     def run(self, *args: str, stdin: str | None = None, timeout_seconds: float = 60) -> str:
         """Run kubectl and return its stdout.
 
-        Raises:
-            KubectlError: with kubectl's own words.
+        Raises:     KubectlError: kubectl failed; the message holds kubectl's own message.
         """
         done = subprocess.run(
             ["kubectl", "--namespace", self.namespace, *args],
@@ -58,7 +57,7 @@ class Kubectl:
         self.run("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
     def get(self, kind: str, name: str) -> Json | None:
-        """Return the object, or None where there is none."""
+        """Return the object; None where it does not exist."""
         text = self.run("get", kind, name, "-o", "json", "--ignore-not-found")
         return json.loads(text) if text.strip() else None
 
@@ -80,10 +79,12 @@ def wait_for(
     every_seconds: float = 0.5,
     last_seen: Callable[[], str] = lambda: "",
 ) -> T:
-    """Poll until ``look`` returns something true; ``timeout_seconds`` is what a quiet machine needs at most.
+    """Poll until ``look`` returns a true value, and return that value.
 
-    Raises:
-        WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
+    ``timeout_seconds`` is the longest time that an idle machine needs; on any machine, ``PATIENCE`` times as long is
+    allowed.
+
+    Raises:     WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
     """
     timeout_seconds *= PATIENCE
     started = time.monotonic()

@@ -1,6 +1,7 @@
 """``python -m dev.limits``: refuses functions that are hard to follow and modules that are too long.
 
-The limits are those of CONTRIBUTING.md. An exception has a reason, and one that is no longer needed is refused as well.
+The limits are those of CONTRIBUTING.md. Each exception has a reason. An exception that is no longer needed is refused
+as well.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ EXCEPTIONS = {  # "path::function", or "path" for a module's length → why
 
 
 def modules() -> list[str]:
-    """List the tracked Python files, by their path in the tree."""
+    """Return the tracked Python files, by their path in the tree."""
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
     return [path for path in tracked.stdout.splitlines() if not path.startswith(GENERATED) and (ROOT / path).exists()]
 
 
 def beyond(path: str) -> dict[str, str]:
-    """Return what is beyond a limit in a module, by the name that an exception would have, and how far."""
+    """Return what is beyond a limit in a module: by the name that an exception would have, by how much."""
     lines = len((ROOT / path).read_text().splitlines())
     found = (
         {path: f"{lines} lines, at most {MOST_LINES}"} if lines > MOST_LINES and not path.startswith("tests/") else {}

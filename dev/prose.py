@@ -16,13 +16,13 @@ from pathlib import Path
 COLUMNS = 100
 _ITEM = re.compile(r"^(\s*)([-*+]|\d+[.)]) ")
 _KEPT = re.compile(r"^\s*(\||#|>|<|!\[|\[[^\]]*\]: )")
-# Blanks within a figure or before its unit, and those before a word that would make a line something else.
+# Blanks within a figure or before its unit, and those before a word that would turn the line into Markdown syntax.
 _TOGETHER = re.compile(r"(?<=\d) (?=\d{3}\b|[%×])| (?=(?:[-*+>|]|#+|\d+[.)]) )|(?<= [-*+>|#]) ")
 _GLUE = "\N{NO-BREAK SPACE}"
 
 
 class _Block:
-    """Lines of one paragraph or list item."""
+    """The lines of one paragraph or list item."""
 
     def __init__(self, first: str) -> None:
         item = _ITEM.match(first)
@@ -53,7 +53,7 @@ def wrap(text: str) -> str:
 
 
 def _parts(lines: list[str]) -> Iterator[list[str]]:
-    """Yield the lines of each block, wrapped, and all others by themselves."""
+    """Yield the lines of each block, wrapped, and every other line by itself."""
     block: _Block | None = None
     fenced = False
     for line in lines:
@@ -75,7 +75,10 @@ def _parts(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _is_code(line: str, block: _Block | None) -> bool:
-    """Return whether four blanks make the line code: not within a paragraph or an item, and not an item itself."""
+    """Check whether four blanks make the line code. They do not within a paragraph or an item.
+
+    A line that is an item itself is no code either.
+    """
     return block is None and line.startswith("    ") and not _ITEM.match(line)
 
 

@@ -39,7 +39,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Job:
-    """A life of a job on this machine, with this process in the agent's place."""
+    """A job's processes on this machine, with this process in the place of the agent."""
 
     def __init__(self, run_dir: Path, command: Sequence[str], environment: Mapping[str, str], ranks: int) -> None:
         self.run_dir, self.ranks = run_dir, ranks
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def going(self) -> bool:
-        """Return whether the ranks have not ended; asking also shows the launcher that its agent lives."""
+        """Check whether the ranks have not ended. The call also shows the launcher that its agent lives."""
         (self.run_dir / "agent" / "alive").touch()
         return self._launcher.poll() is None and (self.status is None or self.status.state != "Exited")
 
@@ -86,7 +86,7 @@ class Job:
         return {int(rank[1:]): int(pid) for _, rank, pid in names}
 
     def wait_for_rings(self) -> dict[int, int]:
-        """Wait until each rank has a ring (or the job ends); returns the processes."""
+        """Wait until each rank has a ring (or the job ends). Return the processes by rank."""
         while len(self.pids()) < self.ranks and self.going:
             time.sleep(_LOOK_SECONDS)
         return self.pids()
@@ -108,7 +108,7 @@ def _free_port() -> int:
 
 
 def _limit_ranks(job: Job) -> None:
-    """Give each rank its share of a core, by the quota of a cgroup, and the slow rank less for a while."""
+    """Give each rank its share of a core by the quota of a cgroup, and for a while less to the slow rank."""
     nodes = [Node(f"recorded-rank-{rank}", rank, "worker") for rank in range(RANKS)]
     for node in nodes:
         cgroups.create(node)

@@ -99,7 +99,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Letters in, the mean cross-entropy of the next letters out."""
+    """A model that takes letters and returns the mean cross-entropy of the next letters."""
 
     def __init__(self, layers: int, width: int, heads: int, context: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def save_checkpoint(directory: Path, state: Checkpoint) -> None:
-    """Write atomically: a reader sees the whole file or none; then drop all but the newest two."""
+    """Write the checkpoint atomically: a reader sees the whole file or none. Then delete all but the newest two."""
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("*.tmp"):
         stale.unlink(missing_ok=True)  # of a life that was killed while it wrote
@@ -153,7 +153,10 @@ def save_checkpoint(directory: Path, state: Checkpoint) -> None:
 
 
 def agree_on_checkpoint(directory: Path, device: torch.device) -> int | None:
-    """Return the step to resume from, None for a fresh start: rank 0's newest checkpoint, the same for all ranks."""
+    """Return the step to resume from, None for a fresh start.
+
+    It is the step of rank 0's newest checkpoint, and the same for all ranks.
+    """
     newest = torch.tensor([max(saved_steps(directory), default=-1)], device=device)
     dist.broadcast(newest, src=0)
     return None if newest.item() < 0 else int(newest.item())

@@ -1,8 +1,8 @@
 """The command line of the agent: ``falcon-agent``, or ``python -m falcon_agent``.
 
-Only the sidecar itself needs the extra ``agent``: a ring is looked into, kept and replayed wherever the distribution is
-installed. Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command line, 78 for settings that
-cannot be used or a package that is missing.
+Only the sidecar itself needs the extra ``agent``: the commands that inspect, record and replay rings work wherever the
+distribution is installed. Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command line, 78 for
+settings that cannot be used or a package that is missing.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command. Return the exit code."""
     options = _parser().parse_args(arguments)
     match options.command:
         case "burn-in":

@@ -1,4 +1,4 @@
-"""The agent's loop: ten times a second the rings, each second a report, and at once what cannot wait."""
+"""The agent's loop: it reads the rings ten times a second, and reports each second and whenever something is urgent."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from falcon_core.wire.messages import Plan, Summary
 
 POLL_SECONDS = 0.1
 MEMORY_SECONDS = 5.0
-SAMPLE_EVERY = 20  # cycles: the device times one of so many
+SAMPLE_EVERY = 20  # the device times one cycle of this many
 _log = structlog.get_logger()
 
 
 class Agent:
-    """One pod's agent."""
+    """The agent of one pod."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,10 +56,10 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
             for task in done - {stopped}:
-                task.result()  # a fault of ours: end with its traceback; the kubelet restarts us
+                task.result()  # a defect of the agent: end with its traceback; the kubelet restarts the agent
 
     def take_plan(self, plan: Plan) -> None:
-        """Make the job's plan this pod's."""
+        """Take over the job's plan, and write this pod's plan for the launcher."""
         if not newer(plan, self._plan):
             return
         self._plan = plan
@@ -78,21 +78,21 @@ class Agent:
             status = self._run_dir.status()
             urgent = changed or status != self._last_status
             self._last_status = status
-            # One report at a time: while etcd is away the newest word waits, and no queue grows.
+            # One report at a time: while etcd cannot be reached, the newest state waits, and no queue grows.
             if (urgent or now - reported >= REPORT_SECONDS) and (sending is None or sending.done()):
                 reported = now
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())
                 sending = asyncio.create_task(reporter.report(self.summary(status)))
             elif urgent:
-                self._last_status = None  # said again when the report under way has ended
+                self._last_status = None  # reported again when the report under way has ended
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())
             await asyncio.sleep(POLL_SECONDS)
 
     def summary(self, status: LaunchStatus | None) -> Summary:
-        """Return what stands in the report now."""
+        """Return the content of the next report."""
         self._sequence += 1
         generation = status.generation if status is not None else 0
         return Summary(

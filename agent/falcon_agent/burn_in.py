@@ -23,9 +23,10 @@ _COPY_SHARE, _COPY_SECONDS = 0.1, 2.0  # of the test, and at most
 
 
 def burn_in(seconds: float, folder: Path, threads: int) -> BurnInReport:
-    """Run for about ``seconds`` on ``threads`` threads; a small file is written to ``folder`` and read back.
+    """Test the machine for about ``seconds`` on ``threads`` threads.
 
-    The matrix library must not make threads of its own (OPENBLAS_NUM_THREADS=1, set before numpy is loaded).
+    The disk's test writes a small file to ``folder`` and reads it back. The matrix library must not make threads of its
+    own (OPENBLAS_NUM_THREADS=1, set before numpy is loaded).
     """
     copy_seconds = min(_COPY_SECONDS, _COPY_SHARE * seconds)
     copied = _copy_gb_per_second(copy_seconds)
@@ -48,7 +49,7 @@ def burn_in(seconds: float, folder: Path, threads: int) -> BurnInReport:
 
 
 class _Multiplied(NamedTuple):
-    """A thread's part."""
+    """The result of one thread."""
 
     gflops: float
     seconds: float
@@ -64,8 +65,8 @@ def _multiply_on_all(seconds: float, threads: int) -> list[_Multiplied]:
 def _multiply(seconds: float, together: threading.Barrier) -> _Multiplied:
     """Measure the calling thread's rate, from when all threads are warm.
 
-    The mean over the whole time, not the fastest block's: whatever takes CPU away stops every block sometimes, and some
-    blocks not at all.
+    The rate is the mean over the whole time, not that of the fastest block. Whatever takes CPU away stops every block
+    for some of the time, but may leave some single block undisturbed.
     """
     left = np.random.default_rng(1).standard_normal((_SIZE, _SIZE))
     right = left.T.copy()
@@ -89,7 +90,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _copy_gb_per_second(seconds: float) -> float:
-    """Measure a single thread; bytes read and written together."""
+    """Measure how fast a single thread copies memory, in GB/s; bytes read and bytes written both count."""
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
     durations: list[float] = []

@@ -1,7 +1,7 @@
-"""One rank's communicators: their sizes and the rank's place in each, and how far the rank has come in them.
+"""One rank's communicators: their sizes, the rank's place in each, and how many calls the rank has made in them.
 
 Descriptor records introduce a communicator. The ring's table of counters shows calls that are in progress, which no
-record does; rings of earlier shims have no such table, and nothing of them is reported.
+record does. Rings of earlier shims have no such table; no counts are reported for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NONE: RecordArray = np.empty(0, dtype=RECORD_DTYPE)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a descriptor says."""
+    """The content of a descriptor."""
 
     comm: int
     size: int
@@ -40,7 +40,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Calls begun and done; ``finished`` None where that is not known."""
+    """The numbers of calls begun and finished; ``finished`` None where that is not known."""
 
     entered: int
     finished: int | None
@@ -51,17 +51,17 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class CommTable:
-    """Follows one ring's records; memory is bounded."""
+    """The communicators of one ring, learned from its records; memory is bounded."""
 
     def __init__(self, shapes: Sequence[Shape] = ()) -> None:
-        """``shapes``: what an earlier agent knew; the descriptors may be overwritten by now."""
+        """Begin with ``shapes``, which an earlier agent knew; the descriptors may be overwritten by now."""
         self._shapes = {shape.comm: shape for shape in shapes}
         self._newest: deque[RecordArray] = deque()
         self._held = 0
 
     @property
     def shapes(self) -> list[Shape]:
-        """For the next agent."""
+        """Return the shapes, for the next agent."""
         return list(self._shapes.values())
 
     def feed(self, records: RecordArray) -> None:
@@ -91,7 +91,7 @@ class CommTable:
     ) -> tuple[list[CommSignals], int]:
         """Return the communicators to report, at most MAX_COMMS, and how many were left out.
 
-        First those that the rank waits in, then those with the largest excess.
+        The first are those in which the rank waits, then those with the largest excess.
         """
         named = {comm for comm in (*self._shapes, *counts, *excess_ns) if not comm & (POINT_TO_POINT | GRAPH)}
         wanted = sorted(
@@ -118,16 +118,16 @@ class CommTable:
         return found, max(0, len(wanted) - MAX_COMMS)
 
     def _cycle(self, period_calls: int | None) -> RecordArray | None:
-        """Return the newest cycle; None where it is not known or too long."""
+        """Return the newest cycle; None where it is not known or longer than what is kept."""
         if period_calls is None or not 0 < period_calls <= self._held:
             return None
         return np.concatenate(list(self._newest))[-period_calls:]
 
 
 def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> tuple[int, int | None]:
-    """Find operation and payload of the call that the rank is in, or would be in next: as a cycle ago.
+    """Find operation and payload of the call that the rank is in, or of its next call, by the same call a cycle ago.
 
-    Without a count, of the largest call of the cycle.
+    Without a count, return those of the cycle's largest call.
     """
     mine = cycle[cycle["comm"] == comm] if cycle is not None else _NONE
     if count is not None:
@@ -142,7 +142,8 @@ def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> t
 def collective_counts(counters: CounterArray, *, enqueues: bool) -> dict[int, Count]:
     """Return the counts by communicator id, from a ring's counters ([n], dtype COUNTER_DTYPE).
 
-    ``enqueues``: calls return when they are enqueued; their finished counts lag behind the device by a sampling window.
+    ``enqueues``: whether calls return when they are enqueued. Their finished counts lag behind the device by a sampling
+    window, and are left out.
     """
     return {
         key.comm: Count(int(counter["entered"]), None if enqueues else int(counter["finished"]))
@@ -152,7 +153,7 @@ def collective_counts(counters: CounterArray, *, enqueues: bool) -> dict[int, Co
 
 
 def pairs(counters: CounterArray, *, enqueues: bool) -> tuple[list[PairSignals], int]:
-    """Return sends and receives, those in progress first, at most MAX_PAIRS; and how many were left out."""
+    """Return sends and receives, those in progress first, at most MAX_PAIRS, and how many were left out."""
     found = [
         PairSignals(
             comm=key.comm,

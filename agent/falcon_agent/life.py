@@ -13,7 +13,7 @@ from falcon_agent.settings import EXIT_CONFIG, SettingsError, load_settings
 
 
 def live() -> int:
-    """Read the settings and run the agent; returns the exit code, 78 for settings that cannot be used."""
+    """Read the settings and run the agent. Return the exit code: 78 for settings that cannot be used."""
     try:
         settings = load_settings()
     except SettingsError as error:

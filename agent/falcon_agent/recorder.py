@@ -1,8 +1,8 @@
-"""Keeping what runs through a ring: the same format, with as many slots as there were calls.
+"""Records what runs through a ring, in the ring's own format, with as many slots as there were calls.
 
-A ring forgets; a recording does not, so that a user's complaint can be replayed (``replay``) and become a test. The
-copy is whole at any instant: records are written first, then the header's head. What the recorder itself did not see
-(the ring's writer lapped it) stays a hole in the file.
+A ring overwrites its oldest records; a recording keeps all, so that a user's complaint can be replayed (``replay``) and
+become a test. The copy is whole at any instant: records are written first, then the header's head. What the recorder
+did not see, because the ring's writer had overwritten it, stays a hole in the file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Recording:
     """The copy of a ring."""
 
     def __init__(self, ring: Path, copy: Path) -> None:
-        """Open both; raises OSError, or RingFormatError where ``ring`` is none."""
+        """Open both files. Raises OSError, or RingFormatError when ``ring`` is no ring."""
         self._reader = RingReader(ring)
         self._file = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._head = 0
         self.records = 0
 
     def poll(self, now_seconds: float) -> None:
-        """Copy what is new."""
+        """Copy the records that are new."""
         records = self._reader.read(now_seconds).records
         if len(records):
             self._write(records)
@@ -52,7 +52,7 @@ class Recording:
 
     @property
     def lost_records(self) -> int:
-        """Calls that were overwritten before they could be copied."""
+        """Return the number of calls that were overwritten before they could be copied."""
         return self._reader.lost_records
 
     def close(self) -> None:
@@ -63,8 +63,8 @@ class Recording:
 def record(source: Path, folder: Path, go_on: Callable[[], bool]) -> dict[str, Recording]:
     """Copy the ring ``source``, or all rings of a run directory and those that appear, while ``go_on()``.
 
-    Returns the recordings by the ring's file name, closed. A ring whose file disappears has been copied up to its last
-    poll. Files that are no rings are passed over.
+    Return the recordings by the ring's file name, closed. A ring whose file disappears has been copied up to its last
+    poll. Files that are no rings are skipped.
     """
     folder.mkdir(parents=True, exist_ok=True)
     recordings: dict[str, Recording | None] = {}  # None: no ring

@@ -1,8 +1,8 @@
 """Replays recorded rings, a file for each rank, through the whole chain: what Falcon saw, when, and whom it blamed.
 
 The records are handed to the same :class:`RankChain` that the agent runs, in the order in which they were published and
-in polls of the agent's length; after each poll in which a rank is slow, the operator's comparison of the ranks is made.
-The replay has no clock: it depends on the files alone, so a complaint becomes a test.
+in polls of the agent's length. After each poll in which a rank is slow, the ranks are compared as the operator compares
+them. The replay has no clock and depends on the files alone. So a user's complaint can become a test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_NS = 100_000_000
 
 
 class Point(msgspec.Struct, frozen=True):
-    """An iteration as it was judged, ns; times of day by the recording's own clock."""
+    """An iteration as it was judged, in ns; times of day by the recording's own clock."""
 
     number: int
     start_unix_ns: int
@@ -50,7 +50,7 @@ class Episode(msgspec.Struct):
 
 
 class RankReplay(msgspec.Struct):
-    """All that was learned of a rank."""
+    """The results of the replay for one rank."""
 
     rank: int
     records: int = 0
@@ -70,7 +70,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What profile mode would have said of a slow episode: all members' calls, matched one by one."""
+    """The result that profile mode would have given for a slow episode: all members' calls, matched one by one."""
 
     first: int
     last: int
@@ -79,7 +79,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """Ranks in their order, and what was found."""
+    """The ranks in their order, and what was found."""
 
     ranks: list[RankReplay]
     findings: list[Finding]
@@ -104,7 +104,7 @@ class _Rank:
         self._next = 0
 
     def feed(self, until_unix_ns: int) -> bool:
-        """Feed the records that were published by then; returns whether there were any."""
+        """Feed the records that were published by then. Return whether there were any."""
         end = int(np.searchsorted(self.published_ns, until_unix_ns, side="right"))
         if end <= self._next:
             return False
@@ -114,7 +114,7 @@ class _Rank:
         return True
 
     def between(self, begin_unix_ns: int, end_unix_ns: int) -> RecordArray:
-        """Return the calls that began in that time."""
+        """Return the calls that began between the two times."""
         starts = self.records["t_start_ns"].astype(np.int64) + self.offset_ns
         return self.records[(starts >= begin_unix_ns) & (starts < end_unix_ns)]
 
@@ -152,7 +152,7 @@ class _Rank:
 
 
 def _everything(reader: RingReader) -> list[Batch]:
-    """Read all that is in the file, without waiting for records that were never published."""
+    """Read the whole file, without waiting for records that were never published."""
     batches: list[Batch] = []
     quiet, moment, seen = 0, 0.0, 0
     while quiet < 2:
@@ -167,8 +167,7 @@ def _everything(reader: RingReader) -> list[Batch]:
 def ring_files(paths: Iterable[Path]) -> list[Path]:
     """Replace each folder by the ring files in it.
 
-    Raises:
-        FileNotFoundError: a folder has none.
+    Raises:     FileNotFoundError: a folder has no ring file.
     """
     files: list[Path] = []
     for path in paths:
@@ -182,9 +181,8 @@ def ring_files(paths: Iterable[Path]) -> list[Path]:
 def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
     """Replay a file for each rank.
 
-    Raises:
-        OSError: a file cannot be read.
-        RingFormatError: a file is no ring, or two are of one rank or of different generations.
+    Raises:     OSError: a file cannot be read.     RingFormatError: a file is no ring, two files are of the same rank,
+    or files are of different generations.
     """
     settings = detection or Detection()
     ranks = sorted((_Rank(path, settings) for path in paths), key=lambda rank: rank.header.rank)
@@ -201,7 +199,7 @@ def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
 
 
 def _polls(ranks: Sequence[_Rank]) -> range:
-    """Return the times at which an agent would have polled, unix ns; none where nothing was published."""
+    """Return the times at which an agent would have polled, in unix ns; empty where nothing was published."""
     published = [rank.published_ns for rank in ranks if len(rank.published_ns)]
     if not published:
         return range(0)
@@ -212,8 +210,8 @@ def _polls(ranks: Sequence[_Rank]) -> range:
 def communicators(ranks: Sequence[_Rank]) -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
     """Map (rank, communicator id) to a job-wide name and the members, where the files show who the members are.
 
-    A descriptor gives a communicator's size and the rank's place in it, and not the other members: files with the same
-    id and size are one communicator if each place in it is taken once. Others stay unnamed.
+    A descriptor gives a communicator's size and the rank's place in it, but not the other members. Files with the same
+    id and size are one communicator if each place in it is taken exactly once. Other communicators stay unnamed.
     """
     shapes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for rank in ranks:
@@ -228,7 +226,10 @@ def communicators(ranks: Sequence[_Rank]) -> dict[tuple[int, int], tuple[str, tu
 
 
 def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tuple[int, ...]]]) -> list[Profile]:
-    """Compare the slow episodes of the first rank that has any with the healthy iterations before them."""
+    """Compare slow episodes with the healthy iterations before them.
+
+    The episodes are those of the first rank that has any.
+    """
     leader = next((rank for rank in ranks if rank.found.episodes), None)
     if leader is None:
         return []
@@ -253,7 +254,7 @@ def _profiles(ranks: Sequence[_Rank], named: dict[tuple[int, int], tuple[str, tu
 
 
 def _points_of(episode: Episode, points: Sequence[Point]) -> list[Point]:
-    """Return the iterations of a slowdown, the newest left out: its end is not known."""
+    """Return the iterations of a slowdown except the newest, whose end is not known."""
     end = episode.relieved or points[-1].number
     return [point for point in points if episode.first <= point.number < end]
 
@@ -261,7 +262,7 @@ def _points_of(episode: Episode, points: Sequence[Point]) -> list[Point]:
 def _note(
     findings: list[Finding], ranks: Sequence[_Rank], members: dict[tuple[int, int], tuple[str, tuple[int, ...]]]
 ) -> None:
-    """Judge what the ranks say now: a new finding, or the last one goes on."""
+    """Judge the ranks' present state: add a finding, or extend the last finding if the verdict is the same."""
     seen = [(rank, view) for rank in ranks if (view := _view(rank, members)) is not None]
     views = [view for _, view in seen]
     losses = [
@@ -302,7 +303,7 @@ def _blamed(verdicts: Sequence[Verdict]) -> set[tuple[str, tuple[int, ...]]]:
 
 
 def describe(replayed: Replay) -> str:
-    """Put the replay into words, a fact a line."""
+    """Return the replay in words, a line for each fact."""
     lines = [line for rank in replayed.ranks for line in _describe_rank(rank)]
     for finding in replayed.findings:
         lines.append(f"iterations {finding.first}-{finding.last}: {name(finding.verdicts)}")
@@ -337,7 +338,7 @@ def _describe_rank(rank: RankReplay) -> list[str]:
 
 
 def name(verdicts: Sequence[Verdict]) -> str:
-    """Put into words whom the verdicts blame."""
+    """Return whom the verdicts blame, in words."""
     return "; ".join(map(_name, verdicts)) or "nobody stands out"
 
 

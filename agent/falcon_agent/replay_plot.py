@@ -1,6 +1,6 @@
 """Draws a replay: iteration times with onset, relief, reference and verdicts; below, compute and wait of each rank.
 
-A few long iterations may leave the picture at its top: the scale is that of the others.
+A few very long iterations may lie above the picture's top edge: the scale fits the other iterations.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _SLOW, _HEALTHY = "#b3362b", "green"
 def draw(replayed: Replay, path: Path) -> None:
     """Write the picture; the suffix of ``path`` names the format.
 
-    Raises:
-        ValueError: no rank has an iteration.
+    Raises:     ValueError: no rank has an iteration.
     """
     ranks = [rank for rank in replayed.ranks if rank.points]
     if not ranks:
@@ -48,7 +47,7 @@ def draw(replayed: Replay, path: Path) -> None:
 
 
 def _title(replayed: Replay, ranks: list[RankReplay]) -> str:
-    """Say what was longest in the findings, or that nothing was slow."""
+    """Return the longest finding, or that nothing was slow, in words."""
     job = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     if not any(rank.episodes for rank in ranks):
         return f"{job}: no slowdown"
@@ -106,7 +105,7 @@ def _mark_finding(axis: Any, finding: Finding, height: float) -> None:
 
 
 def _strip(axis: Any, rank: RankReplay) -> None:
-    """Draw what the rank's iterations consist of."""
+    """Draw the parts of the rank's iterations: compute, wait and transfer."""
     numbers = np.array([point.number for point in rank.points], dtype=np.float64)
     total = np.array([point.duration_ns for point in rank.points]) / 1e6
     compute = np.array([np.nan if point.compute_ns is None else point.compute_ns / 1e6 for point in rank.points])

@@ -1,6 +1,6 @@
-"""The agent's side of the bus: an overwritten summary, a key under a lease, and the plan that comes back.
+"""The agent's side of the bus: a summary that is overwritten, a key under a lease, and the plan for the pod.
 
-Losing etcd costs a window of reports and nothing else: everything here is tried again for ever.
+If etcd is lost, a window of reports is lost and nothing else: everything here is tried again without end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def connect(settings: Settings) -> AsyncIterator[Client]:
 
 
 class Reporter:
-    """Three loops that never give up: liveness, reports, plans."""
+    """The agent's three loops on the bus, which never give up: liveness, reports, plans."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -41,7 +41,7 @@ class Reporter:
         self._troubled = ""
 
     async def keep_alive(self) -> None:
-        """Hold the liveness key under a lease; a lost lease, or a key that lost data took, is replaced."""
+        """Hold the liveness key under a lease. A lost lease, or a key that etcd has lost, is replaced."""
         lease: Lease | None = None
         key = self._settings.job.alive(self._settings.pod_uid)
         try:
@@ -64,7 +64,7 @@ class Reporter:
                 await lease.close()
 
     async def report(self, summary: Summary) -> None:
-        """Overwrite this pod's summary; a failure is logged once and the next window tries again."""
+        """Overwrite this pod's summary. A failure is logged once, and the next window tries again."""
         try:
             await self._client.put(self._settings.job.summary(self._settings.pod_uid), msgspec.json.encode(summary))
         except EtcdError as error:
@@ -73,7 +73,7 @@ class Reporter:
             self._well()
 
     async def follow_plans(self, on_plan: Callable[[Plan], None]) -> None:
-        """Hand on every plan as it stands; a plan that vanished with the bus's data changes nothing."""
+        """Call ``on_plan`` with every plan that is written. A plan that etcd has lost changes nothing."""
         while True:
             try:
                 async for event in self._client.watch_prefix(self._settings.job.commands):

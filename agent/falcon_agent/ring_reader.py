@@ -1,7 +1,7 @@
-"""Drains one rank's ring with ``pread``: never mapped, since a file that somebody truncates must not kill the agent.
+"""Drains one rank's ring with ``pread``. The file is never mapped: a truncated file must not kill the agent.
 
-A slot whose record is not published yet is waited for; after HOLE_SECONDS its writer is taken for dead, and it is
-skipped and counted. A reader that was lapped knows how many records it lost.
+If a slot's record is not published yet, the reader waits for it. After HOLE_SECONDS its writer counts as dead, and the
+slot is skipped and counted. If the writer has overwritten records before they were read, the reader knows how many.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _HEADER_READ = 128  # the fixed fields and the head
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Records in their order; ``lost`` were overwritten before them."""
+    """Records in their order; ``lost`` records before them were overwritten."""
 
     records: RecordArray  # shape [n], dtype RECORD_DTYPE
     lost: int
 
 
 class RingReader:
-    """One ring file, read from its oldest record that is still there."""
+    """A ring file, read from the oldest record that it still holds."""
 
     def __init__(self, path: Path) -> None:
-        """Open; raises OSError, or RingFormatError for a file of another version."""
+        """Open the file. Raises OSError, or RingFormatError for a file of another version."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.header: RingHeader = parse_header(os.pread(self._file, _HEADER_READ, 0))
@@ -60,7 +60,7 @@ class RingReader:
         os.close(self._file)
 
     def read(self, now_seconds: float) -> Batch:
-        """Read what was published since the last read; ``now_seconds`` on any monotonic clock."""
+        """Read what was published since the last read; ``now_seconds`` is on any monotonic clock."""
         head = parse_header(os.pread(self._file, _HEADER_READ, 0)).head
         capacity = self.header.capacity
         lost = max(0, head - capacity - self._next)
@@ -82,7 +82,7 @@ class RingReader:
         return Batch(taken, gone)
 
     def counters(self) -> CounterArray | None:
-        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None in the ring of a shim that has none."""
+        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None if the ring's shim has no counters."""
         try:
             status = parse_status(os.pread(self._file, STATUS_BYTES, 0))
         except RingFormatError:
@@ -101,10 +101,10 @@ class RingReader:
         over: np.ndarray[tuple[int], np.dtype[np.bool_]],
         now: float,
     ) -> int:
-        """Return the index up to which to go on: the hole, or beyond it once its writer is given up."""
+        """Return the index up to which to read: the hole, or the next record after it if its writer counts as dead."""
         number = self._next + first
         if self._hole is None or self._hole[0] != number:
-            self._hole = (number, now)  # another one: what was waited for has come
+            self._hole = (number, now)  # a new hole: the slot of the hole before is published now
         if now - self._hole[1] < HOLE_SECONDS:
             return first
         self._hole = None
@@ -115,7 +115,7 @@ class RingReader:
         return end
 
     def _slots(self, first: int, last: int) -> RecordArray:
-        """Read the records of call numbers [first, last), whatever stands in their slots."""
+        """Read the records of call numbers [first, last), whatever their slots contain."""
         capacity = self.header.capacity
         raw = b""
         while first < last:

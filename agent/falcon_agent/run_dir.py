@@ -27,14 +27,17 @@ _MEMORY_FILE = f"{AGENT_DIR}/memory.json"
 
 
 class _Watched(msgspec.Struct):
-    """A file of the launcher's and what it said when it last changed."""
+    """A file of the launcher's, and its content when it last changed."""
 
     stamp: tuple[int, int] = (0, 0)
     value: object = None
 
 
 class RunDir:
-    """Reads cost one stat each while nothing changes; every write appears whole, by rename."""
+    """The files that agent and launcher exchange.
+
+    While nothing changes, a read costs one stat. Every write appears whole, by rename.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +55,7 @@ class RunDir:
         return self._read(COUNTERS_FILE, LaunchCounters)
 
     def write_plan(self, plan: LaunchPlan) -> bool:
-        """Hand the launcher its plan; False if it has that one already."""
+        """Write the launcher's plan. Return False if the launcher has this plan already."""
         text = render_plan(plan)
         if text == self._plan:
             return False
@@ -61,18 +64,21 @@ class RunDir:
         return True
 
     def touch_alive(self) -> None:
-        """Show the launcher that an agent is there to wait for."""
+        """Show the launcher that an agent is alive, so that the launcher waits for the agent's plans."""
         path = self.path / ALIVE_FILE
         path.touch()
         os.utime(path)
 
     def write_control(self) -> None:
-        """Write the shim's control file, once; it keeps its size for life, since ranks have it mapped."""
+        """Write the shim's control file, once. The file never changes its size, since ranks have it mapped."""
         if not (self.path / CONTROL_FILE).exists():
             self._write(CONTROL_FILE, pack_control(Mode.TRACK, epoch=1))
 
     def sample(self, every: int, cycle_calls: int) -> None:
-        """Ask for device times of a cycle in ``every``, of ``cycle_calls`` calls; written in place, as ranks map it."""
+        """Ask for device times of one cycle in ``every``, of ``cycle_calls`` calls each.
+
+        The file is written in place, since ranks have it mapped.
+        """
         if (every, cycle_calls) == self._sampling:
             return
         with (self.path / CONTROL_FILE).open("r+b") as control:
@@ -81,11 +87,11 @@ class RunDir:
         self._sampling = (every, cycle_calls)
 
     def save_memory(self, raw: bytes) -> None:
-        """Save what the next agent shall know."""
+        """Write what the next agent needs to know."""
         self._write(_MEMORY_FILE, raw)
 
     def load_memory(self) -> bytes:
-        """Load what the last agent of this pod left; empty where there was none."""
+        """Read what the last agent of this pod has saved; empty where there was none."""
         path = self.path / _MEMORY_FILE
         return path.read_bytes() if path.exists() else b""
 

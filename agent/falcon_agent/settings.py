@@ -19,7 +19,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class SettingsError(ValueError):
-    """One line a problem."""
+    """The error of settings that are missing or wrong, with a line for each problem."""
 
 
 def _endpoints(raw: object) -> object:
@@ -39,7 +39,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Settings(BaseSettings):
-    """Who this pod is, and where the bus is."""
+    """The identity of this pod, and the address of the bus."""
 
     model_config = SettingsConfigDict(
         env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True
@@ -59,12 +59,12 @@ class Settings(BaseSettings):
 
     @property
     def job(self) -> JobKey:
-        """The job's identity on the bus."""
+        """Return the job's identity on the bus."""
         return JobKey(self.namespace, self.job_name, self.job_uid)
 
 
 def load_settings() -> Settings:
-    """Read the environment. Raises :class:`SettingsError` that lists every problem."""
+    """Read the environment. Raises :class:`SettingsError`, which lists every problem."""
     try:
         return Settings.model_validate({})
     except ValidationError as error:

@@ -7,7 +7,7 @@ from falcon_core.wire.messages import Plan
 
 
 def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
-    """Return what this pod's launcher shall run; a pod that is no member of the generation stops its processes."""
+    """Return what this pod's launcher has to run. A pod that is no member of the generation stops its processes."""
     member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
     if plan.phase == "Finish":
         return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
@@ -27,5 +27,5 @@ def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
 
 
 def newer(plan: Plan, current: Plan | None) -> bool:
-    """Check that no other generation, nor another leader within it, has superseded a plan."""
+    """Check that the plan is not older than the current plan, by generation and then by the leader's epoch."""
     return current is None or (plan.generation, plan.epoch) >= (current.generation, current.epoch)

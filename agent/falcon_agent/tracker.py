@@ -1,4 +1,4 @@
-"""The pod's ranks: finds their rings, feeds each rank's chain, and puts together what the summary says of them."""
+"""The pod's ranks: finds their rings, feeds each rank's chain, and collects what the summary reports of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What outlives an agent, by ring file: a ring names its generation, rank and process."""
+    """The knowledge that outlives an agent, by ring file; a ring's file name gives its generation, rank and process."""
 
     ranks: dict[str, RankMemory] = {}
     comms: dict[str, list[Shape]] = {}
@@ -36,10 +36,10 @@ class _Tracked(msgspec.Struct):
 
 
 class Tracker:
-    """Follows every ring of the newest generation that is there."""
+    """A reader of every ring of the newest generation."""
 
     def __init__(self, run_dir: Path, memory: bytes = b"", monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """``monotonic_ns``: the clock that the rings' times are of."""
+        """Begin with an earlier agent's ``memory``. ``monotonic_ns`` is the clock of the rings' times."""
         self._monotonic_ns = monotonic_ns
         self._rings_dir = run_dir / RINGS_DIR
         self._tracked: dict[str, _Tracked] = {}
@@ -50,7 +50,7 @@ class Tracker:
         self.detection = Detection()
 
     def poll(self) -> bool:
-        """Drain every ring; return whether a slowdown began or ended."""
+        """Drain every ring. Return whether a slowdown began or ended."""
         self._find_rings()
         changed = False
         now = time.monotonic()
@@ -63,12 +63,12 @@ class Tracker:
         return changed
 
     def device_cycle_calls(self) -> int:
-        """Return the calls in a cycle of the ranks whose device has to be asked for durations; 0 if none is known."""
+        """Return the calls in a cycle of the ranks whose durations only the device knows; 0 if no cycle is known."""
         periods = [tracked.chain.period_calls or 0 for tracked in self._tracked.values() if tracked.enqueues]
         return max(periods, default=0)
 
     def feed_counters(self, counters: LaunchCounters | None) -> None:
-        """Take the launcher's newest reading."""
+        """Take over the launcher's newest reading of its counters."""
         if counters is not None:
             chains = [tracked.chain for tracked in self._tracked.values()]
             onsets = [chain.slowdown.start_ns for chain in chains if chain.slowdown is not None]
@@ -79,7 +79,10 @@ class Tracker:
             )
 
     def signals(self, generation: int) -> list[RankSignals]:
-        """Return an entry a ring of the generation, by rank; an older one's rings stand until the next one's start."""
+        """Return an entry for each ring of the generation, by rank.
+
+        Rings of an older generation stay until the next generation starts, and are left out.
+        """
         now_ns = self._monotonic_ns()
         offset_ns = time.time_ns() - now_ns
         reports = []
@@ -101,11 +104,11 @@ class Tracker:
         return sorted(reports, key=lambda report: report.rank)
 
     def throttle(self) -> ThrottleSignals | None:
-        """Return the use of the container's quota."""
+        """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()
 
     def memory(self) -> bytes:
-        """Return what the next agent shall know."""
+        """Return what the next agent needs to know."""
         return msgspec.json.encode(
             Memory(
                 ranks={name: tracked.chain.memory() for name, tracked in self._tracked.items()},
@@ -144,7 +147,7 @@ class Tracker:
 
 
 def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSignals:
-    """Add what the other ranks' reports are to be compared with: while it is slow, and while it is silent."""
+    """Add what is compared with the other ranks' reports: excess while the rank is slow, counts while it is silent."""
     chain = tracked.chain
     excess_ns = chain.lasting_excess() if chain.slowdown is not None else {}
     silent = chain.last_end_ns is None or now_ns - chain.last_end_ns >= SILENT_NS

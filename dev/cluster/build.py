@@ -29,7 +29,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 
 @dataclass(frozen=True)
 class Tool:
-    """One module: its packages by the name of the binary."""
+    """A Go module and its packages by the name of the binary."""
 
     folder: str
     packages: dict[str, str]
@@ -80,10 +80,9 @@ ALL = (
 
 
 def build_all() -> None:
-    """Build what is missing or stale, a line a binary.
+    """Build what is missing or stale. Print a line for each binary.
 
-    Raises:
-        ClusterError: no Go, or a build failed (with the compiler's last lines).
+    Raises:     ClusterError: Go is missing, or a build failed (the message ends with the compiler's last lines).
     """
     BIN.mkdir(parents=True, exist_ok=True)
     stale = [tool for tool in ALL if not _fresh(tool)]
@@ -141,7 +140,10 @@ def _pause_fresh() -> bool:
 
 
 def _build_pause() -> None:
-    """The pod sandbox's process: waits for a signal, reaps children; static, so its image is one file."""
+    """Build the pod sandbox's process, which waits for a signal and reaps children.
+
+    The binary is static, so that its image is a single file.
+    """
     if _pause_fresh():
         return
     target = BIN / "pause"

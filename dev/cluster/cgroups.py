@@ -1,7 +1,7 @@
-"""One cgroup subtree a node, with a CPU capacity; cgroup v1 (hybrid) and v2.
+"""A cgroup subtree for each node, with a CPU capacity; cgroup v1 (hybrid) and v2.
 
-The capacity is a CFS quota with a short period on the node's subtree, so that pods without limits of their own share it
-and no pod's own throttling counter moves. On cgroup v1 the kernel refuses a child more than its parent has: there a
+The capacity is a CFS quota with a short period on the node's subtree. So pods without limits of their own share it, and
+no pod's own throttling counter moves. On cgroup v1, the kernel does not let a child have more than its parent: there, a
 container whose own CPU limit exceeds the node's capacity (or what ``slow`` left of it) does not start.
 """
 
@@ -25,7 +25,7 @@ MIN_QUOTA_US = 1_000  # the kernel refuses less
 
 
 def v2() -> bool:
-    """Return whether the machine has the unified hierarchy alone."""
+    """Check whether the machine has only the unified hierarchy."""
     return (ROOT / "cgroup.controllers").exists()
 
 
@@ -59,26 +59,26 @@ def _pass_controllers_down(parent: Path) -> None:
 
 
 def _copy_cpuset(parent: Path, path: Path) -> None:
-    """Give a new cpuset its parent's processors and memory: it begins with none."""
+    """Give a new cpuset its parent's processors and memory: a new cpuset has none."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         (path / file).write_text((parent / file).read_text())
 
 
 def set_capacity(node: Node, cores: float | None) -> None:
-    """Limit everything in the node's pods together; None lifts the limit."""
+    """Limit all of the node's pods together to ``cores``; None removes the limit."""
     _write_quota(_cpu(node), cores)
 
 
 def join(node: Node, pid: int) -> None:
-    """Put a process under the node's capacity, with all its threads."""
+    """Put a process with all its threads under the node's capacity."""
     (_cpu(node) / "cgroup.procs").write_text(str(pid))
 
 
 def limits_for(node: Node, cores: float) -> dict[str, str]:
-    """Return the limits that must change so that every container has at most ``cores``, as they are now, by folder.
+    """Return the limits to change so that every container has at most ``cores``: their present values, by folder.
 
-    That is each container, so that its own throttling counter shows it, and each pod whose own limit is higher: cgroup
-    v1 refuses a parent less than its child has.
+    These are the limits of each container, so that its own throttling counter shows the change, and of each pod whose
+    own limit is higher: on cgroup v1, a parent cannot have less than its child.
     """
     containers = set(_containers(node))
     before: dict[str, str] = {}
@@ -93,7 +93,7 @@ def limits_for(node: Node, cores: float) -> dict[str, str]:
 
 
 def limit(node: Node, cores: float, folders: Iterable[str]) -> None:
-    """Limit the folders of ``limits_for`` and the whole node to ``cores``, from the leaves up."""
+    """Limit the folders of ``limits_for`` and the whole node to ``cores``, beginning with the leaves."""
     for path in sorted(map(Path, folders), key=_depth, reverse=True):
         with _if_there():
             _write_quota(path, cores)
@@ -101,7 +101,7 @@ def limit(node: Node, cores: float, folders: Iterable[str]) -> None:
 
 
 def unlimit(node: Node, cores: float, before: Mapping[str, str]) -> None:
-    """Undo ``limit``: the node's capacity is ``cores`` again, the folders have their limits of before."""
+    """Undo ``limit``: the node's capacity becomes ``cores``, and the folders get their earlier limits back."""
     set_capacity(node, cores)
     for path in sorted(map(Path, before), key=_depth):
         with _if_there():
@@ -119,7 +119,7 @@ def restore_weight(path: Path, value: str) -> None:
 
 
 def set_weight(path: Path, shares: int) -> None:
-    """Write ``cpu.shares`` (v1) or the weight that stands for it (v2)."""
+    """Write ``cpu.shares`` (v1) or the weight that corresponds to it (v2)."""
     restore_weight(path, str(max(1, min(10_000, shares * 100 // 1024))) if v2() else str(shares))
 
 
@@ -139,12 +139,12 @@ def pods_folder(node: Node) -> Path:
 
 
 def _containers(node: Node) -> Iterator[Path]:
-    """The leaf cgroups of the node's containers: children of pod cgroups."""
+    """Return the leaf cgroups of the node's containers: children of pod cgroups."""
     return (path for path in _below(pods_folder(node)) if path.parent.name.startswith("pod"))
 
 
 def _below(top: Path) -> list[Path]:
-    """A subtree's folders, itself first; one that goes away while we look is passed over, which ``glob`` does not."""
+    """Return a subtree's folders, the top first. A folder that disappears during the walk is skipped."""
     return [Path(folder) for folder, _, _ in os.walk(top)]
 
 
@@ -154,7 +154,7 @@ def _depth(path: Path) -> int:
 
 @contextlib.contextmanager
 def _if_there() -> Iterator[None]:
-    """Pass over a cgroup that went away while we looked."""
+    """Ignore the error of a cgroup that disappeared meanwhile."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,7 @@ def _if_there() -> Iterator[None]:
 
 
 def _cores(quota: str) -> float:
-    """Cores that ``<quota or max> <period>`` allows."""
+    """Return the number of cores that ``<quota or max> <period>`` allows."""
     limit_us, period_us = quota.split()
     return math.inf if limit_us == "max" else int(limit_us) / int(period_us)
 
@@ -185,7 +185,7 @@ def _write_raw(path: Path, quota: str, period: str) -> None:
 
 
 def _read_quota(path: Path) -> str:
-    """``<quota or max> <period>``, as cgroup v2 writes it."""
+    """Return ``<quota or max> <period>``, as cgroup v2 writes it."""
     if v2():
         return (path / "cpu.max").read_text().strip()
     quota = (path / "cpu.cfs_quota_us").read_text().strip()
@@ -200,8 +200,7 @@ def kill(node: Node) -> None:
 def kill_folder(top: Path) -> None:
     """Send SIGKILL to every process of a cgroup subtree until none is left.
 
-    Raises:
-        ClusterError: something survived for 10 s.
+    Raises:     ClusterError: a process survived for 10 s.
     """
     deadline = time.monotonic() + 10
     while pids := _pids(top):
@@ -214,7 +213,7 @@ def kill_folder(top: Path) -> None:
 
 
 def processes(node: Node) -> set[int]:
-    """Return every pid in the node's pods."""
+    """Return the pids of all processes in the node's pods."""
     return _pids(_cpu(node))
 
 

@@ -28,7 +28,7 @@ NAMES = ("coredns", "kube-scheduler", "kube-controller-manager", "kube-apiserver
 
 
 def start_api(processes: Processes) -> None:
-    """Start etcd and the API server; return when it is ready."""
+    """Start etcd and the API server, and wait until the API server is ready."""
     processes.start(
         "kube-etcd",
         [
@@ -102,7 +102,7 @@ def start_rest(processes: Processes) -> None:
 
 
 def _start_dns(processes: Processes) -> None:
-    """CoreDNS listens on the bridge; a Service without selector carries it to the usual cluster address."""
+    """Start CoreDNS on the bridge, with a Service without selector that leads to it from the usual cluster address."""
     corefile = CLUSTER / "Corefile"
     corefile.write_text(
         f".:53 {{\n  bind {GATEWAY}\n  errors\n  ready {GATEWAY}:8181\n"
@@ -133,12 +133,12 @@ def _start_dns(processes: Processes) -> None:
 
 
 def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> str:
-    """Return kubectl as the cluster's administrator."""
+    """Run kubectl as the cluster's administrator and return its stdout."""
     return run(BIN / "kubectl", f"--kubeconfig={KUBECONFIG}", *arguments, stdin=stdin, check=check)
 
 
 def api_lacking() -> str:
-    """Return why /readyz does not say ok; "" if it does."""
+    """Return why the API server's /readyz does not answer ok; "" if it does."""
     try:
         context = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
         context.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")
@@ -149,11 +149,11 @@ def api_lacking() -> str:
 
 
 def stop(processes: Processes) -> None:
-    """Stop the API server first: once etcd is gone it does not end on SIGTERM."""
+    """Stop the API server before etcd: without etcd, the API server does not end on SIGTERM."""
     for name in NAMES:
         processes.stop([name], signal.SIGTERM, grace_seconds=4)
 
 
 def data_folder() -> Path:
-    """Return the folder of etcd's data, which is gone with the cluster."""
+    """Return the folder of etcd's data, which is removed with the cluster."""
     return CLUSTER / "etcd"

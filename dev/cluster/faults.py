@@ -1,6 +1,7 @@
-"""Faults that are real, one function each; the demo, the tests and the command line share them.
+"""Real faults, one function each; the demo, the tests and the command line share them.
 
-A fault is written down before it is applied, so that ``heal`` undoes it from any process, whenever this process ends.
+A fault is written down before it is applied, so that ``heal`` can undo it from any process, even if the process that
+applied it was killed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ PODS_SHARES = 1024
 def slow(name: str, factor: float) -> None:
     """Leave the node's pods ``factor`` of their CPU, by quota.
 
-    On the node's capacity, so that new pods are slow too, and on each container, so that its own counter shows it.
+    The quota is set on the node's capacity, so that new pods are slow too, and on each container, so that the
+    container's own throttling counter shows it.
     """
     if not 0 < factor < 1:
         raise ClusterError(f"slow {name} {factor}: the factor is the share that is left, between 0 and 1")
@@ -65,7 +67,7 @@ def link(name: str, rate: str) -> None:
 
 
 def cut(name: str) -> None:
-    """Take the node's link down: it runs on, and nobody reaches it."""
+    """Take the node's link down: the node goes on running, but nothing can reach it."""
     with exclusive():
         chosen = find(name)
         _note(name, "cut", {})
@@ -81,7 +83,7 @@ def kill(name: str) -> None:
 
 
 def heal(name: str) -> None:
-    """Undo every fault of the node; a killed node boots again. A node without faults, of any role, is left as it is."""
+    """Undo every fault of the node; a killed node boots again. A node without faults, of any role, stays as it is."""
     with exclusive():
         faults = active().get(name, {})
         if not faults:
@@ -100,13 +102,13 @@ def heal(name: str) -> None:
 
 
 def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
-    """Signal the processes of a node's pods whose command line starts with ``text``; of one pod by its uid.
+    """Signal the processes of a node's pods whose command line starts with ``text``.
 
-    Returns:
-        How many processes it reached.
+    With ``pod_uid``, only processes of that pod are signalled.
 
-    Raises:
-        ClusterError: no such node.
+    Returns:     How many processes were signalled.
+
+    Raises:     ClusterError: no such node.
     """
     members = {member.name: member for member in Options.load().nodes()}
     if name not in members:
@@ -129,8 +131,7 @@ def active() -> Faults:
 def find(name: str) -> Node:
     """Return the node of that name.
 
-    Raises:
-        ClusterError: no cluster runs, or it has no such node to hurt; names those that it has.
+    Raises:     ClusterError: no cluster runs, or it has no such node to hurt; the message names the nodes that it has.
     """
     if not running():
         raise ClusterError("no cluster runs: make cluster-up")

@@ -1,4 +1,4 @@
-"""Images onto the nodes: docker or OCI archives imported where their content is not there yet."""
+"""Images onto the nodes: docker or OCI archives, imported on the nodes that lack their content."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ PARALLEL_NODES = 2  # unpacking is bound by the disk and the CPU that the traini
 
 
 def load(archives: list[Path], nodes: list[Node]) -> None:
-    """Import the archives on the nodes that lack their content, a few nodes at a time, a line for each archive.
+    """Import the archives on the nodes that lack their content, a few nodes at a time. Print a line for each archive.
 
-    Raises:
-        ClusterError: an archive does not exist, is none, or containerd refuses it.
+    Raises:     ClusterError: an archive does not exist, is no image archive, or containerd refuses it.
     """
     for archive in archives:
         images = identities(archive)
@@ -41,8 +40,7 @@ def load(archives: list[Path], nodes: list[Node]) -> None:
 def identities(archive: Path) -> dict[str, str]:
     """Return what the archive holds: by image name, the digest of the image's configuration or manifest.
 
-    Raises:
-        ClusterError: it does not exist, or is neither a docker nor an OCI archive.
+    Raises:     ClusterError: the archive does not exist, or is neither a docker nor an OCI archive.
     """
     if not archive.exists():
         raise ClusterError(f"{archive} does not exist: build it first (make images)")
@@ -98,7 +96,7 @@ def _import(node: Node, archive: Path, images: dict[str, str]) -> None:
 
 
 def pause_archive() -> Path:
-    """Make a docker archive with the static pause binary alone."""
+    """Make a docker archive that holds only the static pause binary. Return its path."""
     path = CLUSTER / "pause.tar"
     binary = (BIN / "pause").read_bytes()
     layer = _tar({"pause": (binary, 0o755)})

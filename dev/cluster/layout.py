@@ -32,7 +32,7 @@ POOL_LABEL = "falcon.dev/pool"
 
 @dataclass(frozen=True)
 class Node:
-    """One node; ``index`` fixes its addresses."""
+    """A node of the cluster; ``index`` fixes its addresses."""
 
     name: str
     index: int
@@ -60,12 +60,12 @@ class Node:
 
     @property
     def folder(self) -> Path:
-        """Return the persistent folder: the containerd root (images) and the configuration."""
+        """Return the folder that outlives the cluster: the containerd root (images) and the configuration."""
         return CLUSTER / "nodes" / self.name
 
     @property
     def run(self) -> Path:
-        """Return the folder that is gone with the cluster: sockets, mounts, kubelet state."""
+        """Return the folder that is removed with the cluster: sockets, mounts, kubelet state."""
         return RUN / self.name
 
     @property
@@ -74,7 +74,7 @@ class Node:
 
 
 def nodes(workers: int, spares: int) -> list[Node]:
-    """Return the control node, then workers node-a, node-b, …, then the spares in the same row of letters."""
+    """Return the control node, then the workers node-a, node-b, …, then the spares, whose letters go on from there."""
     named = [Node("control", 0, "control")]
     for index in range(1, workers + spares + 1):
         role = "worker" if index <= workers else "spare"

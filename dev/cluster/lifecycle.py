@@ -1,4 +1,4 @@
-"""Up and down: up starts clean over whatever an interrupted run left, down leaves nothing but caches."""
+"""Up and down: ``up`` removes what an interrupted run left and starts; ``down`` leaves nothing but caches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_NODES = 12
 
 
 class Options:
-    """The shape of the cluster that runs, remembered for every later command."""
+    """The shape of the cluster that runs, saved for every later command."""
 
     def __init__(self, workers: int = 3, spares: int = 1, node_cores: float = 0.5) -> None:
         if workers < 1 or spares < 0 or workers + spares > MAX_NODES:
@@ -29,7 +29,7 @@ class Options:
 
     @staticmethod
     def load() -> Options:
-        """Return what the last ``up`` was asked for; the defaults where there was none."""
+        """Return the options of the last ``up``; the defaults where there was none."""
         return Options(**json.loads(_OPTIONS.read_text())) if _OPTIONS.exists() else Options()
 
     def save(self) -> None:
@@ -40,15 +40,15 @@ class Options:
 
 
 def running() -> bool:
-    """Return whether an ``up`` began and no ``down`` ended since."""
+    """Check whether an ``up`` began and no ``down`` has ended since."""
     return _OPTIONS.exists()
 
 
 def up(options: Options) -> None:
     """Start a cluster of this shape, unless it runs already.
 
-    Raises:
-        ClusterError: the machine lacks something (and what to do), or a component did not come up (and its log's end).
+    Raises:     ClusterError: the machine lacks something (the message says what to do), or a component did not come up
+    (the         message holds the end of its log).
     """
     machine.check()
     started = time.monotonic()
@@ -104,7 +104,7 @@ def _start(options: Options) -> None:
 
 
 def healthy() -> bool:
-    """Return whether all that ``up`` started still runs, every node is Ready, and none is hurt."""
+    """Check whether all that ``up`` started still runs, every node is Ready, and no node has a fault."""
     processes = Processes()
     members = Options.load().nodes()
     wanted = {name for member in members for name in node.process_names(member)} | set(controlplane.NAMES)
@@ -114,7 +114,7 @@ def healthy() -> bool:
 
 
 def down() -> None:
-    """Leave no process, namespace, mount, cgroup, interface or file of ours; binaries and images stay cached."""
+    """Remove the cluster's processes, namespaces, mounts, cgroups, interfaces and files; caches stay."""
     with exclusive():
         machine.check_owner()
         _remove_all()
@@ -139,7 +139,7 @@ def _remove_all() -> None:
 
 
 def status() -> str:
-    """Describe what runs, for a person."""
+    """Return a description of what runs, for a person."""
     if not running():
         return "no cluster: make cluster-up"
     processes = Processes()

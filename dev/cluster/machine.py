@@ -25,7 +25,7 @@ from dev.cluster.layout import (
 )
 from dev.cluster.process import ClusterError, Processes, locked, run, write_whole
 
-_OWNER = RUN / "cache"  # which cache's cluster runs here: addresses and names are one set a machine
+_OWNER = RUN / "cache"  # which cache's cluster runs here: a machine has only one set of addresses and names
 _PORTS = (
     ("127.0.0.1", ETCD_PORT),
     ("127.0.0.1", ETCD_PEER_PORT),
@@ -38,10 +38,9 @@ _PORTS = (
 
 
 def check() -> None:
-    """Check root, cgroups and Debian packages.
+    """Check root, cgroups and Debian packages; install missing packages.
 
-    Raises:
-        ClusterError: something is missing that apt-get cannot bring.
+    Raises:     ClusterError: something is missing that apt-get cannot install.
     """
     if os.geteuid() != 0:
         raise ClusterError("the local cluster needs root (namespaces, mounts, cgroups): run make as root")
@@ -51,10 +50,10 @@ def check() -> None:
 
 
 def check_owner() -> None:
-    """Leave alone the running cluster of another cache; remove what a dead cluster left.
+    """Refuse to touch the running cluster of another cache; remove what a dead cluster left.
 
-    Raises:
-        ClusterError: one runs, or a command of it is under way; says how to stop it.
+    Raises:     ClusterError: another cache's cluster runs, or a command of it is under way; the message says how to
+    stop it.
     """
     owner = Path(_OWNER.read_text()) if _OWNER.exists() else CACHE
     if owner == CACHE or not owner.exists():
@@ -67,15 +66,16 @@ def check_owner() -> None:
 
 
 def claim() -> None:
-    """Reserve this machine's addresses and names for this cache's cluster until ``RUN`` goes."""
+    """Reserve this machine's addresses and names for this cache's cluster until ``RUN`` is removed."""
     write_whole(_OWNER, str(CACHE))
 
 
 def check_addresses() -> None:
-    """Check that no route of the machine covers our addresses; called while our own routes do not exist.
+    """Check that no route of the machine covers the cluster's addresses.
 
-    Raises:
-        ClusterError: one does.
+    Call it while the cluster's own routes do not exist.
+
+    Raises:     ClusterError: a route covers some of the addresses.
     """
     table = run("ip", "-4", "-oneline", "route", "show").splitlines()
     if taken := overlapping(table, (NODE_SUBNET, POD_SUBNET, SERVICE_SUBNET)):
@@ -96,8 +96,7 @@ def overlapping(routes: Iterable[str], subnets: Iterable[str]) -> str | None:
 def check_ports() -> None:
     """Check that every port of the control plane is free; the bridge must have its address already.
 
-    Raises:
-        ClusterError: one is taken; names who listens there.
+    Raises:     ClusterError: a port is taken; the message names who listens there.
     """
     for address, port in _PORTS:
         with socket.socket() as probe:

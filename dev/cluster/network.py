@@ -1,4 +1,4 @@
-"""The network: one bridge in the root namespace, one namespace and veth a node, plain routes between pod subnets."""
+"""The network: a bridge in the root namespace, a namespace and a veth for each node, routes between pod subnets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _create_node(node: Node, nodes: list[Node]) -> None:
 
 
 def remove(nodes: list[Node]) -> None:
-    """Undo ``create``, whatever part of it exists."""
+    """Undo ``create``, also where only a part of it exists."""
     for node in nodes:
         run("ip", "netns", "delete", node.namespace, check=False)
         run("ip", "link", "delete", node.veth, check=False)
@@ -52,7 +52,7 @@ def remove(nodes: list[Node]) -> None:
 
 
 def set_link(node: Node, up: bool) -> None:
-    """Cut a node off the bridge, or join it again."""
+    """Set a node's link up or down: a node whose link is down is cut off the bridge."""
     run("ip", "link", "set", node.veth, "up" if up else "down")
 
 

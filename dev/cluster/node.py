@@ -19,7 +19,7 @@ CONTROL_TAINT = "node-role.kubernetes.io/control-plane"
 
 
 def process_names(node: Node) -> list[str]:
-    """Return the names in the order in which they are stopped."""
+    """Return the names of the node's processes, in the order in which they are stopped."""
     return [f"kubelet-{node.name}", f"kube-proxy-{node.name}", f"containerd-{node.name}"]
 
 
@@ -84,8 +84,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor
 def wait_containerd(node: Node, processes: Processes) -> None:
     """Wait until containerd answers.
 
-    Raises:
-        ClusterError: it ended, or did not answer in time.
+    Raises:     ClusterError: containerd ended, or did not answer in time.
     """
     name = f"containerd-{node.name}"
 
@@ -98,7 +97,7 @@ def wait_containerd(node: Node, processes: Processes) -> None:
 def forget_containers(node: Node, processes: Processes) -> None:
     """Remove the records of an earlier cluster's containers from the store; the images stay.
 
-    containerd reads its records once, at its start: it is started again if there were any.
+    containerd reads its records once, at its start. So it is started again if there were any.
     """
     containers = run(*ctr(node), "containers", "list", "-q").split()
     sandboxes = [line.split()[0] for line in run(*ctr(node), "sandboxes", "list").splitlines()[1:]]
@@ -198,7 +197,7 @@ def not_ready(nodes: list[Node]) -> list[str]:
 
 
 def stop(node: Node, processes: Processes) -> None:
-    """Stop for good: no daemon, container, mount or cgroup is left; the image store stays in the cache."""
+    """Stop the node: no daemon, container, mount or cgroup is left; the image store stays in the cache."""
     kubelet, proxy, containerd = process_names(node)
     processes.stop([kubelet, proxy], signal.SIGTERM, grace_seconds=2)
     cgroups.kill(node)
@@ -208,14 +207,14 @@ def stop(node: Node, processes: Processes) -> None:
 
 
 def lose(node: Node, processes: Processes) -> None:
-    """Kill the node: everything on it gets SIGKILL at once, as by a power cut."""
+    """Kill the node: everything on it gets SIGKILL at once, as in a power cut."""
     processes.stop(process_names(node), signal.SIGKILL, grace_seconds=0)
     _kill_shims(node)
     cgroups.kill(node)
 
 
 def boot(node: Node, processes: Processes) -> None:
-    """Start the node again after ``lose``: its images are as they were, its memory and its pods are gone."""
+    """Start the node again after ``lose``. Its images are unchanged; its memory and its pods are gone."""
     lose(node, processes)  # an earlier boot may have been interrupted
     remove_leftovers(node)
     start_containerd(node, processes)
@@ -234,7 +233,7 @@ def remove_leftovers(node: Node) -> None:
 
 
 def _kill_shims(node: Node) -> None:
-    """containerd's shims outlive it; ours name the node's socket on their command line."""
+    """Kill the node's containerd shims, which outlive containerd. Their command line names the node's socket."""
     mark = f"-address\0{node.containerd_socket}\0".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -36,15 +36,14 @@ FOR_TEST: Mapping[str, str] = {
 
 
 def missing(needed: Mapping[str, str]) -> list[str]:
-    """Return the packages of which something is not there."""
+    """Return the packages that provide what is missing."""
     return sorted({package for thing, package in needed.items() if not _exists(thing)})
 
 
 def ensure(needed: Mapping[str, str]) -> None:
     """Install what is missing with apt-get.
 
-    Raises:
-        ClusterError: not root, no apt-get, or apt-get failed; names the packages.
+    Raises:     ClusterError: not root, no apt-get, or apt-get failed; the message names the packages.
     """
     wanted = missing(needed)
     if not wanted:

@@ -1,4 +1,4 @@
-"""The cluster's certificates, made afresh at every start: a CA, the API server's, one a component."""
+"""The cluster's certificates, made afresh at every start: a CA, the API server's, and one for each component."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def write_kubeconfig(path: Path, certificate: str) -> None:
 
 
 def issue_all(node_names: Sequence[str]) -> None:
-    """Issue everything that the control plane and the nodes present or check."""
+    """Issue all certificates and keys that the control plane and the nodes present or check."""
     authority = Authority()
     hosts = (
         "kubernetes",

@@ -1,4 +1,4 @@
-"""The cluster's own processes: started in sessions of their own, known by pid and start time, never by name alone."""
+"""The cluster's own processes: each has its own session, and is known by pid and start time, never by name only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LOCK = "cluster.lock"
 
 
 class ClusterError(RuntimeError):
-    """Something is wrong with the cluster or the machine; the message says what and what to do."""
+    """The error of a cluster or machine that is not as it should be; the message says what is wrong and what to do."""
 
 
 class Processes:
-    """The record of what was started, on disk at once, so that whoever comes next can stop it."""
+    """A record of the started processes, saved at once, so that any later command can stop them."""
 
     def __init__(self, path: Path = STATE) -> None:
         self._path = path
@@ -35,7 +35,10 @@ class Processes:
         return sorted(self._known)
 
     def start(self, name: str, command: Sequence[str | Path], netns: str | None = None) -> None:
-        """Start in the background, output to ``logs/<name>.log``, inside a network namespace if one is named."""
+        """Start a command in the background, with its output in ``logs/<name>.log``.
+
+        ``netns``: the network namespace to start it in, if any.
+        """
         LOGS.mkdir(parents=True, exist_ok=True)
         inside = ["nsenter", f"--net=/run/netns/{netns}"] if netns else []
         with (LOGS / f"{name}.log").open("ab") as log:
@@ -58,17 +61,19 @@ class Processes:
         return any(self.alive(name) for name in self._known)
 
     def stop(self, names: Sequence[str], signal_number: int = signal.SIGTERM, grace_seconds: float = 5) -> None:
-        """End processes together: the signal, the grace, then SIGKILL; forget them."""
+        """End processes together: send the signal, wait for the grace, then send SIGKILL. Forget the processes."""
         _end([self._known[name] for name in names if name in self._known], signal_number, grace_seconds)
         for name in names:
             self._known.pop(name, None)
         self._save()
 
     def wait(self, what: str, lacking: Callable[[], str], timeout_seconds: float, names: Sequence[str]) -> None:
-        """Poll until ``lacking`` returns "" (it says what is still missing); ``names`` are needed for it.
+        """Poll until ``lacking``, which returns what is still missing, returns "".
 
-        Raises:
-            ClusterError: one of them ended, or the time is over; quotes the end of its log.
+        ``names``: the processes that are needed for it.
+
+        Raises:     ClusterError: one of these processes ended, or the time is over; the message quotes the end of a
+        log.
         """
         deadline = time.monotonic() + timeout_seconds
         while missing := lacking():
@@ -84,9 +89,10 @@ class Processes:
 
 
 def end_strays() -> None:
-    """Kill our processes that no record knows: an ``up`` killed between starting one and writing it down.
+    """Kill the cluster's processes that are in no record.
 
-    Ours run a binary of ``BIN`` with a file of ``CLUSTER`` among their arguments.
+    Such a process is left when an ``up`` is killed between starting the process and recording it. The cluster's
+    processes run a binary of ``BIN`` with a file of ``CLUSTER`` among their arguments.
     """
     found: list[tuple[int, int]] = []
     for entry in Path("/proc").iterdir():
@@ -102,7 +108,7 @@ def end_strays() -> None:
 
 
 def _end(processes: Sequence[tuple[int, int]], signal_number: int, grace_seconds: float) -> None:
-    """The signal, the grace, SIGKILL; each a (pid, start time)."""
+    """End processes, each given as (pid, start time): send the signal, wait for the grace, then send SIGKILL."""
 
     def left() -> list[int]:
         return [pid for pid, born in processes if born and _born(pid) == born]
@@ -119,7 +125,10 @@ def _end(processes: Sequence[tuple[int, int]], signal_number: int, grace_seconds
 
 
 def _born(pid: int) -> int | None:
-    """Start time in clock ticks since boot; None for no process or a zombie (reaped here if it is our child)."""
+    """Return the start time in clock ticks since boot; None for no process or a zombie.
+
+    A zombie that is a child of this process is reaped.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -132,10 +141,10 @@ def _born(pid: int) -> int | None:
 
 
 def run(*command: str | Path, check: bool = True, stdin: str | None = None, timeout_seconds: float = 120) -> str:
-    """Run to the end; returns stdout.
+    """Run a command until it ends. Return its stdout.
 
-    Raises:
-        ClusterError: with the command and its own words, if ``check`` and it failed, or if it never ended.
+    Raises:     ClusterError: the command failed and ``check`` is true, or it never ended; the message holds the
+    command's output.
     """
     line = " ".join(map(str, command))
     try:
@@ -157,7 +166,7 @@ def run(*command: str | Path, check: bool = True, stdin: str | None = None, time
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that a SIGKILL leaves either old or new, never half."""
+    """Write a file so that a SIGKILL leaves the old or the new content, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text)
@@ -165,7 +174,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def locked(cache: Path) -> bool:
-    """Return whether a cluster command of a cache is under way."""
+    """Check whether a cluster command of a cache is under way."""
     with (cache / _LOCK).open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,7 +185,10 @@ def locked(cache: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """Let one command at a time change the cluster of this cache; a second command waits and says so."""
+    """Hold the lock of this cache's cluster, so that one command at a time changes it.
+
+    Another command waits and says so.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / _LOCK).open("a+") as lock:  # the kernel drops the lock with its holder, however that ends
         try:

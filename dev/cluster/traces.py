@@ -1,8 +1,8 @@
-"""What the cluster's programs write outside of its own folders, and how it goes away.
+"""Files that the cluster's programs write outside of the cluster's own folders, and their removal.
 
-containerd, its CNI plugins, the kubelet and iproute2 keep files in places that no setting moves. The machine may have
-programs of its own that use the same places, so a file goes only where it shows whose it is, and a folder only where
-it is empty and did not exist before the cluster came up.
+containerd, its CNI plugins, the kubelet and iproute2 keep files in places that no setting moves. Other programs of the
+machine may use the same places. So a file is removed only where it shows that it is the cluster's, and a folder only
+where it is empty and did not exist before the cluster came up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dev.cluster.layout import CLUSTER, RUN
 from dev.cluster.process import run, write_whole
 
 _NOTE = CLUSTER / "folders.before"
-_CNI_RESULTS = "var/lib/cni/results"  # one a container and interface, removed by a container's orderly end alone
+_CNI_RESULTS = "var/lib/cni/results"  # a file a container and interface; only an orderly end removes it
 _LOG_LINKS = "var/log/containers"  # the kubelet's, to each container's log
 _NAMESPACES = "run/netns"  # `ip netns add` mounts it onto itself
 _CHECKPOINTS = "var/tmp/falcon-example"  # of examples/trainingjob.yaml
@@ -35,19 +35,19 @@ _LOCK = "cni.lock"
 
 
 class Traces:
-    """The places outside the cluster's folders, below ``root``; ``note`` remembers which of them it found absent."""
+    """The places outside the cluster's folders, below ``root``; ``note`` records which of them did not exist before."""
 
     def __init__(self, root: Path = Path("/"), note: Path = _NOTE, run_folder: Path = RUN) -> None:
         self._root, self._note, self._run = root, note, run_folder
 
     def remember(self) -> None:
-        """Note the folders that do not exist yet; to be called before the first program starts."""
+        """Write down the folders that do not exist yet. Call it before the first program starts."""
         if not self._note.exists():  # an interrupted `up` noted them before it made them
             absent = [str(folder) for folder in self._folders() if not folder.is_dir()]
             write_whole(self._note, json.dumps(absent))
 
     def remove(self) -> None:
-        """Remove what is ours; to be called when every program has ended."""
+        """Remove what the cluster has left. Call it when every program has ended."""
         for file in (*self._cni_results(), *self._log_links()):
             file.unlink(missing_ok=True)
         shutil.rmtree(self._root / _CHECKPOINTS, ignore_errors=True)
@@ -68,14 +68,14 @@ class Traces:
         return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
     def _cni_results(self) -> Iterator[Path]:
-        """Yield the results of containers whose network namespace was in our run folder."""
+        """Yield the results of containers whose network namespace was in the cluster's run folder."""
         for file in _inside(self._root / _CNI_RESULTS):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # another program's, in another form
                 if Path(json.loads(file.read_bytes()).get("netns", "/")).is_relative_to(self._run):
                     yield file
 
     def _log_links(self) -> Iterator[Path]:
-        """Yield the links to logs in our run folder."""
+        """Yield the links to logs in the cluster's run folder."""
         for link in _inside(self._root / _LOG_LINKS):
             if link.is_symlink() and link.readlink().is_relative_to(self._run):
                 yield link
@@ -97,7 +97,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _answers(path: Path) -> bool:
-    """Return whether a program listens on the socket."""
+    """Check whether a program listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -110,6 +110,6 @@ def _answers(path: Path) -> bool:
 
 
 def _mounted(folder: Path) -> bool:
-    """Return whether something is mounted there; ``os.path.ismount`` does not see a bind mount of the same disk."""
+    """Check whether something is mounted there. ``os.path.ismount`` does not see a bind mount of the same disk."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return any(line.split()[4] == str(folder) for line in lines)

@@ -1,8 +1,8 @@
-"""msgspec structs -> the structural OpenAPI schema of a CustomResourceDefinition.
+"""msgspec structs → the structural OpenAPI schema of a CustomResourceDefinition.
 
-What the operator remembers is read and written by the operator alone, of this version and of its neighbours. So the
-schema gives types and bounds and refuses nothing else: a word is a string and no enumeration, and no field is required.
-A newer version's object must never be refused, because a refused object would stop the job that it belongs to.
+Only the operator reads and writes what it remembers, in this version and in the versions next to it. So the schema
+gives types and bounds and refuses nothing else: a word is a string and no enumeration, and no field is required. An
+object of a newer version must never be refused, because a refused object would stop the job that it belongs to.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ MAX_ITEMS = 4096  # entries of a list or a map likewise: as many as a job may ha
 
 
 class UnsupportedTypeError(TypeError):
-    """A field's type has no counterpart in a structural schema; the message gives the field's path."""
+    """The error of a field whose type has no counterpart in a structural schema; the message gives the field's path."""
 
 
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
-    """Return the schema of a struct; its docstrings and its fields' comments are the descriptions.
+    """Return the schema of a struct. The descriptions are its docstrings and its fields' comments.
 
-    Raises:
-        UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
+    Raises:     UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
     """
     return _schema(inspect.type_info(struct), struct.__name__)
 
@@ -119,7 +118,7 @@ def _object(kind: inspect.StructType, at: str) -> Schema:
 
 
 def _described(schema: Schema, comment: str | None) -> Schema:
-    """Put a field's own comment before what its type says."""
+    """Put a field's own comment before the description of its type."""
     if comment is None:
         return schema
     own = schema.get("description")
@@ -127,7 +126,7 @@ def _described(schema: Schema, comment: str | None) -> Schema:
 
 
 def field_comments(struct: type) -> dict[str, str]:
-    """Return the comments at the ends of the fields' lines, by field: what ``kubectl explain`` shows of them."""
+    """Return the comments at the ends of the fields' lines, by field. ``kubectl explain`` shows them."""
     comments: dict[str, str] = {}
     for base in reversed([base for base in struct.__mro__ if base.__module__.startswith("falcon_")]):
         source = textwrap.dedent(python.getsource(base))

@@ -79,7 +79,7 @@ def definition(spec: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def render(spec: type[msgspec.Struct]) -> str:
-    """Return the file's text."""
+    """Return the text of the file."""
     return HEADER + yaml.safe_dump(definition(spec), sort_keys=False, width=118, allow_unicode=True)
 
 

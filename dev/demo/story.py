@@ -1,4 +1,4 @@
-"""What the demo reads from the cluster and prints: a few lines a phase, each with the time since the start."""
+"""The demo's view of the cluster and its output: a few lines for each phase, each with the time since the start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 class Story:
-    """One job's story on one cluster."""
+    """The demo's story of one job on one cluster."""
 
     def __init__(self, kubectl: Kubectl, job: str) -> None:
         self._kubectl = kubectl
@@ -19,7 +19,7 @@ class Story:
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print one line, stamped."""
+        """Print a line with the time since the start."""
         print(f"[{time.monotonic() - self._started:6.1f} s] {text}", flush=True)
 
     def show(self, *args: str) -> str:
@@ -30,7 +30,7 @@ class Story:
         return text
 
     def job(self) -> Json:
-        """Return the job as it stands; fails if somebody deleted it."""
+        """Return the job. Raises RuntimeError when somebody deleted it."""
         found = self._kubectl.get("trainingjob", self._job)
         if found is None:
             raise RuntimeError(f"trainingjob {self._job} is gone: was it deleted while the demo ran?")
@@ -47,7 +47,7 @@ class Story:
         return str(run["spec"]["members"][rank]["node"])
 
     def wait(self, what: str, look: Any, timeout_seconds: float) -> Json:
-        """Wait until ``look(status)`` is true, printing every change of the job's summary meanwhile."""
+        """Wait until ``look(status)`` is true; until then, print every change of the job's summary."""
         last_line = ""
         seen: list[Json] = [{}]
 
@@ -66,7 +66,7 @@ class Story:
         )
 
     def describe_status(self) -> None:
-        """Print the status half of `kubectl describe trainingjob`: the doctor's note."""
+        """Print the status part of `kubectl describe trainingjob`, with the diagnoses."""
         print(f"\n  $ kubectl describe trainingjob {self._job}        (from Status on)")
         text = self._kubectl.run("describe", "trainingjob", self._job)
         lines = text.splitlines()
@@ -79,6 +79,6 @@ def _shortened(line: str, width: int = 180) -> str:
 
 
 def iteration_ms(status: Json) -> float | None:
-    """Return the job's current iteration time, milliseconds; None before it is known."""
+    """Return the job's current iteration time in milliseconds; None before it is known."""
     micros = status.get("iterations", {}).get("currentMicroseconds")
     return None if micros is None else micros / 1000

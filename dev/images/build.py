@@ -1,4 +1,4 @@
-"""Running buildah: the local base image, the builds, the archives. Images and layers live in FALCON_CACHE."""
+"""The calls of buildah: the local base image, the builds, the archives. Images and layers live in FALCON_CACHE."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TOOLS = ("buildah", "debootstrap")
 
 
 class BuildError(RuntimeError):
-    """An image could not be built; the message ends with the build's last lines."""
+    """The error of an image that could not be built; the message ends with the build's last lines."""
 
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Wait for another build of this machine to end: they would share layers and archives."""
+    """Wait until no other build runs on this machine: two builds would share layers and archives."""
     ARCHIVES.mkdir(parents=True, exist_ok=True)
     with (ARCHIVES / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +50,7 @@ def install_tools() -> None:
 
 
 def make_local_base() -> None:
-    """Make a minimal Debian without documentation, in place of a public image; once."""
+    """Make a minimal Debian without documentation, once, as a replacement for a public image."""
     if _has_image(LOCAL_BASE):
         return
     started = _begin(f"building debootstrap {LOCAL_BASE}")
@@ -78,9 +78,8 @@ def make_local_base() -> None:
 def build(recipe: Recipe, base: str, binaries: Path) -> None:
     """Build an image and write its archive, unless the archive was written from the same inputs.
 
-    Raises:
-        BuildError: with the last lines of the build.
-        HostError: the machine's apt or pip configuration does not suffice.
+    Raises:     BuildError: the build failed; the message holds its last lines.     HostError: the machine's apt or pip
+    configuration does not suffice.
     """
     archive = ARCHIVES / f"{recipe.name}.tar"
     mark = ARCHIVES / f"{recipe.name}.stamp"
@@ -116,7 +115,7 @@ def build(recipe: Recipe, base: str, binaries: Path) -> None:
 def prune(recipes: Sequence[Recipe]) -> None:
     """Remove the layers that the recipes' last builds did not use, and containers that a killed build left.
 
-    Nothing is removed while an image's builds are not known: it was built before they were written down.
+    Nothing is removed while some image's layers are not recorded: that image was built before layers were recorded.
     """
     known = [recipe for recipe in recipes if _builds(recipe).exists()]
     if any((ARCHIVES / f"{recipe.name}.tar").exists() for recipe in recipes if recipe not in known):
@@ -136,7 +135,7 @@ def prune(recipes: Sequence[Recipe]) -> None:
 
 
 def summary(recipes: Sequence[Recipe]) -> str:
-    """Return a line an image: its tag and the size of its archive."""
+    """Return a line for each image: its tag and the size of its archive."""
     width = max(len(recipe.tag) for recipe in recipes)
     return "\n".join(
         f"  {recipe.tag:{width}}  {(ARCHIVES / f'{recipe.name}.tar').stat().st_size / 1e6:6.0f} MB"
@@ -145,7 +144,7 @@ def summary(recipes: Sequence[Recipe]) -> str:
 
 
 def _builds(recipe: Recipe) -> Path:
-    """The layers of the recipe's last builds, a line each."""
+    """Return the file that holds the layers of the recipe's last builds, a line for each build."""
     return ARCHIVES / f"{recipe.name}.layers"
 
 

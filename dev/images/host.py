@@ -1,6 +1,6 @@
-"""What a build needs of this machine's configuration: where Debian and Python packages come from.
+"""The part of this machine's configuration that a build needs: where Debian and Python packages come from.
 
-It reaches the build steps as secret mounts and so never stands in a layer, nor in a file of the tree.
+The configuration reaches the build steps as secret mounts, so that no layer and no file of the tree contains it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SUITE = "bookworm"
 
 
 class HostError(RuntimeError):
-    """This machine's configuration does not suffice; the message says for what and what to do."""
+    """The error of a configuration of this machine that does not suffice; the message says for what and what to do."""
 
 
 def debian_sources() -> list[str]:
@@ -51,20 +51,23 @@ def debian_mirror(sources: list[str]) -> str:
 
 
 def apt_settings() -> str:
-    """Return how apt fetches here (proxies, checks), in apt.conf's own form."""
+    """Return how apt fetches on this machine (proxies, checks), in the form of apt.conf."""
     wanted = ("Acquire::http", "Acquire::https", "Acquire::Retries", "Acquire::Check-")
     lines = _output("apt-config", "dump", "Acquire").splitlines()
     return "\n".join(line for line in lines if line.startswith(wanted)) + "\n"
 
 
 def _pip() -> str:
-    """The pip that installed our uv: the virtual environment, which may come first on PATH, has none."""
+    """Return the path of the pip that installed uv; the virtual environment, which may be first on PATH, has no pip."""
     ours = Path(os.environ.get("FALCON_CACHE", Path.home() / ".cache" / "falcon")) / "uv" / "bin" / "pip"
     return str(ours) if ours.exists() else "pip3"
 
 
 def pip_settings(certificates: str) -> str:
-    """Return pip's index settings here, as a pip.conf that names the certificates by their path inside the build."""
+    """Return pip's index settings on this machine, as a pip.conf.
+
+    ``certificates`` is the path of the certificates inside the build.
+    """
     settings = {"cert": certificates}
     for line in _output(_pip(), "config", "list").splitlines():
         key, _, value = line.partition("=")
@@ -75,7 +78,10 @@ def pip_settings(certificates: str) -> str:
 
 
 def certificates() -> str:
-    """Return the authorities that this machine trusts (a company's proxy may be among them)."""
+    """Return the certificates of the authorities that this machine trusts, as PEM.
+
+    A company's proxy may be among the authorities. Raises :class:`HostError` when there is no file of certificates.
+    """
     paths = [os.environ.get(name, "") for name in ("PIP_CERT", "SSL_CERT_FILE")]
     found = [path for path in (*paths, ssl.get_default_verify_paths().cafile or "") if path and Path(path).is_file()]
     if not found:
@@ -84,7 +90,7 @@ def certificates() -> str:
 
 
 def write_secrets(folder: Path) -> list[str]:
-    """Write all of it into a folder for one build; returns buildah's arguments that mount it."""
+    """Write all settings into a folder for one build. Return buildah's arguments that mount the files."""
     contents = {
         "apt-sources": "\n".join(debian_sources()) + "\n",
         "apt-conf": apt_settings(),

@@ -1,8 +1,8 @@
-"""Which layers of the builds' cache are still worth their space.
+"""The layers of the builds' cache that are still worth their space.
 
-``buildah bud --layers`` keeps every step of every build as an image without a name and never removes one, so that the
-store grows by each change. The steps of an image's last builds are kept, those of the stages that only compile too:
-they are no ancestors of the image, and without them each change would compile everything again.
+``buildah bud --layers`` keeps every step of every build as an image without a name and never removes such an image, so
+that the store grows by each change. The steps of an image's last builds are kept, also those of stages that only
+compile. The latter are no ancestors of the image, but without them each change would compile everything again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STEP = re.compile(r"^--> (?:Using cache )?([0-9a-f]{11})[0-9a-f]*$", re.MULTILI
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An image of the store, as ``buildah images --all --json`` tells it."""
+    """An image of the store, as ``buildah images --all --json`` lists it."""
 
     id: str  # sha256:, 64 hex digits
     created: str = msgspec.field(name="createdatraw")  # RFC 3339 in UTC, without trailing zeros
@@ -30,7 +30,7 @@ def steps(output: str) -> list[str]:
 
 
 def remember(builds: Sequence[str], used: Sequence[str]) -> list[str]:
-    """Write a line a build, the last build at the end; the same build again is one line."""
+    """Return the builds with a new line for the last build at the end; the same build again takes only one line."""
     line = " ".join(used)
     return [*(build for build in builds if build != line), line][-KEPT_BUILDS:]
 

@@ -20,7 +20,10 @@ _SHARED_CODE = ("core/falcon_core", "core/falcon_etcd")
 
 @dataclass(frozen=True)
 class Recipe:
-    """``inputs`` and ``binaries`` are files or folders; binaries come from the cache and make up the build context."""
+    """The parts of an image. An image is built anew when one of them changes.
+
+    ``inputs`` and ``binaries`` are files or folders; binaries come from the cache and make up the build context.
+    """
 
     name: str
     dockerfile: str

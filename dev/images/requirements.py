@@ -1,6 +1,6 @@
 """``requirements.py EXTRA``: what the distribution needs with that extra, one requirement a line.
 
-Runs inside a build stage, with nothing but the standard library: it turns pyproject.toml into a file whose content
+The script runs inside a build stage, with the standard library alone. It turns pyproject.toml into a file whose content
 changes only when a dependency does, so that an unrelated edit keeps the layer of installed packages.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def requirements(project: dict[str, Any], extra: str) -> set[str]:
-    """Return the extra's requirements; where it names another extra of the project itself, that extra's, too."""
+    """Return the extra's requirements, and those of other extras of the project itself that the extra names."""
     own = f"{project['name']}["
     found: set[str] = set(project["dependencies"])
     for entry in project["optional-dependencies"][extra]:

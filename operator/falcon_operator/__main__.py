@@ -22,7 +22,7 @@ or with a KUBECONFIG. Each setting that is missing or wrong is named, all of the
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the operator until it is ended; returns the exit code."""
+    """Run the operator until it is ended. Return the exit code."""
     parser(PROGRAM, DESCRIPTION).parse_args(arguments)
     try:
         from falcon_operator import life

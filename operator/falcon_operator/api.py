@@ -30,7 +30,7 @@ TAINT_SPARE = "falcon.dev/spare"  # NoSchedule; the value is the pool's name
 
 
 class _Api(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base: camelCase on the wire, defaults left out."""
+    """A base class: camelCase in JSON, defaults left out."""
 
 
 class Parallelism(_Api, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class WarmPoolRef(_Api, frozen=True, kw_only=True):
 
 
 class CheckpointSpec(_Api, frozen=True, kw_only=True):
-    interval_seconds: int | None = None  # how often the training code writes one; only for prices
+    interval_seconds: int | None = None  # how often the training code writes a checkpoint; only for prices
 
 
 class TrainingJobSpec(_Api, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class TrainingJobSpec(_Api, frozen=True, kw_only=True):
 
 
 class Condition(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    """metav1.Condition."""
+    """A metav1.Condition."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -102,14 +102,14 @@ class Condition(_Api, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class DoneStep(_Api, frozen=True, kw_only=True):
-    """One thing that was done, and when."""
+    """A step that was taken, and when."""
 
     at: str
     what: str
 
 
 class DiagnosisStatus(_Api, frozen=True, kw_only=True):
-    """The doctor's note, in the order of its reading (docs/architecture.md §12)."""
+    """A diagnosis of an incident, its fields in the order of reading (docs/architecture.md §12)."""
 
     id: str
     what: str  # "fail-slow, computation"
@@ -130,7 +130,7 @@ class DiagnosisStatus(_Api, frozen=True, kw_only=True):
 
 
 class IterationStatus(_Api, frozen=True, kw_only=True):
-    """Medians over the ranks, microseconds."""
+    """The job's iteration times: medians over the ranks, in microseconds."""
 
     current_microseconds: int | None = None
     healthy_microseconds: int | None = None
@@ -138,7 +138,7 @@ class IterationStatus(_Api, frozen=True, kw_only=True):
 
 
 class Counters(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    """What has been done since the job began."""
+    """The repairs that were made since the job began."""
 
     restarts: int = 0  # generations that followed another, whatever the reason
     replacements: int = 0  # nodes replaced
@@ -166,7 +166,7 @@ class ObjectMeta(_Api, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    owner_uid: str = ""  # of the object that owns it, for a TrainingRun
+    owner_uid: str = ""  # uid of the object that owns this one; only read for a TrainingRun
     generation: int = 0
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
@@ -184,11 +184,11 @@ class TrainingJob(_Api, frozen=True, kw_only=True):
 
 
 class RunMember(_Api, frozen=True, kw_only=True):
-    """The pod of the replica whose number is the place in the list, named ``<job>-<replica>-<suffix>``."""
+    """The pod of a replica, named ``<job>-<replica>-<suffix>``; the replica's number is the place in the list."""
 
     suffix: str
     uid: str = ""  # "" until the pod exists
-    node: str = ""  # "" until it is placed
+    node: str = ""  # "" until the pod is placed
 
 
 class Gang(_Api, frozen=True, kw_only=True):
@@ -199,34 +199,34 @@ class Gang(_Api, frozen=True, kw_only=True):
 
 
 class NodeVerdict(_Api, frozen=True, kw_only=True):
-    """What is known of a node that the job has left, and what followed from it."""
+    """The facts known of a node that the job has left, and what followed from them."""
 
     node: str
-    incident: str  # id of the incident that made the job leave it
+    incident: str  # id of the incident that made the job leave the node
     outcome: Literal[
         "NotReady",  # the node's own condition says so
-        "Slower",  # its test, than its peers'
+        "Slower",  # its test is slower than its peers' tests
         "AsFast",
         "Disturbed",  # others used its CPUs during the test
         "NoScore",  # the test gave none
         "NoPeers",  # nothing to compare with
         "NoPool",
         "BreakerOpen",  # the circuit breaker did not admit the fence
-        "ReadyAgain",  # was fenced for being NotReady, and nothing is there to test it with
+        "ReadyAgain",  # the node was fenced for being NotReady, and no pool can test it
         "LiftedByHand",  # somebody removed the fence
         "UsableAgain",  # passed, and its probation is over
-        "UsedSlow",  # slow as it is: nothing better was there
+        "UsedSlow",  # used although it is slow: there was nothing better
     ]
     at: float  # unix seconds
-    ratio: float | None = None  # of the peers' score to its own
+    ratio: float | None = None  # the peers' median score over the node's score
     fenced: bool = False
-    detail: str = ""  # from outside: a test's or a breaker's own words
+    detail: str = ""  # the message of a test or of the circuit breaker
 
 
 class ClosedIncident(_Api, frozen=True, kw_only=True):
     """An incident that is over; exactly one of ``slow``, ``stop`` and ``hang`` is set."""
 
-    at: float  # closed, unix seconds
+    at: float  # when the incident was closed, unix seconds
     outcome: Literal[
         "Relieved",
         "Helped",
@@ -242,13 +242,13 @@ class ClosedIncident(_Api, frozen=True, kw_only=True):
     slow: SlowIncident | None = None
     stop: StopIncident | None = None
     hang: HangIncident | None = None
-    seconds: float | None = None  # it lasted
-    iteration_ns: int | None = None  # iteration time when it closed
-    cost_seconds: float | None = None  # of its repair
+    seconds: float | None = None  # how long the incident lasted
+    iteration_ns: int | None = None  # iteration time when the incident was closed
+    cost_seconds: float | None = None  # cost of the incident's repair
 
 
 class End(_Api, frozen=True, kw_only=True):
-    """The job is over."""
+    """The end of a job."""
 
     at: float  # unix seconds
     succeeded: bool
@@ -257,7 +257,7 @@ class End(_Api, frozen=True, kw_only=True):
 
 
 class TrainingRunSpec(_Api, frozen=True, kw_only=True):
-    """What the operator intends for one job: written before anything is done about it, by the operator alone."""
+    """The operator's intent for one job; only the operator writes it, before any effect is carried out."""
 
     version: int = 1  # version of this layout
     generation: int = 0  # number of the present life of the job's process group; 0: none yet
@@ -281,7 +281,10 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
 
 
 class TrainingRun(_Api, frozen=True, kw_only=True):
-    """One a job, with the job's name, owned by it. ``problems``: what could not be read and was left out."""
+    """An object for each job, with the job's name and owned by the job.
+
+    ``problems``: parts that could not be read and were left out.
+    """
 
     metadata: ObjectMeta
     spec: TrainingRunSpec = TrainingRunSpec()
@@ -289,7 +292,10 @@ class TrainingRun(_Api, frozen=True, kw_only=True):
 
 
 class Toleration(_Api, frozen=True, kw_only=True):
-    """corev1.Toleration; without effect it stands for all effects, an empty key with Exists for all taints."""
+    """A corev1.Toleration.
+
+    Without an effect it stands for all effects; with an empty key and Exists, for all taints.
+    """
 
     key: str = ""
     operator: Literal["Exists", "Equal"] = "Equal"
@@ -298,25 +304,25 @@ class Toleration(_Api, frozen=True, kw_only=True):
 
 
 class LocalReference(_Api, frozen=True, kw_only=True):
-    """corev1.LocalObjectReference."""
+    """A corev1.LocalObjectReference."""
 
     name: str
 
 
 class Resources(_Api, frozen=True, kw_only=True):
-    """corev1.ResourceRequirements: quantities by resource."""
+    """A corev1.ResourceRequirements: quantities by resource."""
 
     requests: dict[str, int | str] = {}
     limits: dict[str, int | str] = {}
 
 
 class BurnInSpec(_Api, frozen=True, kw_only=True):
-    """How the nodes of a pool are tested. The test runs in the operator's namespace."""
+    """The test of a pool's nodes. The test runs in the operator's namespace."""
 
     seconds: int = 5
-    image: str = ""  # empty: the agent's
+    image: str = ""  # empty: the agent's image
     image_pull_secrets: list[LocalReference] = []  # in the operator's namespace
-    tolerations: list[Toleration] = []  # beside Falcon's own taints
+    tolerations: list[Toleration] = []  # in addition to tolerations of Falcon's own taints
     resources: Resources = Resources()  # cpu and memory have a default where neither request nor limit is given
 
 
@@ -331,7 +337,7 @@ class WarmPoolSpec(_Api, frozen=True, kw_only=True):
 
 
 class SpareStatus(_Api, frozen=True, kw_only=True):
-    """One node of the pool."""
+    """A node of the pool."""
 
     node: str
     state: Literal["Testing", "Ready", "Claimed", "Failed", "Unavailable"]
@@ -339,8 +345,8 @@ class SpareStatus(_Api, frozen=True, kw_only=True):
     gemm_gflops: str = ""  # decimal; the node's burn-in score
     message: str = ""
     since: str = ""
-    slow_tests: int = 0  # in a row
-    next_test: str = ""  # of Testing: not before; empty: at once
+    slow_tests: int = 0  # slow tests in a row
+    next_test: str = ""  # while Testing: the next test begins no earlier; empty: at once
 
 
 class WarmPoolStatus(_Api, frozen=True, kw_only=True):

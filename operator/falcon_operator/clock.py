@@ -1,4 +1,4 @@
-"""Both clocks behind one face, so that tests bring their own."""
+"""Both clocks behind one interface, so that tests can pass a clock of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds that only grow, and the time of day."""
+    """Seconds that only grow, and the time of day in unix seconds."""
 
     def monotonic(self) -> float: ...
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's."""
+    """The clocks of the operating system."""
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -1,4 +1,4 @@
-"""What a decision asks the world to do. Each effect is idempotent by the name or key that it carries."""
+"""The effects that a decision asks for. Each effect is idempotent by the name or key that it carries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReleaseSpare(msgspec.Struct, frozen=True):
 
 
 class BurnIn(msgspec.Struct, frozen=True):
-    """Test a node from outside the job; the pool gives the length and the peers' scores."""
+    """A test of a node from outside the job; the pool gives the length and the peers' scores."""
 
     node: str
     since: float  # unix seconds, of the exclusion's newest test: the test's name derives from it
@@ -57,11 +57,11 @@ class UntaintNode(msgspec.Struct, frozen=True):
 
 
 class DeleteJob(msgspec.Struct, frozen=True):
-    """Its time after the end has run out."""
+    """The deletion of a job whose ``ttlSecondsAfterFinished`` has passed."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Recorded once, after the intent and the status that it speaks of have been written."""
+    """An Event, recorded once, after the intent and the status from which it follows have been written."""
 
     type: str  # "Normal" | "Warning"
     reason: str

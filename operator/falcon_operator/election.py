@@ -1,13 +1,14 @@
 """Leader election by a ``coordination.k8s.io`` Lease.
 
-The client library's own election trusts the wall clock, may hang past its deadline in a call without a time limit, and
-never gives the Lease back; this one does none of that. Others' renewals are timed by this process's monotonic clock
-since they were *seen*, so clocks of different machines are never compared. Each new leadership, a restarted process's
-own included, raises ``leaseTransitions``: the epoch, by which etcd tells a stalled ex-leader from the leader.
+The client library's own election is not used, because it trusts the wall clock, may hang past its deadline in a call
+without a time limit, and never gives the Lease back. Here, the renewals of other candidates are timed by this process's
+monotonic clock since they were *seen*, so that clocks of different machines are never compared. Each new leadership, a
+restarted process's own included, raises ``leaseTransitions``. This number is the epoch, by which etcd tells a stalled
+former leader from the leader.
 
-A leader that has not renewed for ``RENEW_DEADLINE_SECONDS`` counts as lost while its Lease still has some seconds to
-run: it ends before another can begin. ``assert_leading`` is asked before every write, for the case that this process
-was stopped for longer than that and does not know it yet.
+A leader that has not renewed for ``RENEW_DEADLINE_SECONDS`` counts as lost while its Lease is still valid for some
+seconds: it ends before another candidate can begin. ``assert_leading`` is called before every write, since this process
+may have been stopped for longer than that without knowing it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ log = structlog.get_logger(__name__)
 
 
 class LeadershipLost(Exception):  # noqa: N818 - an event, not a fault
-    """Another may lead from now on: do nothing more."""
+    """The end of a leadership: another candidate may lead from now on, and this process must do nothing more."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never computed with."""
+    """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never used in a calculation."""
 
     identity: str = ""  # "": given back
     transitions: int = 0
@@ -45,43 +46,46 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leases(Protocol):
-    """The Lease's storage."""
+    """The storage of the Lease."""
 
     async def read(self) -> Holder:
-        """Raises NotFound."""
+        """Return the Lease. Raises NotFound when it does not exist."""
         ...
 
     async def create(self, holder: Holder) -> Holder:
-        """Raises Conflict where it exists."""
+        """Create the Lease. Raises Conflict when it exists."""
         ...
 
     async def replace(self, holder: Holder) -> Holder:
-        """Under ``holder.resource_version``; raises Conflict."""
+        """Replace the Lease of version ``holder.resource_version``. Raises Conflict when it has changed since."""
         ...
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Somebody else's Lease and when its last renewal was first seen (monotonic seconds)."""
+    """Another candidate's Lease and when its last renewal was first seen (monotonic seconds)."""
 
     holder: Holder
     since: float
 
 
 def observe(before: Seen | None, holder: Holder, now: float) -> Seen:
-    """Any change of the Lease proves that its holder lived just now."""
+    """Return the Lease with the time since when it has been seen unchanged.
+
+    Any change of the Lease proves that its holder lived at that time.
+    """
     if before is not None and before.holder == holder:
         return before
     return Seen(holder, now)
 
 
 def may_take(seen: Seen, identity: str, now: float) -> bool:
-    """Whether the Lease is free: given back, expired, or left by this pod's own earlier process."""
+    """Check whether the Lease is free: given back, expired, or left by this pod's own earlier process."""
     holder = seen.holder
     return not holder.identity or holder.identity == identity or now - seen.since > holder.lease_seconds
 
 
 class Election:
-    """One candidate. ``acquire`` once, then ``keep`` for as long as it leads, at the end ``release``."""
+    """A candidate. Call ``acquire`` once, then ``keep`` for as long as it leads, at the end ``release``."""
 
     def __init__(self, leases: Leases, identity: str, clock: Clock) -> None:
         self._leases = leases
@@ -94,18 +98,21 @@ class Election:
 
     @property
     def epoch(self) -> int:
-        """Grows with every leadership. Only for a leader."""
+        """Return the epoch, which grows with every leadership.
+
+        Raises :class:`LeadershipLost` unless this candidate leads.
+        """
         self.assert_leading()
         assert self._held is not None  # assert_leading has looked
         return self._held.transitions
 
     @property
     def leading(self) -> bool:
-        """Whether no other can lead at this moment."""
+        """Check whether no other candidate can lead at this moment."""
         return self._held is not None and self._clock.monotonic() - self._renewed_at < RENEW_DEADLINE_SECONDS
 
     def assert_leading(self) -> None:
-        """Raises :class:`LeadershipLost` from the moment on when another may lead."""
+        """Raise :class:`LeadershipLost` from the moment on when another candidate may lead."""
         if not self.leading:
             raise LeadershipLost(f"the Lease {LEASE_NAME} was not renewed for {RENEW_DEADLINE_SECONDS:.0f} s")
 
@@ -157,7 +164,10 @@ class Election:
         self._held, self._renewed_at = holder, asked_at
 
     async def keep(self) -> None:
-        """Renew for ever. Raises :class:`LeadershipLost` as soon as it cannot be sure any more."""
+        """Renew the Lease until cancelled.
+
+        Raises :class:`LeadershipLost` as soon as the leadership is no longer certain.
+        """
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             self.assert_leading()
@@ -169,7 +179,10 @@ class Election:
                 log.warning("lease not renewed", error=str(error) or type(error).__name__)
 
     async def _lost_or_renewed(self) -> None:
-        """A refused renewal: somebody else's Lease, or our own earlier call that succeeded without an answer."""
+        """Find out why a renewal was refused. Raises :class:`LeadershipLost` when another candidate holds the Lease.
+
+        An earlier renewal of this candidate may also have succeeded without an answer: then its result is taken over.
+        """
         try:
             holder = await asyncio.wait_for(self._leases.read(), RETRY_SECONDS)
         except (NotFound, OSError, TimeoutError) as error:
@@ -180,7 +193,10 @@ class Election:
         self._held = holder
 
     async def raise_epoch(self, least: int) -> int:
-        """Make the epoch at least ``least``. Only the holder can: raises :class:`LeadershipLost` or Conflict."""
+        """Raise the epoch to at least ``least`` and return it.
+
+        Only the holder of the Lease can do so. Raises :class:`LeadershipLost` or Conflict.
+        """
         async with self._changing:
             if self.epoch < least:
                 await self._replace_locked(least)
@@ -212,5 +228,5 @@ class Election:
 
 
 def _now(clock: Clock) -> str:
-    """Kubernetes' MicroTime."""
+    """Return the present time as Kubernetes' MicroTime."""
     return dt.datetime.fromtimestamp(clock.unix(), dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,8 +1,8 @@
-"""kopf wiring: an event puts keys in the queue and voids what was read before. Nothing is decided here.
+"""kopf wiring: an event puts keys into the queue and drops what was read before. Nothing is decided here.
 
-``on.event`` handlers alone: kopf then needs no finalizer, no annotation, no peering and posts no events. Pods are
-selected on the server. Events may be missed or come twice; the periodic resync and level-triggered reconciles make up
-for it.
+Only ``on.event`` handlers are used: so kopf needs no finalizer, no annotation, no peering, and posts no events. Pods
+are selected on the server. Events may be missed or come twice; the periodic resync and level-triggered reconciles make
+up for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Body = Mapping[str, Any]
 
 
 class Caches(Protocol):
-    """What the Kubernetes client keeps of earlier answers."""
+    """The caches in which the Kubernetes client keeps earlier answers."""
 
     def job_changed(self, namespace: str, name: str) -> None: ...
 
@@ -39,16 +39,17 @@ class Caches(Protocol):
 
 
 class Known(NamedTuple):
-    """What events had named at one moment."""
+    """The jobs and pools that events had named at one moment."""
 
     jobs: Mapping[tuple[str, str], JobSketch]
     pools: frozenset[str]
 
 
 class Router:
-    """Which keys an event concerns. It remembers which jobs stand on which nodes and name which pool.
+    """The way from an event to the keys that it concerns.
 
-    A watch that was cut off for long lists anew and never tells of what was deleted meanwhile: ``listed`` does.
+    The router remembers which jobs run on which nodes and name which pool. A watch that was interrupted for long lists
+    anew and never reports what was deleted meanwhile: ``listed`` finds that out.
     """
 
     def __init__(self, queue: KeyedQueue[Key], caches: Caches, metrics: Metrics) -> None:
@@ -112,15 +113,15 @@ class Router:
             self._queue.add(pool_key(pool))
 
     def known(self) -> Known:
-        """To be taken before a listing begins."""
+        """Return the jobs and pools named so far. Call it before a listing begins."""
         return Known(dict(self._jobs), frozenset(self._pools))
 
     def all_keys(self) -> set[Key]:
-        """Of all jobs and pools that events have named."""
+        """Return the keys of all jobs and pools that events have named."""
         return {*(job_key(*name) for name in self._jobs), *map(pool_key, self._pools)}
 
     def listed(self, before: Known, *, jobs: Set[tuple[str, str]], pools: Set[str]) -> None:
-        """Forget what was known before a listing, is not in it, and has not been named since."""
+        """Forget the jobs and pools that were known before a listing, are not in it, and have not been named since."""
         for name, job in before.jobs.items():
             if name not in jobs and self._jobs.get(name) is job:
                 del self._jobs[name]
@@ -143,7 +144,7 @@ class Router:
 
 
 def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRegistry:
-    """kopf's handlers and its way to the API server, which is ours."""
+    """Return kopf's handlers and its login, which uses the operator's own configuration."""
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -174,7 +175,10 @@ def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRe
 
 
 async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
-    """The same server and credentials as our own client's; asked for again when a token has run out."""
+    """Return the server and the credentials that the operator's own client uses.
+
+    kopf asks again when a token has expired.
+    """
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
     scheme, _, token = (header or "").rpartition(" ")
     return kopf.ConnectionInfo(
@@ -194,7 +198,7 @@ async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
 def kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # the right to watch CRDs is not ours, and not needed
+    settings.scanning.disabled = True  # the operator has no right to watch CRDs, and needs none
     settings.peering.standalone = True
     settings.process.ultimate_exiting_timeout = None
     settings.watching.connect_timeout = 10.0
@@ -207,10 +211,10 @@ def kopf_settings() -> kopf.OperatorSettings:
 async def watch(
     router: Router, configuration: Configuration, namespaces: tuple[str, ...], handle_signals: Callable[[], None]
 ) -> None:
-    """Run kopf in this loop until cancelled; nothing of it is left then.
+    """Run kopf in this event loop until cancelled; no task of kopf's is left then.
 
-    Its own runner is not used: at its end that cancels every task of the process that began after it. It takes the
-    process's signals for itself, too; ``handle_signals`` takes them back.
+    kopf's own runner is not used: at its end it cancels every task of the process that began after it. kopf also takes
+    over the process's signals; ``handle_signals`` takes them back.
     """
     tasks = await kopf.spawn_tasks(
         registry=registry_of(router, configuration),

@@ -1,8 +1,8 @@
 """/healthz, /readyz and /metrics on one port.
 
-They are answered by the event loop that does the work: a loop that hangs answers nothing, and is restarted. A standby
-is ready: it does what a standby has to do. etcd is not part of it: restarting the operator mends no etcd, and
-``falcon_etcd_session_healthy`` tells.
+The event loop that does the work answers the requests: if the loop hangs, there is no answer, and the kubelet restarts
+the operator. A standby is ready, since it does what a standby has to do. The state of etcd is not part of the answers:
+a restart of the operator would not repair etcd. ``falcon_etcd_session_healthy`` shows the state of etcd.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 @asynccontextmanager
 async def serving(port: int, registry: CollectorRegistry, ready: Callable[[], str]) -> AsyncIterator[int]:
-    """Serve on all addresses; yields the port. ``ready`` returns what is still missing, "" when nothing is."""
+    """Serve on all addresses; yield the port. ``ready`` returns what is still missing, "" when nothing is missing."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

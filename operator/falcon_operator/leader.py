@@ -1,4 +1,4 @@
-"""What the leading replica does: certificates, bus, watches, workers, resync, side by side until one of them fails."""
+"""The leading replica's tasks: certificates, bus, watches, workers, resync. They run until one of them fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class Leader:
-    """One leadership."""
+    """The work of one leadership."""
 
     def __init__(
         self,
@@ -77,7 +77,10 @@ class Leader:
         )
 
     async def run(self, handle_signals: Callable[[], None]) -> None:
-        """Until cancelled, or until something fails for good. Raises ``LeadershipLost`` among others, in a group."""
+        """Run until cancelled, or until a task fails for good.
+
+        Raises an exception group with the failures; ``LeadershipLost`` may be among them.
+        """
         certificates = await self._insist("certificates", self._certificates)
         tls = tls_files.write(self._folder, certificates.server_authority, certificates.root)
         async with Client(self._settings.etcd_endpoints, tls, CALL_SECONDS) as client:
@@ -127,7 +130,7 @@ class Leader:
         self._queue.add(job_key(key.namespace, key.name))
 
     def _look_at_all(self) -> None:
-        """Every plan has to be published again."""
+        """Put all jobs and pools into the queue, since every plan has to be published again."""
         for key in self._router.all_keys():
             self._queue.add(key)
 
@@ -142,7 +145,7 @@ class Leader:
                 log.warning("resync failed", error=str(error))
 
     async def _resync(self) -> None:
-        """All jobs, all pools, and pools that are gone but have left their taint on a node."""
+        """Put all jobs and pools into the queue, also deleted pools whose taint is still on a node."""
         before = self._router.known()
         jobs = {(job.namespace, job.name) for job in await self._kube.sketch_jobs()}
         pools = {pool.metadata.name for pool in await self._kube.list_pools()}
@@ -164,7 +167,10 @@ class Leader:
         return await self._store.ensure(self._settings.etcd_server_names, now)
 
     async def _renew(self, known: BusCertificates) -> None:
-        """In time; the etcd client takes up new files by itself. Another authority takes restarts, etcd's first."""
+        """Renew the certificates in time; the etcd client takes up new files by itself.
+
+        A new authority needs restarts, first of etcd, then of the operator.
+        """
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             fresh = await self._insist("certificates", self._certificates)
@@ -176,7 +182,7 @@ class Leader:
     # -- small things ------------------------------------------------------------------------------------------------
 
     async def _insist(self, what: str, do: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works: what is missing may come."""
+        """Try until it works: what is missing now may come later."""
         for attempt in itertools.count():
             try:
                 return await do()

@@ -28,7 +28,7 @@ log = structlog.get_logger("falcon_operator")
 
 
 async def operate(settings: Settings) -> None:
-    """One life of the process. Returns after a signal; raises when it cannot go on."""
+    """Run the operator until a signal. Raises when it cannot go on."""
     clock = SystemClock()
     metrics = Metrics()
     configuration = await load_configuration()
@@ -80,7 +80,10 @@ async def operate(settings: Settings) -> None:
 
 
 async def _or_die(election: Election) -> None:
-    """Keep the lease; end the process at once when it is lost: another may lead, and cleaning up would take time."""
+    """Keep the lease; end the process at once when the lease is lost.
+
+    Another candidate may lead from then on, and an orderly end would take time.
+    """
     try:
         await election.keep()
     except LeadershipLost as error:
@@ -90,7 +93,7 @@ async def _or_die(election: Election) -> None:
 
 
 def live() -> int:
-    """Read the settings and operate until the process ends; returns its exit code (see ``__main__``)."""
+    """Read the settings and operate until the process ends. Return its exit code (see ``__main__``)."""
     try:
         settings = load()
     except SettingsError as error:

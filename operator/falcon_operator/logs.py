@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard output, those of libraries included."""
+"""Structured logs: one JSON object a line on standard output, also for the logs of libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from falcon_operator.settings import LogLevel
 
 
 def configure(level: LogLevel) -> None:
-    """For the whole process. Libraries speak from warning on, as their own debug is nobody's."""
+    """Configure the logs of the whole process. Libraries log from level warning on, whatever ``level`` is."""
     number = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[level]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

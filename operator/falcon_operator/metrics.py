@@ -1,8 +1,8 @@
-"""Prometheus metrics. Counts of jobs and pools are read off their last known status at each scrape.
+"""Prometheus metrics. Counts of jobs and pools are computed from their last known status at each scrape.
 
-Iteration times come from each look at a job, since the status is written only when they move. What a job's status
-counts (restarts, replacements) is durable and therefore exported from there; what this process counts (reconciles,
-events, incidents seen) starts again with it, as counters may.
+Iteration times come from each look at a job, since the status is written only when they change. What a job's status
+counts (restarts, replacements) is durable and therefore exported from the status. What this process counts (reconciles,
+events, incidents seen) begins at 0 again with each process, as counters may.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one job's status."""
+    """The figures of one job's status."""
 
     uid: str
     state: str = ""
@@ -30,7 +30,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_figures(body: Mapping[str, Any]) -> JobFigures:
-    """From an object's decoded body. A status that another version wrote may lack anything."""
+    """Read the figures from a job's decoded body. A status that another version wrote may lack any part."""
     status = _dict(body.get("status"))
     counters = _dict(status.get("counters"))
     notes = status.get("diagnoses")
@@ -48,7 +48,7 @@ def job_figures(body: Mapping[str, Any]) -> JobFigures:
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """What the parts of a leading operator say of themselves when asked."""
+    """The figures that the parts of a leading operator return when they are asked."""
 
     bus_healthy: bool
     agents: int
@@ -58,7 +58,7 @@ class Readings(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """One process's. ``text`` of ``registry`` is what /metrics serves."""
+    """The metrics of one process. /metrics serves the text of ``registry``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -87,7 +87,7 @@ class Metrics:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def event(self, reason: str) -> None:
-        """A turning point of some job (the Event's reason)."""
+        """Count a turning point of some job (the Event's reason)."""
         self._events.labels(reason).inc()
 
     def reconciled(self, kind: str, seconds: float, success: bool) -> None:
@@ -96,7 +96,7 @@ class Metrics:
             self._errors.labels(kind).inc()
 
     def job(self, name: JobName, figures: JobFigures | None) -> None:
-        """The job's status changed; None: it is gone."""
+        """Take over the figures of a job whose status changed; None: the job is gone."""
         if figures is None:
             gone = self._jobs.pop(name, None)
             self._iterations.pop(name, None)
@@ -110,11 +110,11 @@ class Metrics:
                 self._incidents[(kind, cause)] += 1
 
     def iterations(self, name: JobName, current_seconds: float | None, healthy_seconds: float | None) -> None:
-        """Take the job's iteration times as this look has found them; None: not known."""
+        """Take the job's iteration times as this look has found them, in seconds; None: not known."""
         self._iterations[name] = (current_seconds, healthy_seconds)
 
     def pool(self, name: str, ready: int | None, size: int = 0) -> None:
-        """The pool's status changed; None: it is gone."""
+        """Take over the figures of a pool whose status changed; None: the pool is gone."""
         if ready is None:
             self._pools.pop(name, None)
         else:
@@ -123,7 +123,7 @@ class Metrics:
     # -- what is read at a scrape ------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        """prometheus_client's collector."""
+        """Yield all metrics. prometheus_client calls this method at each scrape."""
         yield GaugeMetricFamily("falcon_leading", "1 where this replica leads.", value=float(self.leading))
         yield from self._of_jobs()
         yield from self._of_pools()

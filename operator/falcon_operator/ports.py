@@ -1,8 +1,8 @@
-"""The edges as the deciding code sees them: observed objects as plain views, and the two protocols it acts through.
+"""The operator's edges as the deciding code sees them: observed objects as plain views, and two protocols for effects.
 
-The rooms that decide (``job/``, ``pool/``, ``status/``, ``intent/``, ``manifests/``) know only the views. The two
-reconcilers read through these protocols, write the intent, and then carry out the effects; ``cluster/`` (Kubernetes)
-and ``bus/`` (etcd) implement them. Every effect is idempotent by name, so applying it twice is applying it once.
+The packages that decide (``job/``, ``pool/``, ``status/``, ``intent/``, ``manifests/``) know only the views. The two
+reconcilers read through these protocols, write the intent, and then carry out the effects. ``cluster/`` (Kubernetes)
+and ``bus/`` (etcd) implement the protocols. Every effect is idempotent by name: carrying it out again changes nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Manifest = dict[str, Any]
 
 
 class Conflict(Exception):  # noqa: N818 - the Kubernetes word
-    """Someone else wrote first: read again and decide again."""
+    """The error of a write that came too late: somebody else wrote first. Read again and decide again."""
 
 
 class NotFound(Exception):  # noqa: N818 - the Kubernetes word
-    """The object is gone."""
+    """The error of a call for an object that does not exist."""
 
 
 class Rejected(Exception):  # noqa: N818 - the API server's answer
-    """The API server refused the object; the message is its own and names the field.
+    """The error of an object that the API server refused; the message is the server's own and names the field.
 
     ``transient``: the object may be admitted later as it is (a quota, a missing ServiceAccount, an admission webhook).
     """
@@ -111,7 +111,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobReports(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bus knows of one job."""
+    """The bus's knowledge of one job."""
 
     summaries: dict[str, Received] = {}  # by pod uid
     alive: frozenset[str] = frozenset()  # pod uids whose liveness key stands
@@ -129,17 +129,17 @@ class Kube(Protocol):
     async def get_job(self, namespace: str, name: str) -> TrainingJob | None: ...
 
     async def get_run(self, namespace: str, name: str) -> TrainingRun | None:
-        """Return what is intended for the job of that name, of whatever uid."""
+        """Return the run of the job of that name, whatever the job's uid."""
         ...
 
     async def write_run(self, job: TrainingJob, before: TrainingRun | None, spec: TrainingRunSpec) -> TrainingRun:
-        """Create the job's run, or replace the one that was read. Raises Conflict where it has changed since."""
+        """Create the job's run, or replace the run that was read. Raises Conflict when it has changed since."""
         ...
 
     async def delete_run(self, run: TrainingRun) -> None: ...
 
     async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
-        """Replace the status under the job's resourceVersion; returns the job as stored."""
+        """Replace the status under the job's resourceVersion. Return the job as stored."""
         ...
 
     async def delete_job(self, job: TrainingJob) -> None: ...
@@ -147,15 +147,15 @@ class Kube(Protocol):
     async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]: ...
 
     async def create_pod(self, manifest: Manifest) -> PodView:
-        """Create; if a pod of this name exists already, return that one."""
+        """Create the pod and return it; if a pod of this name exists already, return that pod."""
         ...
 
     async def dry_run_pod(self, manifest: Manifest) -> None:
-        """Server-side dry run; raises Rejected with the server's message."""
+        """Check the pod by a server-side dry run. Raises Rejected with the server's message."""
         ...
 
     async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
-        """Delete by name under the pod's uid; a pod that is gone is fine."""
+        """Delete the pod by name under its uid. Do nothing when the pod does not exist."""
         ...
 
     async def apply_service(self, manifest: Manifest) -> None: ...
@@ -165,7 +165,7 @@ class Kube(Protocol):
     async def list_nodes(self) -> list[NodeView]: ...
 
     async def list_occupants(self, node: str) -> list[Occupant]:
-        """The pods on a node that have not ended, of all namespaces; some seconds old at most."""
+        """Return the pods on a node that have not ended, of all namespaces. The answer is some seconds old at most."""
         ...
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
@@ -179,7 +179,7 @@ class Kube(Protocol):
     async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool: ...
 
     async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
-        """A Kubernetes Event, "Normal" or "Warning"; never raises (an event is a courtesy)."""
+        """Record a Kubernetes Event, "Normal" or "Warning". Never raises: no decision depends on an Event."""
         ...
 
 
@@ -189,11 +189,11 @@ class Bus(Protocol):
     def reports(self, job_uid: str) -> JobReports: ...
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
-        """Write the plan if the stored one differs, in a transaction that compares the leader's epoch."""
+        """Write the plan if the stored plan differs, in a transaction that compares the leader key."""
         ...
 
     async def ensure_access(self, key: JobKey) -> None:
-        """The job's etcd user (CN = job uid) and role: write reports/, read commands/."""
+        """Create the job's etcd user (CN = job uid) and role: write reports/, read commands/."""
         ...
 
     async def forget(self, key: JobKey) -> None:
@@ -201,5 +201,5 @@ class Bus(Protocol):
         ...
 
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
-        """PEM files for the job's agents: ca.crt, tls.crt, tls.key (CN = job uid)."""
+        """Return the PEM files for the job's agents: ca.crt, tls.crt, tls.key (CN = job uid)."""
         ...

@@ -1,8 +1,9 @@
-"""A keyed work queue: what changed is named, not described, so that any number of changes is one look.
+"""A keyed work queue. A key names what changed without describing the change, so that many changes cause one look.
 
-A key is never worked on twice at the same time. One that is added while it is being worked on gets one more turn. A key
-that fails comes back later each time; one that worked may ask to come back after a while. Between two turns of the same
-key lies a least pause, so that a job with many reporters costs no more than one with few.
+A key is never worked on twice at the same time. A key that is added while it is being worked on gets one more turn. A
+key that fails comes back after a delay that grows with each failure; a key that worked may ask to come back after a
+while. Between two turns of the same key lies a least pause, so that a job with many reporters costs no more than a job
+with few.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ log = structlog.get_logger(__name__)
 
 
 class KeyedQueue(Generic[K]):
-    """What is due when. No I/O and no task of its own; ``get`` waits.
+    """A queue of keys and the times at which they are due. It has no I/O and no task of its own; ``get`` waits.
 
-    ``pause_seconds`` lies between the ends of two turns of one key at least.
+    At least ``pause_seconds`` lie between the ends of two turns of the same key.
     """
 
     def __init__(self, clock: Clock, *, pause_seconds: float = 0.0) -> None:
@@ -40,12 +41,15 @@ class KeyedQueue(Generic[K]):
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Keys that are due now or overdue."""
+        """Return the number of keys that are due now or overdue."""
         now = self._clock.monotonic()
         return sum(due <= now for due in self._due.values())
 
     def add(self, key: K, delay_seconds: float = 0.0) -> None:
-        """Look at ``key`` after the delay; the earliest wish counts."""
+        """Put ``key`` into the queue, due after the delay.
+
+        Of several calls for the same key, the earliest time counts.
+        """
         due = self._clock.monotonic() + delay_seconds
         if key in self._working:
             before = self._working[key]
@@ -58,7 +62,7 @@ class KeyedQueue(Generic[K]):
             self._changed.set()
 
     def take(self) -> K | None:
-        """A key that is due, which is in work from now on; None if none is."""
+        """Return a key that is due, and mark it as being worked on; None if no key is due."""
         now = self._clock.monotonic()
         while self._heap:
             due, _, key = self._heap[0]
@@ -74,12 +78,12 @@ class KeyedQueue(Generic[K]):
         return None
 
     def seconds_to_next(self) -> float | None:
-        """Until the next key is due; None while there is none."""
+        """Return the seconds until the next key is due; None while there is no key."""
         soonest = min(self._due.values(), default=None)
         return None if soonest is None else max(0.0, soonest - self._clock.monotonic())
 
     async def get(self) -> K:
-        """The next key that is due; waits for it."""
+        """Wait for the next key that is due, and return it."""
         while True:
             self._changed.clear()
             key = self.take()
@@ -92,12 +96,12 @@ class KeyedQueue(Generic[K]):
                 continue
 
     def done(self, key: K, again_seconds: float | None = None) -> None:
-        """The turn went well."""
+        """End a turn that succeeded. The key is due again after ``again_seconds``, if given."""
         self._failures.pop(key, None)
         self._end(key, again_seconds)
 
     def failed(self, key: K) -> float:
-        """The turn failed; it is repeated. Returns in how many seconds."""
+        """End a turn that failed; it is repeated. Return in how many seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 16))
@@ -119,7 +123,7 @@ class KeyedQueue(Generic[K]):
         self._forget_idle(now)
 
     def _forget_idle(self, now: float) -> None:
-        """Keys that have been idle for longer than their pause leave no trace."""
+        """Forget the keys that have been idle for longer than their pause."""
         if len(self._not_before) > 2 * (len(self._due) + len(self._working)) + 64:
             self._not_before = {
                 key: until for key, until in self._not_before.items() if until > now or key in self._due
@@ -132,9 +136,10 @@ async def work(
     observe: Callable[[K, float, bool], None],
     clock: Clock,
 ) -> None:
-    """One worker: take, handle, give back, for ever. ``handle`` returns when to look again (seconds), or None.
+    """Take keys from the queue and handle them, until cancelled.
 
-    An exception is logged and the key repeated; ``observe`` hears of each turn: key, seconds, success.
+    ``handle`` returns when to look at the key again (seconds), or None. An exception is logged and the key repeated.
+    ``observe`` is called after each turn: key, seconds, success.
     """
     while True:
         key = await queue.get()
@@ -143,7 +148,7 @@ async def work(
             again = await handle(key)
         except asyncio.CancelledError:
             raise
-        except OSError as error:  # the API server or etcd is out of reach: no fault of ours to trace
+        except OSError as error:  # the API server or etcd is out of reach: a traceback would say nothing
             backoff = queue.failed(key)
             observe(key, clock.monotonic() - started, False)
             log.warning("reconcile postponed", key=str(key), again_seconds=backoff, error=str(error))

@@ -20,11 +20,11 @@ PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
 class SettingsError(ValueError):
-    """One line a problem."""
+    """The error of settings that are missing or wrong, with a line for each problem."""
 
 
 def _words(raw: object) -> object:
-    """Split at commas; anything but a string is a default."""
+    """Split a string at commas. Any other value is a default and is returned as it is."""
     if not isinstance(raw, str):
         return raw
     return tuple(word for part in raw.split(",") if (word := part.strip()))
@@ -41,7 +41,7 @@ def _endpoints(raw: object) -> object:
 
 
 def _boolean(raw: object) -> object:
-    """Take the two words that the chart writes, and none of the many that pydantic would."""
+    """Convert the two words that the chart writes. Raises ValueError for the other words that pydantic would take."""
     words = {"true": True, "false": False}
     if isinstance(raw, str) and raw.strip().lower() not in words:
         raise ValueError("write true or false")
@@ -57,7 +57,7 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 
 
 class Settings(BaseSettings):
-    """What the chart sets for the operator."""
+    """The settings that the chart sets for the operator."""
 
     model_config = SettingsConfigDict(
         env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True
@@ -98,7 +98,7 @@ class Settings(BaseSettings):
 
     @property
     def pods(self) -> PodSettings:
-        """What goes into the jobs' pods."""
+        """Return the settings that every pod of a job needs."""
         return PodSettings(
             agent_image=self.agent_image,
             image_pull_policy=self.agent_image_pull_policy,
@@ -107,7 +107,7 @@ class Settings(BaseSettings):
 
 
 def load() -> Settings:
-    """Read the environment. Raises :class:`SettingsError` that lists every problem."""
+    """Read the environment. Raises :class:`SettingsError`, which lists every problem."""
     try:
         return Settings.model_validate({})
     except ValidationError as error:

@@ -11,22 +11,22 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds; raises ValueError for anything but a duration."""
+    """Return the duration in seconds. Raises ValueError for anything but a duration."""
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is no duration: write for example 90s, 30m or 1h30m")
     return sum(float(number) * _UNITS_SECONDS[unit] for number, unit in _PART.findall(text))
 
 
 def timestamp(unix_seconds: float) -> str:
-    """RFC 3339 in whole seconds, as Kubernetes writes it."""
+    """Return the time as RFC 3339 in whole seconds, as Kubernetes writes it."""
     return dt.datetime.fromtimestamp(int(unix_seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unix_seconds(stamp: str) -> float:
-    """The inverse of ``timestamp``; 0 for an empty one."""
+    """Convert an RFC 3339 time to unix seconds; 0 for an empty one."""
     return dt.datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
 def clock_time(unix_seconds: float) -> str:
-    """Time of day for a sentence, UTC."""
+    """Return the time of day for a sentence, in UTC."""
     return dt.datetime.fromtimestamp(int(unix_seconds), dt.UTC).strftime("%H:%M:%S")

@@ -1,4 +1,4 @@
-"""What the queue holds: the name of an object of ours."""
+"""The content of the queue: names of Falcon's objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """A pool has no namespace."""
+    """The name of a TrainingJob or of a WarmPool; a pool has no namespace."""
 
     kind: Literal["TrainingJob", "WarmPool"]
     namespace: str

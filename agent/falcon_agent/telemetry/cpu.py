@@ -35,7 +35,7 @@ def read_counters(mount: Path = MOUNT, own: Path = OWN, proc: Path = PROC) -> Cp
 
 
 def run_delay_ns(proc: Path = PROC) -> int | None:
-    """Return how long the calling thread has been ready to run without a CPU, since it started."""
+    """Return how long the calling thread has waited for a CPU since it started, in ns; None if unknown."""
     try:
         _, delay, _ = (proc / f"self/task/{threading.get_native_id()}/schedstat").read_text().split()
         return int(delay)
@@ -44,14 +44,17 @@ def run_delay_ns(proc: Path = PROC) -> int | None:
 
 
 def share(before: int | None, after: int | None, whole: float | None) -> float | None:
-    """Return how much of ``whole`` passed between two readings, 0 … 1; None where something is unknown."""
+    """Return which share of ``whole`` passed between two readings, 0 … 1; None where something is unknown."""
     if before is None or after is None or not whole:
         return None
     return min(1.0, max(0.0, (after - before) / whole))
 
 
 def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
-    """Whole CPUs, at least 1. A quota of 1.5 pays for one: on a second, a thread would be stopped half the time."""
+    """Return the number of whole CPUs that this process may use, at least 1.
+
+    A quota of 1.5 allows one: on a second CPU, a thread would be stopped half the time.
+    """
     cpus = len(os.sched_getaffinity(0))
     quota = cpu_quota(mount, own)
     return cpus if quota is None else max(1, min(cpus, int(quota)))
@@ -71,10 +74,10 @@ def cpu_quota(mount: Path = MOUNT, own: Path = OWN) -> float | None:
 
 
 def cgroup_folder(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Path:
-    """Return the folder of the agent's own cgroup for a controller, "" for cgroup v2.
+    """Return the folder of the agent's own cgroup for a controller; controller "" is cgroup v2.
 
-    In a container the mount shows the container's own folder; elsewhere the path in /proc/self/cgroup leads on from it.
-    Raises OSError where /proc/self/cgroup cannot be read.
+    In a container, the mount point shows the container's own folder. Elsewhere, the path in /proc/self/cgroup leads
+    from the mount point to the folder. Raises OSError when /proc/self/cgroup cannot be read.
     """
     top = mount / controller if controller else mount
     for line in own.read_text().splitlines():
@@ -86,7 +89,7 @@ def cgroup_folder(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Path
 
 
 def _machine_ticks(path: Path) -> list[int]:
-    """Return the line of all CPUs together; empty where it cannot be read."""
+    """Return the figures of the line of all CPUs together; empty where the line cannot be read."""
     try:
         name, *columns = path.read_text().split("\n", 1)[0].split()
         ticks = [int(column) for column in columns]

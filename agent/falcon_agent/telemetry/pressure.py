@@ -17,7 +17,7 @@ SETTLING_SECONDS = 10.0  # a reading is healthy only when as much has passed wit
 
 
 class RankRates(msgspec.Struct, frozen=True):
-    """Seconds a second; None: unknown."""
+    """A rank's rates, in seconds per second; None: unknown."""
 
     cpu: float | None = None
     run_delay: float | None = None
@@ -25,10 +25,11 @@ class RankRates(msgspec.Struct, frozen=True):
 
 
 class Pressure:
-    """Totals in, rates out. A counter that cannot be read stays unknown; one that falls (a restart) begins anew.
+    """Rates computed from the totals that are fed in.
 
-    While there is a slowdown, the window begins no earlier than its onset, so that the time before does not dilute it;
-    and the healthy rates are those before it, whatever was read between the onset and its discovery.
+    A counter that cannot be read stays unknown; a counter that falls (a restart) begins anew. While there is a
+    slowdown, the window begins no earlier than the slowdown's onset, so that the time before does not dilute it. The
+    healthy rates are those before the onset, whatever was read between the onset and its discovery.
     """
 
     def __init__(self) -> None:
@@ -37,11 +38,10 @@ class Pressure:
         self._onset_ns: int | None = None
 
     def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None = None) -> None:
-        """Take a reading.
+        """Take over a reading.
 
-        Args:
-            training: iterations are being counted; before that, loading a program is not its healthy state.
-            onset_unix_ns: since when training is slower than it was; None while it is not.
+        Args:     training: iterations are being counted; before that, loading a program is not its healthy state.
+        onset_unix_ns: since when training is slower than it was; None while it is not.
         """
         if self._samples and counters.unix_ns <= self._samples[-1].unix_ns:
             return
@@ -58,7 +58,7 @@ class Pressure:
             self._samples.popleft()
 
     def throttle(self) -> ThrottleSignals | None:
-        """Return the quota's share; None before two readings."""
+        """Return the throttling by the CPU quota; None before two readings."""
         if len(self._samples) < 2:
             return None
         first = self._first()
@@ -83,7 +83,7 @@ class Pressure:
         return (self._samples[-1].unix_ns - self._samples[0].unix_ns) / 1e9
 
     def _first(self) -> LaunchCounters:
-        """Return where the window begins: the last reading before the onset, if the window holds it."""
+        """Return the window's first reading: the last reading before the onset, if the window holds it."""
         samples = list(self._samples)[:-1]
         before = [sample for sample in samples if self._onset_ns is not None and sample.unix_ns <= self._onset_ns]
         return before[-1] if before else samples[0]
@@ -110,7 +110,7 @@ def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
 
 
 def _rate(first: LaunchCounters, last: LaunchCounters, local_rank: int, field: str) -> float | None:
-    """Return seconds a second between two readings of a rank's counter."""
+    """Return the growth of a rank's counter between two readings, in seconds per second; None: unknown."""
     values = [
         (sample.unix_ns, value)
         for sample in (first, last)

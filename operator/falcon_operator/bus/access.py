@@ -1,8 +1,8 @@
-"""Users and roles in etcd: root for the operator, one of each a job.
+"""Users and roles in etcd: root for the operator, and one user with one role for each job.
 
-A job's user is its uid, the common name of its agents' certificate. Its role may write ``reports/`` and read
-``commands/`` of its own prefix, no more: an agent need not read what it reported, and leases need no permission.
-Everything is safe to repeat.
+A job's user is named by the job's uid, which is also the common name of its agents' certificate. Its role may write
+``reports/`` and read ``commands/`` of the job's own prefix, no more: an agent need not read what it reported, and
+leases need no permission. Every function here is safe to repeat.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def ensure_auth(client: Client, jobs: Iterable[JobKey]) -> bool:
-    """Turn authentication on where it is off, with root and the given jobs; whether it was off.
+    """Turn authentication on where it is off, with root and the given jobs. Return whether it was off.
 
-    The jobs come first: between the two steps no agent of theirs is refused.
+    The jobs' users are made before authentication is enabled, so that no agent of these jobs is refused in between.
     """
     if (await client.auth.status()).enabled:
         return False
@@ -41,7 +41,7 @@ async def ensure_auth(client: Client, jobs: Iterable[JobKey]) -> bool:
 
 
 async def grant(client: Client, key: JobKey) -> None:
-    """The job's role and user. The user comes last: it is never there with less than its rights."""
+    """Create the job's role and its user, in this order: whenever the user exists, it has all its rights."""
     auth = client.auth
     with contextlib.suppress(AlreadyExists):
         await auth.add_role(key.uid)
@@ -53,7 +53,7 @@ async def grant(client: Client, key: JobKey) -> None:
 
 
 async def revoke(client: Client, job_uid: str) -> None:
-    """The user first: nobody acts with half of the rights."""
+    """Delete the job's user, then its role: no user ever works with only a part of its rights."""
     with contextlib.suppress(NotFound):
         await client.auth.delete_user(job_uid)
     with contextlib.suppress(NotFound):
@@ -61,6 +61,6 @@ async def revoke(client: Client, job_uid: str) -> None:
 
 
 async def holders(client: Client) -> frozenset[str]:
-    """Uids that have a user or a role; nobody else's names look like them."""
+    """Return the job uids that have a user or a role. No other name in etcd looks like a uid."""
     names = {*await client.auth.list_users(), *await client.auth.list_roles()}
     return frozenset(name for name in names if _UID.fullmatch(name))

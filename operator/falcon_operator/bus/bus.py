@@ -1,9 +1,10 @@
-"""``ports.Bus`` on etcd, and the tasks that keep it true.
+"""``ports.Bus`` on etcd, and the tasks that keep its data current.
 
-The *watch* fills the reports cache. The *heartbeat* holds the leader key, which every command compares, and shows that
-the session is whole by coming back through the watch. Two slow loops check authentication and sweep up after jobs that
-are gone. All are level-triggered: etcd may lose everything at any time, and is filled again from what this process
-knows (users, the leader key) and from the jobs' status (plans, which the jobs' reconciles publish again).
+The *watch* fills the reports cache. The *heartbeat* holds the leader key, which every command compares. When the
+heartbeat comes back through the watch, the session is whole. Two slow loops check authentication and remove what jobs
+that no longer exist have left. All are level-triggered: etcd may lose everything at any time, and is filled again from
+what this process knows (users, the leader key) and from the jobs' status (plans, which the jobs' reconciles publish
+again).
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ log = structlog.get_logger(__name__)
 
 
 class BusUnavailable(OSError):  # noqa: N818 - as its namesakes of etcd and Kubernetes
-    """etcd did not do what was asked: ask again later."""
+    """The error of a request that etcd did not carry out; the caller repeats the request later."""
 
 
 class BusCertificates(Protocol):
-    """What signs the agents' certificates, and what they check etcd's with."""
+    """The authority that signs the agents' certificates, and the one with which agents verify etcd's certificate."""
 
     @property
     def authority(self) -> certs.Pair: ...
@@ -49,7 +50,7 @@ class BusCertificates(Protocol):
 
 
 class Leadership(Protocol):
-    """What the bus needs of the election."""
+    """The part of the election that the bus uses."""
 
     @property
     def epoch(self) -> int: ...
@@ -60,8 +61,8 @@ class Leadership(Protocol):
 class _Leader(msgspec.Struct, frozen=True):
     """The leader key's value.
 
-    ``identity`` tells two leaders of one epoch apart, which a deleted Lease could cause; ``taken`` tells one taking of
-    the key from another, and thereby one history of etcd from another.
+    ``identity`` tells two leaders of the same epoch apart; a deleted Lease could lead to two such leaders. ``taken`` is
+    new each time the key is taken. So it also tells one history of etcd from another.
     """
 
     epoch: int
@@ -77,10 +78,10 @@ def _stored(value: bytes) -> _Leader:
 
 
 class EtcdBus:
-    """One leader's session. ``run`` does the work; the rest answers from what it learned.
+    """One leader's session with etcd. ``run`` does the work; the other methods answer from what ``run`` has learned.
 
-    ``on_change`` hears of each job with news, ``on_restored`` that every plan has to be published again, ``live_jobs``
-    reads the uids of all jobs, fresh.
+    ``on_change`` is called for each job with news. ``on_restored`` is called when every plan has to be published again.
+    ``live_jobs`` reads the uids of all jobs from the API server, never from a cache.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class EtcdBus:
         self._granted: dict[str, JobKey] = {}
         self._credentials: dict[str, certs.Pair] = {}
         self._authenticating = asyncio.Lock()
-        self._leading = b""  # the leader key's value that is ours
+        self._leading = b""  # the value that this operator wrote to the leader key
 
     # -- ports.Bus ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class EtcdBus:
     # -- tasks -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever. Raises ``election.LeadershipLost`` when etcd or the Lease knows another leader."""
+        """Run until cancelled. Raises ``election.LeadershipLost`` when etcd or the Lease knows another leader."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(), name="bus-watch")
             tasks.create_task(self._repeat("heartbeat", self._beat, HEARTBEAT_SECONDS), name="bus-heartbeat")
@@ -208,7 +209,7 @@ class EtcdBus:
             self._on_change(key)
 
     async def _beat(self) -> None:
-        """Hold the leader key; take it where it is nobody's or an earlier leader's."""
+        """Hold the leader key; take it where it belongs to nobody or to an earlier leader."""
         if self._leading:
             held = [Compare.value(LEADER_KEY, "==", self._leading)]
             if (await self._client.txn(held, [Op.put(LEADER_KEY, self._leading)])).succeeded:
@@ -226,7 +227,7 @@ class EtcdBus:
         else:
             stored = _stored(kv.value)
             if stored.epoch > epoch or (stored.epoch == epoch and stored.identity != self._identity):
-                # a Lease that was deleted begins at 0 again; who holds it now may go on from there, nobody else
+                # a Lease that was deleted begins at 0 again; only its present holder may raise the epoch from there
                 epoch = await self._leadership.raise_epoch(stored.epoch + 1)
             unchanged = Compare.mod_revision(LEADER_KEY, "==", kv.mod_revision)
         value = msgspec.json.encode(_Leader(epoch, self._identity, secrets.token_hex(8)))
@@ -236,7 +237,7 @@ class EtcdBus:
             self._on_restored()
 
     def _lost_data(self) -> None:
-        """etcd came back empty: nothing that is missing means anything until the agents have written again."""
+        """Record that etcd came back empty: until the agents have written again, a missing key proves nothing."""
         log.warning("etcd lost its data; users, roles and plans are made again")
         self._health.lost_data(self._clock.monotonic())
 
@@ -246,9 +247,10 @@ class EtcdBus:
                 self._on_restored()
 
     async def _sweep(self) -> None:
-        """Remove what jobs that are gone have left, and give back what somebody took from those that are there.
+        """Remove the data of jobs that no longer exist, and create again the users of existing jobs that were removed.
 
-        The jobs are read last: one that begins meanwhile is among them, one that ends is found next time.
+        The live jobs are read last. So a job that is created meanwhile counts as live. A job that is deleted after that
+        read is found by the next sweep.
         """
         holders, left = await access.holders(self._client), list(self._cache.jobs())
         for key in [key for uid, key in self._granted.items() if uid not in holders]:
@@ -267,7 +269,10 @@ class EtcdBus:
                 self._cache.forget(key.uid)
 
     async def _command(self, what: str, *operations: Op) -> None:
-        """A write that only the leader can make. Raises :class:`BusUnavailable`."""
+        """Write what only the leader may write.
+
+        Raises :class:`BusUnavailable` when etcd cannot be reached or this operator does not hold the leader key.
+        """
         if not self._leading:
             raise BusUnavailable(f"{what}: etcd has not been reached yet")
         try:

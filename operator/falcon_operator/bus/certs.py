@@ -1,8 +1,8 @@
 """Certificates of the bus: an authority, etcd's server certificate, root's and each job's client certificate. Pure.
 
-etcd takes a client certificate's common name for the user: ``root`` is the operator, a job's uid are the job's agents.
-The server certificate is used between etcd's members too, so it serves as a client's as well; it names no user that
-exists, and therefore may do nothing. Keys are ECDSA P-256.
+etcd takes the common name of a client certificate as the name of the user: ``root`` is the operator, a job's uid stands
+for the job's agents. etcd's members also use the server certificate between each other, so it is a client certificate
+as well. It names no user that exists, and therefore allows nothing. Keys are ECDSA P-256.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
-RENEW_FRACTION = 1 / 3  # of its life is left: time for a new one
+RENEW_FRACTION = 1 / 3  # of a certificate's life: with no more left, it is renewed
 BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
 ROOT_USER = "root"
 
@@ -32,7 +32,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def new_authority(now: dt.datetime) -> Pair:
-    """A self-signed authority that signs leaves only."""
+    """Make a self-signed authority that signs leaf certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("falcon etcd authority")
     builder = _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
@@ -43,7 +43,7 @@ def new_authority(now: dt.datetime) -> Pair:
 
 
 def issue_server(authority: Pair, names: Sequence[str], now: dt.datetime) -> Pair:
-    """etcd's, for DNS names and addresses; the loopback address is always among them."""
+    """Issue etcd's certificate for DNS names and IP addresses; the loopback address is always among them."""
     sans: list[x509.GeneralName] = [_san(name) for name in names]
     loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     if loopback not in sans:
@@ -53,12 +53,16 @@ def issue_server(authority: Pair, names: Sequence[str], now: dt.datetime) -> Pai
 
 
 def issue_client(authority: Pair, user: str, now: dt.datetime) -> Pair:
-    """For the etcd user ``user`` (the common name: at most 64 characters)."""
+    """Issue a certificate for the etcd user ``user`` (the common name: at most 64 characters)."""
     return _issue(authority, user, [ExtendedKeyUsageOID.CLIENT_AUTH], [], now)
 
 
 def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[str] = ()) -> str:
-    """Why the pair has to be made anew, "" if it is good: unreadable, another authority's, a name missing, ageing."""
+    """Return why the pair has to be made anew; "" if it is good.
+
+    Reasons: the pair cannot be read, key and certificate do not belong together, another authority signed it, one of
+    ``names`` is missing, or only the last third of its life is left.
+    """
     try:
         cert = x509.load_pem_x509_certificate(pair.cert)
         key = serialization.load_pem_private_key(pair.key, None)
@@ -78,7 +82,10 @@ def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[s
 
 
 def renew_at(cert: bytes) -> dt.datetime:
-    """When a new one is due: with a third of its life left. Raises ValueError for what is no certificate."""
+    """Return when to make a new certificate: when a third of this one's life is left.
+
+    Raises ValueError when ``cert`` is no certificate.
+    """
     loaded = x509.load_pem_x509_certificate(cert)
     life = loaded.not_valid_after_utc - loaded.not_valid_before_utc
     return loaded.not_valid_after_utc - life * RENEW_FRACTION

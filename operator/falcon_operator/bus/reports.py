@@ -1,10 +1,10 @@
-"""What agents reported, as the watch tells it. Pure.
+"""What agents reported, as the watch delivers it. Pure.
 
-A listing replaces everything, except after etcd lost its data: then agents have not died, they have only not written
-yet. Their last summaries are kept, and their liveness counts as given for a grace time.
+A listing replaces all earlier data, with one exception: after etcd lost its data, the agents are not dead, they have
+only not written yet. Then their last summaries are kept, and they count as alive for a grace time.
 
-A job may write what it likes under its own prefix, so sizes and numbers are bounded: it can blind the operator to
-itself, and to nothing else.
+A job may write what it likes under its own prefix, so sizes and numbers are bounded. A job that writes nonsense hides
+itself from the operator, but no other job.
 """
 
 from __future__ import annotations
@@ -38,26 +38,29 @@ class _Job:
 
 
 class ReportsCache:
-    """By job uid. ``apply`` takes over what the watch yields and names the jobs that changed."""
+    """The reports of all jobs, by job uid.
+
+    ``apply`` takes over what the watch yields and returns the jobs that changed.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
-        self._leader = b""  # the leader key's value, another one each time it is taken: it names etcd's history
+        self._leader = b""  # the leader key's value, new each time the key is taken: it names etcd's history
         self.rejected = 0  # reports that could not be read
 
     def apply(self, event: Relisted | WatchEvent, now: float) -> set[JobKey]:
-        """Take over a listing or a change."""
+        """Take over a listing or a change. Return the jobs that changed."""
         if isinstance(event, Relisted):
             return self._relisted(event.kvs, now)
         changed = self._changed(event, now)
         return set() if changed is None else {changed}
 
     def lost_data(self, kvs: Iterable[KeyValue]) -> bool:
-        """Whether a listing shows another history than the one seen so far."""
+        """Check whether a listing shows another history of etcd than the one seen so far."""
         return bool(self._leader) and all(kv.value != self._leader for kv in kvs if kv.key == LEADER_KEY)
 
     def reports(self, job_uid: str, healthy_since: float | None, now: float) -> JobReports:
-        """What is known of one job."""
+        """Return what is known of one job. Times are monotonic seconds."""
         job = self._jobs.get(job_uid)
         if job is None:
             return JobReports(session_healthy_since_seconds=healthy_since)
@@ -71,7 +74,7 @@ class ReportsCache:
         )
 
     def plan(self, key: JobKey) -> bytes:
-        """The plan as stored; empty where none is."""
+        """Return the plan as stored; empty where none is stored."""
         job = self._jobs.get(key.uid)
         return job.plan if job is not None and job.key == key else b""
 
@@ -79,11 +82,11 @@ class ReportsCache:
         self._jobs.pop(job_uid, None)
 
     def jobs(self) -> Sequence[JobKey]:
-        """Jobs that have any key."""
+        """Return the jobs that have any key in etcd."""
         return [job.key for job in self._jobs.values()]
 
     def agents(self) -> int:
-        """Liveness keys that stand."""
+        """Return the number of liveness keys that exist."""
         return sum(len(job.alive) for job in self._jobs.values())
 
     # -- listings ----------------------------------------------------------------------------------------------------
@@ -100,7 +103,7 @@ class ReportsCache:
         return {job.key for job in (*before.values(), *self._jobs.values())}
 
     def _carry_over(self, uid: str, old: _Job, now: float, *, lost: bool) -> None:
-        """What was known before a listing and is not in it."""
+        """Keep what was known of a job before a listing and is not in the listing."""
         if uid not in self._jobs and not (lost or old.alive or old.awaited or old.gone_since):
             return
         job = self._jobs.setdefault(uid, _Job(old.key))
@@ -189,7 +192,10 @@ class ReportsCache:
 
 
 def _still_valid(before: Mapping[str, Received], listed: Mapping[str, Received], *, lost: bool) -> dict[str, Received]:
-    """Return the summaries, by pod uid, whose time of receipt stays: unchanged in the listing, or lost by etcd."""
+    """Return the summaries, by pod uid, that keep their time of receipt.
+
+    These are the summaries that the listing shows unchanged, and, if etcd lost its data, those that the listing lacks.
+    """
     return {
         pod: received
         for pod, received in before.items()

@@ -1,4 +1,4 @@
-"""The operator's own certificate as files: so the etcd client takes it, and takes it up when it is renewed."""
+"""The operator's own certificate as files: the etcd client reads files, and reads them again after a renewal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from falcon_operator.bus.certs import Pair
 
 
 def write(folder: Path, server_authority: bytes, own: Pair) -> Tls:
-    """Write or replace the files; a reader sees each whole. The key is readable to this user alone."""
+    """Write or replace the files. A reader sees each file whole. Only the operator's own user may read the key."""
     paths = {"ca.crt": server_authority, "tls.crt": own.cert, "tls.key": own.key}
     for name, content in paths.items():
         target = folder / name

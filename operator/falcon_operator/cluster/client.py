@@ -1,8 +1,8 @@
 """``ports.Kube`` on a real API server.
 
-Reads of one job's pods and of the job itself are kept until an event says that they changed (``read_cache``); nodes are
-a cache that events keep current. What is read stale does no harm: a status is written under the resourceVersion that
-was read, a pod is created by a name that derives from the status, and deleted under its uid.
+Answers about a job and its pods are kept until an event says that they changed (``read_cache``). Nodes are held in a
+cache that events keep current. A stale answer does no harm: a status is written under the resourceVersion that was
+read, a pod is created under a name that derives from the status, and a pod is deleted under its uid.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class KubeClient:
-    """All calls. ``instance`` names this operator in Events; ``watch_namespaces`` empty means all."""
+    """All calls to the API server. ``instance`` names this operator in Events; empty ``watch_namespaces`` means all."""
 
     def __init__(
         self,
@@ -90,21 +90,21 @@ class KubeClient:
         self._pools.drop("")
 
     def node_changed(self, body: Any, *, deleted: bool) -> bool:
-        """Whether the change shows in the node's view; most are heartbeats."""
+        """Take over a node's change; return whether its view changed (heartbeats, most of the changes, do not show)."""
         return self._nodes.event(views.node_from_body(body), deleted=deleted)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     async def list_jobs(self) -> list[TrainingJob]:
-        """Those that decode; what is wrong with the others stands in their own conditions."""
+        """Return the jobs that decode. What is wrong with any other job stands in that job's own conditions."""
         return [job async for job in self._readable(JOBS, TrainingJob)]
 
     async def sketch_jobs(self) -> list[views.JobSketch]:
-        """All of them, those that do not decode included. Never from a cache."""
+        """Return a sketch of every job, also of a job that does not decode. Never from a cache."""
         return [views.sketch(msgspec.json.decode(raw)) async for raw in self._all(JOBS)]
 
     async def get_job(self, namespace: str, name: str) -> TrainingJob | None:
-        """Raises ``views.Unreadable``."""
+        """Return the job; None if it does not exist. Raises ``views.Unreadable`` when it does not decode."""
 
         async def read() -> TrainingJob | None:
             data = await self._find(path_of(API_VERSION, JOBS, namespace, name))
@@ -170,11 +170,11 @@ class KubeClient:
         return await read()
 
     async def list_watched_pods(self, labels: dict[str, str]) -> list[PodView]:
-        """In all namespaces whose jobs are served."""
+        """Return the pods with these labels in all namespaces whose jobs are served."""
         return [pod for namespace in self._namespaces for pod in await self.list_pods(namespace, labels)]
 
     async def list_occupants(self, node: str) -> list[Occupant]:
-        """From the API server's index of pods by node: no more is read than what the node holds."""
+        """Return the node's pods that have not ended. The API server has an index by node, so it reads no others."""
 
         async def read() -> list[Occupant]:
             fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
@@ -197,7 +197,7 @@ class KubeClient:
     async def dry_run_pod(self, manifest: Manifest) -> None:
         path = path_of("v1", "pods", str(manifest["metadata"]["namespace"]))
         try:
-            # Strict: a misspelt field of the template is refused by name, where the server would else drop it silently
+            # Strict: the server refuses a misspelt field of the template by name; else it would drop the field silently
             await self._http.call("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
         except AlreadyExists:
             return
@@ -218,7 +218,7 @@ class KubeClient:
         await self._http.call("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
 
     async def apply_secret(self, manifest: Manifest) -> None:
-        """Without reading it: the operator may write the jobs' Secrets, not see them."""
+        """Create or replace the Secret without reading it: the operator may write the jobs' Secrets, not read them."""
         meta = manifest["metadata"]
         try:
             await self._http.call("POST", path_of("v1", "secrets", str(meta["namespace"])), body=manifest)
@@ -233,7 +233,7 @@ class KubeClient:
         return self._nodes.views()
 
     def nodes_with(self, taint: str) -> int:
-        """How many nodes are known to carry it."""
+        """Return how many known nodes carry the taint."""
         return sum(taint in node.taints for node in self._nodes.views())
 
     async def _fresh_nodes(self) -> None:
@@ -246,9 +246,9 @@ class KubeClient:
             self._nodes.end_listing(views.node_objects(data), now)
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
-        """A fence (``TAINT_FENCED``) passes the circuit breaker: raises Rejected where it is open.
+        """Set the taint on the node. Do nothing when the node no longer exists: no pod will be placed there.
 
-        A node that is gone is fine: nothing will be placed there.
+        Raises Rejected if the circuit breaker refuses a fence (``TAINT_FENCED``), Conflict if the taints keep changing.
         """
         async with self._tainting:  # two fences at once must not both pass the breaker
             for _ in range(TAINT_ATTEMPTS):
@@ -286,7 +286,7 @@ class KubeClient:
         return views.node_object(await self._http.call("GET", path_of("v1", "nodes", name=name)))
 
     async def _write_taints(self, node: views.NodeObject, taints: list[views.Taint]) -> bool:
-        """Whether nobody else changed the node meanwhile."""
+        """Write the node's taints. Return False if somebody else changed the node meanwhile."""
         body = {
             "metadata": {"resourceVersion": node.metadata.resource_version},
             "spec": {"taints": msgspec.to_builtins(taints) or None},
@@ -302,7 +302,7 @@ class KubeClient:
     # -- pools -------------------------------------------------------------------------------------------------------
 
     async def list_pools(self) -> list[WarmPool]:
-        """Those that decode."""
+        """Return the pools that decode."""
 
         async def read() -> list[WarmPool]:
             return [pool async for pool in self._readable(POOLS, WarmPool, clusterwide=True)]
@@ -310,7 +310,7 @@ class KubeClient:
         return await self._pools.get("", read)
 
     async def get_pool(self, name: str) -> WarmPool | None:
-        """Never from a cache. Raises ``views.Unreadable``."""
+        """Return the pool, or None; never from a cache. Raises ``views.Unreadable`` when the pool does not decode."""
         data = await self._find(path_of(API_VERSION, POOLS, name=name))
         return None if data is None else views.custom(data, WarmPool)
 
@@ -336,7 +336,7 @@ class KubeClient:
             log.warning("event not recorded", reason=reason, note=note, error=str(error))
 
     async def report_unreadable(self, kind: str, error: views.Unreadable) -> None:
-        """Say in the object's own condition that it cannot be decoded, and leave the rest of it alone."""
+        """Write into the object's own condition that it cannot be decoded; change nothing else of the object."""
         plural = JOBS if kind == "TrainingJob" else POOLS
         path = path_of(API_VERSION, plural, error.metadata.namespace, error.metadata.name)
         raw = msgspec.json.decode(await self._http.call("GET", path))
@@ -368,7 +368,7 @@ class KubeClient:
             return None
 
     async def _delete(self, path: str, uid: str, options: Manifest | None = None) -> None:
-        """Delete the object of this uid; done where it is gone, or another has its name."""
+        """Delete the object of this uid. Do nothing when it no longer exists or another object has its name."""
         with contextlib.suppress(NotFound, Conflict):
             await self._http.call("DELETE", path, body={"preconditions": {"uid": uid}, **(options or {})})
 

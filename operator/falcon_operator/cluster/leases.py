@@ -28,7 +28,7 @@ class _Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeLeases:
-    """``election.Leases``."""
+    """An implementation of ``election.Leases``."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._http = transport

@@ -17,8 +17,9 @@ RELIST_SECONDS = 60.0  # bounds how long a deletion that no watch reported goes 
 class NodeCache:
     """All nodes: listed now and then, kept current by events in between.
 
-    A listing takes time, and events overtake it: those that arrive during a listing are applied to it again. Of two
-    versions of a node the higher resourceVersion is the newer (Kubernetes ≥ 1.35 promises what has always been so).
+    Events may arrive while a listing is read, and may be newer than the listing. So they are applied again after it. Of
+    two versions of a node, the one with the higher resourceVersion is newer. Kubernetes guarantees this from 1.35 on;
+    earlier versions behave the same way.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class NodeCache:
         self._listed_at = now
 
     def event(self, node: NodeObject, *, deleted: bool) -> bool:
-        """Take over a change; whether it changed anything that a view shows."""
+        """Take over a change. Return whether it changed anything that a view shows."""
         if self._during is not None:
             self._during.append((deleted, node))
         name = node.metadata.name
@@ -61,7 +62,7 @@ class NodeCache:
         return self._views[name] != before
 
     def gone(self, name: str) -> None:
-        """The API server has no such node: the next look lists anew."""
+        """Forget a node that the API server does not have. The next look lists all nodes anew."""
         if self._nodes.pop(name, None) is not None:
             del self._views[name]
         self._listed_at = None
@@ -87,7 +88,10 @@ def _version(node: NodeObject) -> int:
 
 
 def with_taint(taints: Sequence[Taint], key: str, value: str, now: float) -> list[Taint] | None:
-    """The node's taints with this taint (NoSchedule); None where it stands already. Others are kept as they are."""
+    """Return the node's taints with this taint (NoSchedule) added or updated; None if the node has it already.
+
+    All other taints are kept as they are.
+    """
     wanted = Taint(key=key, effect="NoSchedule", value=value, time_added=_timestamp(now))
     others = [taint for taint in taints if taint.key != key or taint.effect != "NoSchedule"]
     present = next((taint for taint in taints if taint.key == key and taint.effect == "NoSchedule"), None)
@@ -97,7 +101,7 @@ def with_taint(taints: Sequence[Taint], key: str, value: str, now: float) -> lis
 
 
 def without_taint(taints: Sequence[Taint], key: str) -> list[Taint] | None:
-    """The node's taints without any of this key; None where there is none."""
+    """Return the node's taints without those of this key; None if there are none of this key."""
     others = [taint for taint in taints if taint.key != key]
     return None if len(others) == len(taints) else others
 
@@ -110,17 +114,17 @@ def _timestamp(unix_seconds: float) -> str:
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True):
-    """At most ``limit`` nodes are fenced within ``window_seconds``; beyond it a person decides.
+    """A limit on fences: at most ``limit`` nodes are fenced within ``window_seconds``; beyond it a person decides.
 
-    The count is taken from the taints themselves (their ``timeAdded``), so that it survives this process, and a node
-    that a person has released does not count.
+    The fences are counted from the ``timeAdded`` of the nodes' own taints. So the count survives this process, and a
+    node whose taint a person has removed does not count.
     """
 
     limit: int
     window_seconds: float
 
     def check(self, node: str, nodes: Iterable[NodeObject], now: float) -> None:
-        """Raises Rejected where fencing ``node`` would be a fence too many."""
+        """Raise Rejected when fencing ``node`` would exceed the limit."""
         recent = sorted(
             other.metadata.name
             for other in nodes

@@ -1,7 +1,7 @@
-"""Answers that stay valid until an event or a write of ours says otherwise, or they grow old.
+"""Answers that stay valid until an event, a write of the operator's own, or their age makes them void.
 
-The watch that fills the work queue also says when an answer has become void, so a busy job costs no more reads than it
-has changes. An answer that was asked for before a change and arrives after it is used once and not kept.
+The watch that fills the work queue also says when an answer has become void. So a busy job costs no more reads than it
+has changes. An answer that was requested before a change and arrives after that change is used once and not kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST = 4096
 
 
 class ReadCache(Generic[K, V]):
-    """By key: the answer, valid for ``seconds`` at the longest."""
+    """A cache of answers by key, each valid for ``seconds`` at the longest."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class ReadCache(Generic[K, V]):
         self._all_changes = 0
 
     async def get(self, key: K, read: Callable[[], Awaitable[V]]) -> V:
-        """The kept answer, or a new one."""
+        """Return the kept answer, or read a new one."""
         now = self._clock.monotonic()
         kept = self._kept.get(key)
         if kept is not None and now - kept[0] < self._seconds:
@@ -41,7 +41,7 @@ class ReadCache(Generic[K, V]):
         return answer
 
     def drop(self, key: K) -> None:
-        """The answer is void, and so is one that is on its way."""
+        """Forget the answer; do not keep an answer that has been requested and has not arrived yet."""
         self._kept.pop(key, None)
         self._changes[key] = self._changes.get(key, 0) + 1
         if len(self._changes) > _MOST:

@@ -15,7 +15,7 @@ _NOTE_LIMIT = 1024  # bytes, the API's
 def build_event(
     regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str, *, instance: str, now: float
 ) -> Manifest:
-    """The Event. Its name derives from what it says: telling it twice is telling it once."""
+    """Build the Event. Its name derives from its content: recording the same event twice gives one Event."""
     meta = regarding.metadata
     digest = hashlib.sha256(f"{meta.uid}/{type_}/{reason}/{note}".encode()).hexdigest()[:16]
     stamp = dt.datetime.fromtimestamp(int(now), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -45,7 +45,7 @@ def build_event(
 
 
 def repeated(event: Manifest) -> Manifest:
-    """The change to an Event that exists already."""
+    """Return the change to make to an Event that exists already."""
     return {"lastTimestamp": event["lastTimestamp"]}
 
 

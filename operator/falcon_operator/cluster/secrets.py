@@ -23,11 +23,11 @@ _ATTEMPTS = 5
 
 
 class MissingSecret(Exception):  # noqa: N818 - a state of the installation
-    """A Secret that somebody has to provide is not there; the message names it and its keys."""
+    """The error of a missing Secret that somebody has to provide; the message names the Secret and its keys."""
 
 
 class BusCertificates(msgspec.Struct, frozen=True):
-    """What the operator needs of them."""
+    """The certificates and keys that the operator uses."""
 
     authority: Pair  # signs client certificates
     root: Pair
@@ -52,7 +52,10 @@ class CertificateStore:
         self._prefix = prefix
 
     async def ensure(self, server_names: tuple[str, ...], now: dt.datetime) -> BusCertificates:
-        """Make what is missing or ageing. Repeat it now and then: that is what renews them."""
+        """Make the certificates that are missing or about to expire.
+
+        Call it regularly: the call is what renews them.
+        """
         authority = await self._authority(now)
         await self._leaf(
             "server",
@@ -65,7 +68,10 @@ class CertificateStore:
         return BusCertificates(authority, root, authority.cert)
 
     async def read(self) -> BusCertificates:
-        """What the owner of an external etcd has put there. Raises :class:`MissingSecret`."""
+        """Return what the owner of an external etcd has put into the Secrets.
+
+        Raises :class:`MissingSecret` when a Secret or one of its keys is missing.
+        """
         ca = await self._provided("ca", "the authority that etcd trusts for clients", "ca.crt", "ca.key")
         root = await self._provided("root", "a client certificate of user root", "tls.crt", "tls.key", "ca.crt")
         return BusCertificates(Pair(ca[0], ca[1]), Pair(root[0], root[1]), root[2])
@@ -111,7 +117,7 @@ class CertificateStore:
         raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
 
     async def _get(self, name: str) -> tuple[str, dict[str, bytes]]:
-        """Its resourceVersion ("": it does not exist) and decoded data."""
+        """Return the Secret's resourceVersion ("" if the Secret does not exist) and its decoded data."""
         try:
             answer = await self._http.call("GET", path_of("v1", "secrets", self._namespace, name))
         except NotFound:
@@ -121,7 +127,7 @@ class CertificateStore:
         return secret.metadata.resource_version, data
 
     async def _put(self, name: str, version: str, data: dict[str, bytes], why: str) -> bool:
-        """Create or replace; whether nobody else did so meanwhile."""
+        """Create or replace the Secret. Return False if somebody else did so meanwhile."""
         metadata = {"name": name, "namespace": self._namespace}
         body = {
             "apiVersion": "v1",

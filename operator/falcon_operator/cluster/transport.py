@@ -1,7 +1,7 @@
 """HTTP calls to the API server: the client library's connection and credentials, our own (de)serialisation.
 
-Answers are decoded straight into the few fields that are needed (msgspec), which for a list of pods takes a tenth of
-the time and memory of the library's models. Errors are the ports' own; a fault of the connection is an ``OSError``.
+Answers are decoded straight into the few fields that are needed (msgspec). For a list of pods this takes a tenth of the
+time and memory of the library's models. The errors are those of ``ports``; a fault of the connection is an ``OSError``.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
-    """The API server did not answer, or not sensibly: nothing is known about what was asked."""
+    """The error of a call without a sensible answer of the API server: whether the call was carried out is unknown."""
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """metav1.Status, as far as it is read."""
+    """metav1.Status, as far as the operator reads it."""
 
     message: str = ""
     reason: str = ""
 
 
 async def load_configuration() -> Configuration:
-    """Of the pod's service account, else of KUBECONFIG or its default place. Raises OSError with the remedy."""
+    """Return the configuration of the pod's service account, else that of KUBECONFIG or its default path.
+
+    Raises OSError, whose message names the remedy, when there is no configuration.
+    """
     configuration = Configuration()
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
@@ -56,7 +59,10 @@ async def load_configuration() -> Configuration:
 
 
 class Transport:
-    """One connection pool. ``may_write`` is called before every write and raises to forbid it."""
+    """A connection pool for the API server.
+
+    ``may_write`` is called before every write and raises to forbid the write.
+    """
 
     def __init__(self, configuration: Configuration, may_write: Callable[[], None]) -> None:
         self._configuration = configuration
@@ -77,9 +83,9 @@ class Transport:
         content_type: str = JSON,
         guarded: bool = True,
     ) -> bytes:
-        """The answer's body. Raises Conflict, NotFound, Rejected, :class:`Unavailable`.
+        """Send a request and return the answer's body. Raises Conflict, NotFound, Rejected, :class:`Unavailable`.
 
-        ``guarded``: a write of the leader's; the election's own are not.
+        ``guarded``: whether only the leader may make this write; the election's own writes are not guarded.
         """
         if guarded and method != "GET":
             self._may_write()
@@ -115,11 +121,11 @@ def _error(method: str, path: str, status: int, data: bytes) -> Exception:
 
 
 class AlreadyExists(Conflict):
-    """A create met an object of the same name."""
+    """The error of a create that met an object of the same name."""
 
 
 def path_of(api: str, plural: str, namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """The resource's path: ``api`` is "v1" or "group/version"."""
+    """Return the resource's path. ``api`` is "v1" or "group/version"."""
     root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
     parts = [root]
     if namespace:

@@ -1,7 +1,8 @@
-"""Bytes of the API server → views. Pure: what is not needed is not decoded, what is missing has its default.
+"""Views of the API server's objects, decoded from bytes. Pure.
 
-Pods and nodes are Kubernetes' own and always decode. A TrainingJob or WarmPool may hold what a newer CRD allows and
-this version does not know: that is :class:`Unreadable`, a problem of that object alone, which its condition names.
+Fields that are not needed are not decoded; fields that are missing have their default. Pods and nodes are Kubernetes'
+own and always decode. A TrainingJob or WarmPool may hold what a newer CRD allows and this version does not know. Such
+an object is :class:`Unreadable`: its condition names the problem, and no other object is affected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Custom = TypeVar("Custom", TrainingJob, WarmPool)
 
 
 class Unreadable(Exception):  # noqa: N818 - a state of an object
-    """An object of ours that this version cannot decode; the message names the field."""
+    """The error of a Falcon object that this version cannot decode; the message names the field."""
 
     def __init__(self, metadata: ObjectMeta, problem: str) -> None:
         super().__init__(problem)
@@ -29,12 +30,12 @@ class Unreadable(Exception):  # noqa: N818 - a state of an object
 
     @property
     def name(self) -> str:
-        """Return ``namespace/name``; of an object without a namespace, its name."""
+        """Return ``namespace/name``; for an object without a namespace, its name."""
         return "/".join(part for part in (self.metadata.namespace, self.metadata.name) if part)
 
 
 class _Raw(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base: the API's camelCase; unknown fields are passed over."""
+    """A base class: the API's camelCase names; unknown fields are ignored."""
 
 
 class _Condition(_Raw, frozen=True, kw_only=True):
@@ -133,7 +134,7 @@ class _Pod(_Raw, frozen=True, kw_only=True):
 
 
 class Taint(_Raw, frozen=True, kw_only=True, omit_defaults=True):
-    """corev1.Taint."""
+    """A corev1.Taint."""
 
     key: str
     effect: str
@@ -151,7 +152,7 @@ class _NodeStatus(_Raw, frozen=True, kw_only=True):
 
 
 class NodeObject(_Raw, frozen=True, kw_only=True):
-    """A node as far as it is read; its taints whole, since they are written back."""
+    """A node as far as the operator reads it. Its taints are complete, since they are written back."""
 
     metadata: _Metadata
     spec: _NodeSpec = _NodeSpec()
@@ -185,17 +186,17 @@ _page = msgspec.json.Decoder(_Page)
 
 
 def continue_token(data: bytes) -> str:
-    """Where the next page of a list begins; "" for the last one."""
+    """Return the token of a list's next page; "" for the last page."""
     return _page.decode(data).metadata.continue_
 
 
 def items(data: bytes) -> list[msgspec.Raw]:
-    """A list's objects, not decoded yet: one that does not decode spoils no other."""
+    """Return a list's objects, not decoded yet: an object that does not decode must not spoil the others."""
     return _raws.decode(data).items
 
 
 def custom(data: bytes | msgspec.Raw, type_: type[Custom]) -> Custom:
-    """An object of ours. Raises :class:`Unreadable`."""
+    """Decode a TrainingJob or WarmPool. Raises :class:`Unreadable` when this version cannot decode it."""
     try:
         return msgspec.json.decode(data, type=type_)
     except msgspec.MsgspecError as error:
@@ -203,7 +204,7 @@ def custom(data: bytes | msgspec.Raw, type_: type[Custom]) -> Custom:
 
 
 class JobSketch(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be said of any TrainingJob, also of one that does not decode."""
+    """The few facts known of any TrainingJob, also of one that does not decode."""
 
     namespace: str
     name: str
@@ -213,7 +214,7 @@ class JobSketch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sketch(body: Any) -> JobSketch:
-    """From a decoded body, whatever it holds."""
+    """Build a job's sketch from a decoded body, whatever the body holds."""
     metadata = _dict(_dict(body).get("metadata"))
     spec, status = _dict(_dict(body).get("spec")), _dict(_dict(body).get("status"))
     return JobSketch(
@@ -226,7 +227,7 @@ def sketch(body: Any) -> JobSketch:
 
 
 def run_nodes(body: Any) -> frozenset[str]:
-    """Return the nodes of a TrainingRun's members, from a decoded body, whatever it holds."""
+    """Return the nodes of a TrainingRun's members, from a decoded body, whatever the body holds."""
     members = _dict(_dict(body).get("spec")).get("members")
     known = members if isinstance(members, list) else []
     return frozenset(str(node) for member in known if (node := _dict(member).get("node")))
@@ -236,7 +237,7 @@ UNREADABLE = "Unreadable"
 
 
 def mark_unreadable(body: dict[str, Any], problem: str, now: float) -> bool:
-    """Set condition Ready to false in a decoded body; whether that changed it."""
+    """Set condition Ready to False in a decoded body. Return whether that changed the body."""
     status = body.setdefault("status", {})
     known: list[dict[str, Any]] = status.get("conditions") or []
     conditions = [condition for condition in known if condition.get("type") != "Ready"]
@@ -273,7 +274,7 @@ def pods(data: bytes) -> list[PodView]:
 
 
 def occupants(data: bytes) -> list[Occupant]:
-    """A list of pods, read for who uses a node."""
+    """Decode a list of pods into a node's occupants."""
     return [_occupant(pod) for pod in _occupants.decode(data).items]
 
 
@@ -298,7 +299,7 @@ def node_objects(data: bytes) -> list[NodeObject]:
 
 
 def node_from_body(body: Any) -> NodeObject:
-    """From an event's body, decoded already."""
+    """Build a node from an event's body, which is decoded already."""
     return msgspec.convert(body, NodeObject, strict=False)
 
 
@@ -324,7 +325,7 @@ def node_view(node: NodeObject) -> NodeView:
 
 
 def unix(stamp: str | None) -> float:
-    """RFC 3339 → unix seconds; 0 where there is none."""
+    """Convert an RFC 3339 time to Unix seconds; 0 for an empty one."""
     return dt.datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 

@@ -1,1 +1,1 @@
-"""What is durable about a job, what is seen of it, and how the one follows from the other."""
+"""The durable facts about a job, what is seen of the job, and how the facts follow from what is seen."""

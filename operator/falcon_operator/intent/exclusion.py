@@ -1,13 +1,14 @@
-"""Exclude nodes for one job, and fence them for all where a witness outside the job agrees (docs/architecture.md §11).
+"""Exclude nodes for one job, and fence them for all jobs where a witness outside the job agrees.
 
-Such witnesses are the node's own NotReady and a burn-in pod that the operator runs there once the job has left. A node
-that was fenced for being NotReady gets its burn-in when it is back, and is released if it passes; without a pool to
-test it with, it is released once it has been Ready for a while. A test that failed is repeated as long as the job
-lives, since most slow nodes grow well again; a node that passed comes back to the job after a probation
-(``recovery.departures``).
+Such witnesses are the node's own NotReady and a burn-in pod that the operator runs on the node once the job has left
+(docs/architecture.md §11). A node that was fenced for being NotReady gets its burn-in when it is Ready again, and is
+released if it passes. Without a pool there is no test: then the node is released once it has been Ready for a while. A
+test that failed is repeated as long as the job lives, since most slow nodes recover. A node that passed may be used by
+the job again after a probation (``recovery.departures``).
 
-The taint's value names its owner, so that a job lifts no other job's fence. A fence that somebody removed is not set
-again before another test has failed. An exclusion belongs to a node's uid: a new node of the same name is another node.
+The taint's value names the job that owns it, so that a job never removes another job's fence. A fence that somebody
+removed is not set again before another test has failed. An exclusion belongs to a node's uid: a new node of the same
+name is not excluded.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ replace = msgspec.structs.replace
 
 
 def fence_owner(job: TrainingJob) -> str:
-    """Return the taint's value: as much of the job's name as fits, and its uid."""
+    """Return the taint's value: as much of the job's name as fits, and the job's uid."""
     uid = job.metadata.uid
     return f"{job.metadata.name[: VALUE_LENGTH - len(uid) - 1]}.{uid}"
 
 
 def fence_lost_nodes(intent: Intent, actions: Sequence[Action], members: Sequence[Member], now: float) -> Intent:
-    """Fence at once where a lost node is NotReady; ``members`` as they were before the actions."""
+    """Fence a lost node at once if it is NotReady. ``members`` are the members before the actions."""
     for action in actions:
         if not isinstance(action, Replace) or not action.node_not_ready:
             continue
@@ -56,7 +57,10 @@ def find(intent: Intent, node: str) -> Exclusion | None:
 
 
 def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
-    """Take over what the excluded nodes show: that they are others now, and what became of their fences."""
+    """Take over the present state of the excluded nodes.
+
+    That is whether a node was replaced by a new one of the same name, and whether it is still fenced.
+    """
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
         if node is None:
@@ -75,7 +79,7 @@ def follow_nodes(snap: Snapshot, intent: Intent) -> Intent:
 
 
 def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
-    """Take over the outcome of every burn-in that is done, and the circuit breaker's refusal of a fence."""
+    """Take over the outcome of every burn-in that has ended, and the circuit breaker's refusals of fences."""
     intent = follow_nodes(snap, intent)
     for exclusion in intent.membership.exclusions:
         node = exclusion.node
@@ -94,7 +98,7 @@ def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
 
 
 def readmit(snap: Snapshot, intent: Intent) -> Intent:
-    """Let the job use nodes again that passed their test, are not fenced, and whose probation is over."""
+    """End the exclusion of nodes that passed their test, are not fenced, and whose probation is over."""
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
         if exclusion.test != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
@@ -107,7 +111,7 @@ def readmit(snap: Snapshot, intent: Intent) -> Intent:
 def use_again(
     intent: Intent, exclusion: Exclusion, outcome: Literal["UsableAgain", "UsedSlow"], now: float, detail: str = ""
 ) -> Intent:
-    """Exclude the node no longer."""
+    """End the exclusion of the node."""
     intent = _conclude(intent, replace(exclusion, fenced=False), outcome, now, detail=detail)
     return _forget(intent, exclusion, now)
 
@@ -127,7 +131,7 @@ def _is_steady(snap: Snapshot, name: str) -> bool:
 
 
 def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Return the taints that are due, and burn-ins of nodes that the job has left."""
+    """Return the taints to set and remove, and the burn-ins of nodes that the job has left."""
     wanted: list[Effect] = []
     owner = fence_owner(snap.job)
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
@@ -145,18 +149,18 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 
 def _departure(intent: Intent, exclusion: Exclusion) -> Departure:
-    """Return what the recovery remembers of the exclusion."""
+    """Return what the recovery remembers of the excluded node."""
     known = departures.find(intent.recovery, exclusion.node)
     return known or Departure(node=exclusion.node, left_at=exclusion.at, tested_at=exclusion.test_since)
 
 
 def next_test(intent: Intent, exclusion: Exclusion) -> float:
-    """Return when a node that has not passed its newest test is tested again (unix seconds)."""
+    """Return when a node that has not passed its newest test will be tested again (unix seconds)."""
     return departures.retest_at(_departure(intent, exclusion))
 
 
 def _tested_again(snap: Snapshot, intent: Intent, exclusion: Exclusion) -> Exclusion:
-    """Ask for another test where one has failed and enough time has passed."""
+    """Ask for another test where a test has failed and enough time has passed."""
     due = snap.pool is not None and snap.now >= next_test(intent, exclusion)
     if exclusion.test not in ("Failed", "Unavailable") or not due:
         return exclusion
@@ -182,7 +186,7 @@ def _weigh(intent: Intent, exclusion: Exclusion, result: BurnInResult, now: floa
     failed = replace(exclusion, test="Failed", fenced=True)
     before = next((known for known in reversed(intent.verdicts) if known.node == exclusion.node), None)
     if exclusion.fenced and before is not None and before.outcome == "Slower":
-        return _with(intent, failed)  # as before: said once
+        return _with(intent, failed)  # the same outcome as before is reported once
     return _conclude(intent, failed, "Slower", now, ratio=ratio)
 
 

@@ -1,9 +1,9 @@
-"""One life of the process group: gathered whole, started together, released whole.
+"""One life of the process group: all members are gathered, started together and released together.
 
-A generation begins in phase ``Stop``: every older process has to go while its pods are gathered. It runs when all
-members are placed, their launchers wait for the plan, and nobody of an older generation is left who could disturb it:
-dead, acknowledged, or lost on a dead node. A gang that is not placed by its deadline gives its nodes back and tries
-again.
+A generation begins in phase ``Stop``: every older process has to end while the new generation's pods are gathered. The
+generation runs when all members are placed, their launchers wait for the plan, and no process of an older generation
+can disturb it: each is dead, acknowledged as ended, or lost on a dead node. A gang that is not placed by its deadline
+gives its nodes back and tries again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 
 
 class Gathering(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the generation is from running."""
+    """The progress of a generation towards running."""
 
     ready: bool
     waiting: str = ""  # what for, in one sentence
@@ -34,7 +34,7 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gather(snap: Snapshot, intent: Intent) -> Gathering:
-    """Return whether the generation may run, and otherwise what it waits for."""
+    """Return whether the generation may run, and if it may not, what it waits for."""
     membership = intent.membership
     if membership.phase == "Run":
         return Gathering(ready=True, placed=True)
@@ -47,14 +47,14 @@ def gather(snap: Snapshot, intent: Intent) -> Gathering:
 
 
 def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
-    """Return the pods that are no members of the generation, nor being prepared for the next one."""
+    """Return the pods that are not members of the generation and are not being prepared for the next one."""
     kept = {member.pod_name for member in membership.members}
     kept |= {move.pod_name for move in membership.replacements if move.prepared}
     return [pod for pod in snap.pods if pod.name not in kept]
 
 
 def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> bool:
-    """Return whether no process in a pod that leaves can disturb the present generation."""
+    """Check whether no process in a pod that leaves can disturb the present generation."""
     launch = observe.launch_status(snap, pod.uid)
     node = snap.nodes.get(pod.node)
     dead_node = node is None or not node.ready
@@ -86,7 +86,10 @@ def _no_spare(snap: Snapshot, intent: Intent) -> str:
 
 
 def _fences(snap: Snapshot) -> str:
-    """Name the fenced nodes, and how they come back: the scheduler says only that a taint was in the way."""
+    """Name the fenced nodes and how to release them.
+
+    The scheduler's own message says only that a taint was in the way.
+    """
     fenced = sorted(node.name for node in snap.nodes.values() if TAINT_FENCED in node.taints)
     if not fenced:
         return ""
@@ -95,7 +98,7 @@ def _fences(snap: Snapshot) -> str:
 
 
 def _silent(snap: Snapshot, membership: Membership) -> str:
-    """Say which launchers do not wait for the plan yet; "" if all do."""
+    """Return which launchers do not wait for the plan yet, in words; "" if all wait."""
     members = membership.members
     silent = [
         member
@@ -154,13 +157,16 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
 
 
 def _jitter(job: TrainingJob, releases: int) -> float:
-    """Return 0.75 … 1.25, its own for each job and attempt: two half-placed gangs must not meet again and again."""
+    """Return a factor of 0.75 … 1.25 that differs by job and attempt.
+
+    With equal pauses, two half-placed gangs would compete for the same nodes again and again.
+    """
     digest = hashlib.sha256(f"{job.metadata.uid}/{releases}".encode()).digest()
     return 0.75 + 0.5 * digest[0] / 255
 
 
 def plan(job: TrainingJob, intent: Intent, exit_code: int = 0) -> Plan:
-    """Return the generation as the agents read it; the bus puts the leader's epoch in."""
+    """Return the generation as the agents read it; the bus sets the leader's epoch."""
     spec, membership = job.spec, intent.membership
     return Plan(
         epoch=0,

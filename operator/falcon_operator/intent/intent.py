@@ -1,7 +1,7 @@
 """What is durable about a job: its membership, what the recovery remembers, what was concluded about its nodes.
 
-The intent is written to the job's TrainingRun before anything is done about it; every effect is derived from it again
-each time. All times are unix seconds.
+The intent is written to the job's TrainingRun before any effect is carried out. Every look derives all effects from the
+intent again. All times are unix seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNames(msgspec.Struct, frozen=True):
-    """``membership.Names`` of a job: its pods and its claims of spares."""
+    """The ``membership.Names`` of a job: the names of its pods and of its claims of spares."""
 
     job: TrainingJob
 
@@ -57,18 +57,21 @@ class JobNames(msgspec.Struct, frozen=True):
 
 
 def claim_prefix(job: TrainingJob) -> str:
-    """Return what all claims of the job begin with."""
+    """Return the prefix that all claims of the job have."""
     return f"{job.metadata.namespace}/{job.metadata.name}/{job.metadata.uid}/"
 
 
 def master_port(job: TrainingJob, generation: int) -> int:
-    """Return a new port for each generation: a process that outlived its own cannot meet the next rendezvous."""
+    """Return a port that differs from generation to generation.
+
+    A process that outlived its generation then cannot join the rendezvous of the next generation.
+    """
     seed = int.from_bytes(hashlib.sha256(job.metadata.uid.encode()).digest()[:4], "big")
     return FIRST_PORT + (seed + 7 * generation) % PORTS
 
 
 def begin(job: TrainingJob, intent: Intent, now: float) -> Intent:
-    """Name new pods for every replica: the first generation, or the one after a release or a suspension."""
+    """Name new pods for every replica, for the first generation or for the one after a release or a suspension."""
     spec = job.spec
     membership = members.begin(
         intent.membership, JobNames(job), replicas=spec.replicas, procs=spec.procs_per_replica, now=now
@@ -77,7 +80,7 @@ def begin(job: TrainingJob, intent: Intent, now: float) -> Intent:
 
 
 def give_up_pods(intent: Intent, now: float) -> Intent:
-    """Let every pod go (suspension, or a gang that is released); incidents that were open are dropped."""
+    """Release every pod (suspension, or a gang that is released); incidents that were open are dropped."""
     recovery = departures.paused(intent.recovery, len(intent.membership.members), now)
     return replace(
         intent,
@@ -89,7 +92,7 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
 
 
 def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> Intent:
-    """Take over what has come into being (pod uids, nodes, claimed spares); forget what is no longer needed."""
+    """Take over what was created (pod uids, nodes, claimed spares); forget what is no longer needed."""
     membership = intent.membership
     seats = [_seated(member, pods.get(member.pod_name)) for member in membership.members]
     claimed = {spare.claimed_by: spare.node for spare in pool.status.spares if spare.claimed_by} if pool else {}
@@ -112,7 +115,7 @@ def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> In
 
 
 def _seated(member: Member, pod: PodView | None) -> Member:
-    """Return the member with what is known of its pod. A namesake of another uid is not its pod."""
+    """Return the member with what is known of its pod. A pod of the same name with another uid is not its pod."""
     if pod is None or member.pod_uid not in ("", pod.uid):
         return member
     node = pod.node or member.node
@@ -124,7 +127,7 @@ def _seated(member: Member, pod: PodView | None) -> Member:
 def unused_claims(
     job: TrainingJob, intent: Intent | None, pods: list[PodView], pool: WarmPool | None
 ) -> list[ReleaseSpare]:
-    """Give back the spares that the job holds and neither runs on nor is about to move to."""
+    """Give back the spares that the job holds but does not run on and is not about to move to."""
     if pool is None:
         return []
     ours = claim_prefix(job)
@@ -143,7 +146,7 @@ def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
 
 
 def close_open_incidents(intent: Intent, outcome: str, now: float) -> Intent:
-    """End what is open, as the job itself ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
+    """Close the open incidents when the job ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
     recovery = intent.recovery
     closed = [
         ClosedIncident(at=now, outcome="Suspended" if outcome == "Suspended" else "Ended", **{kind: incident})

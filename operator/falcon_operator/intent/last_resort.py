@@ -1,16 +1,16 @@
-"""A replica without a node finds one: a job never stands still beside a node that it may use.
+"""A replica without a node finds one: a job never stands still while there is a node that it may use.
 
-A replacement waits for a spare of the job's pool. Where none is ready, these follow, in this order:
+A replacement waits for a spare of the job's pool. Where no spare is ready, these follow, in this order:
 
-1. any free node: the pod is made without a pin, and the scheduler finds out where it fits;
-2. a node that the job had left and that is well again, its probation waived, since there is no other choice;
-3. a slow node, once the job has stood still for long enough to pay for the replacement that such a node will need
-   (``recovery.departures.last_resort``). Slow is better than dead; later the ladder for fail-slow replaces it.
+1. any free node: the pod is made without a pin, and the scheduler finds out where it fits; 2. a node that the job had
+left and that is healthy again. Its probation is waived, since there is no other choice; 3. a slow node, once the job
+has stood still for as long as the later replacement of that node will cost    (``recovery.departures.last_resort``). A
+slow job is better than a stopped one; later the ladder for fail-slow    replaces the node.
 
-A fenced node is never taken. A spare that becomes ready before the pod has its node is taken instead. A pod that finds
-no room where it is pinned (on a claimed spare, on the node it was to return to, on a node of the last resort) is made
-anew elsewhere, and so is an ordinary pod of a job that has left nodes, such as after a gang was released: it may claim
-a spare for each node that it has left.
+A fenced node is never taken. A spare that becomes ready before the pod has its node is taken instead. A pinned pod may
+find no room (on a claimed spare, on the node it was to return to, or on a node of the last resort). Then it is made
+anew elsewhere. The same goes for an ordinary pod of a job that has left nodes, such as after a gang was released: the
+job may claim a spare for each node that it has left.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from falcon_operator.ports import NodeView
 from falcon_operator.times import clock_time
 
 SCHEDULE_SECONDS = 5.0  # after which the scheduler has looked at every node for a pod without a pin
-PLACE_SECONDS = 30.0  # after which a pinned pod that is not placed will not be: others have taken the room
+PLACE_SECONDS = 30.0  # after which a pinned pod without a node gets none: other pods have taken the room
 replace = msgspec.structs.replace
 
 
 def find_nodes(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
-    """Give each replica without a node its next chance of one."""
+    """Give each replica that has no node its next possibility to get one."""
     if intent.membership.phase == "Run":
         return intent
     for member in intent.membership.members:
@@ -52,7 +52,7 @@ def find_nodes(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
 
 
 def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) -> Intent:
-    """An ordinary pod for which the scheduler finds no node."""
+    """Find a node for an ordinary pod for which the scheduler finds none."""
     move = intent.membership.replacement(member.replica)
     if not _is_stuck(snap, member.pod_name, SCHEDULE_SECONDS if move is not None else PLACE_SECONDS):
         return intent
@@ -69,7 +69,7 @@ def _unpinned(snap: Snapshot, intent: Intent, member: Member, policy: Policy) ->
 
 
 def _pinned(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
-    """A pod that may run on one node alone."""
+    """Make a pinned pod anew when it has no room on its node, or when a spare is better than its last resort."""
     if _is_stuck(snap, move.pod_name, PLACE_SECONDS):
         returning = not move.pool and move.node == move.old_node
         return _made_anew(snap, intent, move.replica) if returning else _withdrawn(snap, intent, move)
@@ -81,7 +81,7 @@ def _pinned(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
 
 
 def _spareless(snap: Snapshot, intent: Intent, move: Replacement, policy: Policy) -> Intent:
-    """A replica that waits for a spare while none is ready."""
+    """Find a node for a replica that waits for a spare while no spare is ready."""
     if any(_is_open(snap, intent, node) for node in snap.nodes.values()):
         return _moved(intent, move, replace(move, pool="", claim_key=""))
     node = _departed(snap, intent, move.at, policy)
@@ -94,14 +94,14 @@ def _is_stuck(snap: Snapshot, pod_name: str, seconds: float) -> bool:
 
 
 def _may_claim(snap: Snapshot, intent: Intent) -> bool:
-    """Whether the job holds fewer spares than it has left nodes."""
+    """Check whether the job holds fewer spares than it has left nodes."""
     spares = snap.pool.status.spares if snap.pool is not None else []
     held = sum(spare.claimed_by.startswith(claim_prefix(snap.job)) for spare in spares)
     return held < len(intent.membership.exclusions)
 
 
 def _is_open(snap: Snapshot, intent: Intent, node: NodeView) -> bool:
-    """Whether the job's pod might fit on the node; only the scheduler knows."""
+    """Check whether the job's pod might fit on the node; only the scheduler knows for certain."""
     return (
         _is_usable(node)
         and TAINT_SPARE not in node.taints
@@ -115,14 +115,14 @@ def _is_usable(node: NodeView) -> bool:
 
 
 def _own(snap: Snapshot, intent: Intent) -> set[str]:
-    """Return the nodes on which the job's pods are, or are to be."""
+    """Return the nodes on which the job's pods are or will be."""
     membership = intent.membership
     own = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
     return own | {member.node for member in membership.members} | {move.node for move in membership.replacements}
 
 
 def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> str:
-    """Return the node that the job had left and is to use again now, "" to wait on."""
+    """Return the node that the job had left and should use again now; "" if the job should wait."""
     return departures.last_resort(
         intent.recovery,
         _left(snap, intent),
@@ -132,7 +132,7 @@ def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> s
 
 
 def _left(snap: Snapshot, intent: Intent) -> list[str]:
-    """Return nodes that the job had left and on which it might run at once; a pool's node must be ready there."""
+    """Return the nodes that the job had left and on which it might run at once; a pool's node must be a ready spare."""
     fenced = {entry.node for entry in intent.membership.exclusions if entry.fenced}
     left = {departure.node for departure in intent.recovery.departures} - fenced - _own(snap, intent)
     return [
@@ -148,7 +148,7 @@ def _ready(snap: Snapshot) -> set[str]:
 
 
 def _taken(snap: Snapshot, intent: Intent, move: Replacement, node: str, since: float) -> Intent:
-    """Pin the replica's pod to the node; a ready spare of the pool is claimed as any other, now that it may be."""
+    """Give the replica the node. If the node is a ready spare, the pod is not pinned: the spare is claimed as usual."""
     excluded = exclusion.find(intent, node)
     if excluded is not None:
         waited = f"no spare was ready for {snap.now - since:.0f} s"
@@ -175,7 +175,7 @@ def _made_anew(snap: Snapshot, intent: Intent, replica: int) -> Intent:
 
 
 def _withdrawn(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
-    """Leave the node again; it is no last resort before it has passed a test, which has time."""
+    """Leave the node again. It is not used as a last resort before it has passed a test; the test is not urgent."""
     recovery = departures.left(intent.recovery, move.node, 0.0, snap.now)
     recovery = departures.tested(recovery, move.node, snap.now, passed=None)
     entry = Exclusion(
@@ -187,7 +187,7 @@ def _withdrawn(snap: Snapshot, intent: Intent, move: Replacement) -> Intent:
 
 
 def outlook(snap: Snapshot, intent: Intent) -> str:
-    """Say what may become of a replica that waits for a spare, and when; "" where nothing is in sight."""
+    """Return what may become of a replica that waits for a spare, and when; "" where nothing is in sight."""
     spares = snap.pool.status.spares if snap.pool is not None else []
     parts = [f"spare {spare.node} is being tested" for spare in spares if spare.state == "Testing"]
     for entry in intent.membership.exclusions:

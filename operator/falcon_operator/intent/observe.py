@@ -1,4 +1,7 @@
-"""Snapshot → what the recovery sees. Ages come from one clock each: the operator's own, or within one node's report."""
+"""What the recovery sees of a snapshot.
+
+Every age is measured by one clock: the operator's own, or that of the node whose report is read.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView
 from falcon_operator.times import parse_duration
 
-_OWN_ENDS = ("Running", "Exited")  # of a launcher: its processes run or ended by themselves, not by order
+_OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
 def policy(job: TrainingJob) -> Policy:
-    """The job's spec as the recovery reads it."""
+    """Return the job's spec as the recovery reads it."""
     spec = job.spec
     return Policy(
         job=job.metadata.name,
@@ -54,7 +57,7 @@ def policy(job: TrainingJob) -> Policy:
 
 
 def _layout(spec: TrainingJobSpec) -> Parallelism | None:
-    """The declared parallelism; None where its degrees do not fit the ranks."""
+    """Return the declared parallelism; None where its degrees do not fit the number of ranks."""
     degrees = spec.parallelism
     model = degrees.tensor * degrees.context * degrees.pipeline
     data, rest = divmod(spec.replicas * spec.procs_per_replica, model)
@@ -69,7 +72,7 @@ def _layout(spec: TrainingJobSpec) -> Parallelism | None:
 
 
 def observe(snap: Snapshot, membership: Membership) -> Observation:
-    """Return the job now, as the ladders see it."""
+    """Return the job's present state, as the recovery's ladders see it."""
     running = membership.phase == "Run"
     age = snap.phase_seconds
     observed = membership.generation if running else membership.generation - 1
@@ -87,13 +90,16 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
 
 
 def bus_healthy(snap: Snapshot) -> bool:
-    """A lease can only be called lost by a session that has itself been healthy for as long as a lease lives."""
+    """Check whether the session with etcd has been healthy for at least as long as a lease lives.
+
+    Only such a session can tell that a lease was lost.
+    """
     since = snap.reports.session_healthy_since_seconds
     return since is not None and snap.monotonic - since >= LIVENESS_TTL_SECONDS
 
 
 def alive(snap: Snapshot, pod_uid: str) -> bool | None:
-    """Whether the pod's agent lives; None where it has never been heard or the bus cannot tell."""
+    """Return whether the pod's agent lives; None where it has never been heard or the bus cannot tell."""
     if snap.reports.session_healthy_since_seconds is None:
         return None
     if pod_uid in snap.reports.alive:
@@ -109,12 +115,15 @@ def launch_status(snap: Snapshot, pod_uid: str) -> LaunchStatus | None:
 
 
 def acknowledged(launch: LaunchStatus | None, generation: int) -> bool:
-    """No process of an older generation is left in the pod. A launcher that has run nothing has none either."""
+    """Check whether no process of an older generation is left in the pod.
+
+    A launcher that has not run anything has no such process either.
+    """
     return launch is not None and (launch.dead_below >= generation or (launch.generation == 0 and not launch.ranks))
 
 
 def ended_badly(job: TrainingJob, pod: PodView) -> bool:
-    """The pod is over, and not because all its ranks ended well."""
+    """Check whether the pod has ended, and not because all its ranks ended well."""
     trainer = pod.containers.get(trainer_container(job))
     if trainer is not None and trainer.exit_code is not None:
         return trainer.exit_code != 0
@@ -122,13 +131,13 @@ def ended_badly(job: TrainingJob, pod: PodView) -> bool:
 
 
 def over(job: TrainingJob, pod: PodView) -> bool:
-    """No training process is left in the pod."""
+    """Check whether no training process is left in the pod."""
     trainer = pod.containers.get(trainer_container(job))
     return pod.phase in ("Succeeded", "Failed") or (trainer is not None and trainer.exit_code is not None)
 
 
 def _end_message(job: TrainingJob, pod: PodView) -> str:
-    """Say why a pod ended: the trainer's exit, or that of another container that kept it from starting."""
+    """Return why a pod ended: the trainer's exit, or that of another container that kept the trainer from starting."""
     trainer = pod.containers.get(trainer_container(job))
     parts = [pod.reason, pod.message or pod.disruption]
     if trainer is not None and trainer.exit_code is not None:
@@ -195,13 +204,13 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
 def _rank(
     number: int, replica: int, process: LaunchRank | None, sent: RankSignals | None, summary: Summary, age: float
 ) -> RankSeen:
-    """Return what is seen of a rank; ``age``: of the summary, seconds."""
+    """Return what is seen of a rank. ``age`` is the summary's age in seconds."""
     if process is None:
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
     signals = _bounded(sent) if sent is not None and known else NOTHING_SENT
     silent = 0.0
-    if signals.last_call_unix_ns is not None:  # both times are the node's own; the rest is ours
+    if signals.last_call_unix_ns is not None:  # both times are by the node's clock; the age is by the operator's
         silent = (summary.unix_ns - signals.last_call_unix_ns) / 1e9 + age
     fresh = known and age <= FRESH_SECONDS
     deadline_ns = signals.hang_deadline_ns
@@ -226,12 +235,15 @@ def _rank(
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:
-    """An agent may still follow the ring of a process that is gone, when the launcher has started the next."""
+    """Check whether the signals come from a process that ran before ``process``.
+
+    After the launcher has started a new process, an agent may still read the ring of the process before it.
+    """
     return signals.last_call_unix_ns is not None and signals.last_call_unix_ns < process.started_unix_ns
 
 
 def _bounded(signals: RankSignals) -> RankSignals:
-    """Cut off what no agent sends: the cost of a look is bounded, whoever holds the job's certificate."""
+    """Cut off what is more than any agent sends: whoever holds the job's certificate, the cost of a look is bounded."""
     if len(signals.comms) <= MAX_COMMS and len(signals.pairs) <= MAX_PAIRS:
         return signals
     return msgspec.structs.replace(signals, comms=signals.comms[:MAX_COMMS], pairs=signals.pairs[:MAX_PAIRS])
@@ -260,7 +272,7 @@ def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
 
 
 def waiting_for(pod: PodView) -> str:
-    """Why a pod does not run yet, in the words of the scheduler or the kubelet."""
+    """Return why a pod does not run yet, in the words of the scheduler or the kubelet."""
     if pod.unschedulable:
         return pod.unschedulable
     for container in pod.containers.values():
@@ -271,12 +283,12 @@ def waiting_for(pod: PodView) -> str:
 
 
 def pool_messages(snap: Snapshot) -> list[str]:
-    """Return what is wrong with the pool that the job names; empty if nothing is, or it names none."""
+    """Return what is wrong with the pool that the job names; empty if nothing is wrong or the job names no pool."""
     return [str(problem) for problem in pool_problems(snap.job, snap.pool)]
 
 
 def spares(snap: Snapshot, membership: Membership) -> Spares:
-    """Where a replacement would go, and if nowhere, why."""
+    """Return where a replacement would go; if there is no place, the reason."""
     reference = snap.job.spec.warm_pool_ref
     if reference is None:
         return Spares()
@@ -292,7 +304,7 @@ def spares(snap: Snapshot, membership: Membership) -> Spares:
 
 
 def finished(snap: Snapshot, membership: Membership) -> bool:
-    """Return whether every rank of the running generation ended with exit code 0."""
+    """Check whether every rank of the running generation ended with exit code 0."""
 
     def done(member: Member) -> bool:
         pod = snap.pod(member.pod_name)

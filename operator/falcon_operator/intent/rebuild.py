@@ -1,7 +1,7 @@
-"""Make a lost TrainingRun again from the job's pods, so that training goes on untouched.
+"""Make a lost TrainingRun again from the job's pods, so that training goes on undisturbed.
 
-Each pod says by its labels which replica it is; its launcher says which generation it runs. What cannot be seen is
-lost: exclusions (the pool and the fences still know the nodes), counters, learned figures, the history.
+Each pod's labels say which replica it is; its launcher says which generation it runs. What cannot be seen is lost:
+exclusions (the pool and the fences still know the nodes), counters, learned figures, the history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REPORT_SECONDS = 10.0  # agents report each second
 
 
 def rebuild(snap: Snapshot) -> Intent | None:
-    """Return an intent that fits what runs; None while the launchers have not reported, so that nothing is known."""
+    """Return an intent that fits what runs; None while too little is known because launchers have not reported."""
     job = snap.job
     if job.status.completion_time:
         return _ended(job)
@@ -51,7 +51,7 @@ def rebuild(snap: Snapshot) -> Intent | None:
 
 
 def _heard_out(snap: Snapshot) -> bool:
-    """Whether the bus has been heard for so long that whoever lives has reported."""
+    """Check whether the bus has been heard for so long that every living agent has reported."""
     since = snap.reports.session_healthy_since_seconds
     return since is not None and snap.monotonic - since >= REPORT_SECONDS
 
@@ -84,5 +84,5 @@ def _member(job: TrainingJob, replica: int, pod: PodView | None) -> Member:
 
 
 def _unused_number(now: float) -> int:
-    """Return a number for the next pods that was never used: it is beyond any count, and grows with the clock."""
+    """Return a number for the next pods that was never used: it is above any count, and grows with the clock."""
     return int(now)

@@ -1,8 +1,8 @@
 """Intent ↔ TrainingRun: how the intent is stored, and how it is read from what another version stored.
 
-A run holds no more than 512 KiB for 4 096 members, so a member's place in the list is its replica, and of its pod's
-name only the suffix is stored. What a newer version has written and this version does not know is passed over: unknown
-fields are ignored, and a part that holds an unknown word is left out and named. A job is never stopped by it.
+A run holds no more than 512 KiB for 4 096 members. So a member's place in the list is its replica, and only the suffix
+of its pod's name is stored. What a newer version has written and this version does not know is skipped: unknown fields
+are ignored, and a part that holds an unknown word is left out and named. Such a part never stops a job.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
 
 
 def build_run(job: TrainingJob, spec: TrainingRunSpec, resource_version: str) -> Manifest:
-    """Return the object that holds the intent; with ``resource_version`` it replaces that version alone."""
+    """Build the object that holds the intent. With ``resource_version`` it replaces only that version of the object."""
     meta = job.metadata
     return {
         "apiVersion": API_VERSION,
@@ -135,7 +135,7 @@ def read_run(data: Mapping[str, Any]) -> TrainingRun:
 
 
 def _lenient(type_: type[Any], value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Convert the whole, or else each field by itself; a list keeps the items that can be read."""
+    """Convert the whole value; if that fails, convert each field by itself. A list keeps the items that can be read."""
     try:
         return msgspec.convert(value, type_, strict=False)
     except msgspec.ValidationError:
@@ -150,7 +150,7 @@ def _lenient(type_: type[Any], value: Mapping[str, Any], path: str, problems: li
 
 
 def _field(name: str, hint: Any, raw: Any, where: str, problems: list[str]) -> dict[str, Any]:
-    """Return the field as far as it can be read; empty where its default has to do."""
+    """Return the field as far as it can be read; empty where the field's default has to be used."""
     if hint is RecoveryState and isinstance(raw, Mapping):
         return {name: _lenient(RecoveryState, raw, where, problems)}
     try:
@@ -171,7 +171,10 @@ def _readable_items(raw: list[Any], hint: Any) -> list[Any]:
 
 
 def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
-    """Return the run without the figures that grow with every look: losing them costs a moment of counting again."""
+    """Return the run without the figures that grow with every look.
+
+    If these figures are lost, the operator counts them again within a short time.
+    """
     recovery = spec.recovery
     if recovery.healthy_ns is not None:
         recovery = replace(recovery, healthy_ns=1)
@@ -186,7 +189,7 @@ def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
 
 
 def _place_of(culprit: Culprit | None) -> Culprit | None:
-    """Return who is named, without the evidence."""
+    """Return the rank, pod and node that the culprit names, without the evidence."""
     if culprit is None:
         return None
     return Culprit(

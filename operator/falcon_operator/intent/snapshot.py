@@ -15,10 +15,10 @@ from falcon_operator.ports import JobReports, NodeView, PodView
 
 
 class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the test of a node stands.
+    """The state of a node's test.
 
-    Slow: slower than its peers, more than once. Disturbed: slow too, but others took the CPU meanwhile, so that it says
-    nothing of the node. Failed: the test gave no score, or found the disk broken.
+    Slow: slower than the node's peers, more than once. Disturbed: slow as well, but other processes took the CPU during
+    the test, so the result says nothing about the node. Failed: the test gave no score, or found the disk broken.
     """
 
     outcome: Literal["Running", "Passed", "Slow", "Disturbed", "Failed"]
@@ -40,7 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
     hindrance: str = ""  # why the cluster does not admit the first pod at present, though the spec is right
-    refused: str = ""  # the API server's word on the last pod that it did not accept
+    refused: str = ""  # the API server's message about the last pod that it did not accept
     refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings
     now: float  # unix seconds
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def phase_seconds(self) -> float:
         """Return for how long the generation has been in its phase, by this process's own clock.
 
-        The leader before may have had another clock: its time of day is never compared with ours.
+        The previous leader may have had another clock: a time of day from that leader is never compared with this one.
         """
         return 0.0 if self.phase_seen_at is None else max(0.0, self.monotonic - self.phase_seen_at)
 

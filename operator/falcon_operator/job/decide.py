@@ -1,7 +1,8 @@
 """One look at one job: snapshot → the intent to store, the status to show, the effects to carry out, the Events.
 
-One way through: recover → exclude → gather → render → effects; each result is made once and passed on. The intent is
-written first, since each effect is derived from it: an operator that dies in between derives the same effects again.
+There is one sequence: recover → exclude → gather → render → effects. Each result is computed once and passed on. The
+intent is written first, since each effect is derived from it: an operator that dies after that write derives the same
+effects again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ replace = msgspec.structs.replace
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look concludes. ``intent`` None: nothing is known yet, and nothing is written."""
+    """The result of one look. ``intent`` None: nothing is known yet, and nothing is written."""
 
     intent: Intent | None
     status: TrainingJobStatus
@@ -150,7 +151,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
 
 
 def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, list[Action]]:
-    """Let the ladders decide, and take their actions into the intent."""
+    """Run one step of the recovery's ladders, and apply their actions to the intent."""
     recovery, actions = machine.step(intent.recovery, obs, policy)
     closed = [incident for action in actions if (incident := _closed(action, snap.now)) is not None]
     intent = remember(replace(intent, recovery=recovery), closed)
@@ -188,7 +189,7 @@ def _exclude(snap: Snapshot, intent: Intent, policy: Policy) -> Intent:
 
 
 def _after(obs: Observation, intent: Intent) -> Observation:
-    """Return what is to be shown: after a change of generation or phase nothing is known of its ranks yet."""
+    """Return the observation to show: after a change of generation or phase, nothing is known of the ranks yet."""
     membership = intent.membership
     running = membership.phase == "Run"
     if (obs.generation, obs.running) == (membership.generation, running):
@@ -200,7 +201,7 @@ def _after(obs: Observation, intent: Intent) -> Observation:
 
 
 def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
-    """Say once, at the job's start, what the spec asks for and will not get."""
+    """Return the job's notes once, at its start: what the spec asks for and will not get."""
     if before.membership.generation:
         return []
     return [Event("Warning", "SpecNote", str(note)) for note in validation.notes(snap.job)]
@@ -218,7 +219,7 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Claim what a replacement has named; give back what an abandoned one held."""
+    """Claim the spares that replacements have named; give back those that abandoned replacements held."""
     membership = intent.membership
     unclaimed = [move for move in membership.replacements if move.claim_key and not move.node]
     wanted: list[Effect] = []
@@ -228,7 +229,7 @@ def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 
 def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Make the pods that are named and do not exist yet. A pod that waits for a spare waits."""
+    """Create the pods that are named and do not exist yet, except pods whose spare is not claimed yet."""
     membership = intent.membership
     moves = {move.pod_name: move for move in membership.replacements}
     seats = [member for member in membership.members if not member.pod_uid]
@@ -248,7 +249,10 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 
 def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Delete pods that belong to nobody: at once where nothing in them can be cut short, else when they had time."""
+    """Delete the pods that are no longer needed.
+
+    A pod in which no process can be cut short is deleted at once, any other pod after ``LEAVE_SECONDS`` in the phase.
+    """
     membership = intent.membership
     late = snap.phase_seconds > LEAVE_SECONDS
     return [

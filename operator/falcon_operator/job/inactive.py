@@ -1,4 +1,4 @@
-"""The quiet states of a job: not accepted, not admitted, suspended, released, succeeded, failed, and after its end."""
+"""The states of a job without training: not accepted, not admitted, suspended, released, succeeded, failed, ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ replace = msgspec.structs.replace
 
 
 class Inactive(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent, its status, what they ask for, and when to look again."""
+    """An intent, its status, the effects that they ask for, and when to look again."""
 
     intent: Intent
     status: TrainingJobStatus
@@ -35,7 +35,7 @@ class Inactive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deadline(snap: Snapshot, intent: Intent) -> float | None:
-    """Return the seconds until ``activeDeadlineSeconds`` has passed; None without one, or before the start."""
+    """Return the seconds until ``activeDeadlineSeconds`` has passed; None without a deadline, or before the start."""
     limit = snap.job.spec.active_deadline_seconds
     if limit is None or not intent.started_at:
         return None
@@ -49,7 +49,7 @@ def _quiet(
     summary: str,
     findings: list[Finding],
 ) -> TrainingJobStatus:
-    """Return a status in which nothing trains: what was measured stays, what moves goes."""
+    """Return a status in which nothing trains: measured figures stay, figures of the running job are emptied."""
     before, job = snap.job.status, snap.job
     total = job.spec.replicas * job.spec.procs_per_replica
     return fit(
@@ -75,7 +75,7 @@ def _all_false(reason: str, message: str, *types: str) -> list[Finding]:
 
 
 def invalid(snap: Snapshot, intent: Intent) -> Inactive:
-    """Refuse a spec that cannot run. It is no end: a better spec is looked at again."""
+    """Refuse a spec that cannot run. The job does not end: a corrected spec is looked at again."""
     message = "; ".join(snap.problems)
     findings = [
         Finding("Ready", False, "InvalidSpec", message),
@@ -94,7 +94,7 @@ def hindered(snap: Snapshot, intent: Intent) -> Inactive:
 
 
 def suspended(snap: Snapshot, intent: Intent) -> Inactive:
-    """Run no pods while ``spec.suspend`` is true; the next life begins with a new generation."""
+    """Run no pods while ``spec.suspend`` is true; the job goes on with a new generation afterwards."""
     if intent.membership.members or intent.started_at:
         intent = give_up_pods(close_open_incidents(intent, "Suspended", snap.now), snap.now)
         # What was measured and counted belongs to the shape and the template that may now change.
@@ -144,7 +144,7 @@ def succeeded(snap: Snapshot, intent: Intent) -> Inactive:
 
 
 def failed(snap: Snapshot, intent: Intent, reason: str, message: str) -> Inactive:
-    """Give the job up; its pods end with a failing exit code and stay for their logs."""
+    """End the job as failed. Its pods end with a failing exit code and stay, so that their logs can be read."""
     return _over(snap, intent, End(at=snap.now, succeeded=False, reason=reason, message=message))
 
 
@@ -161,7 +161,10 @@ def _over(snap: Snapshot, intent: Intent, end: End) -> Inactive:
 
 
 def after(snap: Snapshot, intent: Intent) -> Inactive:
-    """Let the launchers of a job that is over end, remove what does not, and the job itself when its time is up."""
+    """End the launchers of a job that is over, and delete pods that do not end.
+
+    The job itself is deleted when its ``ttlSecondsAfterFinished`` has passed.
+    """
     assert intent.end is not None  # the caller has looked
     status = snap.job.status
     if not status.completion_time:  # the operator died between its two writes
@@ -183,7 +186,7 @@ def _ended(snap: Snapshot, intent: Intent, end: End, status: TrainingJobStatus) 
 
 
 def _endings(snap: Snapshot, intent: Intent, end: End, left: list[PodView]) -> list[Effect]:
-    """Let the launchers end the pods that are left, and delete what does not end."""
+    """Tell the launchers to end the pods that are left, and delete the pods that do not end."""
     members = {member.pod_name for member in intent.membership.members}
     plan: list[Effect] = []
     if members and left:

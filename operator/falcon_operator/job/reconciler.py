@@ -1,9 +1,9 @@
 """The shell around ``decide``: observe → decide → store the intent → show the status → carry out the effects.
 
-The intent is written to the job's TrainingRun under the resourceVersion that was read, before anything is done: whoever
-wrote in between makes this look void, and the next one starts afresh. The status is a projection of it. Effects are
-idempotent, so an effect that fails is simply wanted again. Decisions run in a thread: a job of ten thousand ranks must
-not hold up the election or another job's events.
+The intent is written to the job's TrainingRun under the resourceVersion that was read, before any effect is carried
+out. If somebody wrote in between, this look is void, and the next look starts afresh. The status is a projection of the
+intent. Effects are idempotent, so an effect that fails is simply wanted again. Decisions run in a thread: a job of ten
+thousand ranks must not hold up the election or another job's events.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ replace = msgspec.structs.replace
 
 
 class Metrics(Protocol):
-    """What the reconciler counts."""
+    """The counters that the reconciler needs."""
 
     def event(self, reason: str) -> None:
         """Count a turning point of some job (the Event's reason)."""
         ...
 
     def iterations(self, name: tuple[str, str], current_seconds: float | None, healthy_seconds: float | None) -> None:
-        """Take the job's iteration times as this look has found them; None: not known."""
+        """Take the job's iteration times as this look has found them, in seconds; None: not known."""
         ...
 
 
 class Settings(Protocol):
-    """What the reconciler needs of the operator's settings."""
+    """The part of the operator's settings that the reconciler uses."""
 
     @property
     def namespace(self) -> str:
-        """The operator's own."""
+        """Return the operator's own namespace."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Settings(Protocol):
 
 
 class _Memory(msgspec.Struct):
-    """What this process remembers of a job; losing it costs a repeated write."""
+    """The facts that this process remembers of a job. Losing them costs a repeated write."""
 
     uid: str
     phase: tuple[int, str] = (0, "")  # generation and phase as last seen, and since when
@@ -86,12 +86,12 @@ class _Memory(msgspec.Struct):
     refused: str = ""
     refused_fences: dict[str, str] = {}
     broken: str = ""
-    refused_status: TrainingJobStatus | None = None  # by the API server, in whose place a minimal one was written
+    refused_status: TrainingJobStatus | None = None  # refused by the API server; a minimal status was written instead
     recorded: set[fx.Event] = set()  # since the last status that was written whole
 
 
 class JobReconciler:
-    """Brings one job at a time closer to its spec. Calls for different jobs may run at the same time."""
+    """A worker that brings one job at a time closer to its spec. Calls for different jobs may run at the same time."""
 
     def __init__(self, kube: Kube, bus: Bus, settings: Settings, metrics: Metrics, clock: Clock) -> None:
         self._kube = kube
@@ -103,7 +103,7 @@ class JobReconciler:
         self._memory: dict[tuple[str, str], _Memory] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
-        """Look once; return when to look again (seconds), None if only a change makes it worth while."""
+        """Look at the job once. Return when to look again (seconds); None if only a change makes that worth while."""
         job = await self._kube.get_job(namespace, name)
         memory = self._memory.get((namespace, name))
         if memory is not None and (job is None or job.metadata.uid != memory.uid):
@@ -190,7 +190,10 @@ class JobReconciler:
         return memory.phase_at
 
     async def _dry_run(self, snap: Snapshot) -> Snapshot:
-        """Ask the API server what it has against the pods, before the first is made."""
+        """Ask the API server whether it accepts the job's pods, before the first pod is made.
+
+        Return the snapshot with the server's objection, if there is any.
+        """
         intent = begin(snap.job, snap.intent or Intent(), snap.now)
         membership = intent.membership
         manifest = build_pod(snap.job, membership.members[0], snap.settings, excluded=membership.excluded_nodes)
@@ -205,7 +208,10 @@ class JobReconciler:
     # -- write -------------------------------------------------------------------------------------------------------
 
     async def _write_run(self, job: TrainingJob, intent: Intent, memory: _Memory) -> float | None:
-        """Store the intent before anything else; figures alone now and then. Returns when a postponed write is due."""
+        """Store the intent. If only figures have changed, store it at most every ``FIGURES_SECONDS``.
+
+        Return in how many seconds a postponed write is due; None if no write was postponed.
+        """
         spec = encode(job, intent)
         memory.intent = intent
         before = memory.run
@@ -224,7 +230,10 @@ class JobReconciler:
         return None
 
     async def _write_status(self, job: TrainingJob, decision: Decision, memory: _Memory) -> float | None:
-        """Show what changed; figures alone when they have moved, or now and then. Returns when a write is due."""
+        """Write the status at once if more than figures changed, else after ``DISPLAY_SECONDS`` or ``FIGURES_SECONDS``.
+
+        Return in how many seconds a postponed write is due; None if no write was postponed.
+        """
         if decision.status == job.status:
             return None
         now = self._clock.monotonic()
@@ -246,7 +255,10 @@ class JobReconciler:
         return None
 
     async def _record(self, job: TrainingJob, events: list[fx.Event], memory: _Memory) -> None:
-        """Record each Event once, also while the API server refuses the status that would show it as known."""
+        """Record each Event once.
+
+        An Event is not repeated while the API server refuses the status from which the next look would know the Event.
+        """
         meta = job.metadata
         for event in events:
             if event in memory.recorded:
@@ -259,7 +271,10 @@ class JobReconciler:
     # -- carry out ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
-        """Carry out every effect that can be; returns when to try again what was refused or broke (seconds)."""
+        """Carry out every effect that can be carried out.
+
+        Return in how many seconds to try again what was refused or failed; None if nothing was.
+        """
         refused = broken = ""
         makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
@@ -278,7 +293,7 @@ class JobReconciler:
         return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
 
     async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> Exception | None:
-        """Carry out an effect; returns what was in the way, which is logged once."""
+        """Carry out an effect. Return the error that prevented it, which is logged once; None if it was carried out."""
         name = snap.job.metadata.name
         try:
             await self._do(snap, effect, memory)
@@ -288,14 +303,14 @@ class JobReconciler:
             if str(error) != memory.refused:
                 log.warning("refused", job=name, effect=type(effect).__name__, error=str(error))
             return error
-        except OSError as error:  # etcd or the API server cannot be reached: the other may well be
+        except OSError as error:  # either etcd or the API server cannot be reached: other effects may succeed
             if str(error) != memory.broken:
                 log.warning("failed", job=name, effect=type(effect).__name__, error=str(error))
             return error
         return None
 
     async def _is_still_wanted(self, job: TrainingJob) -> bool:
-        """Return whether the job is neither deleted nor suspended since; making a thousand pods takes a while."""
+        """Check whether the job is still neither deleted nor suspended; making a thousand pods takes a while."""
         now = await self._kube.get_job(job.metadata.namespace, job.metadata.name)
         return (
             now is not None
@@ -337,7 +352,10 @@ class JobReconciler:
                 await self._kube.delete_job(job)
 
     async def _write_pool(self, read: WarmPool, status: WarmPoolStatus | None) -> None:
-        """Under the resourceVersion that was read: of two jobs that want one spare, one gets it."""
+        """Write the pool's status under the resourceVersion that was read.
+
+        Of two jobs that want the same spare, only one gets it.
+        """
         if status is not None and status != read.status:
             await self._kube.write_pool_status(read, status)
 

@@ -1,12 +1,11 @@
 """The burn-in pod: a test of a node from outside any job, run by the operator in its own namespace.
 
-The pod is pinned to its node and tolerates Falcon's own taints and those that the pool names, no others: a taint is its
-owner's decision. The container writes its report (``falcon_core.wire.burn_in``) as its termination message, which the
-kubelet carries into the pod's status. The pod may also pull images ahead: each becomes an init container that runs our
-static launcher's ``version``, so that an image needs no program of its own. All of it passes Pod Security "restricted".
-
-Requests equal limits unless the pool says otherwise: the test gets the CPU that it uses, also beside other pods, and
-uses no more than it asks for.
+The pod is pinned to its node. It tolerates Falcon's own taints and those that the pool names, no others: whoever set
+another taint decides about it. The container writes its report (``falcon_core.wire.burn_in``) as its termination
+message, which the kubelet carries into the pod's status. The pod may also pull images ahead. Each image becomes an init
+container that runs Falcon's static launcher with the argument ``version``, so the image needs no program of its own.
+All of it passes Pod Security "restricted". Requests equal limits unless the pool says otherwise: the test gets the CPU
+that it uses, also beside other pods, and uses no more than it asks for.
 """
 
 from __future__ import annotations
@@ -40,7 +39,10 @@ _VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
 
 
 def burn_in_name(pool_uid: str, node: str, since: str, number: int = 0) -> str:
-    """Of the test that ``since`` began, or its ``number``-th repetition: asking for it twice is asking for it once."""
+    """Return the name of the pod of the test that ``since`` began, or of its ``number``-th repetition.
+
+    The same arguments give the same name, so asking for a test twice makes one pod.
+    """
     return "falcon-burn-in-" + hashlib.sha256(f"{pool_uid}/{node}/{since}/{number}".encode()).hexdigest()[:12]
 
 
@@ -55,7 +57,7 @@ def build_burn_in_pod(
     image_pull_policy: str,
     images: Sequence[str] = (),
 ) -> Manifest:
-    """The test of ``node`` as ``spec.burnIn`` wants it; the pool owns the pod, so that it goes with it."""
+    """Build the pod that tests ``node`` as the pool's ``spec.burnIn`` says. It is deleted with its owner, the pool."""
     wanted = pool.spec.burn_in
     image = wanted.image or agent_image
     return {
@@ -123,7 +125,7 @@ def build_burn_in_pod(
 
 
 def _resources(wanted: Resources) -> Manifest:
-    """What the pool says; cpu and memory have their default where it says nothing of them."""
+    """Return the pool's resources for the test; cpu and memory that the pool does not name have their default."""
     defaults = {
         name: quantity
         for name, quantity in DEFAULT_RESOURCES.items()
@@ -133,7 +135,10 @@ def _resources(wanted: Resources) -> Manifest:
 
 
 def _shared(wanted: Resources) -> Manifest:
-    """The test's CPU and memory for the init containers: they run before it, so the pod asks for no more."""
+    """Return the CPU and memory of the init containers, which are the test's own.
+
+    The init containers run before the test, so the pod as a whole asks for no more.
+    """
     return {
         kind: {name: quantity for name, quantity in quantities.items() if name in DEFAULT_RESOURCES}
         for kind, quantities in _resources(wanted).items()
@@ -141,7 +146,7 @@ def _shared(wanted: Resources) -> Manifest:
 
 
 def _pulls(image: str, image_pull_policy: str, images: Sequence[str], resources: Manifest) -> list[Manifest]:
-    """A container for each image, after the one that brings the program they run."""
+    """Build a container for each image, after the container that installs the program they run."""
     if not images:
         return []
     mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}

@@ -1,14 +1,16 @@
 """PodSpec → PodSpec: what Falcon adds to a training pod, and nothing else (docs/architecture.md §3).
 
-It knows a pod and the job's identity on the bus, not ``TrainingJob``: pods of other controllers can pass here as well.
+This module knows a pod and the job's identity on the bus, not ``TrainingJob``: it can instrument pods of other
+controllers as well.
 
-- ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer;
-- ``falcon-agent`` is a native sidecar; it shares the in-memory run directory with the trainer and nothing else;
-- the trainer's command is wrapped by ``falcon-launch``.
+- ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer; -
+``falcon-agent`` is a native sidecar; it shares the in-memory run directory with the trainer and nothing else; - the
+trainer's command is wrapped by ``falcon-launch``.
 
-All that is injected passes Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled agent
-would report late, and its use is bounded by what it does. In a Guaranteed pod it has one, because the pod would lose
-its own CPUs otherwise (``manifests.qos``). The trainer's own resources stay as the user set them.
+All injected containers pass Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled
+agent would report late, and the agent's own work bounds its use of CPU. In a Guaranteed pod the agent has a CPU limit,
+because otherwise the pod would lose its exclusive CPUs (``manifests.qos``). The trainer's own resources stay as the
+user set them.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guar
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator's own settings add to every pod."""
+    """The operator's own settings that every pod needs."""
 
     agent_image: str
     image_pull_policy: str = "IfNotPresent"
@@ -48,14 +50,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     uid: str
     secret: str  # with ca.crt, tls.crt, tls.key
-    container: str  # the one that trains
+    container: str  # name of the container that trains
     procs: int
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
 
 
 def restricted() -> Manifest:
-    """A container security context that Pod Security "restricted" admits."""
+    """Return a container security context that Pod Security "restricted" admits."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER_ID,
@@ -68,7 +70,7 @@ def restricted() -> Manifest:
 
 
 def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Manifest:
-    """The instrumented copy of a pod's spec. Raises KeyError where ``identity.container`` is not in it."""
+    """Return an instrumented copy of a pod's spec. Raises KeyError when it has no container ``identity.container``."""
     result = copy.deepcopy(spec)
     trainer = next((item for item in result["containers"] if item["name"] == identity.container), None)
     if trainer is None:

@@ -1,7 +1,7 @@
 """The pods of a job: their names, their manifests, where they may run.
 
-A name derives from the intent that asks for the pod (the job's uid, the replica and a counter in the job's status), so
-that creating it twice is creating it once, and a Terminating pod on a dead node stands in nobody's way.
+A name derives from the intent that asks for the pod: from the job's uid, the replica and a counter in the intent. So
+creating the same pod twice makes one pod, and a Terminating pod on a dead node does not block its successor's name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SUFFIX_LENGTH = 5
 
 
 def pod_name(job: TrainingJob, replica: int, number: int) -> str:
-    """``<job>-<replica>-<suffix>`` of the job's ``number``-th pod."""
+    """Return ``<job>-<replica>-<suffix>`` of the job's ``number``-th pod."""
     digest = int.from_bytes(hashlib.sha256(f"{job.metadata.uid}/{replica}/{number}".encode()).digest()[:8], "big")
     suffix = ""
     for _ in range(_SUFFIX_LENGTH):
@@ -44,17 +44,21 @@ def secret_name(job: TrainingJob) -> str:
 
 
 def trainer_container(job: TrainingJob) -> str:
-    """The container that is wrapped: the one named, else the only one."""
+    """Return the name of the container that is wrapped: ``spec.container``, else the only container."""
     return job.spec.container or str(job.spec.template["spec"]["containers"][0]["name"])
 
 
 def processes_per_pod(job: TrainingJob) -> int:
-    """Processes that ``falcon-launch`` itself starts in a pod: with the user's own launcher, that one."""
+    """Return how many processes ``falcon-launch`` starts in a pod: a process a rank, or the user's launcher alone."""
     return job.spec.procs_per_replica if job.spec.launcher == "Falcon" else 1
 
 
 def owner_reference(job: TrainingJob) -> Manifest:
-    """Deletion follows it also while the operator is down. It does not block the owner's deletion."""
+    """Return the reference to the job as the owner of an object.
+
+    Kubernetes deletes the object with the job, also while the operator is down. The object does not block the job's
+    deletion.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": "TrainingJob",
@@ -77,7 +81,7 @@ def build_pod(
     excluded: list[str],
     replacement: Replacement | None = None,
 ) -> Manifest:
-    """The manifest of one replica's pod; ``replacement`` pins it to a claimed spare or to the node it had."""
+    """Build the manifest of one replica's pod; ``replacement`` pins it to a claimed spare or to the node it had."""
     template = copy.deepcopy(job.spec.template)
     metadata = template.get("metadata") or {}
     identity = Identity(
@@ -122,11 +126,7 @@ def build_pod(
 
 
 def _place(spec: Manifest, job: TrainingJob, pin: str, avoid: list[str]) -> None:
-    """One pod of the job a node; on ``pin`` only, where given; never on an excluded node.
-
-    A field selector takes a single value (the API refuses more), hence one requirement a node. Terms are alternatives,
-    so each of the user's own gets all of ours.
-    """
+    """Limit a node to one pod of the job; allow only ``pin`` where it is given, and never a node of ``avoid``."""
     affinity = spec.setdefault("affinity", {}) or {}
     spec["affinity"] = affinity
     anti = affinity.setdefault("podAntiAffinity", {})

@@ -1,8 +1,8 @@
-"""The quality-of-service class of a pod, as Kubernetes works it out, and what our containers may ask for in each.
+"""The quality-of-service class of a pod, as Kubernetes works it out, and what Falcon's containers may ask for in each.
 
-Guaranteed pods alone get CPUs of their own and memory of one NUMA node (the kubelet's static policies). A pod is
-Guaranteed when all its containers, init containers included, limit CPU and memory and request what they limit; so a
-single container of ours without CPU limit would take that from the trainer.
+Only Guaranteed pods get exclusive CPUs and the memory of one NUMA node (the kubelet's static policies). A pod is
+Guaranteed when all its containers, init containers included, limit CPU and memory and request what they limit. So a
+single container of Falcon's without a CPU limit would take both from the trainer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCALES = {
 
 
 def quantity(value: str | int) -> Decimal:
-    """A Kubernetes quantity such as 500m or 2Gi. Raises ValueError for anything else."""
+    """Return the value of a Kubernetes quantity such as 500m or 2Gi. Raises ValueError for anything else."""
     found = _QUANTITY.fullmatch(str(value))
     if found is None:
         raise ValueError(f"{value!r} is not a quantity")
@@ -33,7 +33,7 @@ def quantity(value: str | int) -> Decimal:
 
 
 def is_guaranteed(spec: Manifest) -> bool:
-    """Whether a pod of this spec is Guaranteed; False also for one that the API server will refuse."""
+    """Check whether a pod of this spec is Guaranteed; False also for a pod that the API server will refuse."""
     whole = spec.get("resources")
     parts = [whole] if whole else _resources_of_containers(spec)
     try:
@@ -45,15 +45,13 @@ def is_guaranteed(spec: Manifest) -> bool:
 def resources(
     spec: Manifest, requests: Mapping[str, str], limits: Mapping[str, str], guaranteed: Mapping[str, str]
 ) -> Manifest:
-    """What a container of ours asks for in a pod of this spec.
+    """Return what a container of Falcon's asks for in a pod of this spec.
 
-    Where the pod as a whole has resources, our containers share them: their own requests would not fit in.
+    Where the pod as a whole has resources, Falcon's containers share them: own requests would not fit in.
 
-    Args:
-        requests: in a Burstable pod.
-        limits: in a Burstable pod.
-        guaranteed: both requests and limits in a Guaranteed pod; a fraction of a CPU, so that the whole CPUs are the
-            trainer's and ours comes out of the shared pool.
+    Args:     requests: in a Burstable pod.     limits: in a Burstable pod.     guaranteed: both requests and limits in
+    a Guaranteed pod. A fraction of a CPU: then the whole CPUs are the trainer's,         and the fraction comes out of
+    the node's shared pool of CPUs.
     """
     if spec.get("resources"):
         return {}
@@ -68,7 +66,7 @@ def _resources_of_containers(spec: Manifest) -> list[Mapping[str, Any]]:
 
 
 def _requests_its_limits(part: Mapping[str, Any]) -> bool:
-    """Of CPU and memory; a request that is left out is the limit."""
+    """Check whether CPU and memory have a limit and an equal request; a request that is left out equals the limit."""
     limits, requests = part.get("limits") or {}, part.get("requests") or {}
     return all(
         name in limits and quantity(limits[name]) == quantity(requests.get(name, limits[name])) > 0 for name in _COUNTED

@@ -19,7 +19,10 @@ def _metadata(job: TrainingJob, name: str) -> Manifest:
 
 
 def build_service(job: TrainingJob) -> Manifest:
-    """Names exist before the pods are ready: rendezvous begins while they start."""
+    """Build the job's headless Service.
+
+    Its names exist before the pods are ready, since the rendezvous begins while the pods start.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -33,7 +36,7 @@ def build_service(job: TrainingJob) -> Manifest:
 
 
 def build_secret(job: TrainingJob, files: dict[str, bytes]) -> Manifest:
-    """``files``: PEM by file name."""
+    """Build the Secret of the job's agents. ``files`` holds PEM by file name."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -1,8 +1,8 @@
 """What is wrong with a spec that the API server accepted, in words for a condition: the field, why, and the remedy.
 
-The CRD's schema and CEL rules refuse what they can see when a job is applied; here is what they cannot: the words of a
-command, paths that have to be normalised, fields of the pod that pass through untyped, and the pool a job refers to.
-What Kubernetes itself checks of a pod (images, resources, …) is left to the server-side dry run.
+The CRD's schema and CEL rules refuse what they can see when a job is applied. This module checks what they cannot see:
+the words of a command, paths that have to be normalised, fields of the pod that pass through untyped, and the pool that
+a job names. What Kubernetes itself checks of a pod (images, resources, …) is left to the server-side dry run.
 
 *Problems* keep a job from running. *Notes* do not, and neither does what is wrong with the job's pool: the job runs,
 but some of what it asks for will not happen.
@@ -28,7 +28,7 @@ _LAUNCHER_MODULES = frozenset(
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding; ``str()`` of it is a condition's message."""
+    """A problem of a job's spec; ``str()`` of it is a condition's message."""
 
     field: str  # as a path from the object's root: "spec.launcher"
     message: str
@@ -51,7 +51,7 @@ def notes(job: TrainingJob) -> list[Problem]:
 def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
     """Return what is wrong with the job's pool as observed (None: no pool has the name that the job gives).
 
-    Empty where the job names no pool. The job runs in any case; it is its replacements that find no spare.
+    Empty where the job names no pool. The job runs in any case; only its replacements find no spare.
     """
     reference = job.spec.warm_pool_ref
     if reference is None:
@@ -81,7 +81,10 @@ def pool_problems(job: TrainingJob, pool: WarmPool | None) -> list[Problem]:
 
 
 def _command(job: TrainingJob) -> Iterator[Problem]:
-    """An empty name is looked up as the first folder of PATH, which cannot be executed."""
+    """Yield a problem if the program's name is empty.
+
+    The launcher would look up an empty name as the first folder of PATH, which cannot be executed.
+    """
     for index, container in _trainer(job):
         program = next(iter(_list(container, "command")), None)
         if isinstance(program, str) and not program.strip():
@@ -93,7 +96,10 @@ def _command(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _launcher(job: TrainingJob) -> Iterator[Problem]:
-    """A launcher started once a rank would start procsPerReplica × procsPerReplica processes."""
+    """Yield a problem if the command of a job with Falcon's launcher runs a launcher itself.
+
+    Started once a rank, that launcher would start procsPerReplica × procsPerReplica processes.
+    """
     if job.spec.launcher == "Own":
         return
     for _, container in _trainer(job):
@@ -126,7 +132,7 @@ def _operating_system(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _name_resolution(job: TrainingJob) -> Iterator[Problem]:
-    """The agent finds etcd by its Service's name, so a pod must ask the cluster's DNS."""
+    """Yield a problem if the pod does not ask the cluster's DNS: the agent finds etcd by the name of its Service."""
     pod = _pod(job)
     policy = pod.get("dnsPolicy", "ClusterFirst")
     field = "spec.template.spec.dnsPolicy"
@@ -145,7 +151,10 @@ def _name_resolution(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _mounts(job: TrainingJob) -> Iterator[Problem]:
-    """CEL refuses the plain spelling of the reserved path; these are the others."""
+    """Yield a problem for each mount into the reserved path, also where the path is spelt in another way.
+
+    The CRD's CEL rules refuse only the plain spelling.
+    """
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(_dicts(_pod(job), kind)):
             for number, mount in enumerate(_dicts(container, "volumeMounts")):
@@ -176,7 +185,10 @@ def _strategies(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _probes(job: TrainingJob) -> Iterator[Problem]:
-    """A failing liveness probe kills the container, and with it the launcher that would have restarted the ranks."""
+    """Yield a problem for a liveness probe of the trainer.
+
+    When the probe fails, the kubelet kills the container, and with it the launcher that would have restarted the ranks.
+    """
     for index, container in _trainer(job):
         if "livenessProbe" in container:
             yield Problem(
@@ -187,7 +199,7 @@ def _probes(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _trainer(job: TrainingJob) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The container that trains, with its index; CEL has made sure that there is exactly one."""
+    """Yield the index and the manifest of the container that trains. CEL has made sure that there is exactly one."""
     for index, container in enumerate(_dicts(_pod(job), "containers")):
         if job.spec.container is None or container.get("name") == job.spec.container:
             yield index, container

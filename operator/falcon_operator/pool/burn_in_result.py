@@ -1,8 +1,8 @@
 """What burn-ins say of a node: their pods are read, and their scores compared with the scores of its peers. Pure.
 
-A test is slow beside its peers for two reasons: the node is slow, or others used its CPUs meanwhile. A test that others
-slowed says nothing of the node (``Disturbed``). And a node is called slow only after ``SLOW_TESTS`` tests, since a
-fence takes it from everybody.
+A test is slow beside its peers for two reasons: the node is slow, or others used its CPUs during the test. A test that
+others slowed says nothing about the node (``Disturbed``). A node is called slow only after ``SLOW_TESTS`` slow tests,
+since a fence takes the node from everybody.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from falcon_operator.manifests.burn_in import BURN_IN_CONTAINER
 from falcon_operator.ports import ContainerView, PodView
 
 SLOW_TESTS = 2  # slow tests before a node is called slow
-MOST_TESTS = 4  # of a node in a row, while others disturb them
+MOST_TESTS = 4  # tests of a node in a row while other processes disturb them
 APART_SECONDS = 20.0  # from a slow or disturbed test to the next
 
 
 def ratio(gflops: float, peers_gflops: float) -> float:
-    """How many times slower the node is than its peers."""
+    """Return how many times slower the node is than its peers."""
     return peers_gflops / gflops
 
 
 def is_slow(gflops: float, peers_gflops: float) -> bool:
-    """Whether a node with this score is too slow beside the median of its peers."""
+    """Check whether a node with this score is too slow beside the median of its peers."""
     return ratio(gflops, peers_gflops) > JUDGEMENT.median_factor
 
 
 def is_settled(results: Sequence[BurnInResult]) -> bool:
-    """Whether the last of these tests of a node, in the order in which they ran, is its outcome: no other follows."""
+    """Check whether the last test of a node is its outcome, so that no other test follows.
+
+    Args:     results: the node's tests, in the order in which they ran.
+    """
     last = results[-1].outcome
     if last == "Slow":
         return sum(result.outcome == "Slow" for result in results) >= SLOW_TESTS
@@ -39,11 +42,10 @@ def is_settled(results: Sequence[BurnInResult]) -> bool:
 
 
 def weigh(pod: PodView, peers_gflops: float | None, tenants: Sequence[str]) -> BurnInResult:
-    """What the test in ``pod`` says.
+    """Return what the test in ``pod`` says about its node.
 
-    Args:
-        peers_gflops: the median score of the node's peers; None where it has none.
-        tenants: names of other workloads' pods on the node.
+    Args:     peers_gflops: the median score of the node's peers; None where it has none.     tenants: names of other
+    workloads' pods on the node.
     """
     container = pod.containers.get(BURN_IN_CONTAINER)
     if container is not None and container.exit_code is not None:
@@ -87,11 +89,11 @@ def _compare(report: BurnInReport, peers_gflops: float, tenants: Sequence[str]) 
 
 
 def _share_left(report: BurnInReport, *, shared: bool) -> float | None:
-    """The share of the CPU time that the test asked for which others left it.
+    """Return the share of the requested CPU time that other processes left to the test.
 
-    What a hypervisor took is never the node's fault. A wait for a CPU is the fault of others only where there are
-    others: on a node without tenants it is the node that gives less than it should (a quota, a daemon gone wild). None:
-    nothing is known to excuse the test. 0: it shared the node, and how long it waited is unknown.
+    What a hypervisor took is never the node's fault. A wait for a CPU is the fault of other workloads only where there
+    are tenants. On a node without tenants, the node itself gives less than it should (a quota, a daemon that uses too
+    much CPU). None: no known reason excuses the test. 0: the test shared the node, and how long it waited is unknown.
     """
     if not shared:
         return None if report.stolen is None else 1.0 - report.stolen
@@ -112,7 +114,7 @@ def _disturbance(report: BurnInReport, tenants: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -1,4 +1,4 @@
-"""The operator's own tests of nodes that jobs have left: burn-in pods there, and what they say together.
+"""The operator's own tests of nodes that jobs have left: burn-in pods on these nodes, and their common result.
 
 A pod's name derives from the exclusion that asks for it and from how many tests went before, so that nothing about the
 tests is remembered outside the pods. Scores are compared with those of the pool's spares, which passed the same test.
@@ -33,7 +33,7 @@ _NAMES = MOST_TESTS + SLOW_TESTS - 1  # the most tests that an exclusion can ask
 
 
 class BurnIns:
-    """Burn-in pods in the operator's own namespace."""
+    """The burn-in pods in the operator's own namespace."""
 
     def __init__(self, kube: Kube, namespace: str, clock: Clock) -> None:
         self._kube = kube
@@ -41,7 +41,7 @@ class BurnIns:
         self._clock = clock
 
     async def start(self, node: str, since: float, pool: WarmPool, pods: PodSettings) -> None:
-        """Run the next test of an excluded node, unless one runs already or it is too early for another."""
+        """Start the next test of an excluded node, unless a test is running or it is too early for another test."""
         tests = _tests(await self._pods(pool), node, since, pool)
         if len(tests) == _NAMES:
             return
@@ -63,7 +63,7 @@ class BurnIns:
         )
 
     async def look(self, excluded: Sequence[Exclusion], pool: WarmPool) -> dict[str, BurnInResult]:
-        """The tests of these nodes that have begun, by node; tests whose outcome is known are cleaned up."""
+        """Return the results of these nodes' tests by node; tests whose outcome is known already are deleted."""
         pods = await self._pods(pool)
         results: dict[str, BurnInResult] = {}
         done: list[PodView] = []
@@ -93,6 +93,6 @@ class BurnIns:
 
 
 def _tests(pods: Mapping[str, PodView], node: str, since: float, pool: WarmPool) -> list[PodView]:
-    """The tests that this exclusion asked for, in the order in which they ran."""
+    """Return the tests that this exclusion asked for, in the order in which they ran."""
     names = (burn_in_name(pool.metadata.uid, node, str(since), number) for number in range(_NAMES))
     return [pods[name] for name in names if name in pods]

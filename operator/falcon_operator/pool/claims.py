@@ -15,10 +15,10 @@ from falcon_operator.times import timestamp
 def claim(
     pool: WarmPool, claim_key: str, namespace: str, *, avoid: Collection[str] = (), now: float
 ) -> WarmPoolStatus | None:
-    """The pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
+    """Return the pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
 
-    The fastest ready spare is taken. Unchanged where the key holds a spare already; None where none is ready, all that
-    are stand in ``avoid``, or the namespace may not take from this pool.
+    The fastest ready spare is taken. The status is unchanged where the key holds a spare already. It is None where no
+    spare is ready, all ready spares stand in ``avoid``, or the namespace may not take from this pool.
     """
     if held(pool, claim_key) is not None:
         return pool.status
@@ -34,7 +34,7 @@ def claim(
 
 
 def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
-    """The pool's status without the claim: its spare is tested anew. Unchanged where nothing is held."""
+    """Return the pool's status without the claim: its spare is tested anew. Unchanged where the key holds no spare."""
     spare = held(pool, claim_key)
     if spare is None:
         return pool.status
@@ -42,19 +42,19 @@ def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:
 
 
 def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
-    """The spare that ``claim_key`` holds."""
+    """Return the spare that ``claim_key`` holds; None if it holds none."""
     claimed = (spare for spare in pool.status.spares if spare.state == "Claimed")
     return next((spare for spare in claimed if spare.claimed_by == claim_key), None)
 
 
 def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
-    """The median score of the pool's nodes, one node left out; None where no node has a score."""
+    """Return the median score of the pool's nodes except ``without``; None where no node has a score."""
     scores = [score for spare in pool.status.spares if spare.node != without and (score := gflops(spare))]
     return statistics.median(scores) if scores else None
 
 
 def gflops(spare: SpareStatus) -> float | None:
-    """Return what the spare's test measured, GFLOP/s; None where it was not tested yet."""
+    """Return what the spare's test measured, in GFLOP/s; None where it was not tested yet."""
     try:
         return float(spare.gemm_gflops) or None
     except ValueError:
@@ -67,5 +67,5 @@ def begin_test(spare: SpareStatus, now: float) -> SpareStatus:
 
 
 def with_spare(spares: Sequence[SpareStatus], changed: SpareStatus) -> list[SpareStatus]:
-    """Return the spares, that of the same node replaced."""
+    """Return the spares, in which ``changed`` replaces the spare of the same node."""
     return [changed if spare.node == changed.node else spare for spare in spares]

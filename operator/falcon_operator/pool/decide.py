@@ -8,10 +8,11 @@ A spare's life::
 
 A test that is slow beside the spare's peers, or that others disturbed, is repeated first (``pool.burn_in_result``).
 
-The status is written before anything is done about it, and every effect derives from it, so that applying one twice is
-applying it once. Claims are made by the jobs' side (``pool.claims``) under the pool's resourceVersion: two jobs cannot
-get one spare, and a job that asks twice gets the same one. The pool itself takes a claim back only when its job is gone
-or over. It also tests the nodes that such jobs left fenced (``pool.fences``).
+The status is written before any effect is carried out, and every effect derives from the status. So an effect that is
+carried out twice changes nothing the second time. The jobs' side makes the claims (``pool.claims``) under the pool's
+resourceVersion: two jobs cannot get the same spare, and a job that asks twice gets the same spare. The pool itself
+takes a claim back only when its job is gone or over. The pool also tests the nodes that such jobs left fenced
+(``pool.fences``).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ replace = msgspec.structs.replace
 
 
 def decide_pool(snap: PoolSnapshot) -> PoolDecision:
-    """One look at the pool."""
+    """Decide what one look at the pool leads to."""
     tests = {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_SPARE}
     spares = [moved for spare in snap.pool.status.spares if (moved := _step(snap, spare, tests)) is not None]
     spares = [_again_beside_peers(spare, spares, snap.now) for spare in spares]
@@ -76,12 +77,12 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
 
 
 def abandoned(name: str, nodes: Sequence[NodeView]) -> list[Effect]:
-    """What a pool that was deleted leaves to be done; its pods go with it (owner references)."""
+    """Return the effects left to do after a pool was deleted. Its pods are deleted with it (owner references)."""
     return [UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.taints.get(TAINT_SPARE) == name]
 
 
 def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> SpareStatus | None:
-    """The spare as observed now; None when the pool lets it go."""
+    """Return the spare as observed now; None when it leaves the pool."""
     node = snap.nodes.get(spare.node)
     if spare.state == "Claimed":
         if _job_uid(spare.claimed_by) in snap.live_jobs:
@@ -106,9 +107,10 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
 
 
 def _users(snap: PoolSnapshot, spare: SpareStatus) -> str:
-    """Who uses the node although no job has claimed it; "" for nobody.
+    """Return who uses the node although no job has claimed it, in words; "" for nobody.
 
-    The training pods of a spare that is tested are those of the job that has just released it, and end by themselves.
+    Training pods on a spare that is being tested belong to the job that has just released the spare. They end by
+    themselves.
     """
     pods = tenants(snap.occupants.get(spare.node, []))
     if spare.state != "Testing":
@@ -121,7 +123,7 @@ def _trainers(snap: PoolSnapshot, node: str) -> list[str]:
 
 
 def _is_worth_a_retest(snap: PoolSnapshot, spare: SpareStatus) -> bool:
-    """After a while, or at once when the pool's spec changed."""
+    """Check whether to test a failed spare again: after a while, or at once when the pool's spec changed."""
     changed = snap.pool.status.observed_generation != snap.pool.metadata.generation
     return changed or snap.now - unix_seconds(spare.since) >= FAILED_SPARE_RETEST_SECONDS
 
@@ -159,7 +161,10 @@ def _failed(spare: SpareStatus, message: str, now: float) -> SpareStatus:
 
 
 def _tested_again(spare: SpareStatus, slow_tests: int, message: str, now: float) -> SpareStatus:
-    """Testing still; a moment later, so that what disturbed this test does not disturb the next."""
+    """Return the spare with its next test ``APART_SECONDS`` later.
+
+    What disturbed this test should not disturb the next one.
+    """
     return replace(
         begin_test(spare, now),
         slow_tests=slow_tests,
@@ -169,18 +174,18 @@ def _tested_again(spare: SpareStatus, slow_tests: int, message: str, now: float)
 
 
 def _wait_seconds(spare: SpareStatus, now: float) -> float:
-    """Until the spare's next test may begin."""
+    """Return the seconds until the spare's next test may begin."""
     return max(0.0, unix_seconds(spare.next_test) - now) if spare.next_test else 0.0
 
 
 def _peers_gflops(spare: SpareStatus, spares: Sequence[SpareStatus]) -> float | None:
-    """The median score of the other spares; None where they are too few to say who of them is slow."""
+    """Return the median score of the other spares; None where these are too few to say which spare is slow."""
     scores = [score for peer in spares if peer.node != spare.node and (score := gflops(peer))]
     return statistics.median(scores) if len(scores) >= MIN_PEERS else None
 
 
 def _again_beside_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float) -> SpareStatus:
-    """A ready spare that is far slower than peers that came later is tested again; its first test counts as slow."""
+    """Test a ready spare again when it is far slower than peers that joined later; its first test counts as slow."""
     score, median = gflops(spare), _peers_gflops(spare, spares)
     if spare.state != "Ready" or score is None or median is None or not is_slow(score, median):
         return spare
@@ -189,7 +194,7 @@ def _again_beside_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: 
 
 
 def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]:
-    """Let go what is too much, choose what is missing. Claimed spares are beside the size."""
+    """Release the spares beyond the pool's size, and choose those that are missing. Claimed spares do not count."""
     size = snap.pool.spec.size
     if size == 0:
         return [spare for spare in spares if spare.state == "Claimed"]
@@ -203,7 +208,7 @@ def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]
 
 
 def is_free(occupants: Sequence[Occupant] | None) -> bool:
-    """Whether a node may join; None where nobody has looked who is on it."""
+    """Check whether a node may join. ``occupants`` None: nobody has looked yet who is on the node."""
     return occupants is not None and not tenants(occupants) and not trainers(occupants)
 
 
@@ -212,7 +217,7 @@ def _candidates(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:
 
 
 def _in_use(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:
-    """Nodes that might join if other pods did not run there."""
+    """Return the nodes that might join if other pods did not run there."""
     looked_at = [node for node in _candidates(snap, spares) if node in snap.occupants]
     return [node for node in looked_at if not is_free(snap.occupants[node])]
 
@@ -258,7 +263,7 @@ def _start(snap: PoolSnapshot, name: str, spare: SpareStatus) -> CreatePod:
 
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:
-    """Tests of excluded nodes whose jobs were deleted before they could read and remove them."""
+    """Return the tests of excluded nodes whose jobs were deleted before they could read and remove these tests."""
     longest = START_SECONDS + snap.pool.spec.burn_in.seconds + UNREAD_SECONDS
     return [
         pod

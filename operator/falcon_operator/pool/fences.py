@@ -1,8 +1,8 @@
 """Fences that outlive their job: the pool tests these nodes, and lifts the fence of a node that passes. Pure.
 
-While a job lives it tests the nodes that it left (``intent.exclusion``). Once it is over, the pool that selects a node
-tests it: once an hour, its score compared with those of the spares. A test's name derives from the fence and the hour,
-so that nothing is remembered outside the node's taint and the test's pod.
+While a job lives, it tests the nodes that it left (``intent.exclusion``). Once it is over, the pool that selects a node
+tests that node once an hour, and compares its score with the spares' scores. A test's name derives from the fence and
+the hour, so that nothing is remembered outside the node's taint and the test's pod.
 
 A fence that no job of Falcon set (its value ends in no uid) belongs to whoever set it, and stays.
 """
@@ -25,7 +25,7 @@ _OWNER = re.compile(r"\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$")  # of a
 
 
 def left_fenced(snap: PoolSnapshot) -> list[NodeView]:
-    """Return the nodes that the pool selects, and that a job fenced which is over or gone."""
+    """Return the nodes that the pool selects and that were fenced by a job that is over or gone."""
     return [node for node in snap.nodes.values() if is_selected(snap.pool, node) and _is_left(snap, node)]
 
 
@@ -50,7 +50,7 @@ def effects(snap: PoolSnapshot) -> list[Effect]:
 
 
 def running(snap: PoolSnapshot) -> list[PodView]:
-    """Return the tests of such nodes that have not ended."""
+    """Return the tests of nodes that jobs left fenced, as far as these tests have not ended."""
     return [pod for pod in _pods(snap).values() if pod.phase not in ("Succeeded", "Failed")]
 
 
@@ -59,7 +59,10 @@ def _pods(snap: PoolSnapshot) -> dict[str, PodView]:
 
 
 def _can_be_tested(snap: PoolSnapshot, node: NodeView) -> bool:
-    """Check that the node can run a test, that no training pods run on it, and that a spare has a score to compare."""
+    """Check whether the node can be tested now.
+
+    The node has to be able to run a test, no training pods may run on it, and some spare must have a score to compare.
+    """
     on_it = snap.occupants.get(node.name)
     if on_it is None or trainers(on_it) or obstacle_but_fence(snap.pool, node):
         return False

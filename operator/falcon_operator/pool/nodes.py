@@ -15,9 +15,10 @@ _MIRRORED = [f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable
 
 
 def tenants(occupants: Iterable[Occupant]) -> list[str]:
-    """Names of other workloads' pods that ask for some of the node.
+    """Return the names of other workloads' pods that request some of the node's resources.
 
-    Not ours, and not those that every node has. Pods that request nothing take no room from a replacement.
+    Left out are Falcon's own pods, pods that every node has, and pods that request nothing: these take no room from a
+    replacement.
     """
     return [
         f"{pod.namespace}/{pod.name}"
@@ -27,24 +28,24 @@ def tenants(occupants: Iterable[Occupant]) -> list[str]:
 
 
 def trainers(occupants: Iterable[Occupant]) -> list[str]:
-    """Names of training pods."""
+    """Return the names of training pods."""
     return [f"{pod.namespace}/{pod.name}" for pod in occupants if pod.role == ROLE_TRAINER]
 
 
 def is_selected(pool: WarmPool, node: NodeView) -> bool:
-    """Whether the node has the pool's labels."""
+    """Check whether the node has the pool's labels."""
     return all(node.labels.get(key) == value for key, value in pool.spec.node_selector.items())
 
 
 def obstacle(pool: WarmPool, node: NodeView) -> str:
-    """Return why neither a test nor a replacement can be placed on the node, "" if they can."""
+    """Return why neither a test nor a replacement can be placed on the node; "" if they can."""
     if node.ready and TAINT_FENCED in node.taints:
         return f"the node is fenced ({node.taints[TAINT_FENCED]})"
     return obstacle_but_fence(pool, node)
 
 
 def obstacle_but_fence(pool: WarmPool, node: NodeView) -> str:
-    """Return why not even a test of a fenced node can be placed on the node, "" if it can."""
+    """Return why not even a test of a fenced node can be placed on the node; "" if it can."""
     if not node.ready:
         return "the node is NotReady"
     if node.unschedulable:
@@ -56,21 +57,21 @@ def obstacle_but_fence(pool: WarmPool, node: NodeView) -> str:
 
 
 def untolerated(pool: WarmPool, node: NodeView) -> NodeTaint | None:
-    """The first taint that keeps the pool's test away from the node."""
+    """Return the first taint that keeps the pool's test away from the node; None if there is none."""
     known = [*_TOLERATED, *pool.spec.burn_in.tolerations]
     taints = (taint for taint in node.hard_taints if taint.key not in _MIRRORED)
     return next((taint for taint in taints if not any(_tolerates(item, taint) for item in known)), None)
 
 
 def _tolerates(toleration: Toleration, taint: NodeTaint) -> bool:
-    """As the scheduler decides it."""
+    """Check whether the toleration covers the taint, by the scheduler's rules."""
     if toleration.effect not in (None, taint.effect) or toleration.key not in ("", taint.key):
         return False
     return toleration.operator == "Exists" or (toleration.key != "" and toleration.value == taint.value)
 
 
 def candidates(pool: WarmPool, nodes: Iterable[NodeView], exclude: Collection[str]) -> list[str]:
-    """Nodes that may join if nobody else uses them; those that carry the pool's taint already come first."""
+    """Return the nodes that may join if nobody else uses them. Those that have the pool's taint already come first."""
     name = pool.metadata.name
     fit = [
         node
@@ -84,7 +85,7 @@ def candidates(pool: WarmPool, nodes: Iterable[NodeView], exclude: Collection[st
 
 
 def left_out(pool: WarmPool, nodes: Iterable[NodeView], exclude: Collection[str]) -> dict[str, list[str]]:
-    """Nodes that the pool selects and its test does not tolerate, by the taint (``key:effect``)."""
+    """Return the nodes that the pool selects but its test does not tolerate, by the taint (``key:effect``)."""
     found: dict[str, list[str]] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         taint = untolerated(pool, node) if is_selected(pool, node) else None

@@ -1,7 +1,7 @@
 """The shell around ``pool/decide.py``: observe → decide → write the status → carry out its effects.
 
-Who uses a node is asked node by node: of the pool's spares each time, and of further nodes only while spares are
-missing, until enough free ones are found. Each answer holds one node's pods alone and is kept for some seconds.
+The operator asks node by node who uses a node: always for the pool's spares, and for further nodes only while spares
+are missing, until enough free nodes are found. Each answer holds only one node's pods and is kept for some seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Kube(Protocol):
 
 
 class PoolReconciler:
-    """Brings one pool at a time closer to its spec."""
+    """A worker that brings one pool at a time closer to its spec."""
 
     def __init__(self, kube: Kube, settings: PoolSettings, clock: Clock) -> None:
         self._kube = kube
@@ -66,7 +66,7 @@ class PoolReconciler:
         self._refused: dict[str, str] = {}  # by pool: the API server's last refusal of a test's pod
 
     async def reconcile(self, name: str) -> float | None:
-        """One look; returns when to look again (seconds), None if only a change makes it worth while."""
+        """Look at the pool once. Return when to look again (seconds); None if only a change makes that worth while."""
         pool = await self._kube.get_pool(name)
         if pool is None or pool.metadata.deletion_timestamp:
             self._refused.pop(name, None)
@@ -110,7 +110,7 @@ class PoolReconciler:
         return msgspec.structs.replace(snap, occupants={**snap.occupants, **await self._occupants(fenced)})
 
     async def _look_around(self, pool: WarmPool, nodes: Mapping[str, NodeView]) -> dict[str, list[Occupant]]:
-        """Who is on the pool's nodes, and on as many others as it takes to find those that are missing."""
+        """Return who is on the pool's nodes, and on further nodes until enough free ones are found."""
         spares = pool.status.spares
         known = [spare.node for spare in spares if spare.node in nodes]
         found = await self._occupants(known)
@@ -157,7 +157,7 @@ class PoolReconciler:
 
 
 def _event(before: SpareStatus | None, after: SpareStatus) -> tuple[str, str, str] | None:
-    """Type, reason and note of a change that is worth an Event; None for the others."""
+    """Return type, reason and note of a change that is worth an Event; None for any other change."""
     if before is not None and before.state == after.state:
         return None
     match after.state:

@@ -10,7 +10,7 @@ from falcon_operator.ports import NodeView, Occupant, PodView
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator's own settings add to a burn-in pod."""
+    """The operator's own settings that a burn-in pod needs."""
 
     namespace: str  # the operator's
     agent_image: str
@@ -23,7 +23,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pool: WarmPool
     nodes: dict[str, NodeView]
     burn_ins: list[PodView] = []  # the pool's own tests, and its tests of nodes that jobs have left
-    occupants: dict[str, list[Occupant]] = {}  # pods by node; of its spares, and of as many others as are needed
+    occupants: dict[str, list[Occupant]] = {}  # pods by node: the pool's spares, and as many other nodes as are needed
     live_jobs: frozenset[str] = frozenset()  # uids of jobs that are not over
     refused: str = ""  # the API server's answer to the last test's pod that it did not accept
     settings: PoolSettings
@@ -31,7 +31,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The status to write first, and what it asks for."""
+    """The status to write first, and the effects that it asks for."""
 
     status: WarmPoolStatus
     effects: list[Effect]

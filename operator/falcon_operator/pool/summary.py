@@ -21,11 +21,10 @@ def summed_up(
     in_use: Sequence[str] = (),
     left_out: Mapping[str, Sequence[str]] | None = None,
 ) -> WarmPoolStatus:
-    """The status that these spares make.
+    """Return the pool's status with these spares.
 
-    Args:
-        in_use: selected nodes that did not join because other pods run there.
-        left_out: selected nodes that the pool's test does not tolerate, by their taint.
+    Args:     in_use: selected nodes that did not join because other pods run there.     left_out: selected nodes that
+    the pool's test does not tolerate, by their taint.
     """
     size = pool.spec.size
     ready = sum(spare.state == "Ready" for spare in spares)
@@ -54,7 +53,7 @@ def summed_up(
 def _missing(
     pool: WarmPool, spares: Sequence[SpareStatus], in_use: Sequence[str], left_out: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """What keeps each spare from being ready, and why no further node has joined."""
+    """Return what keeps each spare from being ready, and why no further node has joined."""
     waiting = [spare for spare in spares if spare.state not in ("Ready", "Claimed")]
     parts = [
         f"{spare.node} {spare.state.lower()}" + (f": {spare.message}" if spare.message else "")

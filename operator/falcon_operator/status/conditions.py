@@ -1,4 +1,4 @@
-"""The job's conditions, one function each, by the API conventions: a transition time moves with its status alone.
+"""The job's conditions, one function each, by the API conventions: the transition time changes only with the status.
 
 ``Ready``: all ranks of the present generation train. ``Accepted``: the spec can run. ``Failed`` and ``Succeeded`` are
 final.
@@ -20,7 +20,7 @@ ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first 
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a condition is to say. ``value`` None: unknown."""
+    """The content of a condition. ``value`` None: unknown."""
 
     type: str
     value: bool | None
@@ -48,7 +48,7 @@ def set_condition(
 def put(
     conditions: list[Condition], findings: list[Finding], *, now: float, observed_generation: int
 ) -> list[Condition]:
-    """Return the conditions with the findings in their places."""
+    """Return the conditions with the findings entered: a known condition is replaced, a new one is added at the end."""
     result = list(conditions)
     for finding in findings:
         at = next((at for at, condition in enumerate(result) if condition.type == finding.type), None)
@@ -77,12 +77,12 @@ def _word(value: bool | None) -> Literal["True", "False", "Unknown"]:
 
 
 def is_true(status: TrainingJobStatus, type_: str) -> bool:
-    """Return whether the status has the condition, and it is true."""
+    """Check whether the status has the condition and the condition is true."""
     return any(condition.type == type_ and condition.status == "True" for condition in status.conditions)
 
 
 def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> list[Finding]:
-    """Return what the conditions of a job say that starts, runs or recovers."""
+    """Return the findings for all conditions of a job that starts, runs or recovers."""
     findings = [
         ready(view, state),
         degraded(view),
@@ -98,7 +98,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
 
 
 def ready(view: View, state: State) -> Finding:
-    """Say whether all ranks train, and what they wait for if they do not."""
+    """Build the finding on whether all ranks train, and if they do not, what they wait for."""
     if view.blind_since is not None:
         message = (
             f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
@@ -118,7 +118,7 @@ def ready(view: View, state: State) -> Finding:
 
 
 def degraded(view: View) -> Finding:
-    """Say whether a rank or a link is slow."""
+    """Build the finding on whether a rank or a link is slow."""
     slow = view.intent.recovery.slow
     if slow is not None and slow.culprit is not None and slow.phase != "Checking":
         culprit = slow.culprit
@@ -134,7 +134,7 @@ def degraded(view: View) -> Finding:
 
 
 def recovering(view: View, state: State) -> Finding:
-    """Say whether training stands still for a repair."""
+    """Build the finding on whether training stands still for a repair."""
     if state != "Recovering":
         return Finding("Recovering", False, "Recovered", "no recovery is under way")
     slow, stop = view.intent.recovery.slow, view.intent.recovery.stop
@@ -143,7 +143,7 @@ def recovering(view: View, state: State) -> Finding:
 
 
 def agent_lost(view: View) -> Finding | None:
-    """Say whether an agent is silent; None where the bus cannot tell."""
+    """Build the finding on whether an agent is silent; None where the bus cannot tell."""
     lost = view.live.agents_lost
     if lost and view.watching:
         pods = listed([view.obs.members[replica].pod_name for replica in lost])
@@ -161,7 +161,7 @@ def agent_lost(view: View) -> Finding | None:
 
 
 def pool_missing(view: View) -> Finding | None:
-    """Say whether the pool that the job names can be used; None for a job without one."""
+    """Build the finding on whether the pool that the job names can be used; None for a job without a pool."""
     if view.snap.job.spec.warm_pool_ref is None:
         return None
     problems = observe.pool_messages(view.snap)
@@ -171,7 +171,7 @@ def pool_missing(view: View) -> Finding | None:
 
 
 def run_readable(unreadable: tuple[str, ...]) -> Finding:
-    """Say whether all of the TrainingRun could be read."""
+    """Build the finding on whether all of the TrainingRun could be read."""
     if unreadable:
         message = f"left out, since this version cannot read it: {'; '.join(unreadable)}"
         return Finding("RunReadable", False, "UnknownContent", message, shown=True)

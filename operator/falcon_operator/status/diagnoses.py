@@ -1,7 +1,7 @@
-"""The doctor's note: each incident in the words of ``kubectl describe``, made anew from the intent at each look.
+"""The diagnoses: each incident in the words of ``kubectl describe``, made anew from the intent at each look.
 
-Figures that would change with every look are left to the job's summary; a diagnosis changes when there is something
-new.
+Figures that would change with every look stand only in the job's summary. So a diagnosis changes only when there is
+something new.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ replace = msgspec.structs.replace
 
 
 def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -> list[DiagnosisStatus]:
-    """Return all incidents, open and over, the newest first. ``next_strategy``: of the open slowdown."""
+    """Return all incidents, open and over, the newest first.
+
+    ``next_strategy``: the next strategy against the open slowdown.
+    """
     recovery = intent.recovery
     found = [
         describe_stop(recovery.stop) if recovery.stop else None,
@@ -38,7 +41,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
 
 
 def _number(diagnosis: DiagnosisStatus) -> int:
-    """Return the incident's number; ids end with it."""
+    """Return the incident's number, with which its id ends."""
     return int(diagnosis.id.rpartition("-")[2])
 
 
@@ -212,9 +215,9 @@ def _endured(slow: SlowIncident, acted: Applied) -> str:
 
 
 def _cost(price: Applied | Candidate) -> str:
-    """``13 s``, or ``13 s + 900 s of work since the last checkpoint + 40 s for a spare that a failure may need``.
+    """Return ``13 s`` or ``13 s + 900 s of work since the last checkpoint + 40 s for a spare that a failure may need``.
 
-    The last two are estimates that move with time, so two of their digits are shown.
+    The last two figures are estimates that change with time, so only two of their digits are shown.
     """
     parts = [f"{price.overhead_seconds - price.spare_seconds - price.redo_seconds:.3g} s"]
     if price.redo_seconds >= 1:

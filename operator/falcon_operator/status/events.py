@@ -1,7 +1,7 @@
-"""Kubernetes Events at the turning points, read off the difference between two looks: each is recorded once.
+"""Kubernetes Events at the turning points, found by comparing two looks: each Event is recorded once.
 
-They follow the writes of what they speak of. An operator that dies in between leaves an Event out rather than recording
-it twice; the status itself has everything.
+An Event is recorded after its cause was written. An operator that dies in between leaves out the Event rather than
+recording it twice; the status itself has everything.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _WENT_WRONG = (("Accepted", "NotAccepted"), ("WarmPoolUsable", "WarmPoolUnusable
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was known at one look."""
+    """The facts known at one look."""
 
     intent: Intent
     status: TrainingJobStatus
 
 
 def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) -> list[Event]:
-    """Return everything between two looks that is worth an Event, in the order of a reader's interest."""
+    """Return an Event for each turning point between two looks, the most interesting first."""
     found: list[Event] = []
     known = {note.id: note for note in before.status.diagnoses}
     for note in reversed(after.status.diagnoses):
@@ -79,7 +79,7 @@ def _of_verdicts(before: Intent, after: Intent) -> list[Event]:
             verdict_words(verdict),
         )
         for verdict in after.verdicts
-        if verdict not in before.verdicts and verdict.outcome != "NotReady"  # NodeLost has said so
+        if verdict not in before.verdicts and verdict.outcome != "NotReady"  # the Event NodeLost has reported that
     ]
 
 

@@ -1,4 +1,4 @@
-"""A hang in words: who never arrived, at which call, what the process does meanwhile."""
+"""A hang in words: which rank never arrived, at which call, what its process does during the hang."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe_hang(hang: HangIncident) -> DiagnosisStatus:
 
 
 def finding_words(finding: HangFinding) -> str:
-    """Return a finding as a sentence; it names no figure that changes while the hang lasts."""
+    """Return a finding as a sentence without figures that change while the hang lasts."""
     who = _who(finding)
     payload = f", {size(finding.size_bytes)}" if finding.size_bytes else ""
     call = f"call {finding.number} ({op_name(finding.op)}{payload}) of {_group(finding)}"
@@ -73,7 +73,7 @@ def _where(finding: HangFinding) -> str:
 
 
 def _state_of(finding: HangFinding | None) -> str:
-    """Say what the named processes do, as far as their counters show."""
+    """Return what the named processes do, as far as their counters show it."""
     if finding is None or finding.total == finding.members:
         return ""
     return "".join(f"; {words}" for rank in finding.ranks[:2] if (words := _doing(rank)))
@@ -98,7 +98,7 @@ def _doing(rank: Awaited) -> str:
 
 
 def meanwhile(finding: HangFinding) -> str:
-    """Say what the awaited process does while a stall may still be no hang; "" where nothing is known."""
+    """Return what the awaited process does while a stall may still be no hang; "" where nothing is known."""
     if finding.kind != "NeverArrived" or finding.total == finding.members:
         return ""
     words = {

@@ -32,7 +32,7 @@ def fit_text(text: str, most: int) -> str:
 
 
 def fit(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status within all limits; the oldest diagnoses that are over go first."""
+    """Return the status within all limits. Of the diagnoses, the oldest resolved ones are removed first."""
     status = replace(
         status,
         summary=fit_text(status.summary, SUMMARY),
@@ -95,7 +95,7 @@ def essence(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def have_moved(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
-    """Return whether an iteration time has changed by 5 % or more, or words have changed."""
+    """Check whether an iteration time has changed by 5 % or more, or words have changed."""
     old, new = before.iterations, after.iterations
     pairs = (
         (old.current_microseconds, new.current_microseconds),
@@ -107,7 +107,7 @@ def have_moved(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
 
 
 def _words(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status with digits left out of its words: a loss that grows is a figure, too."""
+    """Return the status without the digits in its words: a loss that grows is a figure as well."""
     bare = replace(status, summary=_undigited(status.summary), iterations=IterationStatus())
     return replace(
         bare,
@@ -126,7 +126,7 @@ def _undigited(text: str) -> str:
 
 
 def minimal(before: TrainingJobStatus, wanted: TrainingJobStatus, refusal: str, now: float) -> TrainingJobStatus:
-    """Return the least status that says what is known, for when the API server refuses the whole one."""
+    """Return a status with the least that has to be known, for when the API server refuses the whole status."""
     message = fit_text(f"the API server refused the status, which is shortened therefore: {refusal}", CONDITION)
     shown = next((c for c in before.conditions if c.type == "StatusShown"), None)
     since = shown.last_transition_time if shown is not None and shown.status == "False" else timestamp(now)

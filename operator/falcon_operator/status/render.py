@@ -19,7 +19,10 @@ replace = msgspec.structs.replace
 
 
 def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
-    """Return the status of a job that starts, runs or recovers. ``next_strategy``: against the open slowdown."""
+    """Return the status of a job that starts, runs or recovers.
+
+    ``next_strategy``: the next strategy against the open slowdown.
+    """
     before = view.snap.job.status
     intent = view.intent
     state = state_of(view)
@@ -58,7 +61,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
 
 
 def counters(intent: Intent) -> Counters:
-    """Return what has been done since the job began."""
+    """Return the numbers of restarts and replacements since the job began."""
     return Counters(restarts=intent.membership.restarts, replacements=intent.membership.replaced)
 
 

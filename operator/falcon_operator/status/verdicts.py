@@ -10,7 +10,7 @@ NODE_RETURNS = frozenset({"UsableAgain", "UsedSlow"})
 
 
 def verdict_words(verdict: NodeVerdict) -> str:
-    """Return one sentence without its full stop."""
+    """Return the verdict as a sentence without its full stop."""
     node, at = verdict.node, clock_time(verdict.at)
     match verdict.outcome:
         case "UsableAgain":

@@ -1,4 +1,4 @@
-"""What a job looks like that starts, runs or recovers: everything that status and conditions are made of."""
+"""A job that starts, runs or recovers: everything from which its status and conditions are made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Literal["", "Pending", "Starting", "Running", "Degraded", "Recovering", 
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One look at a job. Figures that several readers need are computed once."""
+    """The facts of one look at a job. Figures that several readers need are computed once."""
 
     snap: Snapshot
     intent: Intent
@@ -49,7 +49,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def untracked(self) -> str:
-        """Return why the ranks run without the shim, "" if they run with it."""
+        """Return why the ranks run without the shim; "" if they run with it."""
         for member in self.intent.membership.members:
             launch = observe.launch_status(self.snap, member.pod_uid)
             if launch is not None and launch.untracked:
@@ -62,7 +62,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def awaited(self) -> str:
-        """Return whom a job that does not move waits for, as far as the counts of calls show; "" if they do not."""
+        """Return which ranks a job without progress waits for, in words; "" if the counts of calls do not show it."""
         hang = self.intent.recovery.hang
         findings = hang.findings if hang else hanging.explain(self.obs, self.policy)
         if not findings:
@@ -72,7 +72,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def blind_since(self) -> float | None:
-        """Return when the last report came (unix seconds), if none has come for too long although pods run."""
+        """Return when the last report came (unix seconds); None unless reports have been missing for too long.
+
+        Reports are missed only while pods run.
+        """
         uids = {pod.uid for pod in self.snap.pods if pod.phase == "Running"}
         if not uids or not self.obs.running or self.obs.running_seconds < BLIND_SECONDS:
             return None
@@ -86,22 +89,31 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def unheard(self) -> bool:
-        """Return whether this operator has not heard of the running generation yet, as after its own start."""
+        """Check whether this operator has not heard of the running generation yet, as after its own start."""
         uids = [member.pod_uid for member in self.intent.membership.members]
         return self.obs.running and all(self._heard_at(uid) is None for uid in uids)
 
     def _heard_at(self, pod_uid: str) -> float | None:
-        """Return when this operator last heard the pod's agent; None for what it found on the bus when it came."""
+        """Return when this operator last heard the pod's agent (monotonic).
+
+        None for a report that is older than this operator's session with etcd.
+        """
         received = self.snap.reports.summaries.get(pod_uid)
         return received.at_seconds if received is not None and math.isfinite(received.at_seconds) else None
 
     @property
     def watching(self) -> bool:
-        """Return whether a silent agent is news: while a generation is stopped or gathered, the recovery handles it."""
+        """Check whether a silent agent is news.
+
+        While a generation is stopped or gathered, a silent agent is no news: the recovery handles it.
+        """
         return self.obs.running and self.intent.recovery.stop is None
 
     def goes_on_without(self, replicas: Collection[int]) -> bool:
-        """Return whether a rank elsewhere has returned from a call since these replicas' agents fell silent."""
+        """Check whether training goes on without these replicas.
+
+        It does if any rank of another replica has returned from a call since these replicas' agents fell silent.
+        """
         uids = [self.intent.membership.members[replica].pod_uid for replica in replicas]
         gone = [self.snap.reports.gone_since_seconds.get(uid) for uid in uids]
         silent_for = [self.snap.monotonic - since for since in gone if since is not None]
@@ -115,7 +127,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def current_ns(self) -> float | None:
-        """Return the job's iteration time: the median over the ranks of their newest iterations' median."""
+        """Return the job's iteration time in nanoseconds; None while the job does not run.
+
+        Each rank's figure is the median of its newest iterations; the job's figure is the median over the ranks.
+        """
         if not self.obs.running:
             return None
         return self.obs.iteration_ns(CURRENT_ITERATIONS, fresh=True)

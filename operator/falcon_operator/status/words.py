@@ -1,4 +1,4 @@
-"""Figures, ranks and places in words; shared by everything that people read."""
+"""Figures, ranks and places in words; shared by all modules that make text for people."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _OPS = {
 
 
 def milliseconds(nanoseconds: float) -> str:
-    """Return an iteration time for a printer column: ``612ms``, ``12.3s``."""
+    """Return an iteration time given in nanoseconds, for a printer column: ``612ms``, ``12.3s``."""
     return f"{nanoseconds / 1e6:.0f}ms" if nanoseconds < 10e9 else f"{nanoseconds / 1e9:.1f}s"
 
 
 def seconds(value: float) -> str:
-    """Return ``8.3 s`` or ``42 s``."""
+    """Return a duration in seconds as ``8.3 s`` or ``42 s``."""
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
 def percent(share: float | None) -> str:
-    """Return ``71 %``; "unknown" without a figure."""
+    """Return a share as ``71 %``; "unknown" for None."""
     return "unknown" if share is None else f"{share * 100:.0f} %"
 
 
 def size(count: int) -> str:
-    """Return ``4 B``, ``1.5 MiB``."""
+    """Return a number of bytes as ``4 B`` or ``1.5 MiB``."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -52,12 +52,12 @@ def size(count: int) -> str:
 
 
 def op_name(op: int) -> str:
-    """Return ``all-reduce``; "collective" for an operation that is not known."""
+    """Return the operation's name, such as ``all-reduce``; "collective" for an unknown operation."""
     return _OPS.get(Op(op), "collective") if op in set(Op) else "collective"
 
 
 def listed(names: Sequence[str], total: int | None = None, most: int = NAMED) -> str:
-    """Return ``a, b and 3 more``; ``total`` where ``names`` are only the first of more."""
+    """Return ``a, b and 3 more``. ``total``: how many there are, where ``names`` are only the first of them."""
     total = len(names) if total is None else total
     shown = list(names[:most])
     more = f" and {total - len(shown)} more" if total > len(shown) else ""
@@ -65,7 +65,7 @@ def listed(names: Sequence[str], total: int | None = None, most: int = NAMED) ->
 
 
 def place(at: Place) -> str:
-    """Return ``rank 2 (pod gpt2-2-x7kfd, node node-c)``."""
+    """Return a rank's place as ``rank 2 (pod gpt2-2-x7kfd, node node-c)``."""
     return f"rank {at.rank} (pod {at.pod_name}, node {at.node or 'none'})"
 
 
@@ -76,14 +76,14 @@ def fault_where(fault: Fault) -> str:
 
 
 def fault_brief(fault: Fault) -> str:
-    """Return who failed, and how, for a line in a table."""
+    """Return who failed and how, for a line in a table."""
     who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
     who = f"{who} on {fault.node}" if fault.node else who
     return f"{who}: {_BRIEF.get(fault.cause) or clip(fault.text, 50)}"
 
 
 def link_where(link: SlowLink) -> str:
-    """Return both ends of a slow link, or as many ranks as cannot be told apart."""
+    """Return both ends of a slow link; if more than two ranks cannot be told apart, all of these."""
     places = listed([place(end) for end in link.ranks], link.members)
     if link.node:
         return f"the link of node {link.node}: {places}"
