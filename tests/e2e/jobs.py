@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
+from falcon_core.signals.level import SETTLED_ITERATIONS
 from tests.e2e.machine import cpu_times, own_diagnoses
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"
@@ -116,6 +117,15 @@ class Job:
             "the job trains and its iteration time is known",
             lambda s: s.get("state") == "Running" and s.get("iterations", {}).get("healthyMicroseconds"),
             timeout_seconds,
+        )
+
+    def wait_settled(self) -> Json:
+        """Wait until the job trains at a level that noise at its start no longer moves."""
+        self.wait_training()
+        return self.wait(
+            f"{SETTLED_ITERATIONS} iterations",
+            lambda s: s.get("iterations", {}).get("count", 0) >= SETTLED_ITERATIONS,
+            120,
         )
 
     def run(self) -> Json:

@@ -19,7 +19,7 @@ def test_a_throttled_node_is_named_and_replaced(
     nodes: None, cluster: Kubectl, start: Callable[[Json], Job], checkpoints: str
 ) -> None:
     job = start(training_job("slow", steps=MANY, checkpoints=checkpoints, spec={"warmPoolRef": {"name": "spares"}}))
-    job.wait_training()
+    job.wait_settled()
     healthy = job.own_clock_seconds()
     victim = job.member(2)
     before = job.pod_uids()
@@ -67,7 +67,7 @@ def _slowdown(note: Json) -> float:
 
 def test_a_competing_pod_is_named_and_not_called_throttling(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("compete", steps=MANY, spec={"mitigation": {"mode": "Observe"}}))
-    job.wait_training()
+    job.wait_settled()
     victim = job.member(1)
     faults.compete(victim["node"])
     named = job.wait("the slow rank is named", _named(victim["node"]), 90)

@@ -90,7 +90,7 @@ def test_the_operator_killed_in_a_replacement_finishes_it_once(
     nodes: None, start: Callable[[Json], Job], system: Kubectl, checkpoints: str
 ) -> None:
     job = start(training_job("once", steps=MANY, checkpoints=checkpoints, spec={"warmPoolRef": {"name": "spares"}}))
-    job.wait_training()
+    job.wait_settled()
     victim = job.member(0)
     faults.slow(victim["node"], 1 / 3)
     job.wait("the replacement has begun", lambda s: s.get("state") == "Recovering", 90)
