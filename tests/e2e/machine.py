@@ -1,7 +1,13 @@
-"""What the machine under the cluster does to every test: CPU time that a hypervisor takes away."""
+"""What the machine under the cluster does to every test: CPU time that a hypervisor takes away.
+
+No test here is about a machine that stands still for seconds at a time, and no verdict about a slow rank is possible on
+such a machine. So a test begins while the hypervisor leaves the CPUs alone, and a test that failed while it did not is
+repeated, in the open.
+"""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -10,6 +16,7 @@ from dev.kubectl import Json
 
 # Beyond this share of stolen time a rank really waits for a CPU, now and then twice as long as its peers.
 DISTURBING = 0.05
+QUIET_SECONDS = 10.0
 SLOWED_BY_THE_MACHINE = ("CpuContention", "Unknown")
 
 
@@ -30,6 +37,16 @@ def stolen_share(since: CpuTimes) -> float:
     """Return the share of CPU time that the hypervisor took since then, 0 to 1."""
     now = cpu_times()
     return (now.stolen - since.stolen) / max(1, now.total - since.total)
+
+
+def wait_for_quiet(limit_seconds: float) -> None:
+    """Wait until the hypervisor has left the CPUs alone for ten seconds, or the limit is reached."""
+    until = time.monotonic() + limit_seconds
+    while time.monotonic() < until:
+        begun = cpu_times()
+        time.sleep(QUIET_SECONDS)
+        if stolen_share(begun) <= DISTURBING:
+            return
 
 
 def own_diagnoses(status: Json, since: CpuTimes) -> list[Json]:

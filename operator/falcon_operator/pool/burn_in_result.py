@@ -17,6 +17,7 @@ from falcon_operator.ports import ContainerView, PodView
 
 SLOW_TESTS = 2  # slow tests before a node is called slow
 MOST_TESTS = 4  # tests of a node in a row while other processes disturb them
+MOST_STOLEN = 0.9  # the share that a score may be corrected for: what little was left then measures nothing
 APART_SECONDS = 20.0  # from a slow or disturbed test to the next
 
 
@@ -71,36 +72,46 @@ def _weigh_end(
     if exit_code != 0 or report.gflops <= 0:
         said = f"the test measured {report.gflops} GFLOP/s and ended with exit code {exit_code}"
         return BurnInResult(outcome="Failed", message=said)
+    score = _score(report)
     if peers_gflops is None:
-        return BurnInResult(outcome="Passed", gflops=report.gflops)
-    return _compare(report, peers_gflops, tenants)
+        return BurnInResult(outcome="Passed", gflops=score)
+    return _compare(report, score, peers_gflops, tenants)
 
 
-def _compare(report: BurnInReport, peers_gflops: float, tenants: Sequence[str]) -> BurnInResult:
-    slower = ratio(report.gflops, peers_gflops)
-    if not is_slow(report.gflops, peers_gflops):
-        return BurnInResult(outcome="Passed", gflops=report.gflops, ratio=slower)
+def _score(report: BurnInReport) -> float:
+    """Return GFLOP/s of the time that the hypervisor left to the machine: what it took is never the node's fault.
+
+    A spare is tested once and then compared with for days. Its score must not depend on who else used the hypervisor's
+    CPUs in those seconds.
+    """
+    stolen = min(report.stolen or 0.0, MOST_STOLEN)
+    return report.gflops / (1.0 - stolen)
+
+
+def _compare(report: BurnInReport, score: float, peers_gflops: float, tenants: Sequence[str]) -> BurnInResult:
+    slower = ratio(score, peers_gflops)
+    if not is_slow(score, peers_gflops):
+        return BurnInResult(outcome="Passed", gflops=score, ratio=slower)
     message = f"its test is {slower:.1f}x slower than the median of its peers ({peers_gflops:.1f} GFLOP/s)"
     left = _share_left(report, shared=bool(tenants))
-    if left is not None and (left == 0 or not is_slow(report.gflops / left, peers_gflops)):
+    if left == 0 or not is_slow(score / left, peers_gflops):
         message += f", but others used its CPUs meanwhile: {_disturbance(report, tenants)}"
-        return BurnInResult(outcome="Disturbed", gflops=report.gflops, ratio=slower, message=message)
-    return BurnInResult(outcome="Slow", gflops=report.gflops, ratio=slower, message=message)
+        return BurnInResult(outcome="Disturbed", gflops=score, ratio=slower, message=message)
+    return BurnInResult(outcome="Slow", gflops=score, ratio=slower, message=message)
 
 
-def _share_left(report: BurnInReport, *, shared: bool) -> float | None:
-    """Return the share of the requested CPU time that other processes left to the test.
+def _share_left(report: BurnInReport, *, shared: bool) -> float:
+    """Return the share of the requested CPU time that other workloads left to the test.
 
-    What a hypervisor took is never the node's fault. A wait for a CPU is the fault of other workloads only where there
-    are tenants. On a node without tenants, the node itself gives less than it should (a quota, a daemon that uses too
-    much CPU). None: no known reason excuses the test. 0: the test shared the node, and how long it waited is unknown.
+    A wait for a CPU is the fault of other workloads only where there are tenants. On a node without tenants, the node
+    itself gives less than it should (a quota, a daemon that uses too much CPU). 0: the test shared the node, and how
+    long it waited is unknown.
     """
     if not shared:
-        return None if report.stolen is None else 1.0 - report.stolen
+        return 1.0
     if report.run_delay is None:
         return 0.0
-    waited = max(0.0, report.run_delay - (report.throttled or 0.0))
-    return max(0.0, 1.0 - waited - (report.stolen or 0.0))
+    return max(0.0, 1.0 - max(0.0, report.run_delay - (report.throttled or 0.0)))
 
 
 def _disturbance(report: BurnInReport, tenants: Sequence[str]) -> str:

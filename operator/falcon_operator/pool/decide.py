@@ -6,7 +6,7 @@ A spare's life::
                   └────→ Failed ──(a while, or another spec)──┘
     any but Claimed → Unavailable while its node cannot take a pod, or others use it → Testing
 
-A test that is slow beside the spare's peers, or that others disturbed, is repeated first (``pool.burn_in_result``).
+A test that is slow beside the spare's peers is repeated first (``pool.burn_in_result``).
 
 The status is written before any effect is carried out, and every effect derives from the status. So an effect that is
 carried out twice changes nothing the second time. The jobs' side makes the claims (``pool.claims``) under the pool's
@@ -141,10 +141,8 @@ def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -
             return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
         case "Slow" if spare.slow_tests + 1 >= SLOW_TESTS:
             return _failed(spare, result.message, snap.now)
-        case "Slow":
+        case "Slow" | "Disturbed":  # nobody is there who could disturb it
             return _tested_again(spare, spare.slow_tests + 1, result.message, snap.now)
-        case "Disturbed":
-            return _tested_again(spare, spare.slow_tests, result.message, snap.now)
         case "Passed":
             since, score = timestamp(snap.now), f"{result.gflops:.2f}"
             return SpareStatus(node=spare.node, state="Ready", since=since, gemm_gflops=score)

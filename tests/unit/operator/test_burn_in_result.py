@@ -57,12 +57,21 @@ TENANT = ["team/greedy"]
         (msgspec.structs.replace(WAITED, run_delay=0.1), TENANT, "Slow"),  # which explains a tenth of it
         (msgspec.structs.replace(WAITED, run_delay=1.0), TENANT, "Disturbed"),
         (msgspec.structs.replace(SLOW, run_delay=None), TENANT, "Disturbed"),  # unknown is not zero
-        (msgspec.structs.replace(SLOW, stolen=0.6), [], "Disturbed"),
+        (msgspec.structs.replace(SLOW, stolen=0.6), [], "Passed"),  # by the hypervisor
+        (msgspec.structs.replace(SLOW, stolen=0.2), [], "Slow"),  # which took too little to explain it
         (msgspec.structs.replace(SLOW, stolen=None, run_delay=None), [], "Slow"),
     ],
 )
 def test_who_slowed_a_test(report: BurnInReport, tenants: list[str], outcome: str) -> None:
     assert weigh(ended(report), 100.0, tenants).outcome == outcome
+
+
+def test_a_score_does_not_depend_on_what_the_hypervisor_took() -> None:
+    spare = weigh(ended(BurnInReport(gflops=50.0, stolen=0.5)), None, [])
+    assert spare.gflops == 100.0
+    node = BurnInReport(gflops=60.0, stolen=0.0)
+    assert weigh(ended(node), spare.gflops, []).outcome == "Slow", "beside a spare that was tested in a bad moment"
+    assert weigh(ended(BurnInReport(gflops=1.0, stolen=1.0)), None, []).gflops == pytest.approx(10.0)
 
 
 def test_a_disturbed_test_names_who_disturbed_it_and_how_much() -> None:
