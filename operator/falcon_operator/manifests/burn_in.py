@@ -67,15 +67,7 @@ def build_burn_in_pod(
             "name": name,
             "namespace": namespace,
             "labels": {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: pool.metadata.name, LABEL_PURPOSE: purpose},
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "WarmPool",
-                    "name": pool.metadata.name,
-                    "uid": pool.metadata.uid,
-                    "controller": True,
-                }
-            ],
+            "ownerReferences": [_owner(pool)],
         },
         "spec": {
             "restartPolicy": "Never",
@@ -89,15 +81,7 @@ def build_burn_in_pod(
                 "runAsGroup": restricted()["runAsGroup"],
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "affinity": {
-                "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [
-                            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-                        ]
-                    }
-                }
-            },
+            "affinity": _only(node),
             "tolerations": [
                 *({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)),
                 *msgspec.to_builtins(wanted.tolerations),
@@ -108,19 +92,38 @@ def build_burn_in_pod(
                 {"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},  # on the node's disk, which is tested, too
             ],
-            "containers": [
-                {
-                    "name": BURN_IN_CONTAINER,
-                    "image": image,
-                    "imagePullPolicy": image_pull_policy,
-                    "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(wanted.seconds)],
-                    "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
-                    "resources": _resources(wanted.resources),
-                    "securityContext": restricted(),
-                }
-            ],
+            "containers": [_container(pool, image, image_pull_policy)],
         },
+    }
+
+
+def _owner(pool: WarmPool) -> Manifest:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "WarmPool",
+        "name": pool.metadata.name,
+        "uid": pool.metadata.uid,
+        "controller": True,
+    }
+
+
+def _only(node: str) -> Manifest:
+    """Return the affinity of a pod that may run on this node alone."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def _container(pool: WarmPool, image: str, image_pull_policy: str) -> Manifest:
+    wanted = pool.spec.burn_in
+    return {
+        "name": BURN_IN_CONTAINER,
+        "image": image,
+        "imagePullPolicy": image_pull_policy,
+        "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(wanted.seconds)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
+        "resources": _resources(wanted.resources),
+        "securityContext": restricted(),
     }
 
 
