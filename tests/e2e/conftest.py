@@ -5,51 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, install_chart, load_images, local_cluster
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job
-from tests.e2e.machine import DISTURBING, cpu_times, stolen_share, wait_for_quiet
-
-ATTEMPTS = 3  # of a test that a hypervisor disturbs
-BUDGET_SECONDS = 1200.0  # of a whole run, after which nothing is repeated and nothing waits for a quiet machine
-_STARTED = time.monotonic()
+from tests.machine import seconds_for_the_machine, wait_for_quiet
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: takes ten minutes and more; `make test-soak`")
-
-
-def _budget_seconds() -> float:
-    return _STARTED + BUDGET_SECONDS - time.monotonic()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Repeat a test that failed while a hypervisor took CPU time away; say so each time."""
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for attempt in range(1, ATTEMPTS + 1):
-        begun = cpu_times()
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        stolen = stolen_share(begun)
-        if attempt == ATTEMPTS or stolen <= DISTURBING or not any(report.failed for report in reports):
-            break
-        if _budget_seconds() <= 0:
-            break
-        terminal = item.config.pluginmanager.getplugin("terminalreporter")
-        terminal.write_line(f"{item.nodeid}: a hypervisor took {stolen:.0%} of the CPU time meanwhile; repeated")
-        wait_for_quiet(min(60.0, _budget_seconds()))
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,7 +58,7 @@ def system(cluster: Kubectl) -> Kubectl:
 @pytest.fixture
 def nodes(cluster: Kubectl) -> Iterator[None]:
     """Undo all faults and fences, before and after, and wait for a spare that is ready and for a quiet machine."""
-    wait_for_quiet(min(60.0, _budget_seconds()))
+    wait_for_quiet(min(60.0, seconds_for_the_machine()))
     heal_nodes(cluster)
     wait_for(
         "the warm pool has a ready spare",

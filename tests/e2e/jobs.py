@@ -9,7 +9,7 @@ from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
 from falcon_core.signals.level import SETTLED_ITERATIONS
-from tests.e2e.machine import cpu_times, own_diagnoses
+from tests.machine import cpu_times, own_diagnoses
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"
 SCRIPT = "/opt/examples/train_gpt.py"

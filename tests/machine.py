@@ -1,8 +1,7 @@
-"""What the machine under the cluster does to every test: CPU time that a hypervisor takes away.
+"""What the machine does to tests of real processes: CPU time that a hypervisor takes away.
 
-No test here is about a machine that stands still for seconds at a time, and no verdict about a slow rank is possible on
-such a machine. So a test begins while the hypervisor leaves the CPUs alone, and a test that failed while it did not is
-repeated, in the open.
+No test here is about a machine that stands still for seconds at a time: connections time out on it, and no verdict
+about a slow rank is possible. So a test that failed while that happened is repeated, in the open.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from dev.kubectl import Json
 # Beyond this share of stolen time a rank really waits for a CPU, now and then twice as long as its peers.
 DISTURBING = 0.05
 QUIET_SECONDS = 10.0
+BUDGET_SECONDS = 1200.0  # of a run, after which nothing is repeated and nothing waits for a quiet machine
+_STARTED = time.monotonic()
 SLOWED_BY_THE_MACHINE = ("CpuContention", "Unknown")
 
 
@@ -37,6 +38,11 @@ def stolen_share(since: CpuTimes) -> float:
     """Return the share of CPU time that the hypervisor took since then, 0 to 1."""
     now = cpu_times()
     return (now.stolen - since.stolen) / max(1, now.total - since.total)
+
+
+def seconds_for_the_machine() -> float:
+    """Return what is left of the time in which a run goes easy on a disturbed machine."""
+    return _STARTED + BUDGET_SECONDS - time.monotonic()
 
 
 def wait_for_quiet(limit_seconds: float) -> None:
