@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.machine import DISTURBING, CpuTimes, cpu_times, seconds_for_the_machine, stolen_share
+from tests.machine import DISTURBING, CpuTimes, cpu_times, seconds_for_the_machine, stolen_share, wait_for_quiet
 
 settings.register_profile("falcon", deadline=None, derandomize=True)
 settings.load_profile("falcon")
@@ -45,4 +45,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _disturbed(item: pytest.Item) -> bool:
-    return stolen_share(item.stash[_BEGUN]) > DISTURBING and seconds_for_the_machine() > 0
+    """Check whether a failed test is worth a repetition, and wait until the machine is fit for it."""
+    if stolen_share(item.stash[_BEGUN]) <= DISTURBING or seconds_for_the_machine() <= 0:
+        return False
+    wait_for_quiet(min(30.0, seconds_for_the_machine()))
+    return True
