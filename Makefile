@@ -89,10 +89,10 @@ test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd,
 	@pytest tests/integration -m alone
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
-	@pytest tests/e2e -m "not soak" --timeout 1200
+	@pytest tests/e2e -m "not soak" --timeout 1800
 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
-	@pytest tests/e2e -m soak --timeout 900
+	@pytest tests/e2e -m soak --timeout 2400
 
 test: lint types test-unit test-integration test-e2e ## everything but the soak test
 

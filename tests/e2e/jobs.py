@@ -9,7 +9,7 @@ from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
 from falcon_core.signals.level import SETTLED_ITERATIONS
-from tests.machine import cpu_times, own_diagnoses
+from tests.machine import DISTURBING, cpu_times, own_diagnoses, stolen_share
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"
 SCRIPT = "/opt/examples/train_gpt.py"
@@ -88,6 +88,10 @@ class Job:
     def diagnoses(self, status: Json | None = None) -> list[Json]:
         """Return what Falcon found, the newest first, but slow ranks that a hypervisor explains."""
         return own_diagnoses(self.status() if status is None else status, self._begun)
+
+    def is_disturbed(self) -> bool:
+        """Check whether a hypervisor took so much CPU time since the job began that times measure nothing."""
+        return stolen_share(self._begun) > DISTURBING
 
     def pods(self) -> list[Json]:
         return self.kubectl.items("pods", f"falcon.dev/job={self.name}")
