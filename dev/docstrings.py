@@ -1,5 +1,7 @@
 """``python -m dev.docstrings``: refuses docstrings of functions that do not begin with a verb in the base form.
 
+Sections (``Args:``, ``Raises:``, …) whose entries run on in the same line are refused, too.
+
 No word list knows all verbs, so this knows what is none: articles, question words, prepositions, pronouns, and words
 that end in "s" ("Returns") or begin in lower case. Test functions are left out: their names are sentences.
 """
@@ -7,6 +9,7 @@ that end in "s" ("Returns") or begin in lower case. Test functions are left out:
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ _WORDS = (
 )
 NO_VERBS = frozenset(_WORDS.split())
 ENDS_IN_S = frozenset({"Access", "Address", "Bypass", "Compress", "Discuss", "Express", "Focus", "Pass", "Process"})
+RUN_ON = re.compile(r"^(?:Args|Returns|Raises|Yields):[ ]*\S.*", re.MULTILINE)
 
 
 def begins_with_verb(docstring: str) -> bool:
@@ -29,19 +33,21 @@ def begins_with_verb(docstring: str) -> bool:
 
 
 def beside_the_rule(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the first line of each docstring that breaks the rule."""
+    """Yield the line of each docstring that breaks a rule, and what to do."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("test_"):
             continue
         docstring = ast.get_docstring(node)
         if docstring and not begins_with_verb(docstring):
-            yield node.lineno, docstring.splitlines()[0]
+            yield node.lineno, f"begin with a verb in the base form (Return, Check, …): {docstring.splitlines()[0]}"
+        if docstring and (section := RUN_ON.search(docstring)):
+            yield node.lineno, f"a section's entries begin on lines of their own: {section[0]}"
 
 
 def main() -> int:
     found = [(path, *broken) for path in modules() for broken in beside_the_rule(ROOT / path)]
     for path, line, text in found:
-        print(f"{path}:{line}: begin with a verb in the base form (Return, Check, …): {text}")
+        print(f"{path}:{line}: {text}")
     return 1 if found else 0
 
 

@@ -33,7 +33,8 @@ def load_images() -> None:
 def helm(*args: str, timeout_seconds: float = 300) -> str:
     """Run helm against the cluster and return its stdout.
 
-    Raises:     RuntimeError: helm failed; the message holds helm's own message.
+    Raises:
+        RuntimeError: helm failed; the message holds helm's own message.
     """
     done = subprocess.run(
         ["helm", *args],

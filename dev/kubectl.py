@@ -37,7 +37,8 @@ class Kubectl:
     def run(self, *args: str, stdin: str | None = None, timeout_seconds: float = 60) -> str:
         """Run kubectl and return its stdout.
 
-        Raises:     KubectlError: kubectl failed; the message holds kubectl's own message.
+        Raises:
+            KubectlError: kubectl failed; the message holds kubectl's own message.
         """
         done = subprocess.run(
             ["kubectl", "--namespace", self.namespace, *args],
@@ -84,7 +85,8 @@ def wait_for(
     ``timeout_seconds`` is the longest time that an idle machine needs; on any machine, ``PATIENCE`` times as long is
     allowed.
 
-    Raises:     WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
+    Raises:
+        WaitTimeoutError: names what was awaited, for how long, and what ``last_seen`` says.
     """
     timeout_seconds *= PATIENCE
     started = time.monotonic()

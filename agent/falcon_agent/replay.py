@@ -167,7 +167,8 @@ def _everything(reader: RingReader) -> list[Batch]:
 def ring_files(paths: Iterable[Path]) -> list[Path]:
     """Replace each folder by the ring files in it.
 
-    Raises:     FileNotFoundError: a folder has no ring file.
+    Raises:
+        FileNotFoundError: a folder has no ring file.
     """
     files: list[Path] = []
     for path in paths:
@@ -181,8 +182,9 @@ def ring_files(paths: Iterable[Path]) -> list[Path]:
 def replay(paths: Sequence[Path], detection: Detection | None = None) -> Replay:
     """Replay a file for each rank.
 
-    Raises:     OSError: a file cannot be read.     RingFormatError: a file is no ring, two files are of the same rank,
-    or files are of different generations.
+    Raises:
+        OSError: a file cannot be read.
+        RingFormatError: a file is no ring, two files are of the same rank, or files are of different generations.
     """
     settings = detection or Detection()
     ranks = sorted((_Rank(path, settings) for path in paths), key=lambda rank: rank.header.rank)

@@ -23,7 +23,8 @@ _SLOW, _HEALTHY = "#b3362b", "green"
 def draw(replayed: Replay, path: Path) -> None:
     """Write the picture; the suffix of ``path`` names the format.
 
-    Raises:     ValueError: no rank has an iteration.
+    Raises:
+        ValueError: no rank has an iteration.
     """
     ranks = [rank for rank in replayed.ranks if rank.points]
     if not ranks:

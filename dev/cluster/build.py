@@ -82,7 +82,8 @@ ALL = (
 def build_all() -> None:
     """Build what is missing or stale. Print a line for each binary.
 
-    Raises:     ClusterError: Go is missing, or a build failed (the message ends with the compiler's last lines).
+    Raises:
+        ClusterError: Go is missing, or a build failed (the message ends with the compiler's last lines).
     """
     BIN.mkdir(parents=True, exist_ok=True)
     stale = [tool for tool in ALL if not _fresh(tool)]

@@ -200,7 +200,8 @@ def kill(node: Node) -> None:
 def kill_folder(top: Path) -> None:
     """Send SIGKILL to every process of a cgroup subtree until none is left.
 
-    Raises:     ClusterError: a process survived for 10 s.
+    Raises:
+        ClusterError: a process survived for 10 s.
     """
     deadline = time.monotonic() + 10
     while pids := _pids(top):

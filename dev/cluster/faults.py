@@ -106,9 +106,11 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
 
     With ``pod_uid``, only processes of that pod are signalled.
 
-    Returns:     How many processes were signalled.
+    Returns:
+        How many processes were signalled.
 
-    Raises:     ClusterError: no such node.
+    Raises:
+        ClusterError: no such node.
     """
     members = {member.name: member for member in Options.load().nodes()}
     if name not in members:
@@ -131,7 +133,8 @@ def active() -> Faults:
 def find(name: str) -> Node:
     """Return the node of that name.
 
-    Raises:     ClusterError: no cluster runs, or it has no such node to hurt; the message names the nodes that it has.
+    Raises:
+        ClusterError: no cluster runs, or it has no such node to hurt; the message names the nodes that it has.
     """
     if not running():
         raise ClusterError("no cluster runs: make cluster-up")

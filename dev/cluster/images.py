@@ -21,7 +21,8 @@ PARALLEL_NODES = 2  # unpacking is bound by the disk and the CPU that the traini
 def load(archives: list[Path], nodes: list[Node]) -> None:
     """Import the archives on the nodes that lack their content, a few nodes at a time. Print a line for each archive.
 
-    Raises:     ClusterError: an archive does not exist, is no image archive, or containerd refuses it.
+    Raises:
+        ClusterError: an archive does not exist, is no image archive, or containerd refuses it.
     """
     for archive in archives:
         images = identities(archive)
@@ -40,7 +41,8 @@ def load(archives: list[Path], nodes: list[Node]) -> None:
 def identities(archive: Path) -> dict[str, str]:
     """Return what the archive holds: by image name, the digest of the image's configuration or manifest.
 
-    Raises:     ClusterError: the archive does not exist, or is neither a docker nor an OCI archive.
+    Raises:
+        ClusterError: the archive does not exist, or is neither a docker nor an OCI archive.
     """
     if not archive.exists():
         raise ClusterError(f"{archive} does not exist: build it first (make images)")

@@ -47,8 +47,9 @@ def running() -> bool:
 def up(options: Options) -> None:
     """Start a cluster of this shape, unless it runs already.
 
-    Raises:     ClusterError: the machine lacks something (the message says what to do), or a component did not come up
-    (the         message holds the end of its log).
+    Raises:
+        ClusterError: the machine lacks something (the message says what to do), or a component did not come up (the
+            message holds the end of its log).
     """
     machine.check()
     started = time.monotonic()

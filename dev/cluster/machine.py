@@ -40,7 +40,8 @@ _PORTS = (
 def check() -> None:
     """Check root, cgroups and Debian packages; install missing packages.
 
-    Raises:     ClusterError: something is missing that apt-get cannot install.
+    Raises:
+        ClusterError: something is missing that apt-get cannot install.
     """
     if os.geteuid() != 0:
         raise ClusterError("the local cluster needs root (namespaces, mounts, cgroups): run make as root")
@@ -52,8 +53,8 @@ def check() -> None:
 def check_owner() -> None:
     """Refuse to touch the running cluster of another cache; remove what a dead cluster left.
 
-    Raises:     ClusterError: another cache's cluster runs, or a command of it is under way; the message says how to
-    stop it.
+    Raises:
+        ClusterError: another cache's cluster runs, or a command of it is under way; the message says how to stop it.
     """
     owner = Path(_OWNER.read_text()) if _OWNER.exists() else CACHE
     if owner == CACHE or not owner.exists():
@@ -75,7 +76,8 @@ def check_addresses() -> None:
 
     Call it while the cluster's own routes do not exist.
 
-    Raises:     ClusterError: a route covers some of the addresses.
+    Raises:
+        ClusterError: a route covers some of the addresses.
     """
     table = run("ip", "-4", "-oneline", "route", "show").splitlines()
     if taken := overlapping(table, (NODE_SUBNET, POD_SUBNET, SERVICE_SUBNET)):
@@ -96,7 +98,8 @@ def overlapping(routes: Iterable[str], subnets: Iterable[str]) -> str | None:
 def check_ports() -> None:
     """Check that every port of the control plane is free; the bridge must have its address already.
 
-    Raises:     ClusterError: a port is taken; the message names who listens there.
+    Raises:
+        ClusterError: a port is taken; the message names who listens there.
     """
     for address, port in _PORTS:
         with socket.socket() as probe:

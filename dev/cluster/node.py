@@ -84,7 +84,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor
 def wait_containerd(node: Node, processes: Processes) -> None:
     """Wait until containerd answers.
 
-    Raises:     ClusterError: containerd ended, or did not answer in time.
+    Raises:
+        ClusterError: containerd ended, or did not answer in time.
     """
     name = f"containerd-{node.name}"
 

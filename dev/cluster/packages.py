@@ -43,7 +43,8 @@ def missing(needed: Mapping[str, str]) -> list[str]:
 def ensure(needed: Mapping[str, str]) -> None:
     """Install what is missing with apt-get.
 
-    Raises:     ClusterError: not root, no apt-get, or apt-get failed; the message names the packages.
+    Raises:
+        ClusterError: not root, no apt-get, or apt-get failed; the message names the packages.
     """
     wanted = missing(needed)
     if not wanted:

@@ -72,8 +72,8 @@ class Processes:
 
         ``names``: the processes that are needed for it.
 
-        Raises:     ClusterError: one of these processes ended, or the time is over; the message quotes the end of a
-        log.
+        Raises:
+            ClusterError: one of these processes ended, or the time is over; the message quotes the end of a log.
         """
         deadline = time.monotonic() + timeout_seconds
         while missing := lacking():
@@ -143,8 +143,9 @@ def _born(pid: int) -> int | None:
 def run(*command: str | Path, check: bool = True, stdin: str | None = None, timeout_seconds: float = 120) -> str:
     """Run a command until it ends. Return its stdout.
 
-    Raises:     ClusterError: the command failed and ``check`` is true, or it never ended; the message holds the
-    command's output.
+    Raises:
+        ClusterError: the command failed and ``check`` is true, or it never ended; the message holds the command's
+            output.
     """
     line = " ".join(map(str, command))
     try:

@@ -32,7 +32,8 @@ class UnsupportedTypeError(TypeError):
 def schema_of(struct: type[msgspec.Struct]) -> Schema:
     """Return the schema of a struct. The descriptions are its docstrings and its fields' comments.
 
-    Raises:     UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
+    Raises:
+        UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
     """
     return _schema(inspect.type_info(struct), struct.__name__)
 

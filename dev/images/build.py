@@ -78,8 +78,9 @@ def make_local_base() -> None:
 def build(recipe: Recipe, base: str, binaries: Path) -> None:
     """Build an image and write its archive, unless the archive was written from the same inputs.
 
-    Raises:     BuildError: the build failed; the message holds its last lines.     HostError: the machine's apt or pip
-    configuration does not suffice.
+    Raises:
+        BuildError: the build failed; the message holds its last lines.
+        HostError: the machine's apt or pip configuration does not suffice.
     """
     archive = ARCHIVES / f"{recipe.name}.tar"
     mark = ARCHIVES / f"{recipe.name}.stamp"

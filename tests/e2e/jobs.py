@@ -123,12 +123,12 @@ class Job:
             timeout_seconds,
         )
 
-    def wait_settled(self) -> Json:
+    def wait_settled(self, iterations: int = SETTLED_ITERATIONS) -> Json:
         """Wait until the job trains at a level that noise at its start no longer moves."""
         self.wait_training()
         return self.wait(
-            f"{SETTLED_ITERATIONS} iterations",
-            lambda s: s.get("iterations", {}).get("count", 0) >= SETTLED_ITERATIONS,
+            f"{iterations} iterations",
+            lambda s: s.get("iterations", {}).get("count", 0) >= iterations,
             120,
         )
 

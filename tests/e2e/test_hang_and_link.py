@@ -53,9 +53,7 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
 def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable[[Json], Job]) -> None:
     """Some 3 MB of gradients an iteration: at 50 Mbit/s their sum takes longer than the whole healthy iteration."""
     job = start(training_job("link", steps=MANY))
-    job.wait_training()
-    # transfers are judged against the job's own healthy transfers
-    job.wait("a healthy level", lambda s: s.get("iterations", {}).get("count", 0) >= HEALTHY_ITERATIONS, 120)
+    job.wait_settled(HEALTHY_ITERATIONS)  # transfers are judged against the job's own healthy transfers
     victim = job.member(2)
     faults.link(victim["node"], "50mbit")
     named = job.wait(

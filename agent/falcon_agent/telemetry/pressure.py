@@ -40,8 +40,9 @@ class Pressure:
     def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None = None) -> None:
         """Take over a reading.
 
-        Args:     training: iterations are being counted; before that, loading a program is not its healthy state.
-        onset_unix_ns: since when training is slower than it was; None while it is not.
+        Args:
+            training: iterations are being counted; before that, loading a program is not its healthy state.
+            onset_unix_ns: since when training is slower than it was; None while it is not.
         """
         if self._samples and counters.unix_ns <= self._samples[-1].unix_ns:
             return

@@ -2,10 +2,11 @@
 
 A replacement waits for a spare of the job's pool. Where no spare is ready, these follow, in this order:
 
-1. any free node: the pod is made without a pin, and the scheduler finds out where it fits; 2. a node that the job had
-left and that is healthy again. Its probation is waived, since there is no other choice; 3. a slow node, once the job
-has stood still for as long as the later replacement of that node will cost    (``recovery.departures.last_resort``). A
-slow job is better than a stopped one; later the ladder for fail-slow    replaces the node.
+1. any free node: the pod is made without a pin, and the scheduler finds out where it fits;
+2. a node that the job had left and that is healthy again. Its probation is waived, since there is no other choice;
+3. a slow node, once the job has stood still for as long as the later replacement of that node will cost
+   (``recovery.departures.last_resort``). A slow job is better than a stopped one; later the ladder for fail-slow
+   replaces the node.
 
 A fenced node is never taken. A spare that becomes ready before the pod has its node is taken instead. A pinned pod may
 find no room (on a claimed spare, on the node it was to return to, or on a node of the last resort). Then it is made

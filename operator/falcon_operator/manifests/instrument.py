@@ -3,9 +3,9 @@
 This module knows a pod and the job's identity on the bus, not ``TrainingJob``: it can instrument pods of other
 controllers as well.
 
-- ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer; -
-``falcon-agent`` is a native sidecar; it shares the in-memory run directory with the trainer and nothing else; - the
-trainer's command is wrapped by ``falcon-launch``.
+- ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer;
+- ``falcon-agent`` is a native sidecar; it shares the in-memory run directory with the trainer and nothing else;
+- the trainer's command is wrapped by ``falcon-launch``.
 
 All injected containers pass Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled
 agent would report late, and the agent's own work bounds its use of CPU. In a Guaranteed pod the agent has a CPU limit,

@@ -49,9 +49,11 @@ def resources(
 
     Where the pod as a whole has resources, Falcon's containers share them: own requests would not fit in.
 
-    Args:     requests: in a Burstable pod.     limits: in a Burstable pod.     guaranteed: both requests and limits in
-    a Guaranteed pod. A fraction of a CPU: then the whole CPUs are the trainer's,         and the fraction comes out of
-    the node's shared pool of CPUs.
+    Args:
+        requests: in a Burstable pod.
+        limits: in a Burstable pod.
+        guaranteed: both requests and limits in a Guaranteed pod. A fraction of a CPU: then the whole CPUs are the
+            trainer's, and the fraction comes out of the node's shared pool of CPUs.
     """
     if spec.get("resources"):
         return {}

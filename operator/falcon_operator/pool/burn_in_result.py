@@ -34,7 +34,8 @@ def is_slow(gflops: float, peers_gflops: float) -> bool:
 def is_settled(results: Sequence[BurnInResult]) -> bool:
     """Check whether the last test of a node is its outcome, so that no other test follows.
 
-    Args:     results: the node's tests, in the order in which they ran.
+    Args:
+        results: the node's tests, in the order in which they ran.
     """
     last = results[-1].outcome
     if last == "Slow":
@@ -45,8 +46,9 @@ def is_settled(results: Sequence[BurnInResult]) -> bool:
 def weigh(pod: PodView, peers_gflops: float | None, tenants: Sequence[str]) -> BurnInResult:
     """Return what the test in ``pod`` says about its node.
 
-    Args:     peers_gflops: the median score of the node's peers; None where it has none.     tenants: names of other
-    workloads' pods on the node.
+    Args:
+        peers_gflops: the median score of the node's peers; None where it has none.
+        tenants: names of other workloads' pods on the node.
     """
     container = pod.containers.get(BURN_IN_CONTAINER)
     if container is not None and container.exit_code is not None:

@@ -23,13 +23,12 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_operator.api import TAINT_SPARE, SpareStatus, WarmPool
-from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.effects import DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
     PURPOSE_EXCLUDED,
     PURPOSE_SPARE,
     START_SECONDS,
-    build_burn_in_pod,
     burn_in_name,
 )
 from falcon_operator.pool import fences
@@ -56,7 +55,9 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
     spares = [moved for spare in snap.pool.status.spares if (moved := _step(snap, spare, tests)) is not None]
     spares = [_again_beside_peers(spare, spares, snap.now) for spare in spares]
     spares = _resized(snap, spares)
-    testing = [spare for spare in spares if spare.state == "Testing"]
+    waits = [max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in spares if spare.state == "Testing"]
+    if fences.running(snap):
+        waits.append(LOOK_SECONDS)
     return PoolDecision(
         status=summed_up(
             snap.pool,
@@ -66,13 +67,7 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
             left_out=left_out(snap.pool, snap.nodes.values(), {spare.node for spare in spares}),
         ),
         effects=[*_effects(snap, spares, tests), *fences.effects(snap)],
-        again_seconds=min(
-            (
-                *(max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in testing),
-                *(LOOK_SECONDS for _ in fences.running(snap)),
-            ),
-            default=None,
-        ),
+        again_seconds=min(waits, default=None),
     )
 
 
@@ -228,7 +223,11 @@ def _effects(snap: PoolSnapshot, spares: Sequence[SpareStatus], tests: dict[str,
     }
     over = [pod for test, pod in tests.items() if test not in due]
     deletions: list[Effect] = [DeletePod(pod) for pod in (*over, *_left_behind(snap)) if not pod.deleting]
-    creations: list[Effect] = [_start(snap, test, spare) for test, spare in due.items() if test not in tests]
+    creations: list[Effect] = [
+        snap.start_test(test, spare.node, PURPOSE_SPARE, snap.pool.spec.images)
+        for test, spare in due.items()
+        if test not in tests
+    ]
     return [*_taints(snap, spares), *deletions, *creations]
 
 
@@ -243,21 +242,6 @@ def _taints(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[Effect]:
         *(TaintNode(node, TAINT_SPARE, name) for node in missing),
         *(UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.name in here - kept),
     ]
-
-
-def _start(snap: PoolSnapshot, name: str, spare: SpareStatus) -> CreatePod:
-    return CreatePod(
-        build_burn_in_pod(
-            name=name,
-            namespace=snap.settings.namespace,
-            node=spare.node,
-            pool=snap.pool,
-            purpose=PURPOSE_SPARE,
-            agent_image=snap.settings.agent_image,
-            image_pull_policy=snap.settings.image_pull_policy,
-            images=snap.pool.spec.images,
-        )
-    )
 
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 from falcon_operator.api import TAINT_FENCED
-from falcon_operator.effects import CreatePod, DeletePod, Effect, UntaintNode
-from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_FENCED, build_burn_in_pod, burn_in_name
+from falcon_operator.effects import DeletePod, Effect, UntaintNode
+from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_FENCED, burn_in_name
 from falcon_operator.pool.burn_in_result import weigh
 from falcon_operator.pool.claims import median_gflops
 from falcon_operator.pool.nodes import is_selected, obstacle_but_fence, tenants, trainers
@@ -42,7 +42,7 @@ def effects(snap: PoolSnapshot) -> list[Effect]:
     for name, node in due.items():
         pod = pods.get(name)
         if pod is None:
-            wanted.append(_start(snap, name, node))
+            wanted.append(snap.start_test(name, node.name, PURPOSE_FENCED))
         elif _has_passed(snap, node, pod):
             wanted.append(UntaintNode(node.name, TAINT_FENCED))
     wanted += [DeletePod(pod) for name, pod in pods.items() if name not in due and not pod.deleting]
@@ -77,17 +77,3 @@ def _has_passed(snap: PoolSnapshot, node: NodeView, pod: PodView) -> bool:
 def _test_name(snap: PoolSnapshot, node: NodeView) -> str:
     hour = int(snap.now // RETEST_SECONDS)
     return burn_in_name(snap.pool.metadata.uid, node.name, f"{node.taints[TAINT_FENCED]}/{hour}")
-
-
-def _start(snap: PoolSnapshot, name: str, node: NodeView) -> CreatePod:
-    return CreatePod(
-        build_burn_in_pod(
-            name=name,
-            namespace=snap.settings.namespace,
-            node=node.name,
-            pool=snap.pool,
-            purpose=PURPOSE_FENCED,
-            agent_image=snap.settings.agent_image,
-            image_pull_policy=snap.settings.image_pull_policy,
-        )
-    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from falcon_operator.api import WarmPool, WarmPoolStatus
-from falcon_operator.effects import Effect
+from falcon_operator.effects import CreatePod, Effect
+from falcon_operator.manifests.burn_in import build_burn_in_pod
 from falcon_operator.ports import NodeView, Occupant, PodView
 
 
@@ -18,7 +21,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool and its surroundings at one moment. ``live_jobs`` was read after ``pool``."""
+    """One pool and its surroundings at one moment. ``live_jobs`` was read after ``pool`` and ``nodes``."""
 
     pool: WarmPool
     nodes: dict[str, NodeView]
@@ -28,6 +31,21 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""  # the API server's answer to the last test's pod that it did not accept
     settings: PoolSettings
     now: float  # unix seconds
+
+    def start_test(self, name: str, node: str, purpose: str, images: Sequence[str] = ()) -> CreatePod:
+        """Return the effect that starts the pool's test of a node; ``images`` are pulled before it."""
+        return CreatePod(
+            build_burn_in_pod(
+                name=name,
+                namespace=self.settings.namespace,
+                node=node,
+                pool=self.pool,
+                purpose=purpose,
+                agent_image=self.settings.agent_image,
+                image_pull_policy=self.settings.image_pull_policy,
+                images=images,
+            )
+        )
 
 
 class PoolDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,8 +23,9 @@ def summed_up(
 ) -> WarmPoolStatus:
     """Return the pool's status with these spares.
 
-    Args:     in_use: selected nodes that did not join because other pods run there.     left_out: selected nodes that
-    the pool's test does not tolerate, by their taint.
+    Args:
+        in_use: selected nodes that did not join because other pods run there.
+        left_out: selected nodes that the pool's test does not tolerate, by their taint.
     """
     size = pool.spec.size
     ready = sum(spare.state == "Ready" for spare in spares)
