@@ -1,9 +1,8 @@
-"""The warm pool: who joins, how a spare gets ready, who may take one, and what is left to do in each state."""
+"""The warm pool: who joins, how a spare gets ready, and what is left to do in each state."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -16,89 +15,16 @@ from falcon_operator.api import (
     BurnInSpec,
     ObjectMeta,
     SpareStatus,
-    WarmPool,
-    WarmPoolSpec,
-    WarmPoolStatus,
 )
 from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
-from falcon_operator.pool import claims
 from falcon_operator.pool import decide as pools
 from falcon_operator.pool.burn_in_result import APART_SECONDS
-from falcon_operator.pool.claims import claim, release
+from falcon_operator.pool.claims import claim
 from falcon_operator.pool.decide import decide_pool
-from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
-from falcon_operator.ports import ContainerView, NodeTaint, NodeView, Occupant, PodView
-from falcon_operator.times import timestamp
-
-NOW = 1_795_176_000.0
-SETTINGS = PoolSettings(namespace="falcon-system", agent_image="agent:1", image_pull_policy="IfNotPresent")
-JOB = "ns/job/uid-1/7"
-
-
-def a_pool(*spares: SpareStatus, size: int = 1, **spec: Any) -> WarmPool:
-    return WarmPool(
-        metadata=ObjectMeta(name="spares", uid="pool-uid", generation=3),
-        spec=WarmPoolSpec(node_selector={"pool": "yes"}, size=size, **spec),
-        status=WarmPoolStatus(spares=list(spares), observed_generation=3),
-    )
-
-
-def a_node(name: str, *, taints: dict[str, str] | None = None, ready: bool = True, **changes: Any) -> NodeView:
-    return NodeView(name=name, labels={"pool": "yes"}, taints=taints or {}, ready=ready, **changes)
-
-
-def spare(node: str, state: Any = "Ready", *, since: float = NOW - 100, **fields: Any) -> SpareStatus:
-    return SpareStatus(node=node, state=state, since=timestamp(since), **fields)
-
-
-def look(
-    pool: WarmPool,
-    *nodes: NodeView,
-    now: float = NOW,
-    busy: Collection[str] = (),
-    occupants: dict[str, list[Occupant]] | None = None,
-    **rest: Any,
-) -> PoolDecision:
-    """Decide about the pool; ``busy`` are the nodes with a training pod."""
-    found: dict[str, list[Occupant]] = {node.name: [] for node in nodes}
-    found |= {node: [Occupant(namespace="ns", name="job-0", role="trainer")] for node in busy}
-    return decide_pool(
-        PoolSnapshot(
-            pool=pool,
-            nodes={node.name: node for node in nodes},
-            occupants={**found, **(occupants or {})},
-            settings=SETTINGS,
-            now=now,
-            **rest,
-        )
-    )
-
-
-def then(pool: WarmPool, decision: PoolDecision) -> WarmPool:
-    return msgspec.structs.replace(pool, status=decision.status)
-
-
-def states(decision: PoolDecision) -> dict[str, str]:
-    return {entry.node: entry.state for entry in decision.status.spares}
-
-
-def of_type(decision: PoolDecision, *types: type) -> list[Any]:
-    return [effect for effect in decision.effects if isinstance(effect, types)]
-
-
-def ended(manifest: dict[str, Any], *, message: str, exit_code: int = 0) -> PodView:
-    """Return the burn-in pod as the kubelet reports its end."""
-    meta = manifest["metadata"]
-    container = ContainerView(name="burn-in", exit_code=exit_code, exit_message=message)
-    return PodView(
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid="pod-uid",
-        labels=meta["labels"],
-        phase="Succeeded" if exit_code == 0 else "Failed",
-        containers={"burn-in": container},
-    )
+from falcon_operator.pool.snapshot import PoolSnapshot
+from falcon_operator.ports import NodeTaint, NodeView, Occupant
+from tests.unit.operator.pool_looks import JOB, NOW, SETTINGS, a_node, a_pool, ended, look, of_type, spare, states, then
 
 
 def test_a_node_is_chosen_tainted_tested_and_ready() -> None:
@@ -438,55 +364,6 @@ def test_a_test_that_the_api_server_refuses_says_so() -> None:
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_fastest_ready_spare_is_claimed_once_for_a_key() -> None:
-    pool = a_pool(spare("a", gemm_gflops="90"), spare("b", gemm_gflops="100"), spare("c", "Testing"), size=3)
-    status = claim(pool, JOB, "ns", now=NOW)
-    assert status is not None
-    held = claims.held(msgspec.structs.replace(pool, status=status), JOB)
-    assert held is not None
-    assert (held.node, held.gemm_gflops) == ("b", "100")
-    assert claim(msgspec.structs.replace(pool, status=status), JOB, "ns", now=NOW + 9) == status
-
-
-def test_nothing_is_claimed_where_none_is_ready_all_are_to_be_avoided_or_the_namespace_may_not() -> None:
-    assert claim(a_pool(spare("c", "Testing")), JOB, "ns", now=NOW) is None
-    assert claim(a_pool(spare("a")), JOB, "ns", avoid={"a"}, now=NOW) is None
-    assert claim(a_pool(spare("a"), allowed_namespaces=["other"]), JOB, "ns", now=NOW) is None
-    assert claim(a_pool(spare("a"), allowed_namespaces=["ns"]), JOB, "ns", now=NOW) is not None
-
-
-def test_a_claimed_spare_is_made_up_for() -> None:
-    pool = a_pool(spare("a", "Claimed", claimed_by=JOB))
-    nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b")]
-    decision = look(pool, *nodes, live_jobs=frozenset({"uid-1"}))
-    assert states(decision) == {"a": "Claimed", "b": "Testing"}
-    assert "1 claimed by jobs" in decision.status.conditions[0].message
-
-
-def test_a_released_spare_is_tested_anew() -> None:
-    pool = a_pool(spare("a", "Claimed", claimed_by=JOB, gemm_gflops="90"))
-    status = release(pool, JOB, now=NOW)
-    assert [(entry.state, entry.claimed_by, entry.gemm_gflops) for entry in status.spares] == [("Testing", "", "")]
-    assert release(pool, "ns/job/uid-1/8", now=NOW) is pool.status
-
-
-def test_a_claim_ends_with_its_job_when_its_pods_have_gone() -> None:
-    pool = a_pool(spare("a", "Claimed", claimed_by=JOB))
-    node = a_node("a", taints={TAINT_SPARE: "spares"})
-    ending = look(pool, node, busy={"a"})
-    assert states(ending) == {"a": "Claimed"}
-    assert "still ending" in ending.status.spares[0].message
-    assert states(look(pool, node)) == {"a": "Testing"}
-    assert states(look(pool)) == {}, "its node is gone, too"
-
-
-def test_a_released_node_is_not_tested_beside_training_pods() -> None:
-    pool = a_pool(spare("a", "Testing"))
-    decision = look(pool, a_node("a", taints={TAINT_SPARE: "spares"}), busy={"a"})
-    assert of_type(decision, CreatePod) == []
-    assert "training pods" in decision.status.spares[0].message
-
-
 def test_an_excluded_nodes_test_is_its_jobs_to_remove_until_nobody_can_be_waiting_for_it() -> None:
     pool = a_pool(spare("n1"))
     nodes = [a_node("n1", taints={TAINT_SPARE: "spares"})]
@@ -507,10 +384,3 @@ def test_an_excluded_nodes_test_is_its_jobs_to_remove_until_nobody_can_be_waitin
 def test_a_deleted_pool_leaves_no_taint() -> None:
     nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b", taints={TAINT_SPARE: "others"})]
     assert pools.abandoned("spares", nodes) == [UntaintNode("a", TAINT_SPARE)]
-
-
-def test_the_median_score_leaves_one_node_out() -> None:
-    pool = a_pool(spare("a", gemm_gflops="10"), spare("b", gemm_gflops="30"), spare("c", "Testing"))
-    assert claims.median_gflops(pool) == 20.0
-    assert claims.median_gflops(pool, without="a") == 30.0
-    assert claims.median_gflops(a_pool()) is None
