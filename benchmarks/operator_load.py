@@ -15,10 +15,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.reports import encode_summary
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.cluster import Installation, Operator, until
 
@@ -70,15 +69,13 @@ async def report(installation: Installation) -> int:
                 )
                 summary = Summary(
                     pod_uid=uid,
-                    pod_name=pod["metadata"]["name"],
-                    node="n",
                     sequence=written,
                     unix_ns=time.time_ns(),
                     generation=1,
                     ranks=[signals],
                 )
                 key = keys[pod["metadata"]["labels"]["falcon.dev/job"]]
-                await client.put(key.summary(uid), msgspec.json.encode(summary))
+                await client.put(key.summary(uid), encode_summary(summary, ()))
                 written += 1
             await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
     return written

@@ -1,4 +1,4 @@
-"""The agent's loop: it reads the rings ten times a second, and reports each second and whenever something is urgent."""
+"""The agent's loop: it reads the rings ten times a second, looks at them each second, and reports when it has news."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import structlog
 from falcon_agent.reporter import Reporter, connect
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
+from falcon_agent.speaking import Speaker
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
-from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.launch import LaunchStatus
-from falcon_core.wire.messages import Plan, Summary
+from falcon_core.wire.messages import DetailRequest, Plan, Summary
 
 POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # between two looks at what the rings say
 MEMORY_SECONDS = 5.0
 SAMPLE_EVERY = 20  # the device times one cycle of this many
 _log = structlog.get_logger()
@@ -30,7 +31,9 @@ class Agent:
         self._settings = settings
         self._run_dir = RunDir(settings.run_dir)
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
+        self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
+        self._request: DetailRequest | None = None
         self._sequence = 0
         self._last_status: LaunchStatus | None = None
 
@@ -47,7 +50,7 @@ class Agent:
             reporter = Reporter(client, self._settings)
             tasks = [
                 asyncio.create_task(reporter.keep_alive()),
-                asyncio.create_task(reporter.follow_plans(self.take_plan)),
+                asyncio.create_task(reporter.follow_commands(self.take_plan, self.take_request)),
                 asyncio.create_task(self._watch(reporter)),
             ]
             stopped = asyncio.create_task(ended.wait())
@@ -68,38 +71,54 @@ class Agent:
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
 
+    def take_request(self, request: DetailRequest) -> None:
+        """Take over which ranks the operator wants to know more of. An earlier leader's request is ignored."""
+        if self._request is None or request.epoch >= self._request.epoch:
+            self._request = request
+
     async def _watch(self, reporter: Reporter) -> None:
-        reported = remembered = 0.0
+        looked = remembered = 0.0
+        urgent = False
         sending: asyncio.Task[None] | None = None
         while True:
             now = time.monotonic()
-            changed = self._tracker.poll()
+            turned = self._tracker.poll()
             self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = changed or status != self._last_status
+            urgent = urgent or turned or status != self._last_status or reporter.forgotten
             self._last_status = status
-            # One report at a time: while etcd cannot be reached, the newest state waits, and no queue grows.
-            if (urgent or now - reported >= REPORT_SECONDS) and (sending is None or sending.done()):
-                reported = now
+            # One report at a time: while the bus cannot be reached, the newest state waits, and no queue grows.
+            if (urgent or now - looked >= LOOK_SECONDS) and (sending is None or sending.done()):
+                looked = now
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())
-                sending = asyncio.create_task(reporter.report(self.summary(status)))
-            elif urgent:
-                self._last_status = None  # reported again when the report under way has ended
+                summary = self.summary(status)
+                detailed = self._speaker.detail_due(
+                    summary,
+                    asked=self._asked(summary.generation),
+                    detection=self._tracker.detection,
+                    urgent=urgent or reporter.failed,
+                    now=now,
+                )
+                urgent = False
+                if detailed is not None:
+                    self._sequence += 1
+                    sending = asyncio.create_task(reporter.report(summary, detailed))
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())
             await asyncio.sleep(POLL_SECONDS)
 
+    def _asked(self, generation: int) -> frozenset[int]:
+        request = self._request
+        return frozenset(request.ranks) if request is not None and request.generation == generation else frozenset()
+
     def summary(self, status: LaunchStatus | None) -> Summary:
         """Return the content of the next report."""
-        self._sequence += 1
         generation = status.generation if status is not None else 0
         return Summary(
             pod_uid=self._settings.pod_uid,
-            pod_name=self._settings.pod,
-            node=self._settings.node,
-            sequence=self._sequence,
+            sequence=self._sequence + 1,
             unix_ns=time.time_ns(),
             generation=generation,
             launch=status,

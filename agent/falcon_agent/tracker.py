@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -17,7 +18,7 @@ from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
-SILENT_NS = 1_000_000_000  # without a call for as long, a rank reports how far it has come in its communicators
+SILENT_NS = 1_000_000_000  # without a call for as long, a rank's detail says how far it has come in its communicators
 _log = structlog.get_logger()
 
 
@@ -26,6 +27,16 @@ class Memory(msgspec.Struct, frozen=True):
 
     ranks: dict[str, RankMemory] = {}
     comms: dict[str, list[Shape]] = {}
+
+
+class _Turn(NamedTuple):
+    """The state of a rank whose change is news at once."""
+
+    ring: str
+    slow_since: int | None  # iteration
+    has_period: bool
+    has_iterated: bool
+    silent: bool  # for longer than its deadline
 
 
 class _Tracked(msgspec.Struct):
@@ -47,20 +58,22 @@ class Tracker:
         self._memory = _decode(memory)
         self._generation = 0
         self._pressure = Pressure()
+        self._turns: list[_Turn] = []
         self.detection = Detection()
 
     def poll(self) -> bool:
-        """Drain every ring. Return whether a slowdown began or ended."""
+        """Drain every ring. Return whether anything has changed that is news at once."""
         self._find_rings()
-        changed = False
         now = time.monotonic()
         for tracked in self._tracked.values():
             batch = tracked.reader.read(now)
             if len(batch.records) or batch.lost:
-                changed = tracked.chain.feed(batch.records, lost=batch.lost > 0) or changed
+                tracked.chain.feed(batch.records, lost=batch.lost > 0)
                 tracked.comms.feed(batch.records)
                 tracked.enqueues = tracked.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
-        return changed
+        now_ns = self._monotonic_ns()
+        before, self._turns = self._turns, [_turn(name, each.chain, now_ns) for name, each in self._tracked.items()]
+        return self._turns != before
 
     def device_cycle_calls(self) -> int:
         """Return the calls in a cycle of the ranks whose durations only the device knows; 0 if no cycle is known."""
@@ -144,6 +157,17 @@ class Tracker:
             CommTable(self._memory.comms.get(name, ())),
         )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
+
+
+def _turn(name: str, chain: RankChain, now_ns: int) -> _Turn:
+    slowdown = chain.slowdown
+    return _Turn(
+        name,
+        None if slowdown is None else slowdown.first_iteration,
+        chain.period_calls is not None,
+        chain.iterations > 0,
+        chain.is_silent(now_ns),
+    )
 
 
 def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSignals:

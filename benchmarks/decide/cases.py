@@ -119,8 +119,6 @@ class Case:
         ]
         return Summary(
             pod_uid=_uid(replica),
-            pod_name=_name(replica),
-            node=f"node-{replica:04d}",
             sequence=int(at),
             unix_ns=int((START + at) * 1e9),
             generation=1,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 # -- reports: agent → bus → operator
 
-REPORT_SECONDS = 1.0  # an agent writes its summary this often, and at once when something happens
-FRESH_SECONDS = 5.0  # a summary that is older says nothing of now; a few may be late or lost
-BLIND_SECONDS = 10.0  # without any report of a running pod: longer than a change of the bus's leader takes
+REPORT_SECONDS = 10.0  # an agent of a healthy pod reports this often, and at once when something changes
+URGENT_SECONDS = 2.0  # what must be reported at once has arrived by then, also on a busy node
+DETAIL_SECONDS = 1.0  # an agent reports this often while the detail of one of its ranks matters
+FRESH_SECONDS = 15.0  # a report that is older says nothing of now; one may be late
+BLIND_SECONDS = 25.0  # without any report of a running pod: two reports, and a change of the bus's leader
 
 # -- liveness: the agent's lease, weighed only while the operator's own session with etcd is whole
 

@@ -27,6 +27,13 @@ class PublishPlan(msgspec.Struct, frozen=True):
     plan: Plan
 
 
+class AskDetail(msgspec.Struct, frozen=True):
+    """The ranks of a generation whose agents are asked for all that they know."""
+
+    generation: int
+    ranks: list[int]
+
+
 class ClaimSpare(msgspec.Struct, frozen=True):
     pool: str
     key: str
@@ -73,6 +80,7 @@ Effect = (
     | CreatePod
     | DeletePod
     | PublishPlan
+    | AskDetail
     | ClaimSpare
     | ReleaseSpare
     | BurnIn

@@ -192,6 +192,10 @@ class Bus(Protocol):
         """Write the plan if the stored plan differs, in a transaction that compares the leader key."""
         ...
 
+    async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
+        """Ask the agents for the detail of these ranks, if the request that stands is another."""
+        ...
+
     async def ensure_access(self, key: JobKey) -> None:
         """Create the job's etcd user (CN = job uid) and role: write reports/, read commands/."""
         ...

@@ -72,11 +72,18 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     found: list[Straggler] = []
     for group in groups:
         series = [
-            Series(rank=rank.rank, iterations=rank.sent.iterations, values_ns=rank.sent.compute_ns) for rank in group
+            Series(
+                rank=rank.rank,
+                iterations=rank.sent.iterations if rank.sent.detailed else None,
+                values_ns=rank.sent.compute_ns,
+            )
+            for rank in group
         ]
         found += [(out, group) for out in outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)]
     if not found and slow is not None:
         found = _by_own_excess(groups, policy, slow)
+    detailed = {rank.rank for rank in fresh if rank.sent.detailed}
+    found = [(out, group) for out, group in found if out.rank in detailed]
     if not found:
         return None
     found.sort(key=lambda straggler: -straggler[0].ratio)

@@ -28,10 +28,13 @@ Rows = npt.NDArray[np.int64]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The newest values of a rank, oldest first; the last belongs to iteration ``iterations`` (counted from 1)."""
+    """The newest values of a rank, oldest first; the last belongs to iteration ``iterations`` (counted from 1).
+
+    ``iterations`` None: the values repeat a level that holds for any of the newest iterations.
+    """
 
     rank: int
-    iterations: int
+    iterations: int | None
     values_ns: Sequence[int]
 
 
@@ -70,12 +73,14 @@ def compared(series: Sequence[Series], width: int) -> tuple[list[int], Matrix]:
     usable = [rank for rank in series if len(rank.values_ns) >= width]
     if not usable:
         return [], np.empty((0, width))
-    iterations = np.array([rank.iterations for rank in usable], dtype=np.int64)
     ends = np.array([len(rank.values_ns) for rank in usable], dtype=np.int64)
-    last = int(iterations.min())
-    first = int((iterations - ends).max()) + 1
-    if last - first + 1 >= width:
-        ends -= iterations - last
+    numbered = np.array([rank.iterations is not None for rank in usable], dtype=np.bool_)
+    iterations = np.array([rank.iterations for rank in usable if rank.iterations is not None], dtype=np.int64)
+    if len(iterations):
+        last = int(iterations.min())
+        first = int((iterations - ends[numbered]).max()) + 1
+        if last - first + 1 >= width:
+            ends[numbered] -= iterations - last
     rows = (rank.values_ns[end - width : end] for rank, end in zip(usable, ends.tolist(), strict=True))
     values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(usable) * width)
     return [rank.rank for rank in usable], values.reshape(-1, width).astype(np.float64)

@@ -20,7 +20,7 @@ from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, in
 from falcon_core.signals.calls import CallOrder, Calls, Floats, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
-from falcon_core.signals.hang import HangDeadline, Pause
+from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline, Pause
 from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.signals.resume import Anchor
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
@@ -234,6 +234,22 @@ class RankChain:
         return self._detector.slowdown
 
     @property
+    def iterations(self) -> int:
+        """Return the number of complete iterations."""
+        return self._tracker.iterations
+
+    def is_silent(self, now_ns: int) -> bool:
+        """Check whether no call has returned for longer than the deadline of a hang, by the clock of the calls."""
+        if self.last_end_ns is None or now_ns - self.last_end_ns <= MINIMUM_DEADLINE_NS:
+            return False
+        deadline_ns = self._hang_deadline_ns()
+        return deadline_ns is not None and now_ns - self.last_end_ns > deadline_ns
+
+    def _hang_deadline_ns(self) -> int | None:
+        times = [measured.iteration.duration_ns for measured in self._recent]
+        return self._hang.deadline_ns(statistics.fmean(times), self._detection.hang_factor) if times else None
+
+    @property
     def healthy_ns(self) -> int | None:
         """Return the healthy iteration time [ns]; None while it is being learned."""
         return self._detector.healthy_ns
@@ -327,9 +343,7 @@ class RankChain:
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
-            hang_deadline_ns=(
-                self._hang.deadline_ns(statistics.fmean(times), self._detection.hang_factor) if times else None
-            ),
+            hang_deadline_ns=self._hang_deadline_ns(),
         )
 
 

@@ -2,9 +2,10 @@
 
 Under ``/falcon/v1/<namespace>/<job>/<job uid>/``::
 
-    reports/<pod uid>/summary  overwritten each window, without lease: evidence outlives its agent
+    reports/<pod uid>/summary  the pod's newest report, overwritten, without lease: evidence outlives its agent
     reports/<pod uid>/alive    under the agent's lease (``times.LIVENESS_TTL_SECONDS``)
     commands/plan              the operator's desired state for every pod of the job
+    commands/detail            the ranks of which the operator wants to know more
 
 ``/falcon/leader`` holds the leader's epoch; every command transaction compares it.
 
@@ -41,6 +42,10 @@ class JobKey(NamedTuple):
     @property
     def plan(self) -> str:
         return f"{self.commands}plan"
+
+    @property
+    def detail(self) -> str:
+        return f"{self.commands}detail"
 
     def summary(self, pod_uid: str) -> str:
         return f"{self.reports}{pod_uid}/summary"

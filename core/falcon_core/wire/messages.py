@@ -1,4 +1,7 @@
-"""Messages on the bus, as JSON. Times of day are wall-clock ns of the writer's node, for display and age only."""
+"""Messages on the bus. Times of day are wall-clock ns of the writer's node, for display and age only.
+
+The operator's commands cross the bus as JSON, the agents' reports as ``wire.reports`` encodes them.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import msgspec
 from falcon_core.wire.launch import LaunchStatus, Phase
 
 MESSAGE_VERSION = 1
-RECENT_ITERATIONS = 16  # newest iterations carried in a summary: keeps it within 1 KiB a rank
-MAX_COMMS = 8  # communicators of a rank in a summary, reported while it is slow or silent: another KiB
+RECENT_ITERATIONS = 16  # newest iterations carried in a rank's detail: keeps it within 1 KiB
+MAX_COMMS = 8  # communicators of a rank in its detail, reported while it is slow or silent: another KiB
 MAX_PAIRS = 8  # likewise, pairs of it and a peer
+MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
 
@@ -50,6 +54,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     detection: Detection = Detection()
 
 
+class DetailRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Desired state: the ranks of which the operator wants the detail, whatever their agents think of them.
+
+    Only the operator can compare a rank with the others. An agent sends detail each ``times.DETAIL_SECONDS`` for as
+    long as a rank of its own is in the newest request of its generation.
+    """
+
+    version: int = MESSAGE_VERSION
+    epoch: int  # the leader that wrote it
+    generation: int
+    ranks: list[int] = []  # ≤ MAX_DETAILED
+
+
 class Onset(msgspec.Struct, frozen=True, kw_only=True):
     """A verified slowdown of the iteration time that has not been relieved."""
 
@@ -60,7 +77,7 @@ class Onset(msgspec.Struct, frozen=True, kw_only=True):
     after_ns: int  # level since the onset
 
 
-class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class CommSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """One communicator as one rank sees it: how far it has come in it, and what calls take beyond their healthy time.
 
     Ids are the process's own; size and place let the operator find out who the other members are.
@@ -76,7 +93,7 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
 
 
-class PairSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Sends to, or receives from, one peer."""
 
     comm: Int64
@@ -91,6 +108,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     rank: Int64
     tracking: Literal["NoRing", "Undetermined", "Tracking"]
+    detailed: bool = True  # False: a brief; each of its vectors repeats the median of the newest iterations
     iterations: Int64 = 0  # complete iterations in this generation
     period_calls: Int64 | None = None
     last_call_unix_ns: Int64 | None = None  # when the newest call returned
@@ -121,12 +139,9 @@ class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's report; overwritten at each window's end, and at once when a process ends or an onset is certain."""
+    """One pod's report (``wire.reports``): each ``times.REPORT_SECONDS``, and at once when something changes."""
 
-    version: int = MESSAGE_VERSION
     pod_uid: str
-    pod_name: str
-    node: str
     sequence: int  # grows by one a report within one agent's life
     unix_ns: int
     generation: int

@@ -20,7 +20,7 @@ import structlog
 
 from falcon_core.times import HEARTBEAT_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, JobKey
-from falcon_core.wire.messages import Plan
+from falcon_core.wire.messages import DetailRequest, Plan
 from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted, WatchEvent
 from falcon_operator.bus import access, certs
 from falcon_operator.bus.health import SessionHealth
@@ -119,10 +119,18 @@ class EtcdBus:
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
         value = msgspec.json.encode(msgspec.structs.replace(plan, epoch=self._leadership.epoch))
-        if self._cache.plan(key) == value:
+        if self._cache.command(key, key.plan) == value:
             return
         await self._command(f"publish the plan of {key.namespace}/{key.name}", Op.put(key.plan, value))
         log.info("plan published", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase)
+
+    async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
+        stands = self._cache.command(key, key.detail)
+        request = DetailRequest(epoch=self._leadership.epoch, generation=generation, ranks=ranks)
+        value = msgspec.json.encode(request)
+        if stands == value or (not stands and not ranks):
+            return
+        await self._command(f"ask for detail of {key.namespace}/{key.name}", Op.put(key.detail, value))
 
     async def ensure_access(self, key: JobKey) -> None:
         if key.uid in self._granted:

@@ -9,20 +9,21 @@ itself from the operator, but no other job.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from falcon_core.times import RESTORED_GRACE_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey, ReportKey, parse_report
-from falcon_core.wire.messages import Summary
+from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.reports import decode_summary
 from falcon_etcd import KeyValue, Relisted, WatchEvent
 from falcon_operator.ports import JobReports, Received
 
 MAX_SUMMARY_BYTES = 262_144
 MAX_PODS = 4_096  # a job; of more, the later ones are not read
 OLD = float("-inf")  # received at an unknown time before this session
-_decoder = msgspec.json.Decoder(Summary)
 
 
 class _Job:
@@ -34,7 +35,7 @@ class _Job:
         self.alive: set[str] = set()
         self.gone_since: dict[str, float] = {}
         self.awaited: dict[str, float] = {}  # alive before the data was lost → until when that counts
-        self.plan = b""
+        self.commands: dict[str, bytes] = {}  # by key
 
 
 class ReportsCache:
@@ -73,10 +74,10 @@ class ReportsCache:
             session_healthy_since_seconds=healthy_since,
         )
 
-    def plan(self, key: JobKey) -> bytes:
-        """Return the plan as stored; empty where none is stored."""
-        job = self._jobs.get(key.uid)
-        return job.plan if job is not None and job.key == key else b""
+    def command(self, job: JobKey, key: str) -> bytes:
+        """Return what is stored under the key of one of the job's commands; empty where nothing is stored."""
+        known = self._jobs.get(job.uid)
+        return known.commands.get(key, b"") if known is not None and known.key == job else b""
 
     def forget(self, job_uid: str) -> None:
         self._jobs.pop(job_uid, None)
@@ -126,7 +127,7 @@ class ReportsCache:
             return None
         report = parse_report(kv.key)
         if report is None:
-            self._put_plan(kv)
+            self._put_command(kv)
             return None
         job = self._job(report)
         if job is None:
@@ -139,6 +140,9 @@ class ReportsCache:
         summary = self._decode(report.pod_uid, kv.value)
         if summary is None:
             return None
+        before = job.summaries.get(report.pod_uid)
+        if before is not None:
+            summary = _with_known_excess(before.summary, summary)
         job.summaries[report.pod_uid] = Received(summary=summary, at_seconds=received_at)
         return job.key
 
@@ -148,8 +152,8 @@ class ReportsCache:
             return None
         report = parse_report(key)
         if report is None:
-            if (planned := _plan_key(key)) is not None and planned.uid in self._jobs:
-                self._jobs[planned.uid].plan = b""
+            if (commanded := _job_of_command(key)) is not None and commanded.uid in self._jobs:
+                self._jobs[commanded.uid].commands.pop(key, None)
             return None
         job = self._jobs.get(report.job.uid)
         if job is None:
@@ -162,10 +166,10 @@ class ReportsCache:
         job.gone_since[report.pod_uid] = now
         return job.key
 
-    def _put_plan(self, kv: KeyValue) -> None:
-        key = _plan_key(kv.key)
-        if key is not None:
-            self._jobs.setdefault(key.uid, _Job(key)).plan = kv.value
+    def _put_command(self, kv: KeyValue) -> None:
+        job = _job_of_command(kv.key)
+        if job is not None:
+            self._jobs.setdefault(job.uid, _Job(job)).commands[kv.key] = kv.value
 
     def _job(self, report: ReportKey) -> _Job | None:
         job = self._jobs.setdefault(report.job.uid, _Job(report.job))
@@ -180,13 +184,8 @@ class ReportsCache:
 
     def _decode(self, pod_uid: str, value: bytes) -> Summary | None:
         if len(value) <= MAX_SUMMARY_BYTES:
-            try:
-                summary = _decoder.decode(value)
-            except msgspec.MsgspecError:
-                pass
-            else:
-                if summary.pod_uid == pod_uid:
-                    return summary
+            with contextlib.suppress(ValueError):
+                return decode_summary(value, pod_uid)
         self.rejected += 1
         return None
 
@@ -203,8 +202,32 @@ def _still_valid(before: Mapping[str, Received], listed: Mapping[str, Received],
     }
 
 
-def _plan_key(key: str) -> JobKey | None:
+def _with_known_excess(before: Summary, summary: Summary) -> Summary:
+    """Keep the excess in its communicators that a rank has reported of this slowdown, while it sends briefs again.
+
+    The ranks of a large job are asked for it in turns.
+    """
+    known = {rank.rank: rank for rank in before.ranks if rank.onset is not None and rank.comms}
+    if not known or before.generation != summary.generation:
+        return summary
+    ranks = [_and_excess(rank, known.get(rank.rank)) for rank in summary.ranks]
+    return msgspec.structs.replace(summary, ranks=ranks)
+
+
+def _and_excess(rank: RankSignals, before: RankSignals | None) -> RankSignals:
+    if before is None or before.onset is None or rank.detailed or rank.onset is None:
+        return rank
+    if rank.onset.iteration != before.onset.iteration:
+        return rank
+    # The counts of calls are of the moment at which they were reported, and of no other.
+    comms = [msgspec.structs.replace(comm, entered=None, finished=None) for comm in before.comms if comm.excess_ns]
+    return msgspec.structs.replace(rank, comms=comms)
+
+
+def _job_of_command(key: str) -> JobKey | None:
+    """Return the job that a command of the operator is for; None for any other key."""
     parts = key.removeprefix(ROOT).split("/")
-    if not key.startswith(ROOT) or len(parts) != 5 or parts[3:] != ["commands", "plan"]:
+    if not key.startswith(ROOT) or len(parts) != 5:
         return None
-    return JobKey(parts[0], parts[1], parts[2])
+    job = JobKey(parts[0], parts[1], parts[2])
+    return job if key in (job.plan, job.detail) else None

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -22,7 +20,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.times import FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, RankSignals, Summary
+from falcon_core.wire.messages import RankSignals, Summary
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import trainer_container
@@ -208,12 +206,11 @@ def _rank(
     if process is None:
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
-    signals = _bounded(sent) if sent is not None and known else NOTHING_SENT
+    signals = sent if sent is not None and known else NOTHING_SENT
     silent = 0.0
     if signals.last_call_unix_ns is not None:  # both times are by the node's clock; the age is by the operator's
         silent = (summary.unix_ns - signals.last_call_unix_ns) / 1e9 + age
     fresh = known and age <= FRESH_SECONDS
-    deadline_ns = signals.hang_deadline_ns
     blocked_since = process.blocked_since_unix_ns
     return RankSeen(
         rank=number,
@@ -227,11 +224,20 @@ def _rank(
         throttle=summary.throttle if known else None,
         fresh=fresh,
         silent_seconds=silent,
-        stalled=fresh and deadline_ns is not None and silent * 1e9 > deadline_ns,
+        stalled=fresh and _was_silent(signals, summary.unix_ns),
         blocked_seconds=max(0.0, (summary.unix_ns - blocked_since) / 1e9 + age)
         if known and blocked_since is not None
         else None,
     )
+
+
+def _was_silent(signals: RankSignals, unix_ns: int) -> bool:
+    """Check whether the rank had been silent for longer than its deadline when its agent reported.
+
+    The age of the report does not count: an agent reports at once when a rank falls silent, and when it moves again.
+    """
+    last, deadline_ns = signals.last_call_unix_ns, signals.hang_deadline_ns
+    return last is not None and deadline_ns is not None and unix_ns - last > deadline_ns
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:
@@ -240,13 +246,6 @@ def _older(signals: RankSignals, process: LaunchRank) -> bool:
     After the launcher has started a new process, an agent may still read the ring of the process before it.
     """
     return signals.last_call_unix_ns is not None and signals.last_call_unix_ns < process.started_unix_ns
-
-
-def _bounded(signals: RankSignals) -> RankSignals:
-    """Cut off what is more than any agent sends: whoever holds the job's certificate, the cost of a look is bounded."""
-    if len(signals.comms) <= MAX_COMMS and len(signals.pairs) <= MAX_PAIRS:
-        return signals
-    return msgspec.structs.replace(signals, comms=signals.comms[:MAX_COMMS], pairs=signals.pairs[:MAX_PAIRS])
 
 
 def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:

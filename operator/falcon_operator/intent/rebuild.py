@@ -7,13 +7,12 @@ exclusions (the pool and the fences still know the nodes), counters, learned fig
 from __future__ import annotations
 
 from falcon_core.recovery.membership import Member, Membership
+from falcon_core.times import FRESH_SECONDS
 from falcon_operator.api import LABEL_REPLICA, End, TrainingJob
 from falcon_operator.intent.intent import Intent, master_port
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
 from falcon_operator.times import unix_seconds
-
-REPORT_SECONDS = 10.0  # agents report each second
 
 
 def rebuild(snap: Snapshot) -> Intent | None:
@@ -53,7 +52,7 @@ def rebuild(snap: Snapshot) -> Intent | None:
 def _heard_out(snap: Snapshot) -> bool:
     """Check whether the bus has been heard for so long that every living agent has reported."""
     since = snap.reports.session_healthy_since_seconds
-    return since is not None and snap.monotonic - since >= REPORT_SECONDS
+    return since is not None and snap.monotonic - since >= FRESH_SECONDS
 
 
 def _ended(job: TrainingJob) -> Intent:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.recovery import machine
+from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.failslow import next_step
 from falcon_core.recovery.membership import apply_actions
 from falcon_core.recovery.observation import (
@@ -27,6 +28,7 @@ from falcon_core.recovery.witness import assess_liveness
 from falcon_core.times import LEAVE_SECONDS
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
 from falcon_operator.effects import (
+    AskDetail,
     ClaimSpare,
     CreatePod,
     DeletePod,
@@ -141,7 +143,10 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     return Decision(
         intent=intent,
         status=status,
-        effects=_effects(snap, intent),
+        effects=[
+            *_effects(snap, intent),
+            AskDetail(intent.membership.generation, wanted_detail(intent.recovery, obs, policy)),
+        ],
         events=[*_warnings(snap, before), *events],
         again_seconds=LOOK_SECONDS if intent.membership.phase == "Run" else GATHER_SECONDS,
     )

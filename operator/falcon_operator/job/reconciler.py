@@ -333,6 +333,8 @@ class JobReconciler:
                 log.info("pod deleted", job=job.metadata.name, pod=pod.name)
             case fx.PublishPlan(plan=plan):
                 await self._bus.publish_plan(key, plan)
+            case fx.AskDetail(generation=generation, ranks=ranks):
+                await self._bus.ask_detail(key, generation, ranks)
             case fx.ClaimSpare(key=claim, avoid=avoid):
                 assert snap.pool is not None  # its status says which spare is ready
                 await self._write_pool(

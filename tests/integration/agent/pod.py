@@ -22,6 +22,7 @@ from falcon_core.signals.rank import RankChain
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase
 from falcon_core.wire.messages import Detection, Plan, PlanMember, Summary
+from falcon_core.wire.reports import decode_summary
 from falcon_etcd import Client, EtcdError, KeyValue
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.ports import free_port
@@ -119,7 +120,7 @@ class Pod:
 
     async def summary(self) -> Summary | None:
         kv = await self._client.get(JOB.summary(POD_UID))
-        return None if kv is None else msgspec.json.decode(kv.value, type=Summary)
+        return None if kv is None else decode_summary(kv.value, POD_UID)
 
     async def reported(self, what: str, holds: Callable[[Summary], bool]) -> Summary:
         """Return the first report for which ``holds`` is true."""

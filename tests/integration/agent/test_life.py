@@ -11,7 +11,7 @@ import pytest
 
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.signals.hang import Progress, explain_hang
-from falcon_core.times import LIVENESS_TTL_SECONDS
+from falcon_core.times import LIVENESS_TTL_SECONDS, REPORT_SECONDS
 from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals, Summary
 from falcon_core.wire.ring import Op
 from falcon_etcd import Client
@@ -85,6 +85,23 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert pod.pids() == pids
     assert again.launch is not None
     assert again.launch.generation == 1
+
+
+async def test_a_healthy_pod_says_little(make_pod: MakePod, client: Client) -> None:
+    pod = make_pod(3)
+    pod.start_agent()
+    pod.allow(FOR_EVER)
+    await pod.plan(1, "Run")
+    await pod.reported("tracked ranks", lambda summary: tracked(summary, 3))
+    await asyncio.sleep(REPORT_SECONDS)  # a young job still learns its level
+    before = await client.get(JOB.summary(POD_UID))
+    await asyncio.sleep(3 * REPORT_SECONDS)
+    after = await client.get(JOB.summary(POD_UID))
+    assert before is not None
+    assert after is not None
+    assert after.version - before.version in range(2, 8), "three, and what a busy machine adds"
+    assert len(after.value) <= 64 * (3 + 1)
+    await trains_on(pod)
 
 
 async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod) -> None:

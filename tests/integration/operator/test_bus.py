@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from falcon_core.wire.keys import LEADER_KEY, JobKey
-from falcon_core.wire.messages import Plan, Summary
+from falcon_core.wire.messages import DetailRequest, Plan, Summary
+from falcon_core.wire.reports import encode_summary
 from falcon_etcd import Client, EtcdError, PermissionDenied, Tls
 from falcon_operator.bus.bus import BusUnavailable, EtcdBus
 from falcon_operator.clock import SystemClock
@@ -149,7 +150,7 @@ async def bench(etcd: tuple[EtcdServer, Authority]) -> AsyncIterator[Bench]:
 
 
 def summary(pod: str, sequence: int = 1) -> bytes:
-    return msgspec.json.encode(Summary(pod_uid=pod, pod_name=pod, node="n", sequence=sequence, unix_ns=1, generation=1))
+    return encode_summary(Summary(pod_uid=pod, sequence=sequence, unix_ns=1, generation=1), ())
 
 
 async def test_authentication_is_turned_on_and_a_job_gets_exactly_its_rights(bench: Bench, tmp_path: Path) -> None:
@@ -226,11 +227,27 @@ async def test_a_plan_is_written_once_and_again_when_it_differs(bench: Bench) ->
         return kv.version if kv else 0
 
     await session.bus.publish_plan(JOB, PLAN)
-    await until_async(lambda: session.bus._cache.plan(JOB))
+    await until_async(lambda: session.bus._cache.command(JOB, JOB.plan))
     await session.bus.publish_plan(JOB, PLAN)
     assert await version() == 1
     await session.bus.publish_plan(JOB, msgspec.structs.replace(PLAN, generation=2))
     assert await version() == 2
+
+
+async def test_a_request_for_detail_is_written_when_it_changes(bench: Bench) -> None:
+    session = await bench.session()
+    await session.healthy()
+    await session.bus.ask_detail(JOB, 1, [])
+    assert await session.client.get(JOB.detail) is None, "nobody has been asked, and nobody is"
+    for ranks in ([3, 5], []):
+        await session.bus.ask_detail(JOB, 1, ranks)
+        kv = await session.client.get(JOB.detail)
+        assert kv is not None
+        assert msgspec.json.decode(kv.value, type=DetailRequest) == DetailRequest(epoch=1, generation=1, ranks=ranks)
+        await until_async(lambda: session.bus._cache.command(JOB, JOB.detail))
+        await session.bus.ask_detail(JOB, 1, ranks)
+        again = await session.client.get(JOB.detail)
+        assert again == kv, "the same request is not written again"
 
 
 async def test_a_stalled_ex_leader_can_command_nothing(bench: Bench) -> None:
@@ -298,7 +315,7 @@ async def test_an_etcd_that_lost_its_data_is_filled_again(bench: Bench, tmp_path
     await agent.put(JOB.alive("pod"), b"")
     with pytest.raises(PermissionDenied):
         await agent.put(OTHER.alive("pod"), b"")
-    await until_async(lambda: not session.bus._cache.plan(JOB))
+    await until_async(lambda: not session.bus._cache.command(JOB, JOB.plan))
     await session.bus.publish_plan(JOB, PLAN)
     assert await agent.get(JOB.plan) is not None
     await session.healthy()

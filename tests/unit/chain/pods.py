@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from falcon_agent.speaking import Speaker
 from falcon_agent.tracker import Tracker
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
-from falcon_core.wire.messages import RankSignals, Summary, ThrottleSignals
+from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleSignals
+from falcon_core.wire.reports import decode_summary, encode_summary
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from falcon_operator.effects import Event
+from falcon_operator.effects import AskDetail, Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import decide
@@ -114,6 +116,8 @@ class Operator:
             spec=msgspec.convert(body, TrainingJobSpec),
         )
         self.events: list[Event] = []
+        self.asked: list[int] = []
+        self._speakers = [Speaker("u") for _ in range(ranks)]
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -122,8 +126,8 @@ class Operator:
     def message(self, condition: str) -> str:
         return next((entry.message for entry in self.status.conditions if entry.type == condition), "")
 
-    def look(self, reports: Sequence[RankSignals | dict[str, Any]], throttle: ThrottleSignals | None = None) -> None:
-        """Take one report of each rank, and decide."""
+    def look(self, reports: Sequence[RankSignals], throttle: ThrottleSignals | None = None) -> None:
+        """Take one report of each rank, in as much detail as its agent would send, and decide."""
         self.now += 2.0
         members = self.intent.membership.members
         summaries = {}
@@ -133,16 +137,17 @@ class Operator:
             )
             summary = Summary(
                 pod_uid=member.pod_uid,
-                pod_name=member.pod_name,
-                node=member.node,
                 sequence=1,
                 unix_ns=time.time_ns(),
                 generation=1,
                 launch=LaunchStatus(generation=1, dead_below=1, state="Running", ranks=[rank]),
+                ranks=[msgspec.structs.replace(report, rank=number)],
                 throttle=throttle,
             )
-            body = {**msgspec.to_builtins(summary), "ranks": [msgspec.to_builtins(report)]}
-            received = msgspec.json.decode(msgspec.json.encode(body), type=Summary)
+            detailed = self._speakers[number].detail_due(
+                summary, asked=self.asked, detection=Detection(), urgent=True, now=self.now
+            )
+            received = decode_summary(encode_summary(summary, detailed or ()), member.pod_uid)
             summaries[member.pod_uid] = Received(summary=received, at_seconds=MONOTONIC)
         snap = Snapshot(
             job=self.job,
@@ -164,4 +169,5 @@ class Operator:
         assert decision.intent is not None
         self.intent = decision.intent
         self.events += decision.events
+        self.asked = [rank for effect in decision.effects if isinstance(effect, AskDetail) for rank in effect.ranks]
         self.job = replace(self.job, status=decision.status)

@@ -236,6 +236,14 @@ class FakeBus:
         world.plans.append(world.plan)
         world.mutate()
 
+    async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
+        world = self.world
+        if world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+        if world.voices.asked != frozenset(ranks):
+            world.voices.asked = frozenset(ranks)
+            world.mutate()
+
     async def ensure_access(self, key: JobKey) -> None:
         if self.world.bus_up_since is None:
             raise OSError("etcd cannot be reached")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.observation import RankSeen
@@ -43,8 +44,6 @@ def snapshot(
     status = replace(LaunchStatus(generation=3, dead_below=3, state="Running", ranks=[STARTED]), **(launch or {}))
     summary = Summary(
         pod_uid="p",
-        pod_name="gpt2-0-a",
-        node="node-a",
         sequence=1,
         unix_ns=int(NOW * 1e9),
         generation=status.generation,
@@ -116,9 +115,11 @@ def test_the_ring_of_a_process_that_is_gone_says_nothing_of_the_next() -> None:
 def test_age_and_silence() -> None:
     assert not rank(snapshot(age_seconds=FRESH_SECONDS + 1)).fresh
     quiet = {"last_call_unix_ns": int((NOW - 9.8) * 1e9)}
-    assert not rank(snapshot(signals=quiet, age_seconds=0.1)).stalled
-    assert rank(snapshot(signals=quiet, age_seconds=0.5)).stalled, "the operator's own waiting counts as well"
-    assert not rank(snapshot(signals=quiet, age_seconds=FRESH_SECONDS + 1)).stalled, "an old report proves nothing"
+    assert not rank(snapshot(signals=quiet, age_seconds=0.5)).stalled, "its agent would have said so"
+    assert rank(snapshot(signals=quiet, age_seconds=0.5)).silent_seconds == pytest.approx(10.3)
+    silent = {"last_call_unix_ns": int((NOW - 10.1) * 1e9)}
+    assert rank(snapshot(signals=silent, age_seconds=0.5)).stalled
+    assert not rank(snapshot(signals=silent, age_seconds=FRESH_SECONDS + 1)).stalled, "an old report proves nothing"
 
 
 def test_liveness_needs_a_session_that_hears() -> None:

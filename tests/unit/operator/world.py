@@ -29,6 +29,7 @@ from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import decode, read_run
 from falcon_operator.ports import Manifest, Occupant, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
+from tests.unit.operator.voices import Voices
 
 COMPUTE_SECONDS = 0.2
 COMMUNICATION_SECONDS = 0.05
@@ -109,6 +110,7 @@ class World:
         self.plan: Plan | None = None
         self.bus_up_since: float | None = self.clock.monotonic() - 100.0
         self.received: dict[str, Received] = {}
+        self.voices = Voices()
         self.gone_since: dict[str, float] = {}
         self.alive: set[str] = set()
         self.iterations = 0
@@ -366,8 +368,6 @@ class World:
         running = self.plan is not None and pod.generation == self.plan.generation
         summary = Summary(
             pod_uid=pod.uid,
-            pod_name=pod.name,
-            node=pod.node,
             sequence=pod.sequence,
             unix_ns=int(self.clock.unix() * 1e9),
             generation=pod.generation,
@@ -379,8 +379,10 @@ class World:
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
         )
-        copy = msgspec.json.decode(msgspec.json.encode(summary), type=Summary)
-        self.received[pod.uid] = Received(summary=copy, at_seconds=self.clock.monotonic())
+        now = self.clock.monotonic()
+        report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)
+        if report is not None:
+            self.received[pod.uid] = Received(summary=report, at_seconds=now)
 
     def _signals(self, rank: int, node: Node) -> RankSignals:
         values = self.history.get(rank, [])

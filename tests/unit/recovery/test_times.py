@@ -29,16 +29,18 @@ def launcher_seconds(name: str) -> float:
     ("first", "second"),
     [
         # reports and liveness
-        (times.REPORT_SECONDS, times.FRESH_SECONDS),
+        (times.DETAIL_SECONDS, times.REPORT_SECONDS),
+        (times.REPORT_SECONDS + times.URGENT_SECONDS, times.FRESH_SECONDS),
+        (2 * times.REPORT_SECONDS, times.BLIND_SECONDS),
         (times.FRESH_SECONDS, times.BLIND_SECONDS),
         (2 * times.HEARTBEAT_SECONDS, times.SILENCE_SECONDS),
         (times.SILENCE_SECONDS, times.RESTORED_GRACE_SECONDS),
         (times.LIVENESS_TTL_SECONDS, times.RESTORED_GRACE_SECONDS),
         # the end of a generation
-        (launcher_seconds("kRestartGraceNs") + times.REPORT_SECONDS, times.LEAVE_SECONDS),
+        (launcher_seconds("kRestartGraceNs") + times.URGENT_SECONDS, times.LEAVE_SECONDS),
         (launcher_seconds("kRestartGraceNs") + launcher_seconds("kDaemonGraceNs"), times.FINISH_SECONDS),
         (times.LIVENESS_TTL_SECONDS + times.SILENCE_SECONDS, times.SILENT_SECONDS),
-        (launcher_seconds("kStuckNs") + times.FRESH_SECONDS, times.OBSTINATE_SECONDS),
+        (launcher_seconds("kStuckNs") + times.URGENT_SECONDS, times.OBSTINATE_SECONDS),
         # a job that does not move
         (MINIMUM_DEADLINE_NS / 1e9, times.IDLE_SECONDS),
         (launcher_seconds("kBlockedNs") + launcher_seconds("kCheckNs"), times.IDLE_SECONDS),

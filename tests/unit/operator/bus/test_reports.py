@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 
-import msgspec
 import pytest
 
 from falcon_core.times import RESTORED_GRACE_SECONDS
 from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey
-from falcon_core.wire.messages import Summary
+from falcon_core.wire.messages import CommSignals, Onset, RankSignals, Summary
+from falcon_core.wire.reports import encode_summary
 from falcon_etcd import KeyValue, Relisted, WatchEvent
 from falcon_operator.bus import reports
 from falcon_operator.bus.reports import ReportsCache
@@ -29,8 +28,8 @@ def leader(taken: str = "first") -> KeyValue:
 
 
 def summary(pod: str = "pod-a", sequence: int = 1, job: JobKey = JOB) -> KeyValue:
-    content = Summary(pod_uid=pod, pod_name=pod, node="n", sequence=sequence, unix_ns=1, generation=1)
-    return kv(job.summary(pod), msgspec.json.encode(content))
+    content = Summary(pod_uid=pod, sequence=sequence, unix_ns=1, generation=1)
+    return kv(job.summary(pod), encode_summary(content, ()))
 
 
 def alive(pod: str = "pod-a", job: JobKey = JOB) -> KeyValue:
@@ -157,14 +156,14 @@ def test_the_first_listing_of_an_empty_etcd_is_no_loss() -> None:
 def test_the_stored_plan_is_known_and_gone_with_lost_data() -> None:
     cache = ReportsCache()
     listing(cache, leader(), kv(JOB.plan, b"plan"))
-    assert cache.plan(JOB) == b"plan"
-    assert cache.plan(OTHER) == b""
+    assert cache.command(JOB, JOB.plan) == b"plan"
+    assert cache.command(OTHER, OTHER.plan) == b""
     listing(cache)
-    assert cache.plan(JOB) == b""
+    assert cache.command(JOB, JOB.plan) == b""
     put(cache, kv(JOB.plan, b"again"))
-    assert cache.plan(JOB) == b"again"
+    assert cache.command(JOB, JOB.plan) == b"again"
     delete(cache, JOB.plan)
-    assert cache.plan(JOB) == b""
+    assert cache.command(JOB, JOB.plan) == b""
 
 
 # -- rubbish -----------------------------------------------------------------------------------------------------------
@@ -181,27 +180,6 @@ def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_report(valu
     assert put(cache, kv(JOB.summary("pod-a"), value)) == set()
     assert cache.rejected == 1
     assert of(cache).summaries["pod-a"].summary.sequence == 1
-
-
-@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**400], ids=["2^63", "below -2^63", "10^400"])
-def test_a_number_beyond_64_bits_is_refused_before_anybody_computes_with_it(number: int) -> None:
-    cache = ReportsCache()
-    rank = {"rank": 0, "tracking": "Tracking"}
-    for said in (
-        {"iteration_ns": [number]},
-        {"healthy_iteration_ns": number},
-        {"comms": [{"comm": 1, "entered": number}]},
-        {"pairs": [{"comm": 1, "peer": 0, "sending": True, "entered": number}]},
-    ):
-        report = {**json.loads(summary().value), "ranks": [{**rank, **said}]}
-        put(cache, kv(JOB.summary("pod-a"), json.dumps(report).encode()))
-    assert (of(cache).summaries, cache.rejected) == ({}, 4)
-
-
-def test_a_report_in_another_pods_name_is_refused() -> None:
-    cache = ReportsCache()
-    put(cache, kv(JOB.summary("pod-b"), summary("pod-a").value))
-    assert (of(cache).summaries, cache.rejected) == ({}, 1)
 
 
 def test_a_prefix_with_another_jobs_uid_is_refused() -> None:
@@ -230,3 +208,20 @@ def test_keys_of_a_newer_version_are_passed_over(key: str) -> None:
     assert put(cache, kv(key)) == set()
     assert delete(cache, key) == set()
     assert cache.jobs() == []
+
+
+def slow_rank(iteration: int, comms: list[CommSignals]) -> RankSignals:
+    onset = Onset(iteration=iteration, unix_ns=0, reported_iteration=iteration + 5, before_ns=1, after_ns=2)
+    return RankSignals(rank=0, tracking="Tracking", iterations=99, onset=onset, comms=comms)
+
+
+@pytest.mark.parametrize(("iteration", "kept"), [(7, True), (8, False)])
+def test_the_excess_of_a_slowdown_is_kept_while_its_rank_sends_briefs(iteration: int, kept: bool) -> None:
+    cache = ReportsCache()
+    excess = CommSignals(comm=1, size=4, place=0, excess_ns=[5, 6])
+    counted = CommSignals(comm=1, size=4, place=0, excess_ns=[5, 6], entered=9, finished=8)
+    for onset, comms, detailed in ((7, [counted], (0,)), (iteration, [], ())):
+        content = Summary(pod_uid="pod-a", sequence=1, unix_ns=1, generation=1, ranks=[slow_rank(onset, comms)])
+        put(cache, kv(JOB.summary("pod-a"), encode_summary(content, detailed)))
+    (rank,) = cache.reports(JOB.uid, 0.0, 10.0).summaries["pod-a"].summary.ranks
+    assert rank.comms == ([excess] if kept else []), "the counts belong to their own moment"

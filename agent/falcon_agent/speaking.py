@@ -1,0 +1,93 @@
+"""When the pod's agent reports, and with the detail of which ranks: little while nothing is wrong. Pure.
+
+- At once, when something has changed: a process or its launcher, a slowdown's begin or end, a rank that falls silent
+  for longer than its deadline or moves again, the first iteration, a bus that has lost this pod's report.
+- Each ``DETAIL_SECONDS`` while the detail of some rank matters. It matters where the rank's own computation has grown,
+  and where the operator asks for it, which alone can compare the ranks with each other.
+- Each ``SLOW_SECONDS`` during a slowdown whose level still moves.
+- Each ``REPORT_SECONDS`` otherwise. All pods of a job report in the same second, so that whoever gathers the reports
+  writes them once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+
+from falcon_core.times import DETAIL_SECONDS, REPORT_SECONDS
+from falcon_core.wire.messages import Detection, RankSignals, Summary
+
+SLOW_SECONDS = 2.0
+
+
+def computes_slowly(rank: RankSignals, detection: Detection) -> bool:
+    """Check whether a rank's computation has grown, in each of the newest iterations in a row."""
+    newest = rank.compute_ns[-detection.consecutive_iterations :]
+    if rank.healthy_compute_ns is None or len(newest) < detection.consecutive_iterations:
+        return False
+    return min(newest) > rank.healthy_compute_ns * (1 + detection.verify_percent / 100)
+
+
+class Speaker:
+    """The memory of what was reported last, and when. Times are seconds."""
+
+    def __init__(self, job_uid: str) -> None:
+        self._offset = zlib.crc32(job_uid.encode()) % (1000 * int(REPORT_SECONDS)) / 1000
+        self._reported_at = float("-inf")  # monotonic
+        self._slot = -1
+        self._levels: dict[int, int] = {}
+        self._detailed: frozenset[int] = frozenset()
+
+    def detail_due(
+        self,
+        summary: Summary,
+        *,
+        asked: Collection[int],
+        detection: Detection,
+        urgent: bool,
+        now: float,
+    ) -> frozenset[int] | None:
+        """Return the ranks whose detail the report holds; None if no report is due.
+
+        ``asked``: the ranks of the operator's request. ``now``: a monotonic time, in seconds.
+        """
+        detailed = frozenset(
+            rank.rank
+            for rank in summary.ranks
+            if rank.rank in asked or _is_silent(rank, summary.unix_ns) or computes_slowly(rank, detection)
+        )
+        slot = int((summary.unix_ns / 1e9 - self._offset) // REPORT_SECONDS)
+        waited = now - self._reported_at
+        talks = any(rank.rank in detailed and not _is_silent(rank, summary.unix_ns) for rank in summary.ranks)
+        due = (
+            urgent
+            or slot != self._slot
+            or (waited >= DETAIL_SECONDS and (talks or detailed != self._detailed))
+            or (waited >= SLOW_SECONDS and self._level_moved(summary, detection))
+        )
+        if not due:
+            return None
+        self._reported_at, self._slot, self._detailed = now, slot, detailed
+        self._levels = {rank.rank: _level(rank) for rank in summary.ranks}
+        return detailed
+
+    def _level_moved(self, summary: Summary, detection: Detection) -> bool:
+        """Check whether the iteration time of a rank in a slowdown differs from what was reported last."""
+        verify = detection.verify_percent / 100
+        for rank in summary.ranks:
+            before, level = self._levels.get(rank.rank, 0), _level(rank)
+            if rank.onset is not None and abs(level - before) > verify * before:
+                return True
+        return False
+
+
+def _is_silent(rank: RankSignals, unix_ns: int) -> bool:
+    """Check whether the rank has made no call for longer than its deadline: then it has counts to report."""
+    if rank.last_call_unix_ns is None or rank.hang_deadline_ns is None:
+        return False
+    return unix_ns - rank.last_call_unix_ns > rank.hang_deadline_ns
+
+
+def _level(rank: RankSignals) -> int:
+    values = sorted(rank.iteration_ns)
+    return values[len(values) // 2] if values else 0

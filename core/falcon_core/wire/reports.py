@@ -1,0 +1,369 @@
+"""A pod's report as it crosses the bus: MessagePack arrays of whole numbers, at most 64 bytes a healthy rank.
+
+A healthy rank sends a *brief*: how many iterations it has done, and in a few numbers how long they take. The vectors of
+its newest iterations and its communicators are the *detail*, which only those ranks send that could matter: by their
+own judgement (``falcon_agent.speaking``), or because the operator asks for it (``messages.DetailRequest``).
+
+The numbers have no fractions, so none can be infinite or no number at all; all are bounded, and so are texts and lists:
+a report beyond the bounds is not read. New fields go to the end of an array, where older readers ignore them and newer
+readers give the default to a report that lacks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.messages import (
+    MAX_COMMS,
+    MAX_PAIRS,
+    RECENT_ITERATIONS,
+    CommSignals,
+    Int64,
+    Onset,
+    PairSignals,
+    RankSignals,
+    Summary,
+    ThrottleSignals,
+)
+
+REPORT_VERSION: Final = 2  # 1 was JSON
+BRIEF_ITERATIONS: Final = 5  # the newest, whose medians a brief holds: at an onset, most of them are slow
+MAX_RANKS: Final = 1024  # of a pod
+MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not read otherwise
+SILENT_NS: Final = 1_000_000_000  # a rank without a call for as long is silent
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Small = Annotated[int, Meta(ge=0, le=1 << 32)]
+Known = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: not known
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Times = Annotated[list[Count], Meta(max_length=RECENT_ITERATIONS)]
+
+_TRACKING: Final[tuple[Literal["NoRing", "Undetermined", "Tracking"], ...]] = ("NoRing", "Undetermined", "Tracking")
+_LAUNCH: Final[tuple[Literal["Idle", "Running", "Stopping", "Stopped", "Exited"], ...]] = (
+    "Idle",
+    "Running",
+    "Stopping",
+    "Stopped",
+    "Exited",
+)
+_US: Final = 1_000
+_MS: Final = 1_000_000
+
+
+class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The vectors of the newest iterations, ns, oldest first, and the communicators."""
+
+    iteration_ns: Times = []
+    compute_ns: Times = []
+    wait_ns: Times = []
+    comms: Annotated[list[CommSignals], Meta(max_length=MAX_COMMS)] = []
+    pairs: Annotated[list[PairSignals], Meta(max_length=MAX_PAIRS)] = []
+    left_out: Count = 0  # communicators and pairs beyond the bounds
+    lost_records: Count = 0
+    holes: Count = 0
+
+
+class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    rank: Known
+    tracking: Annotated[int, Meta(ge=0, lt=len(_TRACKING))]
+    iterations: Count = 0
+    period_calls: Count = 0  # 0: not known
+    iteration_us: Known = -1  # medians of the newest iterations
+    compute_us: Known = -1
+    wait_us: Known = -1
+    healthy_iteration_us: Known = -1
+    healthy_compute_us: Known = -1
+    healthy_noise_permille: Known = -1
+    quiet_ms: Known = -1  # from its newest call's end to the report, rounded up; -1: no call yet
+    hang_deadline_tenths: Known = -1  # of a second, rounded down: who is silent for too long remains so when decoded
+    cpu_permille: Known = -1
+    run_delay_permille: Known = -1
+    healthy_run_delay_permille: Known = -1
+    onset: tuple[Count, Int64, Count, Count, Count] | None = None  # Onset's fields
+    detail: _Detail | None = None
+
+
+class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    ended_unix_ns: Int64 | None
+    exit_code: Int64 | None = None
+    signal: Int64 | None = None
+    core_dumped: bool = False
+    oom_killed: bool = False
+
+
+class _Process(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    local_rank: Small
+    rank: Known
+    started_ms: Count  # after the first of the pod's processes
+    end: _End | None = None
+    blocked_since_unix_ns: Int64 | None = None
+
+
+class _Launch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    generation: Count
+    dead_below: Count
+    state: Annotated[int, Meta(ge=0, lt=len(_LAUNCH))]
+    started_unix_ns: Int64 = 0  # of the first process
+    processes: Annotated[list[_Process], Meta(max_length=MAX_RANKS)] = []
+    stuck: bool = False
+    untracked: Text | None = None
+    error: Text | None = None
+    oom_kills: Count | None = None
+
+
+class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    window_ms: Count
+    throttled_permille: Known = -1
+    healthy_throttled_permille: Known = -1
+
+
+class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    version: Annotated[int, Meta(ge=2, le=3)]  # this one, and the next
+    sequence: Count
+    unix_ns: Int64
+    generation: Count
+    launch: _Launch | None = None
+    throttle: _Throttle | None = None
+    ranks: Annotated[list[_Rank], Meta(max_length=MAX_RANKS)] = []
+
+
+_decoder = msgspec.msgpack.Decoder(_Report)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
+    """Encode a pod's report, with the detail of these ranks."""
+    return _encoder.encode(
+        _Report(
+            REPORT_VERSION,
+            summary.sequence,
+            summary.unix_ns,
+            summary.generation,
+            _launch(summary.launch),
+            _throttle(summary.throttle),
+            [_brief(rank, summary.unix_ns, rank.rank in detailed) for rank in summary.ranks[:MAX_RANKS]],
+        )
+    )
+
+
+def decode_summary(raw: bytes, pod_uid: str) -> Summary:
+    """Read a pod's report.
+
+    A rank that sent no detail gets vectors in which each of its newest iterations has its median.
+
+    Raises:
+        ValueError: the bytes are no report, are beyond the bounds, or come from a version that is not known.
+    """
+    report = _decoder.decode(raw)
+    return Summary(
+        pod_uid=pod_uid,
+        sequence=report.sequence,
+        unix_ns=report.unix_ns,
+        generation=report.generation,
+        launch=_launch_status(report.launch),
+        ranks=[_signals(rank, report.unix_ns) for rank in report.ranks],
+        throttle=_throttle_signals(report.throttle),
+    )
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def _brief(rank: RankSignals, unix_ns: int, with_detail: bool) -> _Rank:
+    onset = rank.onset
+    return _Rank(
+        rank=rank.rank,
+        tracking=_TRACKING.index(rank.tracking),
+        iterations=rank.iterations,
+        period_calls=rank.period_calls or 0,
+        iteration_us=_median(rank.iteration_ns, _US),
+        compute_us=_median(rank.compute_ns, _US),
+        wait_us=_median(rank.wait_ns, _US),
+        healthy_iteration_us=_in(rank.healthy_iteration_ns, _US),
+        healthy_compute_us=_in(rank.healthy_compute_ns, _US),
+        healthy_noise_permille=_permille(rank.healthy_noise),
+        quiet_ms=-1 if rank.last_call_unix_ns is None else -(min(0, rank.last_call_unix_ns - unix_ns) // _MS),
+        hang_deadline_tenths=_in(rank.hang_deadline_ns, 100 * _MS),
+        cpu_permille=_permille(rank.cpu_fraction),
+        run_delay_permille=_permille(rank.run_delay_fraction),
+        healthy_run_delay_permille=_permille(rank.healthy_run_delay_fraction),
+        onset=None
+        if onset is None
+        else (onset.iteration, onset.unix_ns, onset.reported_iteration, onset.before_ns, onset.after_ns),
+        detail=_detail(rank) if with_detail else None,
+    )
+
+
+def _detail(rank: RankSignals) -> _Detail:
+    return _Detail(
+        rank.iteration_ns[-RECENT_ITERATIONS:],
+        rank.compute_ns[-RECENT_ITERATIONS:],
+        [max(0, wait) for wait in rank.wait_ns[-RECENT_ITERATIONS:]],
+        rank.comms[:MAX_COMMS],
+        rank.pairs[:MAX_PAIRS],
+        rank.comms_left_out,
+        rank.lost_records,
+        rank.holes,
+    )
+
+
+def _signals(sent: _Rank, unix_ns: int) -> RankSignals:
+    detail, many = sent.detail, min(sent.iterations, RECENT_ITERATIONS)
+    if detail is None:
+        detail = _Detail(
+            _repeated(sent.iteration_us, many), _repeated(sent.compute_us, many), _repeated(sent.wait_us, many)
+        )
+    return RankSignals(
+        rank=sent.rank,
+        tracking=_TRACKING[sent.tracking],
+        detailed=sent.detail is not None,
+        iterations=sent.iterations,
+        period_calls=sent.period_calls or None,
+        last_call_unix_ns=None if sent.quiet_ms < 0 else unix_ns - sent.quiet_ms * _MS,
+        iteration_ns=detail.iteration_ns,
+        compute_ns=detail.compute_ns,
+        wait_ns=detail.wait_ns,
+        healthy_iteration_ns=_of(sent.healthy_iteration_us, _US),
+        healthy_noise=_fraction(sent.healthy_noise_permille),
+        healthy_compute_ns=_of(sent.healthy_compute_us, _US),
+        onset=None if sent.onset is None else _onset(*sent.onset),
+        hang_deadline_ns=_of(sent.hang_deadline_tenths, 100 * _MS),
+        cpu_fraction=_fraction(sent.cpu_permille),
+        run_delay_fraction=_fraction(sent.run_delay_permille),
+        healthy_run_delay_fraction=_fraction(sent.healthy_run_delay_permille),
+        lost_records=detail.lost_records,
+        holes=detail.holes,
+        comms=detail.comms,
+        pairs=detail.pairs,
+        comms_left_out=detail.left_out,
+    )
+
+
+def _onset(iteration: int, unix_ns: int, reported_iteration: int, before_ns: int, after_ns: int) -> Onset:
+    return Onset(
+        iteration=iteration,
+        unix_ns=unix_ns,
+        reported_iteration=reported_iteration,
+        before_ns=before_ns,
+        after_ns=after_ns,
+    )
+
+
+def _repeated(level_us: int, many: int) -> list[int]:
+    return [] if level_us < 0 else [level_us * _US] * many
+
+
+def _median(values_ns: list[int], unit: int) -> int:
+    if not values_ns:
+        return -1
+    ordered = sorted(values_ns[-BRIEF_ITERATIONS:])
+    half = len(ordered) // 2
+    return max(0, ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) // 2) // unit
+
+
+def _in(value_ns: int | None, unit: int) -> int:
+    return -1 if value_ns is None else max(0, value_ns) // unit
+
+
+def _of(value: int, unit: int) -> int | None:
+    return None if value < 0 else value * unit
+
+
+def _permille(fraction: float | None) -> int:
+    return -1 if fraction is None else max(0, round(1000 * fraction))
+
+
+def _fraction(permille: int) -> float | None:
+    return None if permille < 0 else permille / 1000
+
+
+# -- the launcher and the container ------------------------------------------------------------------------------------
+
+
+def _launch(status: LaunchStatus | None) -> _Launch | None:
+    if status is None:
+        return None
+    first = min((rank.started_unix_ns for rank in status.ranks), default=0)
+    return _Launch(
+        generation=status.generation,
+        dead_below=status.dead_below,
+        state=_LAUNCH.index(status.state),
+        started_unix_ns=first,
+        processes=[_process(rank, first) for rank in status.ranks[:MAX_RANKS]],
+        stuck=status.stuck,
+        untracked=_cut(status.untracked),
+        error=_cut(status.error),
+        oom_kills=status.oom_kills,
+    )
+
+
+def _process(rank: LaunchRank, first_unix_ns: int) -> _Process:
+    ended = rank.state == "Exited"
+    return _Process(
+        local_rank=rank.local_rank,
+        rank=rank.rank,
+        started_ms=(rank.started_unix_ns - first_unix_ns) // _MS,
+        end=_End(rank.ended_unix_ns, rank.exit_code, rank.signal, rank.core_dumped, rank.oom_killed) if ended else None,
+        blocked_since_unix_ns=rank.blocked_since_unix_ns,
+    )
+
+
+def _launch_status(sent: _Launch | None) -> LaunchStatus | None:
+    if sent is None:
+        return None
+    return LaunchStatus(
+        generation=sent.generation,
+        dead_below=sent.dead_below,
+        state=_LAUNCH[sent.state],
+        untracked=sent.untracked,
+        stuck=sent.stuck,
+        error=sent.error,
+        oom_kills=sent.oom_kills,
+        ranks=[_launch_rank(process, sent.started_unix_ns) for process in sent.processes],
+    )
+
+
+def _launch_rank(sent: _Process, first_unix_ns: int) -> LaunchRank:
+    end = sent.end or _End(None)
+    return LaunchRank(
+        local_rank=sent.local_rank,
+        rank=sent.rank,
+        pid=0,  # of no meaning outside its pod
+        state="Running" if sent.end is None else "Exited",
+        exit_code=end.exit_code,
+        signal=end.signal,
+        core_dumped=end.core_dumped,
+        oom_killed=end.oom_killed,
+        started_unix_ns=first_unix_ns + sent.started_ms * _MS,
+        ended_unix_ns=end.ended_unix_ns,
+        blocked_since_unix_ns=sent.blocked_since_unix_ns,
+    )
+
+
+def _throttle(signals: ThrottleSignals | None) -> _Throttle | None:
+    if signals is None:
+        return None
+    return _Throttle(
+        window_ms=round(1000 * signals.window_seconds),
+        throttled_permille=_permille(signals.throttled_fraction),
+        healthy_throttled_permille=_permille(signals.healthy_throttled_fraction),
+    )
+
+
+def _throttle_signals(sent: _Throttle | None) -> ThrottleSignals | None:
+    if sent is None:
+        return None
+    return ThrottleSignals(
+        window_seconds=sent.window_ms / 1000,
+        throttled_fraction=_fraction(sent.throttled_permille),
+        healthy_throttled_fraction=_fraction(sent.healthy_throttled_permille),
+    )
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[:MAX_TEXT]

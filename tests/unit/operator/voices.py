@@ -1,0 +1,51 @@
+"""The agents' side of the world's bus: reports as agents make them, when agents make them, through the wire format."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from falcon_agent.speaking import Speaker
+from falcon_core.wire.launch import LaunchStatus
+from falcon_core.wire.messages import Detection, Summary
+from falcon_core.wire.reports import decode_summary, encode_summary
+
+
+class _Turn(NamedTuple):
+    """What an agent reports at once when it changes."""
+
+    launch: LaunchStatus | None
+    ranks: tuple[tuple[int, str, bool, bool], ...]  # rank, tracking, whether in a slowdown, whether silent
+
+
+class Voices:
+    """The agents' voices, by pod uid."""
+
+    def __init__(self) -> None:
+        self.asked: frozenset[int] = frozenset()  # ranks of the operator's newest request
+        self.reports = 0
+        self.details = 0  # ranks that were reported in detail
+        self._speakers: dict[str, tuple[Speaker, _Turn]] = {}
+
+    def report(self, summary: Summary, now: float, *, forgotten: bool) -> Summary | None:
+        """Return the report as the operator reads it; None while the agent has nothing to say."""
+        turn = _Turn(
+            summary.launch,
+            tuple(
+                (rank.rank, rank.tracking, rank.onset is not None, _is_silent(rank.last_call_unix_ns, summary.unix_ns))
+                for rank in summary.ranks
+            ),
+        )
+        speaker, before = self._speakers.get(summary.pod_uid, (Speaker("u"), None))
+        self._speakers[summary.pod_uid] = (speaker, turn)
+        detailed = speaker.detail_due(
+            summary, asked=self.asked, detection=Detection(), urgent=forgotten or turn != before, now=now
+        )
+        if detailed is None:
+            return None
+        self.reports += 1
+        self.details += len(detailed)
+        return decode_summary(encode_summary(summary, detailed), summary.pod_uid)
+
+
+def _is_silent(last_call_unix_ns: int | None, unix_ns: int) -> bool:
+    return last_call_unix_ns is not None and unix_ns - last_call_unix_ns > 5_000_000_000  # the world's deadline

@@ -1,0 +1,205 @@
+"""The encoding of a pod's report: small while healthy, exact where it matters, bounded whoever writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.messages import (
+    MAX_COMMS,
+    RECENT_ITERATIONS,
+    CommSignals,
+    Onset,
+    PairSignals,
+    RankSignals,
+    Summary,
+    ThrottleSignals,
+)
+from falcon_core.wire.reports import MAX_TEXT, decode_summary, encode_summary
+
+NOW_NS = 1_763_800_000_000_000_000
+replace = msgspec.structs.replace
+
+
+def rank(number: int, **changes: Any) -> RankSignals:
+    """Return a healthy rank of a large job: iterations of 4 s, a million of them done."""
+    healthy = RankSignals(
+        rank=number,
+        tracking="Tracking",
+        iterations=1_000_000 + number,
+        period_calls=1_234,
+        last_call_unix_ns=NOW_NS - 350_000_000,
+        iteration_ns=[4_500_000_000] * 12 + [4_012_345_000] * 3 + [4_500_000_000],
+        compute_ns=[3_412_345_000] * 16,
+        wait_ns=[310_000_000] * 16,
+        healthy_iteration_ns=4_000_000_000,
+        healthy_noise=0.012,
+        healthy_compute_ns=3_400_000_000,
+        hang_deadline_ns=120_000_000_000,
+        cpu_fraction=0.987,
+        run_delay_fraction=0.021,
+        healthy_run_delay_fraction=0.020,
+    )
+    return replace(healthy, **changes)
+
+
+def process(number: int, **changes: Any) -> LaunchRank:
+    running = LaunchRank(
+        local_rank=number % 8,
+        rank=number,
+        pid=0,
+        state="Running",
+        started_unix_ns=NOW_NS - 90_000_000_000_000 + number * 3_000_000,
+    )
+    return replace(running, **changes)
+
+
+def pod(ranks: list[RankSignals], processes: list[LaunchRank], **launch: Any) -> Summary:
+    return Summary(
+        pod_uid="p",
+        sequence=100_000,
+        unix_ns=NOW_NS,
+        generation=3,
+        launch=LaunchStatus(generation=3, dead_below=3, state="Running", oom_kills=0, ranks=processes, **launch),
+        ranks=ranks,
+        throttle=ThrottleSignals(window_seconds=5.0, throttled_fraction=0.0, healthy_throttled_fraction=0.001),
+    )
+
+
+def sent(summary: Summary, *detailed: int) -> Summary:
+    """Return the report as it arrives."""
+    return decode_summary(encode_summary(summary, detailed), "p")
+
+
+def test_a_healthy_rank_costs_at_most_64_bytes_with_its_process() -> None:
+    numbers = range(9_992, 10_000)
+    whole = encode_summary(pod([rank(number) for number in numbers], [process(number) for number in numbers]), ())
+    empty = encode_summary(pod([], []), ())
+    assert (len(whole) - len(empty)) / len(numbers) <= 64
+    assert len(empty) <= 64
+
+
+def test_a_brief_repeats_the_median_of_the_newest_five() -> None:
+    (brief,) = sent(pod([rank(0)], [process(0)])).ranks
+    assert not brief.detailed
+    assert brief.iteration_ns == [4_012_345_000] * RECENT_ITERATIONS
+    assert brief.compute_ns == [3_412_345_000] * RECENT_ITERATIONS
+    assert brief.wait_ns == [310_000_000] * RECENT_ITERATIONS
+    exact = replace(rank(0), detailed=False, iteration_ns=brief.iteration_ns)
+    assert brief == exact, "nothing else of a healthy rank is lost"
+
+
+def test_a_brief_claims_no_more_iterations_than_were_done() -> None:
+    (brief,) = sent(pod([rank(0, iterations=3)], [process(0)])).ranks
+    assert len(brief.iteration_ns) == len(brief.compute_ns) == 3
+
+
+def test_who_has_just_been_silent_for_too_long_remains_so() -> None:
+    deadline_ns = 10_049_999_999
+    silent = rank(0, last_call_unix_ns=NOW_NS - deadline_ns - 1, hang_deadline_ns=deadline_ns)
+    (brief,) = sent(pod([silent], [])).ranks
+    assert brief.last_call_unix_ns is not None
+    assert brief.hang_deadline_ns is not None
+    assert NOW_NS - brief.last_call_unix_ns > brief.hang_deadline_ns
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    nothing = RankSignals(rank=0, tracking="Undetermined")
+    assert sent(pod([nothing], [])).ranks == [replace(nothing, detailed=False)]
+
+
+def test_detail_arrives_whole() -> None:
+    slow = rank(
+        5,
+        onset=Onset(iteration=7, unix_ns=NOW_NS - 5, reported_iteration=12, before_ns=1, after_ns=2),
+        comms=[CommSignals(comm=1 << 40, size=8, place=5, entered=9, finished=None, op=1, bytes=77, excess_ns=[5, 0])],
+        pairs=[PairSignals(comm=1, peer=2, sending=True, entered=4, finished=3)],
+        comms_left_out=2,
+        lost_records=3,
+        holes=1,
+    )
+    assert sent(pod([slow], [process(5)]), 5).ranks == [slow]
+
+
+def test_ends_of_processes_arrive_exactly() -> None:
+    ended = process(
+        1,
+        state="Exited",
+        exit_code=None,
+        signal=9,
+        core_dumped=True,
+        oom_killed=True,
+        ended_unix_ns=NOW_NS - 1,
+        blocked_since_unix_ns=NOW_NS - 40_000_000_000,
+    )
+    status = sent(pod([], [process(0), ended], stuck=True, untracked="musl", error="no such file")).launch
+    assert status is not None
+    assert status.ranks == [process(0), ended], "but for their pids, which mean nothing outside the pod"
+    assert (status.stuck, status.untracked, status.error, status.oom_kills) == (True, "musl", "no such file", 0)
+
+
+def test_long_texts_are_cut_by_the_sender() -> None:
+    status = sent(pod([], [], error="x" * 10_000)).launch
+    assert status is not None
+    assert status.error == "x" * MAX_TEXT
+
+
+def fields(*detailed: int) -> list[Any]:
+    """Return a good report as plain lists, to be spoilt."""
+    return list(msgspec.msgpack.decode(encode_summary(pod([rank(0)], [process(0)]), detailed)))
+
+
+def refused(report: Any) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        decode_summary(msgspec.msgpack.encode(report), "p")
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    newer = [3, *fields()[1:], "new"]
+    newer[6] = [[*newer[6][0], "new"]]
+    assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
+
+
+@pytest.mark.parametrize("version", [0, 1, 4, -1, "2"])
+def test_other_versions_are_refused(version: object) -> None:
+    refused([version, *fields()[1:]])
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (2, -5),  # iterations
+        (2, (1 << 64) - 1),
+        (4, float("nan")),  # the iteration time
+        (4, float("inf")),
+        (4, -2),
+        (4, 1.5),
+        (1, 3),  # tracking
+        (15, [1, 1 << 63, 1, 1, 1]),  # onset
+    ],
+)
+def test_a_rank_with_impossible_numbers_is_refused(place: int, value: object) -> None:
+    report = fields()
+    report[6][0][place] = value
+    refused(report)
+
+
+def test_more_than_the_bounds_is_refused() -> None:
+    many = fields(0)
+    many[6][0][16][0] = [1] * (RECENT_ITERATIONS + 1)
+    refused(many)
+    comms = fields(0)
+    comms[6][0][16][3] = [[1]] * (MAX_COMMS + 1)
+    refused(comms)
+    text = fields()
+    text[4][7] = "x" * (1 << 20)
+    refused(text)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"\xc1", b'{"version": 1}', encode_summary(pod([], []), ())[:-3]])
+def test_what_is_no_report_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        decode_summary(raw, "p")
