@@ -69,17 +69,7 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     """
     fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
     groups = peer_groups(comparable(fresh, _typical_ns(obs)), policy)
-    found: list[Straggler] = []
-    for group in groups:
-        series = [
-            Series(
-                rank=rank.rank,
-                iterations=rank.sent.iterations if rank.sent.detailed else None,
-                values_ns=rank.sent.compute_ns,
-            )
-            for rank in group
-        ]
-        found += [(out, group) for out in outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)]
+    found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
     if not found and slow is not None:
         found = _by_own_excess(groups, policy, slow)
     detailed = {rank.rank for rank in fresh if rank.sent.detailed}
@@ -90,6 +80,19 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     worst, group = found[0]
     named = {out.rank for out, _ in found}
     return _culprit(obs, policy, worst, [rank for rank in group if rank.rank not in named], sorted(named))
+
+
+def _beyond_the_median(group: list[RankSeen], policy: Policy) -> list[Outlier]:
+    """Apply the median rule to a group. A brief has no newest iterations, only a level: it is matched with any."""
+    series = [
+        Series(
+            rank=rank.rank,
+            iterations=rank.sent.iterations if rank.sent.detailed else None,
+            values_ns=rank.sent.compute_ns,
+        )
+        for rank in group
+    ]
+    return outliers(series, factor=policy.median_factor, consecutive=policy.consecutive)
 
 
 def _by_own_excess(groups: list[list[RankSeen]], policy: Policy, slow: SlowIncident) -> list[Straggler]:
