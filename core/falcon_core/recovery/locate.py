@@ -65,7 +65,7 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
 
     First the median rule, which needs no healthy level. Where it is silent and the job is known to be ``slow``, a rank
     whose own excess explains the loss is named too: a rank that computes 1.2 × slower costs every step a fifth, and
-    the median rule's factor would never see it.
+    the median rule's factor would never see it. Only a rank that sent its newest iterations in detail is named.
     """
     fresh = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
     groups = peer_groups(comparable(fresh, _typical_ns(obs)), policy)
