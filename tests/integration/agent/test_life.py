@@ -12,7 +12,8 @@ import pytest
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.signals.hang import Progress, explain_hang
 from falcon_core.times import LIVENESS_TTL_SECONDS, REPORT_SECONDS
-from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals, Summary
+from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.reports import BRIEF_ITERATIONS
 from falcon_core.wire.ring import Op
 from falcon_etcd import Client
 from tests.integration.agent.conftest import MakePod
@@ -50,9 +51,9 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
         "all that was trained", lambda summary: counts(summary) == pod.iterations_in_rings() != []
     )
     assert tracked(first, 3)
-    assert (first.generation, first.pod_uid, first.node) == (1, POD_UID, "node-a")
+    assert (first.generation, first.pod_uid) == (1, POD_UID)
     for rank in first.ranks:
-        own = np.diff(pod.ended_ns(rank.rank))[-RECENT_ITERATIONS:]
+        own = np.diff(pod.ended_ns(rank.rank))[-BRIEF_ITERATIONS:]
         assert np.median(rank.iteration_ns) == pytest.approx(np.median(own), rel=0.1)
         assert (rank.lost_records, rank.holes) == (0, 0)
     alive = await pod.alive()
@@ -87,6 +88,7 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert again.launch.generation == 1
 
 
+@pytest.mark.alone
 async def test_a_healthy_pod_says_little(make_pod: MakePod, client: Client) -> None:
     pod = make_pod(3)
     pod.start_agent()
@@ -99,7 +101,7 @@ async def test_a_healthy_pod_says_little(make_pod: MakePod, client: Client) -> N
     after = await client.get(JOB.summary(POD_UID))
     assert before is not None
     assert after is not None
-    assert after.version - before.version in range(2, 8), "three, and what a busy machine adds"
+    assert after.version - before.version in range(2, 15), "three, and two for each slowdown that a busy machine causes"
     assert len(after.value) <= 64 * (3 + 1)
     await trains_on(pod)
 
@@ -172,6 +174,8 @@ async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod
     assert agent.poll() is None, "the agent itself lived on"
 
     # An agent that starts while etcd is away waits for it.
+    old = await pod.alive()
+    assert old is not None
     etcd.kill()
     agent.kill()
     agent.wait()
@@ -180,7 +184,12 @@ async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod
     done = min(len(pod.ended_ns(rank)) for rank in range(2))
     etcd.start()
     await pod.reported("iterations by the new agent", lambda summary: min(counts(summary), default=0) > done)
-    await eventually(pod.alive, "the new agent's liveness key")
+
+    async def renewed() -> bool:
+        alive = await pod.alive()  # the dead agent's lease has outlived the outage, too
+        return alive is not None and alive.lease != old.lease
+
+    await eventually(renewed, "the new agent's liveness key")
 
     # The agent gets a signal to end and gives its lease back: nobody waits for the TTL.
     agent.terminate()
