@@ -69,6 +69,12 @@ https://{{ include "falcon.etcd.serverName" . }}:2379
 {{- end -}}
 {{- end -}}
 
+{{- /* How long etcd keeps history: 2h -> 7200 */ -}}
+{{- define "falcon.etcd.retentionSeconds" -}}
+{{- $retention := .Values.etcd.autoCompactionRetention -}}
+{{- mul (regexFind "^[0-9]+" $retention) (get (dict "s" 1 "m" 60 "h" 3600) (regexFind "[smh]$" $retention)) -}}
+{{- end -}}
+
 {{- /* etcd.persistence -> the spec of a member's PersistentVolumeClaim */ -}}
 {{- define "falcon.etcd.claim" -}}
 accessModes: [ReadWriteOnce]

@@ -88,8 +88,14 @@ def test_one_etcd_may_keep_its_data_on_a_volume() -> None:
     assert claim["spec"] == {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "fast",
-        "resources": {"requests": {"storage": "4Gi"}},
+        "resources": {"requests": {"storage": "5Gi"}},
     }
+
+
+@pytest.mark.parametrize(("retention", "seconds"), [("90s", "90"), ("1m", "60"), ("2h", "7200")])
+def test_the_operator_knows_how_long_etcd_keeps_history(retention: str, seconds: str) -> None:
+    env = Rendered("--set", f"etcd.autoCompactionRetention={retention}").operator_env()
+    assert env["FALCON_ETCD_RETENTION_SECONDS"] == seconds
 
 
 def test_there_is_room_to_defragment_a_full_database() -> None:
@@ -98,7 +104,7 @@ def test_there_is_room_to_defragment_a_full_database() -> None:
         for volume in Rendered("--set", "etcd.quotaBackendBytes=4294967296").etcd_pod()["volumes"]
         if volume["name"] == "data"
     )
-    assert data["emptyDir"] == {"sizeLimit": "8192Mi"}
+    assert data["emptyDir"] == {"sizeLimit": "9216Mi"}
 
 
 def test_three_etcds_are_reached_one_by_one() -> None:
@@ -113,7 +119,7 @@ def test_three_etcds_are_reached_one_by_one() -> None:
     etcd = chart.etcd()["spec"]
     assert etcd["replicas"] == 3
     assert "PersistentVolumeClaim" not in chart.kinds()
-    assert etcd["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "4Gi"
+    assert etcd["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "5Gi"
     assert "requiredDuringSchedulingIgnoredDuringExecution" in etcd["template"]["spec"]["affinity"]["podAntiAffinity"]
     assert chart("PodDisruptionBudget", "falcon-etcd")["spec"]["maxUnavailable"] == 1
 
@@ -134,6 +140,7 @@ def test_an_external_etcd_is_not_run_but_used() -> None:
     assert not ETCD_WORKLOADS & set(chart.objects)
     assert env["FALCON_ETCD_ENDPOINTS"] == "https://a.example.com:2379,https://b.example.com:2379"
     assert (env["FALCON_ETCD_MANAGED"], env["FALCON_ETCD_SECRET_PREFIX"]) == ("false", "shared")
+    assert env["FALCON_ETCD_RETENTION_SECONDS"] == ""
     secrets = [rule for rule in chart("Role", "falcon")["rules"] if "secrets" in rule["resources"]]
     assert secrets == [
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shared-ca", "shared-root"], "verbs": ["get"]}

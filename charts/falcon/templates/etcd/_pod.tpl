@@ -109,9 +109,9 @@ spec:
       secretName: {{ include "falcon.etcd.secretPrefix" . }}-server
       defaultMode: 0440
   {{- if not .Values.etcd.persistence.enabled }}
-  # a defragmentation writes what is left into a second file; a kubelet that finds more than this evicts the pod
+  # a defragmentation writes what is left into a second file, and the log takes its part; a kubelet that finds more than this evicts the pod
   - name: data
-    emptyDir: {sizeLimit: {{ div (.Values.etcd.quotaBackendBytes | int64) 524288 }}Mi}
+    emptyDir: {sizeLimit: {{ div (.Values.etcd.quotaBackendBytes | int64) 524288 | add 1024 }}Mi}
   {{- else if $single }}
   - name: data
     persistentVolumeClaim: {claimName: {{ $name }}}
