@@ -32,6 +32,7 @@ from falcon_etcd._errors import (
     Unavailable,
 )
 from falcon_etcd._lease import Lease
+from falcon_etcd._maintenance import Alarm, AlarmKind, Maintenance
 from falcon_etcd._model import (
     DeleteResult,
     GetResult,
@@ -51,6 +52,8 @@ from falcon_etcd._txn import MAX_TXN_OPS, Compare, Op
 __all__ = [
     "MAX_TXN_OPS",
     "Access",
+    "Alarm",
+    "AlarmKind",
     "AlreadyExists",
     "Auth",
     "AuthNotEnabled",
@@ -69,6 +72,7 @@ __all__ = [
     "LeaseInfo",
     "LeaseNotFound",
     "Listing",
+    "Maintenance",
     "Member",
     "NoSpace",
     "NotFound",

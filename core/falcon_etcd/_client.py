@@ -1,4 +1,7 @@
-"""The client: keys, transactions, leases, watches, members. Users and roles are in :mod:`falcon_etcd._auth`."""
+"""The client: keys, transactions, leases, watches, members.
+
+Users and roles are in :mod:`falcon_etcd._auth`, alarms in :mod:`falcon_etcd._maintenance`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from falcon_etcd import _rpc
 from falcon_etcd._auth import Auth
 from falcon_etcd._errors import Compacted, InvalidRequest
 from falcon_etcd._lease import Lease
+from falcon_etcd._maintenance import Maintenance
 from falcon_etcd._model import (
     KeyValue,
     LeaseInfo,
@@ -51,6 +55,7 @@ class Client:
         self._call = self._transport.call
         self._leases: set[Lease] = set()
         self.auth = Auth(self._transport)
+        self.maintenance = Maintenance(self._transport)
 
     @property
     def endpoints(self) -> Sequence[str]:
@@ -154,9 +159,14 @@ class Client:
         writes = any(op.writes for op in (*success, *failure))
         return read_txn(await self._call(_rpc.TXN if writes else _rpc.READ_TXN, request, "txn"))
 
-    async def compact(self, revision: int) -> None:
-        """Forget what was before ``revision``: older reads and watches get :class:`Compacted`."""
-        await self._call(_rpc.COMPACT, pb.CompactionRequest(revision=revision), f"compact to {revision}")
+    async def compact(self, revision: int, *, physical: bool = False, timeout_seconds: float | None = None) -> None:
+        """Forget what was before ``revision``: older reads and watches get :class:`Compacted`.
+
+        ``physical``: return only when the member in use has freed the space, which takes longer than most calls.
+        Raises :class:`Compacted` when that revision is gone already.
+        """
+        request = pb.CompactionRequest(revision=revision, physical=physical)
+        await self._call(_rpc.COMPACT, request, f"compact to {revision}", timeout_seconds=timeout_seconds)
 
     # leases
 

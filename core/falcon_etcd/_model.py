@@ -137,7 +137,11 @@ class LeaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One member's view. ``leader_id`` 0: it knows no leader. ``errors``: raised alarms and the like."""
+    """One member's view. ``leader_id`` 0: it knows no leader. ``errors``: raised alarms and the like.
+
+    ``db_size_bytes`` is the file, and what etcd compares with the quota; ``db_in_use_bytes`` is what a defragmentation
+    would leave. ``db_quota_bytes`` is 0 where etcd does not tell its quota (before 3.6).
+    """
 
     endpoint: str
     version: str
@@ -148,6 +152,7 @@ class Status:
     revision: int
     db_size_bytes: int
     db_in_use_bytes: int
+    db_quota_bytes: int
     is_learner: bool
     errors: Sequence[str]
 
@@ -167,6 +172,7 @@ class Status:
             revision=status.header.revision,
             db_size_bytes=status.dbSize,
             db_in_use_bytes=status.dbSizeInUse,
+            db_quota_bytes=status.dbSizeQuota,
             is_learner=status.isLearner,
             errors=tuple(status.errors),
         )

@@ -55,6 +55,8 @@ MEMBER_LIST: Final = Rpc(
     "/etcdserverpb.Cluster/MemberList", pb.MemberListRequest, pb.MemberListResponse, repeatable=True
 )
 STATUS: Final = Rpc("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse, repeatable=True)
+ALARM: Final = Rpc("/etcdserverpb.Maintenance/Alarm", pb.AlarmRequest, pb.AlarmResponse, repeatable=True)
+DEFRAGMENT: Final = Rpc("/etcdserverpb.Maintenance/Defragment", pb.DefragmentRequest, pb.DefragmentResponse)
 
 AUTH_ENABLE: Final = Rpc("/etcdserverpb.Auth/AuthEnable", pb.AuthEnableRequest, pb.AuthEnableResponse)
 AUTH_DISABLE: Final = Rpc("/etcdserverpb.Auth/AuthDisable", pb.AuthDisableRequest, pb.AuthDisableResponse)

@@ -93,6 +93,7 @@ class Leader:
                 on_change=self._job_reported,
                 on_restored=self._look_at_all,
                 live_jobs=self._live_jobs,
+                retention_seconds=self._settings.etcd_retention_seconds,
             )
             jobs = JobReconciler(self._kube, bus, self._settings, self._metrics, self._clock)
             self._metrics.readings = lambda: self._read(bus)
@@ -199,4 +200,5 @@ class Leader:
             rejected_reports=bus.rejected_reports,
             queue_depth=len(self._queue),
             fenced_nodes=self._kube.nodes_with(TAINT_FENCED),
+            bus=bus.state,
         )

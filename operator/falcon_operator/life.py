@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -62,8 +63,11 @@ async def operate(settings: Settings) -> None:
     def missing() -> str:
         return "" if election.in_touch else "the API server has not answered yet"
 
+    def notes() -> Sequence[str]:
+        return metrics.readings().bus.notes if metrics.readings is not None else ()
+
     with tempfile.TemporaryDirectory(prefix="falcon-") as folder:
-        async with health.serving(settings.metrics_port, metrics.registry, missing):
+        async with health.serving(settings.metrics_port, metrics.registry, missing, notes):
             life = asyncio.create_task(lead(Path(folder)), name="life")
             stopped = asyncio.create_task(stop.wait(), name="stop")
             try:

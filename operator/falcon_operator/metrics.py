@@ -15,6 +15,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from falcon_operator.bus.alarms import BusState
+
 JobName = tuple[str, str]
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -55,6 +57,7 @@ class Readings(msgspec.Struct, frozen=True):
     rejected_reports: int
     queue_depth: int
     fenced_nodes: int
+    bus: BusState = BusState()
 
 
 class Metrics:
@@ -173,6 +176,27 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
     yield CounterMetricFamily("falcon_reports_rejected", "Reports that could not be read.", value=now.rejected_reports)
     yield GaugeMetricFamily("falcon_queue_depth", "Objects that wait for their turn.", value=now.queue_depth)
     yield GaugeMetricFamily("falcon_fenced_nodes", "Nodes with Falcon's fence.", value=now.fenced_nodes)
+    yield from _of_bus(now.bus)
+
+
+def _of_bus(bus: BusState) -> Iterator[Metric]:
+    yield GaugeMetricFamily("falcon_bus_full", "1 while etcd refuses writes: alarm NOSPACE.", value=float(bus.full))
+    yield GaugeMetricFamily(
+        "falcon_bus_corrupt", "1 while etcd's members disagree: alarm CORRUPT.", value=float(bus.corrupt)
+    )
+    yield CounterMetricFamily("falcon_bus_healed", "How often a full etcd got room again.", value=bus.healed)
+    yield CounterMetricFamily(
+        "falcon_bus_written_bytes", "Keys and values that the leader saw written.", value=bus.written_bytes
+    )
+    labels = ["endpoint"]
+    size = GaugeMetricFamily("falcon_bus_database_bytes", "Size of a member's database file.", labels=labels)
+    used = GaugeMetricFamily("falcon_bus_database_used_bytes", "What of it is in use.", labels=labels)
+    quota = GaugeMetricFamily("falcon_bus_quota_bytes", "Size at which the member refuses writes.", labels=labels)
+    for database in bus.databases:
+        size.add_metric([database.endpoint], database.size_bytes)
+        used.add_metric([database.endpoint], database.in_use_bytes)
+        quota.add_metric([database.endpoint], database.quota_bytes)
+    yield from (size, used, quota)
 
 
 def _dict(value: Any) -> Mapping[str, Any]:

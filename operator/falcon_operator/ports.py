@@ -119,6 +119,7 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
         str, float
     ] = {}  # pod uid → when its liveness key vanished (monotonic), absent if alive or never seen
     session_healthy_since_seconds: float | None = None  # this operator's own etcd session; None while it is broken
+    bus_full: bool = False  # etcd refuses every write, so that no report can arrive
 
 
 class Kube(Protocol):

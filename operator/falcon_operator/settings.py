@@ -70,6 +70,9 @@ class Settings(BaseSettings):
     etcd_secret_prefix: Text
     etcd_managed: Annotated[bool, BeforeValidator(_boolean)] = True  # False: etcd and its authority belong to others
     etcd_server_names: Annotated[Words, Field(validate_default=True)] = ()  # in the server certificate
+    etcd_retention_seconds: Annotated[
+        int | None, Field(ge=1, description="a whole number of seconds, as etcd's --auto-compaction-retention")
+    ] = None  # None: not known
     agent_image: Text
     agent_image_pull_policy: Annotated[PullPolicy, Field(description="one of Always, IfNotPresent, Never")] = (
         "IfNotPresent"

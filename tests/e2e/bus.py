@@ -8,15 +8,24 @@ import tempfile
 from pathlib import Path
 
 from dev.install import CACHE
-from dev.kubectl import Kubectl
+from dev.kubectl import Json, Kubectl
+
+
+def etcd_pod(system: Kubectl) -> Json:
+    """Return the pod of the single etcd member; one that is being deleted, as on a dead node, is passed over."""
+    (pod,) = (
+        pod
+        for pod in system.items("pods", "app.kubernetes.io/component=etcd")
+        if "deletionTimestamp" not in pod["metadata"]
+    )
+    return pod
 
 
 def bus_keys(system: Kubectl, prefix: str) -> list[str]:
     """Return the keys under a prefix."""
     secret = system.get("secret", "falcon-etcd-root")
-    pod = system.get("pod", "falcon-etcd-0")
+    pod = etcd_pod(system)
     assert secret is not None
-    assert pod is not None
     with tempfile.TemporaryDirectory() as folder:
         for name, content in secret["data"].items():
             (Path(folder) / name).write_bytes(base64.b64decode(content))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl, wait_for
-from tests.e2e.bus import bus_keys
+from tests.e2e.bus import bus_keys, etcd_pod
 from tests.e2e.jobs import Job, condition, training_job
 
 MANY = 100_000
@@ -114,7 +114,7 @@ def test_etcd_restarted_and_then_emptied_is_never_noticed_by_training(
     # The pod's volume goes with the pod: killing the process restarts etcd, deleting the pod loses its data.
     for lose_data in (False, True):
         if lose_data:
-            system.run("delete", "pod", "falcon-etcd-0", "--grace-period=0", "--force")
+            system.run("delete", "pod", etcd_pod(system)["metadata"]["name"], "--grace-period=0", "--force")
         else:
             restart_etcd(system)
         _advances(job, by=10)
@@ -128,11 +128,11 @@ def restart_etcd(system: Kubectl) -> None:
     """Kill the etcd process of the pod; its container restarts over the same volume."""
 
     def restarts() -> int:
-        pod = system.get("pod", "falcon-etcd-0") or {}
-        return sum(int(status["restartCount"]) for status in pod.get("status", {}).get("containerStatuses", []))
+        statuses = etcd_pod(system)["status"].get("containerStatuses", [])
+        return sum(int(status["restartCount"]) for status in statuses)
 
     before = restarts()
-    node = (system.get("pod", "falcon-etcd-0") or {})["spec"]["nodeName"]
+    node = etcd_pod(system)["spec"]["nodeName"]
     assert faults.send_signal(node, "etcd --name", signal.SIGKILL) == 1
     wait_for("etcd's container is restarted", lambda: restarts() > before, timeout_seconds=30)
 

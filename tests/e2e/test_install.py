@@ -32,7 +32,7 @@ def _volume(node: str, folder: Path) -> Json:
         "kind": "PersistentVolume",
         "metadata": {"name": f"{TRIO}-{node}"},
         "spec": {
-            "capacity": {"storage": "4Gi"},
+            "capacity": {"storage": "5Gi"},
             "accessModes": ["ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": TRIO,

@@ -69,6 +69,21 @@ https://{{ include "falcon.etcd.serverName" . }}:2379
 {{- end -}}
 {{- end -}}
 
+{{- /* How long etcd keeps history: 2h -> 7200 */ -}}
+{{- define "falcon.etcd.retentionSeconds" -}}
+{{- $retention := .Values.etcd.autoCompactionRetention -}}
+{{- mul (regexFind "^[0-9]+" $retention) (get (dict "s" 1 "m" 60 "h" 3600) (regexFind "[smh]$" $retention)) -}}
+{{- end -}}
+
+{{- /* etcd.persistence -> the spec of a member's PersistentVolumeClaim */ -}}
+{{- define "falcon.etcd.claim" -}}
+accessModes: [ReadWriteOnce]
+{{- with .storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources: {requests: {storage: {{ .size }}}}
+{{- end -}}
+
 {{- define "falcon.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -90,6 +105,32 @@ capabilities: {drop: [ALL]}
 {{- with get $ $key }}{{ $_ := set $fields $key . }}{{ end -}}
 {{- end -}}
 {{- with $fields }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{- /* A component's tolerations as JSON: its values, and a short stay on a node that is lost (Kubernetes' own: 5 minutes),
+unless the values name that taint themselves. */ -}}
+{{- define "falcon.tolerations" -}}
+{{- $tolerations := default list .tolerations -}}
+{{- range $key := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $named := false -}}
+{{- range $.tolerations }}{{ $named = or $named (eq $key (default "" .key)) }}{{ end -}}
+{{- if not $named -}}
+{{- $tolerations = append $tolerations (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 5) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $tolerations -}}
+{{- end -}}
+
+{{- /* A preferred podAntiAffinity term: the faults that Falcon repairs strike the nodes of jobs. Spares and fenced nodes have
+taints that keep these pods off. */ -}}
+{{- define "falcon.apartFromJobs" -}}
+weight: 100
+podAffinityTerm:
+  topologyKey: kubernetes.io/hostname
+  namespaceSelector: {}
+  labelSelector:
+    matchExpressions:
+    - {key: falcon.dev/job, operator: Exists}
 {{- end -}}
 
 {{- /* A pod of `helm test`: what its metadata has beside a name, and what its spec has beside containers. */ -}}

@@ -1,10 +1,10 @@
 """``ports.Bus`` on etcd, and the tasks that keep its data current.
 
 The *watch* fills the reports cache. The *heartbeat* holds the leader key, which every command compares. When the
-heartbeat comes back through the watch, the session is whole. Two slow loops check authentication and remove what jobs
-that no longer exist have left. All are level-triggered: etcd may lose everything at any time, and is filled again from
-what this process knows (users, the leader key) and from the jobs' status (plans, which the jobs' reconciles publish
-again).
+heartbeat comes back through the watch, the session is whole. Three slow loops look after etcd's alarms, check
+authentication, and remove what jobs that no longer exist have left. All are level-triggered: etcd may lose everything
+at any time, and is filled again from what this process knows (users, the leader key) and from the jobs' status (plans,
+which the jobs' reconciles publish again).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from falcon_core.wire.keys import LEADER_KEY, JobKey
 from falcon_core.wire.messages import DetailRequest, Plan
 from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted, WatchEvent
 from falcon_operator.bus import access, certs
+from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms, BusState
 from falcon_operator.bus.health import SessionHealth
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.clock import Clock
@@ -81,7 +82,8 @@ class EtcdBus:
     """One leader's session with etcd. ``run`` does the work; the other methods answer from what ``run`` has learned.
 
     ``on_change`` is called for each job with news. ``on_restored`` is called when every plan has to be published again.
-    ``live_jobs`` reads the uids of all jobs from the API server, never from a cache.
+    ``live_jobs`` reads the uids of all jobs from the API server, never from a cache. ``retention_seconds`` is how long
+    etcd keeps history; None where that is not known.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class EtcdBus:
         on_change: Callable[[JobKey], None],
         on_restored: Callable[[], None],
         live_jobs: Callable[[], Awaitable[frozenset[str]]],
+        retention_seconds: float | None = None,
     ) -> None:
         self._client = client
         self._leadership = leadership
@@ -106,6 +109,7 @@ class EtcdBus:
         self._live_jobs = live_jobs
         self._cache = ReportsCache()
         self._health = SessionHealth()
+        self._alarms = Alarms(client, clock, retention_seconds)
         self._granted: dict[str, JobKey] = {}
         self._credentials: dict[str, certs.Pair] = {}
         self._authenticating = asyncio.Lock()
@@ -115,7 +119,8 @@ class EtcdBus:
 
     def reports(self, job_uid: str) -> JobReports:
         now = self._clock.monotonic()
-        return self._cache.reports(job_uid, self._health.healthy_since(now), now)
+        known = self._cache.reports(job_uid, self._health.healthy_since(now), now)
+        return msgspec.structs.replace(known, bus_full=True) if self._alarms.state.full else known
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
         value = msgspec.json.encode(msgspec.structs.replace(plan, epoch=self._leadership.epoch))
@@ -166,6 +171,11 @@ class EtcdBus:
         return self._health.healthy_since(self._clock.monotonic()) is not None
 
     @property
+    def state(self) -> BusState:
+        """Return etcd's alarms and the size of its database, as last seen."""
+        return self._alarms.state
+
+    @property
     def agents(self) -> int:
         return self._cache.agents()
 
@@ -181,6 +191,7 @@ class EtcdBus:
             tasks.create_task(self._watch(), name="bus-watch")
             tasks.create_task(self._repeat("heartbeat", self._beat, HEARTBEAT_SECONDS), name="bus-heartbeat")
             tasks.create_task(self._repeat("authentication", self._check_auth, AUTH_CHECK_SECONDS), name="bus-auth")
+            tasks.create_task(self._repeat("alarms", self._alarms.check, ALARMS_SECONDS), name="bus-alarms")
             tasks.create_task(self._repeat("sweep", self._sweep, SWEEP_SECONDS), name="bus-sweep")
 
     async def _repeat(self, what: str, do: Callable[[], Awaitable[None]], every_seconds: float) -> None:
@@ -210,6 +221,8 @@ class EtcdBus:
     def _take_event(self, event: Relisted | WatchEvent, now: float) -> None:
         if isinstance(event, Relisted) and self._cache.lost_data(event.kvs):
             self._lost_data()
+        if isinstance(event, WatchEvent):
+            self._alarms.wrote(len(event.kv.key) + len(event.kv.value))
         changed = self._cache.apply(event, now)
         if isinstance(event, WatchEvent) and event.kv.key == LEADER_KEY and event.kv.value == self._leading:
             self._health.heard(now)  # our own heartbeat came back through the watch

@@ -99,6 +99,12 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
 
 def ready(view: View, state: State) -> Finding:
     """Build the finding on whether all ranks train, and if they do not, what they wait for."""
+    if view.blind_since is not None and view.snap.reports.bus_full:
+        message = (
+            f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
+            " etcd is full and refuses every report, and the operator makes room in it"
+        )
+        return Finding("Ready", None, "BusFull", message)
     if view.blind_since is not None:
         message = (
             f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"

@@ -15,6 +15,7 @@ CHART = ROOT / "charts" / "falcon"
 LOCAL_VALUES = ROOT / "dev" / "values-local.yaml"
 NAMESPACE = "falcon-system"
 KUBE_VERSION = "1.36"
+ETCD_WORKLOADS = {("Deployment", "falcon-etcd"), ("StatefulSet", "falcon-etcd")}
 Manifest = dict[str, Any]
 
 
@@ -50,6 +51,16 @@ class Rendered:
         (container,) = self("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
         return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
+    def etcd(self) -> Manifest:
+        """Return the workload that runs etcd: a Deployment for one member, a StatefulSet for several."""
+        (workload,) = (self.objects[kind, name] for kind, name in self.objects if (kind, name) in ETCD_WORKLOADS)
+        return workload
+
+    def etcd_pod(self) -> Manifest:
+        """Return the spec of a member's pod."""
+        spec: Manifest = self.etcd()["spec"]["template"]["spec"]
+        return spec
+
     def etcd_flags(self) -> dict[str, str]:
-        (container,) = self("StatefulSet", "falcon-etcd")["spec"]["template"]["spec"]["containers"]
+        (container,) = self.etcd_pod()["containers"]
         return dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])

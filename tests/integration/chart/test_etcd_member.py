@@ -32,7 +32,7 @@ class Member:
         self.folder = folder
 
     def flags(self) -> list[str]:
-        """Return the chart's flags; only addresses, files and the pod's name are this machine's."""
+        """Return the chart's flags; only addresses and files are this machine's."""
         files = {
             "/etc/etcd/tls/tls.crt": str(self.server.cert),
             "/etc/etcd/tls/tls.key": str(self.server.key),
@@ -44,7 +44,7 @@ class Member:
             if flag.startswith("listen-"):
                 scheme, _, port = value.rpartition("0.0.0.0:")
                 value = f"{scheme}127.0.0.1:{self.ports[port]}"
-            result.append(f"--{flag}={files.get(value, value).replace('$(POD_NAME)', 'falcon-etcd-0')}")
+            result.append(f"--{flag}={files.get(value, value)}")
         return result
 
     def get(self, chart_port: str, path: str) -> int:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.integration.chart.charts import CHART, KUBE_VERSION, LOCAL_VALUES, ROOT, Rendered, helm, template
+from falcon_operator.api import LABEL_JOB, TAINT_FENCED, TAINT_SPARE
+from tests.integration.chart.charts import (
+    CHART,
+    ETCD_WORKLOADS,
+    KUBE_VERSION,
+    LOCAL_VALUES,
+    ROOT,
+    Rendered,
+    helm,
+    template,
+)
 
 THREE = ("--set", "etcd.replicas=3,etcd.persistence.enabled=true")
 EXTERNAL = (
@@ -30,10 +41,70 @@ def test_one_etcd_is_reached_by_its_service() -> None:
     assert env["FALCON_ETCD_SERVER_NAMES"].split(",")[0] == "falcon-etcd.falcon-system.svc"
     assert env["FALCON_ETCD_MANAGED"] == "true"
     assert env["FALCON_ETCD_SECRET_PREFIX"] == "falcon-etcd"
-    assert "PodDisruptionBudget" not in chart.kinds()
-    assert {"name": "data", "emptyDir": {"sizeLimit": "4Gi"}} in chart("StatefulSet", "falcon-etcd")["spec"][
-        "template"
-    ]["spec"]["volumes"]
+    assert not {"PodDisruptionBudget", "PersistentVolumeClaim"} & chart.kinds()
+    flags = chart.etcd_flags()
+    assert flags["advertise-client-urls"] == "https://falcon-etcd.falcon-system.svc:2379"
+    assert flags["initial-cluster"] == f"{flags['name']}={flags['initial-advertise-peer-urls']}"
+    for url in (flags["advertise-client-urls"], flags["initial-advertise-peer-urls"]):
+        assert url.removeprefix("https://").partition(":")[0] in env["FALCON_ETCD_SERVER_NAMES"].split(",")
+
+
+def test_one_etcd_is_replaced_when_its_node_is_lost() -> None:
+    """A StatefulSet would wait for the pod of the dead node, for ever."""
+    chart = Rendered()
+    assert chart.etcd()["kind"] == "Deployment"
+    assert chart.etcd()["spec"]["strategy"] == {"type": "Recreate"}
+    for pod in (chart.etcd_pod(), chart("Deployment", "falcon")["spec"]["template"]["spec"]):
+        stay = {entry["key"]: entry["tolerationSeconds"] for entry in pod["tolerations"]}
+        assert stay == {"node.kubernetes.io/not-ready": 5, "node.kubernetes.io/unreachable": 5}
+        assert {entry["effect"] for entry in pod["tolerations"]} == {"NoExecute"}
+
+
+def test_how_long_a_pod_stays_on_a_lost_node_is_the_users() -> None:
+    unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 60}
+    chart = Rendered("--set-json", f"etcd.tolerations={json.dumps([unreachable])}")
+    stays = {entry["key"]: entry["tolerationSeconds"] for entry in chart.etcd_pod()["tolerations"]}
+    assert stays == {"node.kubernetes.io/not-ready": 5, "node.kubernetes.io/unreachable": 60}
+
+
+@pytest.mark.parametrize("flags", [(), THREE])
+def test_etcd_and_operator_prefer_nodes_without_training_and_are_kept_off_spares(flags: tuple[str, ...]) -> None:
+    chart = Rendered(*flags)
+    for pod in (chart.etcd_pod(), chart("Deployment", "falcon")["spec"]["template"]["spec"]):
+        first = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+        assert first["podAffinityTerm"] == {
+            "topologyKey": "kubernetes.io/hostname",
+            "namespaceSelector": {},
+            "labelSelector": {"matchExpressions": [{"key": LABEL_JOB, "operator": "Exists"}]},
+        }
+        tolerated = {entry["key"] for entry in pod.get("tolerations", [])}
+        assert not tolerated & {TAINT_SPARE, TAINT_FENCED}
+
+
+def test_one_etcd_may_keep_its_data_on_a_volume() -> None:
+    chart = Rendered("--set", "etcd.persistence.enabled=true,etcd.persistence.storageClassName=fast")
+    (data,) = (volume for volume in chart.etcd_pod()["volumes"] if volume["name"] == "data")
+    claim = chart("PersistentVolumeClaim", data["persistentVolumeClaim"]["claimName"])
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "5Gi"}},
+    }
+
+
+@pytest.mark.parametrize(("retention", "seconds"), [("90s", "90"), ("1m", "60"), ("2h", "7200")])
+def test_the_operator_knows_how_long_etcd_keeps_history(retention: str, seconds: str) -> None:
+    env = Rendered("--set", f"etcd.autoCompactionRetention={retention}").operator_env()
+    assert env["FALCON_ETCD_RETENTION_SECONDS"] == seconds
+
+
+def test_there_is_room_to_defragment_a_full_database() -> None:
+    (data,) = (
+        volume
+        for volume in Rendered("--set", "etcd.quotaBackendBytes=4294967296").etcd_pod()["volumes"]
+        if volume["name"] == "data"
+    )
+    assert data["emptyDir"] == {"sizeLimit": "9216Mi"}
 
 
 def test_three_etcds_are_reached_one_by_one() -> None:
@@ -44,9 +115,11 @@ def test_three_etcds_are_reached_one_by_one() -> None:
         f"falcon-etcd-{i}=https://{host}:2380" for i, host in enumerate(hosts)
     ]
     assert "*.falcon-etcd-headless.falcon-system.svc" in chart.operator_env()["FALCON_ETCD_SERVER_NAMES"].split(",")
-    etcd = chart("StatefulSet", "falcon-etcd")["spec"]
+    assert chart.etcd()["kind"] == "StatefulSet"
+    etcd = chart.etcd()["spec"]
     assert etcd["replicas"] == 3
-    assert etcd["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "4Gi"
+    assert "PersistentVolumeClaim" not in chart.kinds()
+    assert etcd["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "5Gi"
     assert "requiredDuringSchedulingIgnoredDuringExecution" in etcd["template"]["spec"]["affinity"]["podAntiAffinity"]
     assert chart("PodDisruptionBudget", "falcon-etcd")["spec"]["maxUnavailable"] == 1
 
@@ -64,9 +137,10 @@ def test_every_member_and_client_is_authenticated(flags: tuple[str, ...]) -> Non
 def test_an_external_etcd_is_not_run_but_used() -> None:
     chart = Rendered(*EXTERNAL)
     env = chart.operator_env()
-    assert "StatefulSet" not in chart.kinds()
+    assert not ETCD_WORKLOADS & set(chart.objects)
     assert env["FALCON_ETCD_ENDPOINTS"] == "https://a.example.com:2379,https://b.example.com:2379"
     assert (env["FALCON_ETCD_MANAGED"], env["FALCON_ETCD_SECRET_PREFIX"]) == ("false", "shared")
+    assert env["FALCON_ETCD_RETENTION_SECONDS"] == ""
     secrets = [rule for rule in chart("Role", "falcon")["rules"] if "secrets" in rule["resources"]]
     assert secrets == [
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shared-ca", "shared-root"], "verbs": ["get"]}
@@ -114,7 +188,7 @@ def test_the_packaged_chart_renders_the_same(tmp_path: Path) -> None:
 def test_local_images_are_never_pulled() -> None:
     chart = Rendered("--values", str(LOCAL_VALUES))
     (operator,) = chart("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
-    (etcd,) = chart("StatefulSet", "falcon-etcd")["spec"]["template"]["spec"]["containers"]
+    (etcd,) = chart.etcd_pod()["containers"]
     assert (operator["image"], etcd["image"]) == ("localhost/falcon/operator:dev", "localhost/falcon/etcd:dev")
     assert chart.operator_env()["FALCON_AGENT_IMAGE"] == "localhost/falcon/agent:dev"
     assert {operator["imagePullPolicy"], etcd["imagePullPolicy"]} == {"Never"}
@@ -136,9 +210,9 @@ def test_options_reach_the_pods() -> None:
     template = chart("Deployment", "falcon")["spec"]["template"]
     pod = template["spec"]
     assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"a": "b"}, "high")
-    assert (pod["tolerations"], pod["imagePullSecrets"]) == ([{"key": "gpu"}], [{"name": "pull"}])
+    assert (pod["tolerations"][0], pod["imagePullSecrets"]) == ({"key": "gpu"}, [{"name": "pull"}])
     assert template["metadata"]["annotations"]["c"] == "d"
-    assert chart("StatefulSet", "falcon-etcd")["spec"]["template"]["metadata"]["labels"]["e"] == "f"
+    assert chart.etcd()["spec"]["template"]["metadata"]["labels"]["e"] == "f"
     for name in ("falcon-test-operator", "falcon-test-etcd"):
         test = chart("Pod", name)["spec"]
         assert (test["nodeSelector"], test["imagePullSecrets"]) == ({"a": "b"}, [{"name": "pull"}])

@@ -210,7 +210,7 @@ def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: st
     ("kind", "name"),
     [
         ("Deployment", "falcon"),
-        ("StatefulSet", "falcon-etcd"),
+        ("Deployment", "falcon-etcd"),
         ("Pod", "falcon-test-operator"),
         ("Pod", "falcon-test-etcd"),
     ],

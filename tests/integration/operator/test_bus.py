@@ -12,7 +12,7 @@ import pytest
 from falcon_core.wire.keys import LEADER_KEY, JobKey
 from falcon_core.wire.messages import DetailRequest, Plan, Summary
 from falcon_core.wire.reports import encode_summary
-from falcon_etcd import Client, EtcdError, PermissionDenied, Tls
+from falcon_etcd import Client, EtcdError, NoSpace, PermissionDenied, Tls
 from falcon_operator.bus.bus import BusUnavailable, EtcdBus
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.secrets import BusCertificates
@@ -24,6 +24,8 @@ from tests.integration.operator.cluster import until_async
 
 UID, OTHER_UID = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 JOB, OTHER = JobKey("ns", "job", UID), JobKey("ns", "other", OTHER_UID)
+QUOTA_BYTES = 32 * 1024 * 1024
+SMALL_QUOTA = ("--quota-backend-bytes", str(QUOTA_BYTES))
 PLAN = Plan(
     epoch=0,
     generation=1,
@@ -135,7 +137,7 @@ class Bench:
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[tuple[EtcdServer, Authority]]:
     authority = Authority(tmp_path / "pki")
-    server = EtcdServer(tmp_path / "etcd", pki=authority)  # type: ignore[arg-type]
+    server = EtcdServer(tmp_path / "etcd", pki=authority, arguments=SMALL_QUOTA)  # type: ignore[arg-type]
     server.root.mkdir()
     server.start()
     yield server, authority
@@ -331,6 +333,34 @@ async def test_authentication_that_was_turned_off_is_turned_on_again(
     restored = session.restored
     await until_async(lambda: session.restored > restored)
     assert (await session.client.auth.status()).enabled
+
+
+async def test_a_job_that_fills_etcd_stops_the_others_for_seconds(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("falcon_operator.bus.bus.ALARMS_SECONDS", 0.5)
+    session = await bench.session()
+    await session.healthy()
+    await session.bus.ensure_access(JOB)
+    agent = await bench.agent(session, JOB, tmp_path)
+    await _overwrite_until_full(agent, JOB.summary("pod"))
+    await until_async(lambda: session.bus.state.full)
+    assert session.bus.reports(OTHER_UID).bus_full
+    await until_async(lambda: session.bus.state.healed)
+    await session.healthy()
+    await session.bus.publish_plan(OTHER, PLAN)
+    assert await session.client.get(OTHER.plan) is not None
+    assert not session.bus.reports(OTHER_UID).bus_full
+    assert session.bus.state.written_bytes > QUOTA_BYTES / 2
+
+
+async def _overwrite_until_full(agent: Client, key: str) -> None:
+    for _ in range(2 * QUOTA_BYTES // 10**6):
+        try:
+            await agent.put(key, bytes(10**6))
+        except NoSpace:
+            return
+    raise AssertionError("the quota was never reached")
 
 
 async def test_a_job_that_is_forgotten_leaves_nothing(bench: Bench, tmp_path: Path) -> None:

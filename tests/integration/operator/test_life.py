@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from falcon_etcd import NoSpace
 from falcon_operator.settings import EXIT_CONFIG
 from tests.integration.api.apiserver import running_apiserver
+from tests.integration.etcd_server import EtcdServer
 from tests.integration.operator.authority import Authority
-from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until
+from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until, until_async
 
 
 def leads(operator: Operator) -> bool:
@@ -31,6 +34,28 @@ def test_it_makes_its_certificates_and_etcd_comes_up_on_them(installation: Insta
     assert len(operator.logged("etcd authentication enabled")) == 1
     assert operator.terminate() == 0
     assert installation.get("lease", "falcon-operator")["spec"].get("holderIdentity", "") == ""
+
+
+async def test_a_full_etcd_is_said_with_its_remedy_by_an_operator_that_stays_ready(installation: Installation) -> None:
+    quota_bytes, piece = 16 * 1024 * 1024, bytes(512 * 1024)
+    installation.etcd = EtcdServer(installation.folder, arguments=["--quota-backend-bytes", str(quota_bytes)])
+    operator = installation.operator("op-a", FALCON_ETCD_RETENTION_SECONDS="3600")
+    installation.start_etcd()
+    await until_async(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
+    async with installation.etcd.client("root") as root:
+        with contextlib.suppress(NoSpace):
+            for number in range(2 * quota_bytes // len(piece)):
+                await root.put(f"/foreign/{number}", piece)
+        # live data, so that there is time to look: history alone would be gone within seconds
+        await until_async(lambda: "etcd.quotaBackendBytes" in operator.get("/readyz"))
+        assert operator.get("/readyz").splitlines()[0] == "ok"
+        assert operator.metric("falcon_bus_full") == 1.0
+        await root.delete_prefix("/foreign/")
+        await until_async(lambda: operator.metric("falcon_bus_full") == 0.0)
+    await until_async(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
+    assert operator.get("/readyz") == "ok\n"
+    assert len(operator.logged("bus full")) == len(operator.logged("bus has room again")) == 1
+    assert len(operator.logged("bus small")) == 1  # 16 MiB at a retention of an hour
 
 
 def test_certificates_outlive_the_operator(installation: Installation) -> None:

@@ -222,6 +222,7 @@ class FakeBus:
             alive=frozenset(world.alive),
             gone_since_seconds=dict(world.gone_since),
             session_healthy_since_seconds=world.bus_up_since,
+            bus_full=world.bus_full,
         )
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
+from falcon_operator.bus.alarms import BusState, Database
 from falcon_operator.metrics import Metrics, Readings, job_figures
 
 
@@ -71,7 +72,13 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     metrics.reconciled("TrainingJob", 0.02, False)
     metrics.event("Replacing")
     metrics.leading = True
-    metrics.readings = lambda: Readings(True, 3, 4, 5, 6)
+    bus = BusState(
+        databases=(Database(endpoint="a:1", size_bytes=7, in_use_bytes=8, quota_bytes=9, revision=1),),
+        full=True,
+        healed=10,
+        written_bytes=11,
+    )
+    metrics.readings = lambda: Readings(True, 3, 4, 5, 6, bus)
     found = samples(metrics)
     assert found['falcon_pool_ready_spares{pool="spares"}'] == 1.0
     assert found['falcon_pool_size{pool="spares"}'] == 2.0
@@ -84,5 +91,10 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     assert found["falcon_reports_rejected_total"] == 4.0
     assert found["falcon_queue_depth"] == 5.0
     assert found["falcon_fenced_nodes"] == 6.0
+    assert (found["falcon_bus_full"], found["falcon_bus_corrupt"]) == (1.0, 0.0)
+    assert found['falcon_bus_database_bytes{endpoint="a:1"}'] == 7.0
+    assert found['falcon_bus_database_used_bytes{endpoint="a:1"}'] == 8.0
+    assert found['falcon_bus_quota_bytes{endpoint="a:1"}'] == 9.0
+    assert (found["falcon_bus_healed_total"], found["falcon_bus_written_bytes_total"]) == (10.0, 11.0)
     metrics.pool("spares", None)
     assert 'falcon_pool_size{pool="spares"}' not in samples(metrics)

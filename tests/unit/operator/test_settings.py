@@ -38,6 +38,7 @@ def test_defaults() -> None:
     assert settings.etcd_server_names == ("falcon-etcd.falcon-system.svc", "localhost")
     assert settings.watch_namespaces == ()
     assert (settings.fence_limit, settings.fence_window_seconds) == (2, 3600)
+    assert settings.etcd_retention_seconds is None
     assert (settings.log_level, settings.metrics_port) == ("info", 8080)
     assert settings.pods.etcd_endpoints == "https://falcon-etcd.falcon-system.svc:2379"
 
@@ -49,6 +50,7 @@ def test_everything_set() -> None:
             "FALCON_IDENTITY": "me",
             "FALCON_ETCD_ENDPOINTS": "https://a:1,https://b:2",
             "FALCON_ETCD_MANAGED": "False",
+            "FALCON_ETCD_RETENTION_SECONDS": "90",
             "FALCON_ETCD_SERVER_NAMES": "",
             "FALCON_AGENT_IMAGE_PULL_POLICY": "Always",
             "FALCON_WATCH_NAMESPACES": "a, b,",
@@ -61,6 +63,7 @@ def test_everything_set() -> None:
     assert settings.identity == "me"
     assert not settings.etcd_managed
     assert settings.etcd_endpoints == ("https://a:1", "https://b:2")
+    assert settings.etcd_retention_seconds == 90
     assert settings.agent_image_pull_policy == "Always"
     assert settings.watch_namespaces == ("a", "b")
     assert (settings.fence_limit, settings.fence_window_seconds) == (0, 60)
@@ -78,6 +81,7 @@ def test_everything_set() -> None:
         ("FALCON_ETCD_ENDPOINTS", "http://falcon-etcd:2379", "is not https://host:port"),
         ("FALCON_ETCD_SERVER_NAMES", "", "is not set: set it"),
         ("FALCON_ETCD_MANAGED", "yes", "write true or false"),
+        ("FALCON_ETCD_RETENTION_SECONDS", "1m", "write a whole number of seconds"),
         ("FALCON_FENCE_LIMIT", "-1", "write a whole number from 0"),
         ("FALCON_FENCE_WINDOW_SECONDS", "1h", "write a whole number from 1"),
         ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),

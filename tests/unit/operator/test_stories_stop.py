@@ -69,6 +69,20 @@ async def test_a_lost_bus_is_reported_and_changes_nothing() -> None:
     assert world.generation == 2
 
 
+async def test_a_full_bus_is_named_as_the_reason_for_the_silence() -> None:
+    world = World()
+    await trained(world)
+    world.stop_bus()
+    world.bus_full = True
+    await run(world, operator, lambda w: condition(w.status, "Ready") == "Unknown")
+    (ready,) = (entry for entry in world.status.conditions if entry.type == "Ready")
+    assert ready.reason == "BusFull"
+    world.start_bus()
+    world.bus_full = False
+    await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
+    assert world.generation == 1
+
+
 async def test_a_bus_that_was_away_leaves_no_trace() -> None:
     world = World()
     await trained(world)

@@ -109,6 +109,7 @@ class World:
         self.plans: list[Plan] = []
         self.plan: Plan | None = None
         self.bus_up_since: float | None = self.clock.monotonic() - 100.0
+        self.bus_full = False
         self.received: dict[str, Received] = {}
         self.voices = Voices()
         self.gone_since: dict[str, float] = {}

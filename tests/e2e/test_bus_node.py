@@ -1,0 +1,73 @@
+"""The node of the only etcd member dies: training goes on, and reports resume through a member on another node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dev.cluster import faults
+from dev.install import heal_nodes, install_chart, local_cluster
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.bus import etcd_pod
+from tests.e2e.jobs import Job, training_job
+
+
+@pytest.fixture
+def etcd_on_any_node(nodes: None, cluster: Kubectl) -> Iterator[Callable[[], None]]:
+    """Yield a function that places etcd as the chart does by default; at the end it is on the control node again."""
+    if not local_cluster():
+        pytest.skip("nodes are killed on the machine of the local cluster")
+    yield lambda: install_chart("--set=etcd.nodeSelector=null", "--set=etcd.tolerations=null")
+    heal_nodes(cluster)  # first: a Deployment that is recreated waits for the pod of the dead node
+    install_chart()
+
+
+def _is_ready(kubectl: Kubectl, node: str) -> bool:
+    found = kubectl.get("node", node)
+    assert found is not None
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in found["status"]["conditions"])
+
+
+def _serves(pod: Json) -> bool:
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"].get("conditions", []))
+
+
+def test_etcd_leaves_its_dead_node_and_training_never_notices(
+    etcd_on_any_node: Callable[[], None], start: Callable[[Json], Job], cluster: Kubectl, system: Kubectl
+) -> None:
+    job = start(training_job("apart", steps=100_000, replicas=2, spec={"procsPerReplica": 2}))
+    job.wait_training()
+    etcd_on_any_node()
+    member = etcd_pod(system)
+    home = member["spec"]["nodeName"]
+    assert home not in job.nodes(), "a node without training is preferred"
+    resumed_at = job.status()["iterations"]["count"]
+    job.wait("reports arrive through the moved etcd", lambda s: s["iterations"]["count"] > resumed_at + 5, 90)
+    generation, uids = job.generation(), job.pod_uids()
+
+    killed_at = time.monotonic()
+    faults.kill(home)
+    begun = int(job.steps()[-1]["step"])
+    wait_for("training goes on", lambda: int(job.steps()[-1]["step"]) >= begun + 20, timeout_seconds=60)
+    wait_for("the node is seen as lost", lambda: not _is_ready(cluster, home), timeout_seconds=60)
+    lost_seconds = time.monotonic() - killed_at
+
+    def moved() -> Json | None:
+        pods = [pod for pod in system.items("pods", "app.kubernetes.io/component=etcd") if _serves(pod)]
+        return next((pod for pod in pods if pod["metadata"]["uid"] != member["metadata"]["uid"]), None)
+
+    new = wait_for("etcd serves on another node", moved, timeout_seconds=60)
+    moved_seconds = time.monotonic() - killed_at
+    reported = job.status()["iterations"]["count"]
+    job.wait("reporting resumes", lambda s: s["iterations"]["count"] > reported + 5, 60)
+    print(
+        f"etcd's node killed: seen as lost after {lost_seconds:.0f} s, etcd serves on {new['spec']['nodeName']} after"
+        f" {moved_seconds:.0f} s, reports resumed after {time.monotonic() - killed_at:.0f} s"
+    )
+    status = job.status()
+    assert new["spec"]["nodeName"] != home
+    assert (job.generation(), job.pod_uids()) == (generation, uids), "nothing was restarted or replaced"
+    assert not status.get("counters", {}).get("restarts")
+    assert job.diagnoses(status) == []
