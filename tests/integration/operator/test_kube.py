@@ -23,7 +23,7 @@ from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import LeadershipLost
 from falcon_operator.ports import Conflict, NodeView, NotFound, Rejected
 from tests.integration.api.apiserver import ApiServer
-from tests.integration.operator.cluster import READY, WAIT_SECONDS, Installation, node
+from tests.integration.operator.cluster import READY, WAIT_SECONDS, Installation, node, until_async
 
 replace = msgspec.structs.replace
 
@@ -370,6 +370,7 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     daemon["metadata"]["ownerReferences"] = [owner]
     installation.apply(daemon)
     installation.patch_status("pod", "over", {"phase": "Succeeded"})
+    await until_async(lambda: {"occupied"} == kube.list_trainers().keys())
     found = sorted(await kube.list_occupants("occupied"), key=lambda occupant: occupant.name)
     assert [(occupant.name, occupant.role, occupant.owner, occupant.requests) for occupant in found] == [
         ("daemon", "", "DaemonSet", False),
