@@ -78,7 +78,7 @@ def _model_pod(api: ApiServer) -> Body:
 
 
 def _model_node(api: ApiServer) -> Body:
-    labels = {f"example.com/label-{number}": "a value" for number in range(20)}
+    labels = {f"example.com/label-{number}": "a-value" for number in range(20)}
     images = [{"names": [f"registry.example/image-{number}:1"], "sizeBytes": 10**9} for number in range(50)]
     return _made(api, node("model", labels), {**READY, "images": images})
 
