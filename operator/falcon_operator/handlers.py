@@ -110,7 +110,7 @@ class Router:
             self._queue.add(pool_key(pool))
 
     def known(self) -> Known:
-        """Return the jobs and pools named so far. Call it before a listing begins."""
+        """Return the jobs and pools named so far. Call it before a listing begins, which finds what was missed."""
         self.may_have_missed = False
         return Known(dict(self._jobs), frozenset(self._pools))
 
