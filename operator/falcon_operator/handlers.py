@@ -1,41 +1,38 @@
-"""kopf wiring: an event puts keys into the queue and drops what was read before. Nothing is decided here.
+"""Events put keys into the queue and void what was read before. Nothing is decided here.
 
-Only ``on.event`` handlers are used: so kopf needs no finalizer, no annotation, no peering, and posts no events. Pods
-are selected on the server. Events may be missed or come twice; the periodic resync and level-triggered reconciles make
-up for it.
+kopf watches jobs, runs and pools, of which there are hundreds; ``cluster.inventory`` watches pods and nodes, of which
+there are tens of thousands. Only kopf's ``on.event`` handlers are used: so kopf needs no finalizer, no annotation, no
+peering, and posts no events. Events may be missed or come twice; the periodic resync and level-triggered reconciles
+make up for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple, Protocol, cast
 
 import kopf
 from kubernetes.aio.client import Configuration
 
-from falcon_operator.api import GROUP, LABEL_JOB, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE, VERSION
+from falcon_operator.api import GROUP, LABEL_JOB, LABEL_POOL, VERSION
 from falcon_operator.cluster.views import JobSketch, run_nodes, sketch
 from falcon_operator.metrics import Metrics, job_figures
+from falcon_operator.ports import PodView
 from falcon_operator.queue import KeyedQueue
 from falcon_operator.work import Key, job_key, pool_key
 
-POD_SELECTOR = f"{LABEL_ROLE} in (trainer,burn-in)"
 Body = Mapping[str, Any]
 
 
 class Caches(Protocol):
     """The caches in which the Kubernetes client keeps earlier answers."""
 
-    def job_changed(self, namespace: str, name: str) -> None: ...
+    def job_changed(self, namespace: str, name: str, version: int | None) -> None: ...
 
-    def run_changed(self, namespace: str, name: str) -> None: ...
-
-    def pod_changed(self, job_uid: str, node: str) -> None: ...
+    def run_changed(self, namespace: str, name: str, version: int | None) -> None: ...
 
     def pool_changed(self) -> None: ...
-
-    def node_changed(self, body: Any, *, deleted: bool) -> bool: ...
 
 
 class Known(NamedTuple):
@@ -48,8 +45,9 @@ class Known(NamedTuple):
 class Router:
     """The way from an event to the keys that it concerns.
 
-    The router remembers which jobs run on which nodes and name which pool. A watch that was interrupted for long lists
-    anew and never reports what was deleted meanwhile: ``listed`` finds that out.
+    The router remembers which jobs run on which nodes and name which pool. A watch of kopf's that was interrupted for
+    long lists anew and never reports what was deleted meanwhile. ``may_have_missed`` is set then, and ``listed`` finds
+    out what is gone.
     """
 
     def __init__(self, queue: KeyedQueue[Key], caches: Caches, metrics: Metrics) -> None:
@@ -59,17 +57,20 @@ class Router:
         self._jobs: dict[tuple[str, str], JobSketch] = {}
         self._nodes: dict[tuple[str, str], frozenset[str]] = {}  # of each job's members
         self._pools: set[str] = set()
+        self.may_have_missed = False  # a deletion: something known has been listed once more
 
-    def job(self, body: Body, *, deleted: bool) -> None:
+    def job(self, body: Body, *, deleted: bool, listed: bool = False) -> None:
+        """Take over a job; ``listed``: from a list, which kopf makes at its start and after each gap."""
         job = sketch(body)
         name = (job.namespace, job.name)
+        self.may_have_missed |= listed and name in self._jobs
         if deleted:
             self._jobs.pop(name, None)
             self._nodes.pop(name, None)
         else:
             self._jobs[name] = job
         self._metrics.job(name, None if deleted else job_figures(body))
-        self._caches.job_changed(*name)
+        self._caches.job_changed(*name, None if deleted else _version(body))
         self._queue.add(job_key(*name))
         if (deleted or job.over) and job.pool:
             self._queue.add(pool_key(job.pool))  # its spares may be free again
@@ -81,20 +82,19 @@ class Router:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = run_nodes(body)
-        self._caches.run_changed(*name)
+        self._caches.run_changed(*name, None if deleted else _version(body))
         self._queue.add(job_key(*name))
 
-    def pod(self, body: Body) -> None:
-        metadata = body.get("metadata") or {}
-        labels = metadata.get("labels") or {}
-        if LABEL_JOB in labels:
-            self._caches.pod_changed(labels.get(LABEL_JOB_UID, ""), (body.get("spec") or {}).get("nodeName", ""))
-            self._queue.add(job_key(metadata["namespace"], labels[LABEL_JOB]))
-        if LABEL_POOL in labels:
-            self._pool_concerns(labels[LABEL_POOL])
+    def pod(self, pod: PodView) -> None:
+        if LABEL_JOB in pod.labels:
+            self._queue.add(job_key(pod.namespace, pod.labels[LABEL_JOB]))
+        if LABEL_POOL in pod.labels:
+            self._pool_concerns(pod.labels[LABEL_POOL])
 
-    def pool(self, body: Body, *, deleted: bool) -> None:
+    def pool(self, body: Body, *, deleted: bool, listed: bool = False) -> None:
+        """Take over a pool; ``listed`` as with a job."""
         name = body["metadata"]["name"]
+        self.may_have_missed |= listed and name in self._pools
         (self._pools.discard if deleted else self._pools.add)(name)
         spares = (body.get("status") or {}).get("spares") or []
         ready = sum(spare.get("state") == "Ready" for spare in spares)
@@ -102,10 +102,7 @@ class Router:
         self._caches.pool_changed()
         self._pool_concerns(name)
 
-    def node(self, body: Body, *, deleted: bool) -> None:
-        if not self._caches.node_changed(body, deleted=deleted):
-            return  # a heartbeat
-        node = body["metadata"]["name"]
+    def node(self, node: str) -> None:
         for name, nodes in self._nodes.items():
             if node in nodes:
                 self._queue.add(job_key(*name))
@@ -113,8 +110,13 @@ class Router:
             self._queue.add(pool_key(pool))
 
     def known(self) -> Known:
-        """Return the jobs and pools named so far. Call it before a listing begins."""
+        """Return the jobs and pools named so far. Call it before a listing begins, which finds what was missed."""
+        self.may_have_missed = False
         return Known(dict(self._jobs), frozenset(self._pools))
+
+    def jobs(self) -> Iterable[JobSketch]:
+        """Return the jobs that events have named."""
+        return self._jobs.values()
 
     def all_keys(self) -> set[Key]:
         """Return the keys of all jobs and pools that events have named."""
@@ -127,13 +129,15 @@ class Router:
                 del self._jobs[name]
                 self._nodes.pop(name, None)
                 self._metrics.job(name, None)
-                self._caches.job_changed(*name)
+                self._caches.job_changed(*name, None)
+                self._caches.run_changed(*name, None)
                 self._queue.add(job_key(*name))
                 if job.pool:
                     self._queue.add(pool_key(job.pool))
         for pool in (before.pools - pools) & self._pools:
             self._pools.discard(pool)
             self._metrics.pool(pool, None)
+            self._caches.pool_changed()
             self._pool_concerns(pool)
 
     def _pool_concerns(self, pool: str) -> None:
@@ -141,6 +145,11 @@ class Router:
         for (namespace, name), job in self._jobs.items():
             if job.pool == pool and not job.over:
                 self._queue.add(job_key(namespace, name))
+
+
+def _version(body: Body) -> int | None:
+    version = (body.get("metadata") or {}).get("resourceVersion")
+    return int(version) if version else None
 
 
 def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRegistry:
@@ -151,26 +160,20 @@ def registry_of(router: Router, configuration: Configuration) -> kopf.OperatorRe
         return await connection_info(configuration)
 
     async def on_job(event: kopf.RawEvent, **_: Any) -> None:
-        router.job(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
+        kind = event["type"]
+        router.job(cast(Body, event["object"]), deleted=kind == "DELETED", listed=kind is None)
 
     async def on_run(event: kopf.RawEvent, **_: Any) -> None:
         router.run(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
 
-    async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
-        router.pod(cast(Body, event["object"]))
-
     async def on_pool(event: kopf.RawEvent, **_: Any) -> None:
-        router.pool(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
-
-    async def on_node(event: kopf.RawEvent, **_: Any) -> None:
-        router.node(cast(Body, event["object"]), deleted=event["type"] == "DELETED")
+        kind = event["type"]
+        router.pool(cast(Body, event["object"]), deleted=kind == "DELETED", listed=kind is None)
 
     kopf.on.login(registry=registry)(login)
     kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)(on_job)
     kopf.on.event(GROUP, VERSION, "trainingruns", registry=registry)(on_run)
-    kopf.on.event("", "v1", "pods", registry=registry)(on_pod)
     kopf.on.event(GROUP, VERSION, "warmpools", registry=registry)(on_pool)
-    kopf.on.event("", "v1", "nodes", registry=registry)(on_node)
     return registry
 
 
@@ -203,7 +206,6 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = None
     settings.watching.connect_timeout = 10.0
     settings.watching.chunk_size = 500
-    settings.watching.label_selectors["", "v1", "pods"] = POD_SELECTOR
     settings.networking.request_timeout = 30.0
     return settings
 

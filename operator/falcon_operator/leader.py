@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import itertools
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, M
 from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import Election
 from falcon_operator.job.reconciler import JobReconciler
+from falcon_operator.live_jobs import LiveJobs
 from falcon_operator.metrics import Metrics, Readings
 from falcon_operator.pool.reconciler import PoolReconciler
 from falcon_operator.pool.snapshot import PoolSettings
@@ -32,9 +34,11 @@ from falcon_operator.queue import KeyedQueue, work
 from falcon_operator.settings import Settings
 from falcon_operator.work import Key, job_key, pool_key
 
-WORKERS = 4
+TURNS = 256  # jobs and pools that are looked at at the same time: most of a turn is waiting for answers
+DECISIONS = 4  # of them computing at the same time, beside the event loop with election and health
 PAUSE_SECONDS = 0.2  # between two looks at one object
-RESYNC_SECONDS = 30.0
+RESYNC_SECONDS = 30.0  # between two looks at everything, from memory
+RELIST_SECONDS = 600.0  # between two lists of all jobs and pools, as long as no watch may have missed anything
 RENEWAL_SECONDS = 600.0
 RETRY_SECONDS = 2.0
 CALL_SECONDS = 2.0
@@ -66,6 +70,7 @@ class Leader:
         self._folder = folder  # for certificates, private to this process
         self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
         self._router = handlers.Router(self._queue, kube, metrics)
+        self._live = LiveJobs(self._router.jobs, kube.sketch_jobs)
         self._pools = PoolReconciler(
             kube,
             PoolSettings(
@@ -74,6 +79,7 @@ class Leader:
                 image_pull_policy=settings.agent_image_pull_policy,
             ),
             clock,
+            self._live.unfinished,
         )
 
     async def run(self, handle_signals: Callable[[], None]) -> None:
@@ -81,6 +87,7 @@ class Leader:
 
         Raises an exception group with the failures; ``LeadershipLost`` may be among them.
         """
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(DECISIONS, "decide"))
         certificates = await self._insist("certificates", self._certificates)
         tls = tls_files.write(self._folder, certificates.server_authority, certificates.root)
         async with Client(self._settings.etcd_endpoints, tls, CALL_SECONDS) as client:
@@ -92,7 +99,7 @@ class Leader:
                 identity=self._settings.identity,
                 on_change=self._job_reported,
                 on_restored=self._look_at_all,
-                live_jobs=self._live_jobs,
+                live_jobs=self._live.existing,
                 retention_seconds=self._settings.etcd_retention_seconds,
             )
             jobs = JobReconciler(self._kube, bus, self._settings, self._metrics, self._clock)
@@ -100,17 +107,20 @@ class Leader:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(bus.run(), name="bus")
                 tasks.create_task(self._renew(certificates), name="renewal")
-                await self._insist("the API's definitions", self._resync)
+                tasks.create_task(self._kube.watch(self._router.pod, self._router.node), name="pods and nodes")
+                await self._insist("the API's definitions", self._relist)
                 tasks.create_task(
                     handlers.watch(self._router, self._configuration, self._settings.watch_namespaces, handle_signals),
                     name="watch",
                 )
+                await self._kube.synced()
+                log.info("pods and nodes listed")
+                self._look_again(set())
                 tasks.create_task(self._resync_always(), name="resync")
-                for number in range(WORKERS):
-                    tasks.create_task(
-                        work(self._queue, lambda key: self._handle(jobs, key), self._observe, self._clock),
-                        name=f"worker-{number}",
-                    )
+                tasks.create_task(
+                    work(self._queue, lambda key: self._handle(jobs, key), self._observe, self._clock, TURNS),
+                    name="work",
+                )
 
     # -- work --------------------------------------------------------------------------------------------------------
 
@@ -138,26 +148,35 @@ class Leader:
     # -- resync ------------------------------------------------------------------------------------------------------
 
     async def _resync_always(self) -> None:
+        listed_at = self._clock.monotonic()
         while True:
             await asyncio.sleep(RESYNC_SECONDS)
             try:
-                await self._resync()
+                if self._router.may_have_missed or self._clock.monotonic() - listed_at >= RELIST_SECONDS:
+                    await self._relist()
+                    listed_at = self._clock.monotonic()
+                else:
+                    self._look_again(self._router.all_keys())
             except (OSError, NotFound, Rejected) as error:
+                self._router.may_have_missed = True
                 log.warning("resync failed", error=str(error))
 
-    async def _resync(self) -> None:
-        """Put all jobs and pools into the queue, also deleted pools whose taint is still on a node."""
+    async def _relist(self) -> None:
+        """List all jobs and pools, forget those that are gone, and look at the others."""
         before = self._router.known()
         jobs = {(job.namespace, job.name) for job in await self._kube.sketch_jobs()}
-        pools = {pool.metadata.name for pool in await self._kube.list_pools()}
+        pools = await self._kube.pool_names()
         self._router.listed(before, jobs=jobs, pools=pools)
-        pools |= {node.taints[TAINT_SPARE] for node in await self._kube.list_nodes() if TAINT_SPARE in node.taints}
-        keys = [*(job_key(*name) for name in sorted(jobs)), *map(pool_key, sorted(pools))]
-        for index, key in enumerate(keys):
-            self._queue.add(key, RESYNC_SECONDS / 2 * index / len(keys))
+        self._look_again({*(job_key(*name) for name in jobs), *map(pool_key, pools)})
 
-    async def _live_jobs(self) -> frozenset[str]:
-        return frozenset(job.uid for job in await self._kube.sketch_jobs())
+    def _look_again(self, keys: set[Key]) -> None:
+        """Put the keys into the queue, spread over a while, and with them each pool whose taint is on a node.
+
+        Such a pool may have been deleted while no operator ran.
+        """
+        wanted = keys | {pool_key(pool) for pool in self._kube.taints(TAINT_SPARE)}
+        for index, key in enumerate(sorted(wanted)):
+            self._queue.add(key, RESYNC_SECONDS / 2 * index / len(wanted))
 
     # -- certificates ------------------------------------------------------------------------------------------------
 
@@ -199,6 +218,6 @@ class Leader:
             agents=bus.agents,
             rejected_reports=bus.rejected_reports,
             queue_depth=len(self._queue),
-            fenced_nodes=self._kube.nodes_with(TAINT_FENCED),
+            fenced_nodes=len(self._kube.taints(TAINT_FENCED)),
             bus=bus.state,
         )

@@ -17,6 +17,7 @@ from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
+from falcon_operator.cluster.pace import Pace
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.election import Election, LeadershipLost
@@ -41,13 +42,14 @@ async def operate(settings: Settings) -> None:
             loop.add_signal_handler(number, stop.set)
 
     handle_signals()
-    transport = Transport(configuration, lambda: election.assert_leading())
+    transport = Transport(configuration, lambda: election.assert_leading(), Pace(clock))
     election = Election(KubeLeases(transport, settings.namespace), settings.identity, clock)
     kube = KubeClient(
         transport,
         clock,
         Breaker(limit=settings.fence_limit, window_seconds=settings.fence_window_seconds),
         instance=settings.identity,
+        namespace=settings.namespace,
         watch_namespaces=settings.watch_namespaces,
     )
 

@@ -57,8 +57,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}  # Falcon's own
     node: str = ""
     pod_ip: str = ""
     phase: str = "Pending"  # Pending | Running | Succeeded | Failed | Unknown
@@ -124,8 +123,6 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
 
 class Kube(Protocol):
     """All Kubernetes I/O. Methods raise Conflict, NotFound or Rejected; anything else is a fault of the connection."""
-
-    async def list_jobs(self) -> list[TrainingJob]: ...
 
     async def get_job(self, namespace: str, name: str) -> TrainingJob | None: ...
 

@@ -1,9 +1,10 @@
 """A keyed work queue. A key names what changed without describing the change, so that many changes cause one look.
 
-A key is never worked on twice at the same time. A key that is added while it is being worked on gets one more turn. A
-key that fails comes back after a delay that grows with each failure; a key that worked may ask to come back after a
-while. Between two turns of the same key lies a least pause, so that a job with many reporters costs no more than a job
-with few.
+Turns of different keys run side by side, so that a job whose turn takes long (it makes a thousand pods) keeps no other
+job waiting. A key is never worked on twice at the same time. A key that is added while it is being worked on gets one
+more turn. A key that fails comes back after a delay that grows with each failure; a key that worked may ask to come
+back after a while. Between two turns of the same key lies a least pause, so that a job with many reporters costs no
+more than a job with few.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ class KeyedQueue(Generic[K]):
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds until the next key is due; None while there is no key."""
-        soonest = min(self._due.values(), default=None)
-        return None if soonest is None else max(0.0, soonest - self._clock.monotonic())
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)  # outdated
+        return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
     async def get(self) -> K:
         """Wait for the next key that is due, and return it."""
@@ -88,7 +90,6 @@ class KeyedQueue(Generic[K]):
             self._changed.clear()
             key = self.take()
             if key is not None:
-                self._changed.set()  # another worker may find the next one
                 return key
             try:
                 await asyncio.wait_for(self._changed.wait(), self.seconds_to_next())
@@ -135,27 +136,46 @@ async def work(
     handle: Callable[[K], Awaitable[float | None]],
     observe: Callable[[K, float, bool], None],
     clock: Clock,
+    most: int,
 ) -> None:
-    """Take keys from the queue and handle them, until cancelled.
+    """Take keys from the queue and handle them, ``most`` of them at the same time, until cancelled.
 
     ``handle`` returns when to look at the key again (seconds), or None. An exception is logged and the key repeated.
     ``observe`` is called after each turn: key, seconds, success.
     """
-    while True:
-        key = await queue.get()
-        started = clock.monotonic()
+    free = asyncio.Semaphore(most)
+
+    async def turn(key: K) -> None:
         try:
-            again = await handle(key)
-        except asyncio.CancelledError:
-            raise
-        except OSError as error:  # the API server or etcd is out of reach: a traceback would say nothing
-            backoff = queue.failed(key)
-            observe(key, clock.monotonic() - started, False)
-            log.warning("reconcile postponed", key=str(key), again_seconds=backoff, error=str(error))
-        except Exception:
-            backoff = queue.failed(key)
-            observe(key, clock.monotonic() - started, False)
-            log.exception("reconcile failed", key=str(key), again_seconds=backoff)
-        else:
-            queue.done(key, again)
-            observe(key, clock.monotonic() - started, True)
+            await _turn(queue, key, handle, observe, clock)
+        finally:
+            free.release()
+
+    async with asyncio.TaskGroup() as turns:
+        while True:
+            await free.acquire()
+            key = await queue.get()
+            turns.create_task(turn(key), name=str(key))
+
+
+async def _turn(
+    queue: KeyedQueue[K],
+    key: K,
+    handle: Callable[[K], Awaitable[float | None]],
+    observe: Callable[[K, float, bool], None],
+    clock: Clock,
+) -> None:
+    started = clock.monotonic()
+    try:
+        again = await handle(key)
+    except OSError as error:  # the API server or etcd is out of reach: a traceback would say nothing
+        backoff = queue.failed(key)
+        observe(key, clock.monotonic() - started, False)
+        log.warning("reconcile postponed", key=str(key), again_seconds=backoff, error=str(error))
+    except Exception:
+        backoff = queue.failed(key)
+        observe(key, clock.monotonic() - started, False)
+        log.exception("reconcile failed", key=str(key), again_seconds=backoff)
+    else:
+        queue.done(key, again)
+        observe(key, clock.monotonic() - started, True)

@@ -82,8 +82,8 @@ class EtcdBus:
     """One leader's session with etcd. ``run`` does the work; the other methods answer from what ``run`` has learned.
 
     ``on_change`` is called for each job with news. ``on_restored`` is called when every plan has to be published again.
-    ``live_jobs`` reads the uids of all jobs from the API server, never from a cache. ``retention_seconds`` is how long
-    etcd keeps history; None where that is not known.
+    ``live_jobs`` returns those of some uids whose jobs exist. ``retention_seconds`` is the time for which etcd keeps
+    history; None where that is not known.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class EtcdBus:
         identity: str,
         on_change: Callable[[JobKey], None],
         on_restored: Callable[[], None],
-        live_jobs: Callable[[], Awaitable[frozenset[str]]],
+        live_jobs: Callable[[frozenset[str]], Awaitable[frozenset[str]]],
         retention_seconds: float | None = None,
     ) -> None:
         self._client = client
@@ -278,7 +278,7 @@ class EtcdBus:
             await access.grant(self._client, key)
         if not holders and not left:
             return
-        live = await self._live_jobs()
+        live = await self._live_jobs(frozenset(holders) | {key.uid for key in left})
         for uid in sorted(holders - live):
             self._granted.pop(uid, None)
             self._credentials.pop(uid, None)

@@ -1,23 +1,28 @@
 """``ports.Kube`` on a real API server.
 
-Answers about a job and its pods are kept until an event says that they changed (``read_cache``). Nodes are held in a
-cache that events keep current. A stale answer does no harm: a status is written under the resourceVersion that was
-read, a pod is created under a name that derives from the status, and a pod is deleted under its uid.
+Answers about jobs, runs and pools are kept until an event says that they changed (``read_cache``). Pods and nodes are
+read from mirrors in memory (``inventory``), which also take over the answers to the operator's own writes.
+
+A stale answer does no harm. A status is written under the resourceVersion that was read, a pod is created under a name
+that derives from the run, and a pod is deleted under its uid. A member's pod that the mirror lacks is really gone:
+nothing is read before the first list, which is newer than this leadership; a pod that this operator made stands in the
+mirror before the call returns, and stays there until the watch or a later list shows that it has gone. A pod that the
+mirror still has, though it is gone, is only missed a little later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import structlog
 
 from falcon_operator.api import (
     API_VERSION,
-    LABEL_JOB_UID,
+    LABEL_ROLE,
+    ROLE_TRAINER,
     TAINT_FENCED,
     TrainingJob,
     TrainingJobStatus,
@@ -27,8 +32,10 @@ from falcon_operator.api import (
     WarmPoolStatus,
 )
 from falcon_operator.clock import Clock
-from falcon_operator.cluster import recorder, views
-from falcon_operator.cluster.nodes import Breaker, NodeCache, with_taint, without_taint
+from falcon_operator.cluster import nodes, pods, recorder, views
+from falcon_operator.cluster.inventory import Inventory, Unsynced
+from falcon_operator.cluster.mirror import Item
+from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
 from falcon_operator.cluster.read_cache import ReadCache
 from falcon_operator.cluster.transport import (
     APPLY_PATCH,
@@ -39,17 +46,21 @@ from falcon_operator.cluster.transport import (
     path_of,
 )
 from falcon_operator.intent.run import build_run, read_run
-from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
+from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView
 
 JOBS, RUNS, POOLS = "trainingjobs", "trainingruns", "warmpools"
-KEPT_SECONDS = 10.0  # the longest that an answer is trusted without an event
+KEPT_SECONDS = 600.0  # the longest that an answer is trusted without an event
+OCCUPIED_SECONDS = 10.0  # the same for who is on a node: no event tells of other workloads' pods
 PAGE = "500"
 TAINT_ATTEMPTS = 5
 log = structlog.get_logger(__name__)
 
 
 class KubeClient:
-    """All calls to the API server. ``instance`` names this operator in Events; empty ``watch_namespaces`` means all."""
+    """All calls to the API server. Nothing about pods and nodes can be read before ``watch`` runs and has listed them.
+
+    ``instance`` names this operator in Events; ``namespace`` is its own; empty ``watch_namespaces`` means all.
+    """
 
     def __init__(
         self,
@@ -58,6 +69,7 @@ class KubeClient:
         breaker: Breaker,
         *,
         instance: str,
+        namespace: str,
         watch_namespaces: Sequence[str] = (),
     ) -> None:
         self._http = transport
@@ -65,39 +77,41 @@ class KubeClient:
         self._breaker = breaker
         self._instance = instance
         self._namespaces = tuple(watch_namespaces) or ("",)
-        self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS)
-        self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS)
-        self._pods: ReadCache[str, list[PodView]] = ReadCache(clock, KEPT_SECONDS)
+        served = tuple(dict.fromkeys((*watch_namespaces, namespace))) if watch_namespaces else ()
+        self._inventory = Inventory(transport, served)
+        self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS, _version)
+        self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)
-        self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, KEPT_SECONDS)
-        self._nodes = NodeCache()
-        self._listing_nodes = asyncio.Lock()
+        self._occupants: ReadCache[str, list[Occupant]] = ReadCache(clock, OCCUPIED_SECONDS)
         self._tainting = asyncio.Lock()
 
-    # -- what events change ------------------------------------------------------------------------------------------
+    # -- what changes ------------------------------------------------------------------------------------------------
 
-    def job_changed(self, namespace: str, name: str) -> None:
-        self._jobs.drop((namespace, name))
+    async def watch(self, on_pod: Callable[[PodView], None], on_node: Callable[[str], None]) -> None:
+        """Keep pods and nodes current until cancelled; call ``on_pod`` and ``on_node`` for each change."""
 
-    def run_changed(self, namespace: str, name: str) -> None:
-        self._runs.drop((namespace, name))
+        def pod_changed(pod: PodView) -> None:
+            self._occupants.drop(pod.node)
+            on_pod(pod)
 
-    def pod_changed(self, job_uid: str, node: str) -> None:
-        self._pods.drop(job_uid)
-        self._occupants.drop(node)
+        await self._inventory.run(pod_changed, on_node)
+
+    async def synced(self) -> None:
+        """Wait until ``watch`` has listed pods and nodes."""
+        await self._inventory.synced()
+
+    def job_changed(self, namespace: str, name: str, version: int | None) -> None:
+        """Void what is known of a job before this version; None: everything."""
+        self._jobs.changed((namespace, name), version)
+
+    def run_changed(self, namespace: str, name: str, version: int | None) -> None:
+        """Void what is known of a run before this version; None: everything."""
+        self._runs.changed((namespace, name), version)
 
     def pool_changed(self) -> None:
         self._pools.drop("")
 
-    def node_changed(self, body: Any, *, deleted: bool) -> bool:
-        """Take over a node's change; return whether its view changed (heartbeats, most of the changes, do not show)."""
-        return self._nodes.event(views.node_from_body(body), deleted=deleted)
-
     # -- jobs --------------------------------------------------------------------------------------------------------
-
-    async def list_jobs(self) -> list[TrainingJob]:
-        """Return the jobs that decode. What is wrong with any other job stands in that job's own conditions."""
-        return [job async for job in self._readable(JOBS, TrainingJob)]
 
     async def sketch_jobs(self) -> list[views.JobSketch]:
         """Return a sketch of every job, also of a job that does not decode. Never from a cache."""
@@ -115,10 +129,11 @@ class KubeClient:
     async def write_job_status(self, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
         meta = job.metadata
         path = path_of(API_VERSION, JOBS, meta.namespace, meta.name, "status")
-        try:
-            return views.custom(await self._put_status(path, "TrainingJob", job, status), TrainingJob)
-        finally:
-            self._jobs.drop((meta.namespace, meta.name))
+        state = self._jobs.drop((meta.namespace, meta.name))
+        data = await self._http.call("PUT", path, body=views.with_status("TrainingJob", job, status))
+        stored = views.custom(data, TrainingJob)
+        self._jobs.keep((meta.namespace, meta.name), stored, state)
+        return stored
 
     async def delete_job(self, job: TrainingJob) -> None:
         meta = job.metadata
@@ -139,16 +154,20 @@ class KubeClient:
 
     async def write_run(self, job: TrainingJob, before: TrainingRun | None, spec: TrainingRunSpec) -> TrainingRun:
         meta = job.metadata
+        name = (meta.namespace, meta.name)
         manifest = build_run(job, spec, before.metadata.resource_version if before else "")
+        state = self._runs.drop(name)
         try:
             if before is None:
                 data = await self._http.call("POST", path_of(API_VERSION, RUNS, meta.namespace), body=manifest)
             else:
-                path = path_of(API_VERSION, RUNS, meta.namespace, meta.name)
-                data = await self._http.call("PUT", path, body=manifest)
-        finally:
-            self._runs.drop((meta.namespace, meta.name))
-        return read_run(msgspec.json.decode(data))
+                data = await self._http.call("PUT", path_of(API_VERSION, RUNS, *name), body=manifest)
+        except (Conflict, NotFound):
+            self._jobs.drop(name)  # the run of a job that was deleted while no watch reported it goes with the job
+            raise
+        stored = read_run(msgspec.json.decode(data))
+        self._runs.keep(name, stored, state)
+        return stored
 
     async def delete_run(self, run: TrainingRun) -> None:
         meta = run.metadata
@@ -160,18 +179,16 @@ class KubeClient:
     # -- pods --------------------------------------------------------------------------------------------------------
 
     async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
-        async def read() -> list[PodView]:
-            selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-            pages = self._pages(path_of("v1", "pods", namespace), {"labelSelector": selector})
-            return [pod async for page in pages for pod in views.pods(page)]
+        return self._inventory.pods_of(namespace).select(namespace, labels)
 
-        if set(labels) == {LABEL_JOB_UID}:
-            return await self._pods.get(labels[LABEL_JOB_UID], read)
-        return await read()
-
-    async def list_watched_pods(self, labels: dict[str, str]) -> list[PodView]:
-        """Return the pods with these labels in all namespaces whose jobs are served."""
-        return [pod for namespace in self._namespaces for pod in await self.list_pods(namespace, labels)]
+    def list_trainers(self) -> dict[str, list[Occupant]]:
+        """Return the training pods that have not ended, by node; from memory."""
+        found: dict[str, list[Occupant]] = {}
+        for pod in self._inventory.all_pods():
+            role = pod.labels.get(LABEL_ROLE, "")
+            if pod.node and role == ROLE_TRAINER and pod.phase not in ("Succeeded", "Failed"):
+                found.setdefault(pod.node, []).append(Occupant(namespace=pod.namespace, name=pod.name, role=role))
+        return found
 
     async def list_occupants(self, node: str) -> list[Occupant]:
         """Return the node's pods that have not ended. The API server has an index by node, so it reads no others."""
@@ -180,7 +197,7 @@ class KubeClient:
             fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
             # resourceVersion 0: from the server's memory; without it an older server reads all pods of the cluster
             query = {"fieldSelector": fields, "resourceVersion": "0"}
-            return views.occupants(await self._http.call("GET", path_of("v1", "pods"), query=query))
+            return pods.occupants(await self._http.call("GET", path_of("v1", "pods"), query=query))
 
         return await self._occupants.get(node, read)
 
@@ -188,11 +205,11 @@ class KubeClient:
         meta = manifest["metadata"]
         namespace = str(meta["namespace"])
         try:
-            return views.pod(await self._http.call("POST", path_of("v1", "pods", namespace), body=manifest))
+            made = pods.item(await self._http.call("POST", path_of("v1", "pods", namespace), body=manifest))
         except AlreadyExists:
-            return views.pod(await self._http.call("GET", path_of("v1", "pods", namespace, str(meta["name"]))))
-        finally:
-            self._pods.drop(str(meta.get("labels", {}).get(LABEL_JOB_UID, "")))
+            made = pods.item(await self._http.call("GET", path_of("v1", "pods", namespace, str(meta["name"]))))
+        self._inventory.pods_of(namespace).written(made)
+        return made.view
 
     async def dry_run_pod(self, manifest: Manifest) -> None:
         path = path_of("v1", "pods", str(manifest["metadata"]["namespace"]))
@@ -204,10 +221,11 @@ class KubeClient:
 
     async def delete_pod(self, pod: PodView, grace_seconds: int | None = None) -> None:
         options = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
-        try:
-            await self._delete(path_of("v1", "pods", pod.namespace, pod.name), pod.uid, options)
-        finally:
-            self._pods.drop(pod.labels.get(LABEL_JOB_UID, ""))
+        data = await self._delete(path_of("v1", "pods", pod.namespace, pod.name), pod.uid, options)
+        if data is not None:
+            left = pods.item(data)
+            going = msgspec.structs.replace(left.view, deleting=True)
+            self._inventory.pods_of(pod.namespace).ending(left._replace(view=going))
 
     # -- what pods need ----------------------------------------------------------------------------------------------
 
@@ -229,21 +247,14 @@ class KubeClient:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     async def list_nodes(self) -> list[NodeView]:
-        await self._fresh_nodes()
-        return self._nodes.views()
+        return [node.view for node in self._inventory.nodes.views()]
 
-    def nodes_with(self, taint: str) -> int:
-        """Return how many known nodes carry the taint."""
-        return sum(taint in node.taints for node in self._nodes.views())
-
-    async def _fresh_nodes(self) -> None:
-        async with self._listing_nodes:
-            now = self._clock.monotonic()
-            if not self._nodes.stale(now):
-                return
-            self._nodes.begin_listing()
-            data = await self._http.call("GET", path_of("v1", "nodes"))
-            self._nodes.end_listing(views.node_objects(data), now)
+    def taints(self, key: str) -> list[str]:
+        """Return the values of this taint, of each known node that has it; none before nodes have been listed."""
+        with contextlib.suppress(Unsynced):
+            known = (node.view.taints for node in self._inventory.nodes.views())
+            return [taints[key] for taints in known if key in taints]
+        return []
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
         """Set the taint on the node. Do nothing when the node no longer exists: no pod will be placed there.
@@ -255,14 +266,14 @@ class KubeClient:
                 try:
                     found = await self._node(node)
                 except NotFound:
-                    self._nodes.gone(node)
+                    self._inventory.nodes.forget(("", node))
                     return
-                taints = with_taint(found.spec.taints or [], key, value, self._clock.unix())
+                known = found.view.taints
+                taints = with_taint(known, key, value, self._clock.unix())
                 if taints is None:
                     return
-                if key == TAINT_FENCED and not any(taint.key == key for taint in found.spec.taints or []):
-                    await self._fresh_nodes()
-                    self._breaker.check(node, self._nodes.objects(), self._clock.unix())
+                if key == TAINT_FENCED and not any(taint.key == key for taint in known):
+                    self._breaker.check(node, self._inventory.nodes.views(), self._clock.unix())
                 if await self._write_taints(found, taints):
                     log.info("node tainted", node=node, key=key, value=value)
                     return
@@ -274,7 +285,7 @@ class KubeClient:
                 found = await self._node(node)
             except NotFound:
                 return
-            taints = without_taint(found.spec.taints or [], key)
+            taints = without_taint(found.view.taints, key)
             if taints is None:
                 return
             if await self._write_taints(found, taints):
@@ -282,32 +293,36 @@ class KubeClient:
                 return
         raise Conflict(f"node {node}: its taints changed {TAINT_ATTEMPTS} times in a row")
 
-    async def _node(self, name: str) -> views.NodeObject:
-        return views.node_object(await self._http.call("GET", path_of("v1", "nodes", name=name)))
+    async def _node(self, name: str) -> Item[Node]:
+        return nodes.item(await self._http.call("GET", path_of("v1", "nodes", name=name)))
 
-    async def _write_taints(self, node: views.NodeObject, taints: list[views.Taint]) -> bool:
+    async def _write_taints(self, node: Item[Node], taints: list[Taint]) -> bool:
         """Write the node's taints. Return False if somebody else changed the node meanwhile."""
         body = {
-            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "metadata": {"resourceVersion": str(node.version)},
             "spec": {"taints": msgspec.to_builtins(taints) or None},
         }
-        path = path_of("v1", "nodes", name=node.metadata.name)
+        path = path_of("v1", "nodes", name=node.view.view.name)
         try:
             data = await self._http.call("PATCH", path, body=body, content_type=MERGE_PATCH)
         except Conflict:
             return False
-        self._nodes.event(views.node_object(data), deleted=False)
+        self._inventory.nodes.written(nodes.item(data))
         return True
 
     # -- pools -------------------------------------------------------------------------------------------------------
 
     async def list_pools(self) -> list[WarmPool]:
-        """Return the pools that decode."""
+        """Return the pools that decode. What is wrong with any other pool stands in that pool's own conditions."""
 
         async def read() -> list[WarmPool]:
-            return [pool async for pool in self._readable(POOLS, WarmPool, clusterwide=True)]
+            return [pool async for raw in self._all(POOLS) if (pool := _readable_pool(raw)) is not None]
 
         return await self._pools.get("", read)
+
+    async def pool_names(self) -> frozenset[str]:
+        """Return the names of all pools, also of those that do not decode. Never from a cache."""
+        return frozenset([views.sketch(msgspec.json.decode(raw)).name async for raw in self._all(POOLS)])
 
     async def get_pool(self, name: str) -> WarmPool | None:
         """Return the pool, or None; never from a cache. Raises ``views.Unreadable`` when the pool does not decode."""
@@ -317,7 +332,8 @@ class KubeClient:
     async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool:
         path = path_of(API_VERSION, POOLS, name=pool.metadata.name, subresource="status")
         try:
-            return views.custom(await self._put_status(path, "WarmPool", pool, status), WarmPool)
+            body = views.with_status("WarmPool", pool, status)
+            return views.custom(await self._http.call("PUT", path, body=body), WarmPool)
         finally:
             self._pools.drop("")
 
@@ -325,15 +341,7 @@ class KubeClient:
 
     async def record_event(self, regarding: TrainingJob | WarmPool, type_: str, reason: str, note: str) -> None:
         event = recorder.build_event(regarding, type_, reason, note, instance=self._instance, now=self._clock.unix())
-        path = path_of("v1", "events", event["metadata"]["namespace"])
-        try:
-            try:
-                await self._http.call("POST", path, body=event)
-            except AlreadyExists:
-                name = f"{path}/{event['metadata']['name']}"
-                await self._http.call("PATCH", name, body=recorder.repeated(event), content_type=MERGE_PATCH)
-        except (Conflict, NotFound, Rejected, OSError) as error:
-            log.warning("event not recorded", reason=reason, note=note, error=str(error))
+        await recorder.record(self._http, event)
 
     async def report_unreadable(self, kind: str, error: views.Unreadable) -> None:
         """Write into the object's own condition that it cannot be decoded; change nothing else of the object."""
@@ -343,58 +351,41 @@ class KubeClient:
         if views.mark_unreadable(raw, error.problem, self._clock.unix()):
             await self._http.call("PUT", f"{path}/status", body=raw)
 
-    async def _put_status(
-        self, path: str, kind: str, of: TrainingJob | WarmPool, status: TrainingJobStatus | WarmPoolStatus
-    ) -> bytes:
-        meta = of.metadata
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": {
-                "name": meta.name,
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-                **({"namespace": meta.namespace} if meta.namespace else {}),
-            },
-            "spec": msgspec.to_builtins(of.spec),  # required by the schema, ignored by the server
-            "status": msgspec.to_builtins(status),
-        }
-        return await self._http.call("PUT", path, body=body)
-
     async def _find(self, path: str) -> bytes | None:
         try:
             return await self._http.call("GET", path)
         except NotFound:
             return None
 
-    async def _delete(self, path: str, uid: str, options: Manifest | None = None) -> None:
-        """Delete the object of this uid. Do nothing when it no longer exists or another object has its name."""
+    async def _delete(self, path: str, uid: str, options: Manifest | None = None) -> bytes | None:
+        """Delete the object of this uid and return the server's answer.
+
+        Do nothing and return None when the object no longer exists or another object has its name.
+        """
         with contextlib.suppress(NotFound, Conflict):
-            await self._http.call("DELETE", path, body={"preconditions": {"uid": uid}, **(options or {})})
+            return await self._http.call("DELETE", path, body={"preconditions": {"uid": uid}, **(options or {})})
+        return None
 
-    async def _readable(
-        self, plural: str, kind: type[views.Custom], *, clusterwide: bool = False
-    ) -> AsyncIterator[views.Custom]:
-        async for raw in self._all(plural, clusterwide=clusterwide):
-            try:
-                found = views.custom(raw, kind)
-            except views.Unreadable as error:
-                log.warning("unreadable", kind=plural, object=error.name, error=str(error))
-            else:
-                yield found
-
-    async def _all(self, plural: str, *, clusterwide: bool = False) -> AsyncIterator[msgspec.Raw]:
-        for namespace in ("",) if clusterwide else self._namespaces:
-            async for page in self._pages(path_of(API_VERSION, plural, namespace)):
-                for raw in views.items(page):
+    async def _all(self, plural: str) -> AsyncIterator[msgspec.Raw]:
+        for namespace in self._namespaces if plural == JOBS else ("",):
+            path, token = path_of(API_VERSION, plural, namespace), ""
+            while True:
+                query = {"limit": PAGE, **({"continue": token} if token else {})}
+                page = views.page(await self._http.call("GET", path, query=query))
+                for raw in page.items:
                     yield raw
+                token = page.metadata.continue_
+                if not token:
+                    break
 
-    async def _pages(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[bytes]:
-        token = ""
-        while True:
-            page = {"limit": PAGE, **({"continue": token} if token else {})}
-            data = await self._http.call("GET", path, query={**(query or {}), **page})
-            yield data
-            token = views.continue_token(data)
-            if not token:
-                return
+
+def _version(answer: TrainingJob | TrainingRun | None) -> int:
+    return 0 if answer is None else int(answer.metadata.resource_version or 0)
+
+
+def _readable_pool(raw: msgspec.Raw) -> WarmPool | None:
+    try:
+        return views.custom(raw, WarmPool)
+    except views.Unreadable as error:
+        log.warning("unreadable", kind=POOLS, object=error.name, error=str(error))
+        return None

@@ -1,4 +1,4 @@
-"""Nodes: a cache that events keep current, taints, and the circuit breaker for fences."""
+"""Nodes: what the operator keeps of them, taints, and the circuit breaker for fences. Pure."""
 
 from __future__ import annotations
 
@@ -8,80 +8,78 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from falcon_operator.api import TAINT_FENCED
-from falcon_operator.cluster.views import NodeObject, Taint, node_view, unix
-from falcon_operator.ports import NodeView, Rejected
-
-RELIST_SECONDS = 60.0  # bounds how long a deletion that no watch reported goes unnoticed
-
-
-class NodeCache:
-    """All nodes: listed now and then, kept current by events in between.
-
-    Events may arrive while a listing is read, and may be newer than the listing. So they are applied again after it. Of
-    two versions of a node, the one with the higher resourceVersion is newer. Kubernetes guarantees this from 1.35 on;
-    earlier versions behave the same way.
-    """
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, NodeObject] = {}
-        self._views: dict[str, NodeView] = {}
-        self._listed_at: float | None = None
-        self._during: list[tuple[bool, NodeObject]] | None = None  # events since the listing began
-
-    def stale(self, now: float) -> bool:
-        return self._listed_at is None or now - self._listed_at > RELIST_SECONDS
-
-    def begin_listing(self) -> None:
-        self._during = []
-
-    def end_listing(self, nodes: Iterable[NodeObject], now: float) -> None:
-        events, self._during = self._during or [], None
-        self._nodes, views = {}, self._views
-        self._views = {}
-        for node in nodes:
-            self._put(node, views)
-        for deleted, node in events:
-            self.event(node, deleted=deleted)
-        self._listed_at = now
-
-    def event(self, node: NodeObject, *, deleted: bool) -> bool:
-        """Take over a change. Return whether it changed anything that a view shows."""
-        if self._during is not None:
-            self._during.append((deleted, node))
-        name = node.metadata.name
-        known = self._nodes.get(name)
-        if deleted:
-            if known is None or known.metadata.uid != node.metadata.uid:
-                return False
-            del self._nodes[name], self._views[name]
-            return True
-        if known is not None and _version(node) < _version(known):
-            return False
-        before = self._views.get(name)
-        self._put(node, self._views)
-        return self._views[name] != before
-
-    def gone(self, name: str) -> None:
-        """Forget a node that the API server does not have. The next look lists all nodes anew."""
-        if self._nodes.pop(name, None) is not None:
-            del self._views[name]
-        self._listed_at = None
-
-    def views(self) -> list[NodeView]:
-        return list(self._views.values())
-
-    def objects(self) -> list[NodeObject]:
-        return list(self._nodes.values())
-
-    def _put(self, node: NodeObject, known: dict[str, NodeView]) -> None:
-        view = node_view(node)
-        name = node.metadata.name
-        self._nodes[name] = node
-        self._views[name] = known[name] if known.get(name) == view else view
+from falcon_operator.cluster.mirror import Item
+from falcon_operator.cluster.views import Condition, Fields, unix
+from falcon_operator.ports import NodeTaint, NodeView, Rejected
 
 
-def _version(node: NodeObject) -> int:
-    return int(node.metadata.resource_version or 0)
+class Taint(Fields, frozen=True, kw_only=True, omit_defaults=True):
+    """A corev1.Taint."""
+
+    key: str
+    effect: str
+    value: str | None = None
+    time_added: str | None = None
+
+
+class _Metadata(Fields, frozen=True, kw_only=True):
+    name: str
+    uid: str = ""
+    resource_version: str = "0"
+    labels: dict[str, str] | None = None
+
+
+class _Spec(Fields, frozen=True, kw_only=True):
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class _Status(Fields, frozen=True, kw_only=True):
+    conditions: list[Condition] | None = None
+
+
+class _Node(Fields, frozen=True, kw_only=True):
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node's view, and its taints as the API server has them, of all effects: they are written back."""
+
+    view: NodeView
+    taints: tuple[Taint, ...]
+
+
+_node = msgspec.json.Decoder(_Node)
+
+
+def item(data: bytes | msgspec.Raw) -> Item[Node]:
+    """Decode a node."""
+    node = _node.decode(data)
+    taints = tuple(node.spec.taints or ())
+    return Item(("", node.metadata.name), int(node.metadata.resource_version), Node(_view(node, taints), taints))
+
+
+def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
+    conditions = {condition.type: condition for condition in node.status.conditions or []}
+    ready = conditions.get("Ready")
+    hard = tuple(
+        NodeTaint(key=taint.key, value=taint.value or "", effect=taint.effect)
+        for taint in taints
+        if taint.effect in ("NoSchedule", "NoExecute")
+    )
+    return NodeView(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        ready=ready is not None and ready.status == "True",
+        ready_changed_unix=unix(ready.last_transition_time) if ready else 0.0,
+        unschedulable=node.spec.unschedulable,
+        labels=node.metadata.labels or {},
+        taints={taint.key: taint.value for taint in hard},
+        hard_taints=hard,
+        conditions={name: condition.status for name, condition in conditions.items()},
+    )
 
 
 # -- taints ------------------------------------------------------------------------------------------------------------
@@ -123,12 +121,10 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     window_seconds: float
 
-    def check(self, node: str, nodes: Iterable[NodeObject], now: float) -> None:
+    def check(self, node: str, nodes: Iterable[Node], now: float) -> None:
         """Raise Rejected when fencing ``node`` would exceed the limit."""
         recent = sorted(
-            other.metadata.name
-            for other in nodes
-            if other.metadata.name != node and self._fenced_recently(other.spec.taints or [], now)
+            other.view.name for other in nodes if other.view.name != node and self._fenced_recently(other.taints, now)
         )
         if len(recent) >= self.limit:
             raise Rejected(

@@ -1,15 +1,19 @@
-"""Kubernetes Events, for ``kubectl describe``. Pure: the client posts them."""
+"""Kubernetes Events, for ``kubectl describe``."""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 
+import structlog
+
 from falcon_operator.api import API_VERSION, TrainingJob, WarmPool
-from falcon_operator.ports import Manifest
+from falcon_operator.cluster.transport import MERGE_PATCH, AlreadyExists, Transport, path_of
+from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected
 
 COMPONENT = "falcon"
 _NOTE_LIMIT = 1024  # bytes, the API's
+log = structlog.get_logger(__name__)
 
 
 def build_event(
@@ -52,3 +56,16 @@ def repeated(event: Manifest) -> Manifest:
 def _cut(note: str) -> str:
     raw = note.encode()
     return note if len(raw) <= _NOTE_LIMIT else raw[: _NOTE_LIMIT - 3].decode(errors="ignore") + "…"
+
+
+async def record(server: Transport, event: Manifest) -> None:
+    """Write an Event, or count it once more where it exists. Never raises: no decision depends on an Event."""
+    path = path_of("v1", "events", event["metadata"]["namespace"])
+    try:
+        try:
+            await server.call("POST", path, body=event)
+        except AlreadyExists:
+            name = f"{path}/{event['metadata']['name']}"
+            await server.call("PATCH", name, body=repeated(event), content_type=MERGE_PATCH)
+    except (Conflict, NotFound, Rejected, OSError) as error:
+        log.warning("event not recorded", reason=event["reason"], note=event["message"], error=str(error))

@@ -6,8 +6,11 @@ time and memory of the library's models. The errors are those of ``ports``; a fa
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Literal, cast
 from urllib.parse import quote, urlencode
 
@@ -16,10 +19,13 @@ import msgspec
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
+from falcon_operator.cluster.pace import Pace
 from falcon_operator.ports import Conflict, NotFound, Rejected
 
 TIMEOUT_SECONDS = 15.0
 FIELD_MANAGER = "falcon-operator"
+# of a watch: after 10 s without a byte a probe each 5 s, and the end after three without an answer
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 _CONNECTIONS = 16
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -29,6 +35,10 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 class Unavailable(OSError):  # noqa: N818 - gRPC's and HTTP's word
     """The error of a call without a sensible answer of the API server: whether the call was carried out is unknown."""
+
+
+class Expired(Unavailable):
+    """The error of a list or watch from a version that the API server has no memory of any more (HTTP 410)."""
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -59,19 +69,26 @@ async def load_configuration() -> Configuration:
 
 
 class Transport:
-    """A connection pool for the API server.
+    """A connection pool for the API server, and connections apart from it.
 
-    ``may_write`` is called before every write and raises to forbid the write.
+    A watch keeps its connection for good, and the election must not wait until others' calls give one back.
+    ``may_write`` is called before every write and raises to forbid the write. ``pace`` says how long a write waits for
+    its turn.
     """
 
-    def __init__(self, configuration: Configuration, may_write: Callable[[], None]) -> None:
+    def __init__(self, configuration: Configuration, may_write: Callable[[], None], pace: Pace | None = None) -> None:
         self._configuration = configuration
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
+        unlimited = copy.copy(configuration)
+        unlimited.connection_pool_maxsize = 0
+        self._apart = ApiClient(unlimited)
         self._may_write = may_write
+        self._pace = pace
 
     async def close(self) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]
+        await self._apart.close()  # type: ignore[no-untyped-call]
 
     async def call(
         self,
@@ -85,23 +102,71 @@ class Transport:
     ) -> bytes:
         """Send a request and return the answer's body. Raises Conflict, NotFound, Rejected, :class:`Unavailable`.
 
-        ``guarded``: whether only the leader may make this write; the election's own writes are not guarded.
+        ``guarded``: whether only the leader may make this write; the election's own calls are not guarded, and wait for
+        nobody.
         """
         if guarded and method != "GET":
+            if self._pace is not None:
+                await asyncio.sleep(self._pace.wait_seconds())
             self._may_write()
-        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": JSON, "User-Agent": FIELD_MANAGER, "Content-Type": content_type}
         try:
-            await self._client.update_params_for_auth(headers, {}, ["BearerToken"], path, method, body)
-            response = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
-                method, url, headers=headers, body=body, _request_timeout=TIMEOUT_SECONDS
-            )
+            client = self._client if guarded else self._apart
+            response = await self._send(client, method, path, query, body, content_type, TIMEOUT_SECONDS)
             data = cast(bytes, await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
         if 200 <= response.status <= 299:
             return data
         raise _error(method, path, response.status, data)
+
+    async def lines(self, path: str, query: Mapping[str, str], silent_seconds: float) -> AsyncGenerator[bytes, None]:
+        """Send a GET and yield its answer line by line, until the server ends it.
+
+        Raises what ``call`` raises, :class:`Unavailable` also after ``silent_seconds`` without a byte.
+        """
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=silent_seconds)
+        try:
+            response = (await self._send(self._apart, "GET", path, query, None, JSON, patience)).response
+            try:
+                if response.status != 200:
+                    raise _error("GET", path, response.status, await response.read())
+                _probe_the_peer(response)
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield line
+            finally:
+                response.close()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
+
+    async def _send(
+        self,
+        client: ApiClient,
+        method: Method,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        timeout: Any,  # noqa: ASYNC109 - the HTTP client's own
+    ) -> Any:
+        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": JSON, "User-Agent": FIELD_MANAGER, "Content-Type": content_type}
+        await self._client.update_params_for_auth(headers, {}, ["BearerToken"], path, method, body)
+        return await client.rest_client.request(  # type: ignore[no-untyped-call]
+            method, url, headers=headers, body=body, _request_timeout=timeout
+        )
+
+
+def _probe_the_peer(response: aiohttp.ClientResponse) -> None:
+    """Let the kernel find out within half a minute that the server is gone without a word, however quiet a watch is."""
+    connection = response.connection
+    peer = connection.transport.get_extra_info("socket") if connection is not None and connection.transport else None
+    if peer is not None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            peer.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _error(method: str, path: str, status: int, data: bytes) -> Exception:
@@ -112,6 +177,8 @@ def _error(method: str, path: str, status: int, data: bytes) -> Exception:
     text = said.message or f"HTTP {status}"
     if status == 404:
         return NotFound(text)
+    if status == 410:
+        return Expired(text)
     if status == 409:
         return AlreadyExists(text) if said.reason == "AlreadyExists" else Conflict(text)
     if status in (400, 403, 405, 413, 415, 422):

@@ -80,7 +80,7 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
     """Return the spare as observed now; None when it leaves the pool."""
     node = snap.nodes.get(spare.node)
     if spare.state == "Claimed":
-        if _job_uid(spare.claimed_by) in snap.live_jobs:
+        if job_uid(spare.claimed_by) in snap.live_jobs:
             return spare
         if _trainers(snap, spare.node):
             return replace(spare, message="its job is over; pods of it are still ending")
@@ -261,6 +261,7 @@ def _test_name(pool: WarmPool, spare: SpareStatus) -> str:
     return burn_in_name(pool.metadata.uid, spare.node, spare.since)
 
 
-def _job_uid(claim_key: str) -> str:
+def job_uid(claim_key: str) -> str:
+    """Return the uid of the job that holds a claim; "" for a key that names none."""
     parts = claim_key.split("/")
     return parts[2] if len(parts) > 2 else ""

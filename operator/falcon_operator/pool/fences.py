@@ -30,8 +30,14 @@ def left_fenced(snap: PoolSnapshot) -> list[NodeView]:
 
 
 def _is_left(snap: PoolSnapshot, node: NodeView) -> bool:
+    owner = owner_of(node)
+    return owner != "" and owner not in snap.live_jobs
+
+
+def owner_of(node: NodeView) -> str:
+    """Return the uid of the job that fenced the node; "" where no job of Falcon did."""
     owner = _OWNER.search(node.taints.get(TAINT_FENCED, ""))
-    return owner is not None and owner[1] not in snap.live_jobs
+    return owner[1] if owner else ""
 
 
 def effects(snap: PoolSnapshot) -> list[Effect]:

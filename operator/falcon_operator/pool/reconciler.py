@@ -1,13 +1,14 @@
 """The shell around ``pool/decide.py``: observe → decide → write the status → carry out its effects.
 
 The operator asks node by node who uses a node: always for the pool's spares, and for further nodes only while spares
-are missing, until enough free nodes are found. Each answer holds only one node's pods and is kept for some seconds.
+are missing, until enough free nodes are found. It knows by itself on which nodes training pods run. Each answer holds
+only one node's pods and is kept for some seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -15,11 +16,10 @@ import structlog
 
 from falcon_operator.api import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
-from falcon_operator.cluster.views import JobSketch
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
-from falcon_operator.pool.decide import abandoned, decide_pool, is_free
-from falcon_operator.pool.fences import left_fenced
+from falcon_operator.pool.decide import abandoned, decide_pool, is_free, job_uid
+from falcon_operator.pool.fences import left_fenced, owner_of
 from falcon_operator.pool.nodes import candidates
 from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
 from falcon_operator.ports import Conflict, Manifest, NodeView, NotFound, Occupant, PodView, Rejected
@@ -43,7 +43,9 @@ class Kube(Protocol):
 
     async def list_occupants(self, node: str) -> list[Occupant]: ...
 
-    async def sketch_jobs(self) -> list[JobSketch]: ...
+    def list_trainers(self) -> dict[str, list[Occupant]]:
+        """Return the training pods that have not ended, by node; from memory."""
+        ...
 
     async def create_pod(self, manifest: Manifest) -> PodView: ...
 
@@ -57,12 +59,22 @@ class Kube(Protocol):
 
 
 class PoolReconciler:
-    """A worker that brings one pool at a time closer to its spec."""
+    """A worker that brings one pool at a time closer to its spec.
 
-    def __init__(self, kube: Kube, settings: PoolSettings, clock: Clock) -> None:
+    ``unfinished`` returns those of some uids whose jobs exist and are not over.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: PoolSettings,
+        clock: Clock,
+        unfinished: Callable[[frozenset[str]], Awaitable[frozenset[str]]],
+    ) -> None:
         self._kube = kube
         self._settings = settings
         self._clock = clock
+        self._unfinished = unfinished
         self._refused: dict[str, str] = {}  # by pool: the API server's last refusal of a test's pod
 
     async def reconcile(self, name: str) -> float | None:
@@ -74,7 +86,7 @@ class PoolReconciler:
                 await self._do(effect)
             return None
         try:
-            decision = decide_pool(await self._observe(pool))
+            decision = await asyncio.to_thread(decide_pool, await self._observe(pool))
             await self._write(pool, decision)
             for effect in decision.effects:
                 await self._do(effect)
@@ -95,14 +107,13 @@ class PoolReconciler:
     async def _observe(self, pool: WarmPool) -> PoolSnapshot:
         name = pool.metadata.name
         nodes = {node.name: node for node in await self._kube.list_nodes()}
-        jobs = await self._kube.sketch_jobs()  # after pool and nodes: the jobs of their claims and fences stand in it
         snap = PoolSnapshot(
             pool=pool,
             nodes=nodes,
             burn_ins=await self._kube.list_pods(self._settings.namespace, {LABEL_ROLE: ROLE_BURN_IN, LABEL_POOL: name}),
             occupants=await self._look_around(pool, nodes),
             refused=self._refused.get(name, ""),
-            live_jobs=frozenset(job.uid for job in jobs if not job.over),
+            live_jobs=await self._unfinished(_named_jobs(pool, nodes.values())),
             settings=self._settings,
             now=self._clock.unix(),
         )
@@ -115,7 +126,12 @@ class PoolReconciler:
         known = [spare.node for spare in spares if spare.node in nodes]
         found = await self._occupants(known)
         wanted = pool.spec.size - sum(spare.state in ("Ready", "Testing") for spare in spares)
+        if wanted <= 0:
+            return found
         others = candidates(pool, nodes.values(), exclude=known)
+        trainers = self._kube.list_trainers()
+        found |= {node: trainers[node] for node in others if node in trainers}
+        others = [node for node in others if node not in trainers]
         while wanted > 0 and others:
             looked_at = await self._occupants(others[:AT_ONCE])
             found |= looked_at
@@ -154,6 +170,12 @@ class PoolReconciler:
                 await self._kube.delete_pod(pod, grace)
             case _:
                 raise TypeError(f"a pool has no effect of type {type(effect).__name__}")
+
+
+def _named_jobs(pool: WarmPool, nodes: Iterable[NodeView]) -> frozenset[str]:
+    """Return the uids of the jobs that hold a claim on a spare, or whose fence a node has."""
+    claims = (job_uid(spare.claimed_by) for spare in pool.status.spares)
+    return frozenset({*claims, *map(owner_of, nodes)} - {""})
 
 
 def _event(before: SpareStatus | None, after: SpareStatus) -> tuple[str, str, str] | None:

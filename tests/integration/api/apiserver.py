@@ -69,14 +69,34 @@ class ApiServer:
 @contextlib.contextmanager
 def running_apiserver() -> Iterator[ApiServer]:
     """Start etcd and kube-apiserver, wait until they are ready, and stop them at the end."""
-    with contextlib.ExitStack() as stack:
-        work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="falcon-apiserver-")))
-        etcd_url = f"http://127.0.0.1:{free_port()}"
-        stack.enter_context(_process(work_dir, "etcd", *_etcd_flags(work_dir, etcd_url)))
-        port = free_port()
-        ca_file = work_dir / "certs" / "apiserver.crt"
-        server = stack.enter_context(_process(work_dir, "kube-apiserver", *_apiserver_flags(work_dir, etcd_url, port)))
-        _wait_ready(server, port, work_dir / "kube-apiserver.log")
+    with running_store() as store, serving(store, free_port()) as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Store:
+    """A running etcd, which outlives the servers on it, and the folder that all of them use."""
+
+    url: str
+    work_dir: Path
+
+
+@contextlib.contextmanager
+def running_store() -> Iterator[Store]:
+    """Start an empty etcd, and stop it at the end."""
+    with tempfile.TemporaryDirectory(prefix="falcon-apiserver-") as folder:
+        store = Store(f"http://127.0.0.1:{free_port()}", Path(folder))
+        with _process(store.work_dir, "etcd", *_etcd_flags(store.work_dir, store.url)):
+            yield store
+
+
+@contextlib.contextmanager
+def serving(store: Store, port: int) -> Iterator[ApiServer]:
+    """Start a kube-apiserver on the store, wait until it is ready, and stop it at the end."""
+    work_dir = store.work_dir
+    ca_file = work_dir / "certs" / "apiserver.crt"
+    with _process(work_dir, "kube-apiserver", *_apiserver_flags(work_dir, store.url, port)) as process:
+        _wait_ready(process, port, work_dir / "kube-apiserver.log")
         url = f"https://127.0.0.1:{port}"
         kubeconfig = work_dir / "kubeconfig"
         kubeconfig.write_text(_kubeconfig(url, ca_file))

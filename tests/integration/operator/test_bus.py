@@ -79,11 +79,11 @@ class Session:
     def _on_restored(self) -> None:
         self.restored += 1
 
-    async def _live_jobs(self) -> frozenset[str]:
+    async def _live_jobs(self, uids: frozenset[str]) -> frozenset[str]:
         self.asked_for_jobs += 1
         if not self.defined:
             raise NotFound("the server could not find the requested resource")
-        return self.live
+        return self.live & uids
 
     async def healthy(self) -> None:
         await until_async(lambda: self.task.done() or self.bus.healthy)

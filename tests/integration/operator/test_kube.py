@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -14,13 +16,14 @@ import pytest
 from falcon_operator.api import TAINT_FENCED, TAINT_SPARE, Condition, TrainingJob
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.inventory import Unsynced
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.transport import Transport, Unavailable, load_configuration
 from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import LeadershipLost
-from falcon_operator.ports import Conflict, NotFound, Rejected
+from falcon_operator.ports import Conflict, NodeView, NotFound, Rejected
 from tests.integration.api.apiserver import ApiServer
-from tests.integration.operator.cluster import READY, Installation, node
+from tests.integration.operator.cluster import READY, WAIT_SECONDS, Installation, node, until_async
 
 replace = msgspec.structs.replace
 
@@ -47,13 +50,19 @@ async def kube(
 ) -> AsyncIterator[KubeClient]:
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(api.kubeconfig))
     transport = Transport(await load_configuration(), gate)
-    yield KubeClient(
+    client = KubeClient(
         transport,
         SystemClock(),
         Breaker(limit=2, window_seconds=3600),
         instance="test",
+        namespace=installation.namespace,
         watch_namespaces=[installation.namespace],
     )
+    watching = asyncio.create_task(client.watch(lambda _: None, lambda _: None))
+    await client.synced()
+    yield client
+    watching.cancel()
+    await asyncio.wait({watching})
     await transport.close()
 
 
@@ -71,13 +80,17 @@ def a_pod(namespace: str, name: str = "p", image: str = "x:1", uid: str = "u") -
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"falcon.dev/job-uid": uid}},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"falcon.dev/job-uid": uid, "falcon.dev/role": "trainer"},
+        },
         "spec": {"containers": [{"name": "c", "image": image}]},
     }
 
 
 async def stored(kube: KubeClient, installation: Installation, name: str = "gpt2") -> TrainingJob:
-    kube.job_changed(installation.namespace, name)
+    kube.job_changed(installation.namespace, name, None)
     job = await kube.get_job(installation.namespace, name)
     assert job is not None
     return job
@@ -136,7 +149,6 @@ async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
         for _ in range(50):  # the new schema is served a moment later
             if api.run("kubectl", "apply", "--server-side", "-f", "-", stdin=json.dumps(body)).returncode == 0:
                 break
-        assert [job.metadata.name for job in await kube.list_jobs()] == ["known"]
         assert {job.name for job in await kube.sketch_jobs()} == {"known", "newer"}
         with pytest.raises(Unreadable) as caught:
             await kube.get_job(installation.namespace, "newer")
@@ -167,19 +179,35 @@ async def test_a_pod_is_deleted_under_its_uid(kube: KubeClient, installation: In
     await kube.delete_pod(replace(pod, uid="11111111-1111-4111-8111-111111111111"))
     assert len(await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"})) == 1
     await kube.delete_pod(pod, grace_seconds=0)
+    left = await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"})
+    assert all(entry.deleting for entry in left), "known at once, though no watch has reported it yet"
     await kube.delete_pod(pod, grace_seconds=0)
-    assert await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"}) == []
+    await until_pods(kube, installation, 0)
 
 
-async def test_pods_are_listed_anew_after_an_event_only(
-    kube: KubeClient, installation: Installation, api: ApiServer
-) -> None:
-    labels = {"falcon.dev/job-uid": "u"}
-    assert await kube.list_pods(installation.namespace, labels) == []
+async def until_pods(kube: KubeClient, installation: Installation, count: int) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            if len(await kube.list_pods(installation.namespace, {"falcon.dev/job-uid": "u"})) == count:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_the_pods_that_others_make_and_delete_are_seen(kube: KubeClient, installation: Installation) -> None:
+    await until_pods(kube, installation, 0)
     installation.apply(a_pod(installation.namespace))
-    assert await kube.list_pods(installation.namespace, labels) == []
-    kube.pod_changed("u", "")
-    assert len(await kube.list_pods(installation.namespace, labels)) == 1
+    await until_pods(kube, installation, 1)
+    installation.api.ok("kubectl", "-n", installation.namespace, "delete", "pod", "p", "--grace-period=0", "--force")
+    await until_pods(kube, installation, 0)
+
+
+async def test_nothing_is_read_of_pods_and_nodes_before_the_first_list(api: ApiServer) -> None:
+    client = KubeClient(Mock(), SystemClock(), Breaker(limit=2, window_seconds=3600), instance="x", namespace="ns")
+    with pytest.raises(Unsynced):
+        await client.list_pods("ns", {"falcon.dev/job-uid": "u"})
+    with pytest.raises(Unsynced):
+        await client.list_nodes()
+    assert client.taints(TAINT_FENCED) == []
 
 
 async def test_a_dry_run_names_the_field_and_makes_nothing(kube: KubeClient, installation: Installation) -> None:
@@ -220,6 +248,16 @@ async def test_service_and_secret_are_made_and_changed(kube: KubeClient, install
         assert installation.get("secret", "gpt2")["data"] == {"k": value}
 
 
+async def until_node(kube: KubeClient, name: str, true: Callable[[NodeView], bool]) -> dict[str, NodeView]:
+    """Wait until the watch has reported such a node, and return all nodes by name."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            known = {listed.name: listed for listed in await kube.list_nodes()}
+            if name in known and true(known[name]):
+                return known
+            await asyncio.sleep(0.05)
+
+
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
@@ -233,13 +271,13 @@ async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
     await kube.taint_node("a", TAINT_FENCED, "job-1")
     await kube.taint_node("a", TAINT_FENCED, "job-1")
     await kube.taint_node("b", TAINT_FENCED, "job-2")
-    seen = {listed.name: listed for listed in await kube.list_nodes()}
+    seen = await until_node(kube, "a", lambda listed: listed.ready)
     assert seen["a"].taints.items() >= {TAINT_SPARE: "spares", TAINT_FENCED: "job-1"}.items()
     assert seen["a"].ready
     with pytest.raises(Rejected, match="circuit breaker"):
         await kube.taint_node("c", TAINT_FENCED, "job-3")
     await kube.taint_node("c", TAINT_SPARE, "spares")  # no fence
-    assert kube.nodes_with(TAINT_FENCED) == 2
+    assert sorted(kube.taints(TAINT_FENCED)) == ["job-1", "job-2"]
     await kube.untaint_node("a", TAINT_FENCED)
     await kube.untaint_node("a", TAINT_FENCED)
     await kube.untaint_node("nowhere", TAINT_FENCED)
@@ -251,8 +289,8 @@ async def test_taints_come_and_go_beside_others_and_the_breaker_holds(
 
 async def test_a_node_that_is_gone_needs_no_taint(kube: KubeClient, installation: Installation) -> None:
     installation.apply(node("gone", {}))
-    assert "gone" in {listed.name for listed in await kube.list_nodes()}
-    installation.api.ok("kubectl", "delete", "node", "gone")  # and no watch tells
+    await until_node(kube, "gone", lambda _: True)
+    installation.api.ok("kubectl", "delete", "node", "gone")
     await kube.taint_node("gone", TAINT_FENCED, "job-1")
     assert "gone" not in {listed.name for listed in await kube.list_nodes()}
 
@@ -310,7 +348,7 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     kube: KubeClient, installation: Installation
 ) -> None:
     def pod(name: str, node: str, **spec: Any) -> dict[str, Any]:
-        labels = {"falcon.dev/role": "trainer"} if name == "trainer" else {}
+        labels = {"falcon.dev/role": "trainer"} if name.startswith("trainer") else {}
         container = {"name": "c", "image": "x:1", **spec}
         return {
             "apiVersion": "v1",
@@ -332,6 +370,7 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     daemon["metadata"]["ownerReferences"] = [owner]
     installation.apply(daemon)
     installation.patch_status("pod", "over", {"phase": "Succeeded"})
+    await until_async(lambda: {"occupied"} == kube.list_trainers().keys())
     found = sorted(await kube.list_occupants("occupied"), key=lambda occupant: occupant.name)
     assert [(occupant.name, occupant.role, occupant.owner, occupant.requests) for occupant in found] == [
         ("daemon", "", "DaemonSet", False),
@@ -340,5 +379,6 @@ async def test_the_occupants_of_a_node_are_its_pods_that_have_not_ended(
     ]
     installation.apply(pod("newcomer", "occupied"))
     assert len(await kube.list_occupants("occupied")) == len(found), "kept for some seconds"
-    kube.pod_changed("", "occupied")
-    assert len(await kube.list_occupants("occupied")) == len(found) + 1
+    await kube.create_pod(pod("trainer-2", "occupied"))
+    assert len(await kube.list_occupants("occupied")) == len(found) + 2, "a pod of our own voids it"
+    assert {pod.name for pod in kube.list_trainers()["occupied"]} == {"trainer", "trainer-2"}

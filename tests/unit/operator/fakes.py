@@ -45,9 +45,6 @@ class FakeKube:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    async def list_jobs(self) -> list[TrainingJob]:
-        return [self.world.job] if self.world.job else []
-
     async def get_job(self, namespace: str, name: str) -> TrainingJob | None:
         return self.world.job
 

@@ -138,12 +138,44 @@ async def test_workers_share_the_keys_and_a_failing_key_stops_none_of_them(clock
             raise OSError("gone")
         return None
 
-    workers = [asyncio.create_task(work(queue, handle, observe, clock)) for _ in range(2)]
+    worker = asyncio.create_task(work(queue, handle, observe, clock, most=2))
     for key in ("bad", "unreachable", "good", "last"):
         queue.add(key)
     async with asyncio.timeout(5):
         await finished.wait()
-    for worker in workers:
-        worker.cancel()
+    worker.cancel()
     assert sorted(turns) == ["bad", "good", "last", "unreachable"]
     assert set(observed) == {("bad", False), ("unreachable", False), ("good", True), ("last", True)}
+
+
+async def test_a_turn_that_takes_long_keeps_no_other_key_waiting_and_no_more_than_the_limit_run(
+    clock: FakeClock,
+) -> None:
+    queue = KeyedQueue[str](clock)
+    begun: list[str] = []
+    end_long = asyncio.Event()
+    two_done = asyncio.Event()
+
+    async def handle(key: str) -> float | None:
+        begun.append(key)
+        if key.startswith("long"):
+            await end_long.wait()
+        return None
+
+    def observe(key: str, _seconds: float, _good: bool) -> None:
+        if key == "short 2":
+            two_done.set()
+
+    worker = asyncio.create_task(work(queue, handle, observe, clock, most=3))
+    for key in ("long 1", "long 2", "short 1", "short 2", "long 3", "short 3"):
+        queue.add(key)
+    async with asyncio.timeout(5):
+        await two_done.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun == ["long 1", "long 2", "short 1", "short 2", "long 3"]
+    end_long.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun[-1] == "short 3"
+    worker.cancel()

@@ -1,84 +1,46 @@
-"""The node cache under racing events, taints that leave others alone, and the circuit breaker."""
+"""What the operator reads of a node, taints that leave others alone, and the circuit breaker."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_operator.api import TAINT_FENCED
-from falcon_operator.cluster.nodes import RELIST_SECONDS, Breaker, NodeCache, with_taint, without_taint
-from falcon_operator.cluster.views import NodeObject, Taint, node_from_body
+from falcon_operator.cluster import nodes
+from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
 from falcon_operator.ports import Rejected
 
 NOW = 1795176000.0
 
 
-def a_node(name: str, version: int = 1, *, ready: bool = True, uid: str = "u", taints: Any = None) -> NodeObject:
-    return node_from_body(
-        {
-            "metadata": {"name": name, "uid": uid, "resourceVersion": str(version)},
-            "spec": {"taints": taints or []},
-            "status": {"conditions": [{"type": "Ready", "status": str(ready)}]},
-        }
-    )
+def a_node(name: str, **changes: Any) -> Node:
+    return nodes.item(
+        json.dumps({"metadata": {"name": name, "uid": "u", "resourceVersion": "7"}, **changes}).encode()
+    ).view
 
 
-def listed(*nodes: NodeObject, at: float = 0.0) -> NodeCache:
-    cache = NodeCache()
-    cache.begin_listing()
-    cache.end_listing(nodes, at)
-    return cache
+@pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])
+def test_a_node_is_ready_only_if_it_says_so(status: str, ready: bool) -> None:
+    taints = [
+        {"key": "a", "effect": "NoSchedule", "value": "1"},
+        {"key": "b", "effect": "NoExecute"},
+        {"key": "c", "effect": "PreferNoSchedule"},
+    ]
+    condition = {"type": "Ready", "status": status, "lastTransitionTime": "2026-11-20T12:00:00Z"}
+    node = a_node("n", spec={"unschedulable": True, "taints": taints}, status={"conditions": [condition]})
+    view = node.view
+    assert view.ready is ready
+    assert view.unschedulable
+    assert view.taints == {"a": "1", "b": ""}
+    assert view.ready_changed_unix == 1795176000.0
+    assert [taint.key for taint in node.taints] == ["a", "b", "c"], "all of them: they are written back"
 
 
-def names(cache: NodeCache) -> set[str]:
-    return {view.name for view in cache.views()}
-
-
-def test_the_cache_is_stale_until_listed_and_again_after_a_while() -> None:
-    assert NodeCache().stale(0.0)
-    cache = listed(at=100.0)
-    assert not cache.stale(100.0 + RELIST_SECONDS)
-    assert cache.stale(101.0 + RELIST_SECONDS)
-
-
-def test_only_what_shows_in_a_view_counts_as_a_change() -> None:
-    cache = listed(a_node("a", 1))
-    assert not cache.event(a_node("a", 2), deleted=False), "a heartbeat"
-    assert cache.event(a_node("a", 3, ready=False), deleted=False)
-    assert not cache.views()[0].ready
-    assert cache.event(a_node("b", 4), deleted=False)
-    assert cache.event(a_node("b", 5), deleted=True)
-    assert names(cache) == {"a"}
-
-
-def test_an_older_event_changes_nothing() -> None:
-    cache = listed(a_node("a", 10))
-    assert not cache.event(a_node("a", 9, ready=False), deleted=False)
-    assert cache.views()[0].ready
-
-
-def test_the_deletion_of_a_namesake_is_not_its_own() -> None:
-    cache = listed(a_node("a", uid="new"))
-    assert not cache.event(a_node("a", uid="old"), deleted=True)
-    assert names(cache) == {"a"}
-
-
-def test_events_during_a_listing_are_not_lost_to_it() -> None:
-    cache = listed(a_node("a", 1), a_node("b", 1))
-    cache.begin_listing()
-    cache.event(a_node("a", 5, ready=False), deleted=False)
-    cache.event(a_node("b", 6), deleted=True)
-    cache.end_listing([a_node("a", 1), a_node("b", 1)], 0.0)  # the state before these events
-    assert names(cache) == {"a"}
-    assert not cache.views()[0].ready
-
-
-def test_a_listing_forgets_what_is_gone_unseen() -> None:
-    cache = listed(a_node("a"), a_node("b"))
-    cache.begin_listing()
-    cache.end_listing([a_node("b")], 0.0)
-    assert names(cache) == {"b"}
+def test_a_node_without_conditions_is_not_ready() -> None:
+    assert not a_node("n").view.ready
 
 
 OTHERS = [Taint(key="x", effect="NoExecute", value="1"), Taint(key="k", effect="NoExecute", value="theirs")]
@@ -100,12 +62,10 @@ def test_a_taint_is_removed_alone() -> None:
     assert without_taint(OTHERS, "x") == [OTHERS[1]]
 
 
-def fenced(name: str, ago_seconds: float) -> NodeObject:
+def fenced(name: str, ago_seconds: float) -> Node:
     taints = with_taint([], TAINT_FENCED, "i", NOW - ago_seconds)
     assert taints is not None
-    return a_node(
-        name, taints=[{"key": taint.key, "effect": taint.effect, "timeAdded": taint.time_added} for taint in taints]
-    )
+    return a_node(name, spec={"taints": msgspec.to_builtins(taints)})
 
 
 def test_the_breaker_counts_the_window_and_names_the_remedy() -> None:

@@ -1,0 +1,247 @@
+"""Pods: what the operator keeps of them, and the mirror that holds it. Pure.
+
+A pod of the API server has 5 to 20 kB, and a cluster has tens of thousands. Only the fields of ``PodView`` are decoded,
+only Falcon's own labels are kept, and texts are cut to what a status has room for. Strings that many pods share are
+kept once. A running pod then takes less than 2 KiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from falcon_operator.api import GROUP, LABEL_JOB_UID, LABEL_POOL, LABEL_ROLE
+from falcon_operator.cluster.mirror import Item, Mirror, Name, nothing
+from falcon_operator.cluster.views import Condition, Fields, unix
+from falcon_operator.ports import ContainerView, Occupant, PodView
+
+SELECTOR = f"{LABEL_ROLE} in (trainer,burn-in)"
+TEXT_LENGTH = 512  # of the scheduler's and the kubelet's reasons; the status shows less
+EXIT_MESSAGE_LENGTH = 4096  # the kubelet's own limit; a burn-in's result stands in it
+_INDEXED = (LABEL_JOB_UID, LABEL_POOL)
+_OURS = f"{GROUP}/"
+_SHARED = 8192  # strings and containers' states that many pods have in common
+
+
+class _Terminated(Fields, frozen=True, kw_only=True):
+    exit_code: int = 0
+    reason: str | None = None
+    message: str | None = None
+
+
+class _Waiting(Fields, frozen=True, kw_only=True):
+    reason: str | None = None
+    message: str | None = None
+
+
+class _Running(Fields, frozen=True, kw_only=True):
+    """The presence of this state is all that counts."""
+
+
+class _State(Fields, frozen=True, kw_only=True):
+    running: _Running | None = None
+    terminated: _Terminated | None = None
+    waiting: _Waiting | None = None
+
+
+class _ContainerStatus(Fields, frozen=True, kw_only=True):
+    name: str
+    ready: bool = False
+    restart_count: int = 0
+    state: _State | None = None
+
+
+class _Metadata(Fields, frozen=True, kw_only=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = "0"
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Spec(Fields, frozen=True, kw_only=True):
+    node_name: str | None = None
+
+
+class _Status(Fields, frozen=True, kw_only=True):
+    phase: str = "Pending"
+    reason: str | None = None
+    message: str | None = None
+    pod_ip: str | None = msgspec.field(name="podIP", default=None)
+    conditions: list[Condition] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+
+
+class _Pod(Fields, frozen=True, kw_only=True):
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class _OwnerReference(Fields, frozen=True, kw_only=True):
+    kind: str = ""
+    controller: bool | None = None
+
+
+class _OccupantMetadata(Fields, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    labels: dict[str, str] | None = None
+    owner_references: list[_OwnerReference] | None = None
+
+
+class _Requesting(Fields, frozen=True, kw_only=True):
+    requests: dict[str, Any] | None = None
+
+
+class _Resourceful(Fields, frozen=True, kw_only=True):
+    """A container, or the pod as a whole."""
+
+    resources: _Requesting | None = None
+
+
+class _OccupantSpec(_Resourceful, frozen=True, kw_only=True):
+    containers: list[_Resourceful] | None = None
+    init_containers: list[_Resourceful] | None = None
+
+
+class _Occupant(Fields, frozen=True, kw_only=True):
+    metadata: _OccupantMetadata
+    spec: _OccupantSpec = _OccupantSpec()
+
+
+class _Occupants(Fields, frozen=True, kw_only=True):
+    items: list[_Occupant]
+
+
+_pod = msgspec.json.Decoder(_Pod)
+_occupants = msgspec.json.Decoder(_Occupants)
+
+
+@lru_cache(_SHARED)
+def _string(text: str) -> str:
+    """Return an equal string that other pods' views hold already, where there is one."""
+    return text
+
+
+@lru_cache(_SHARED)
+def _state(container: ContainerView) -> ContainerView:
+    """Return an equal state that other pods' views hold already, where there is one."""
+    return container
+
+
+def item(data: bytes | msgspec.Raw) -> Item[PodView]:
+    """Decode a pod."""
+    pod = _pod.decode(data)
+    meta = pod.metadata
+    return Item((meta.namespace, meta.name), int(meta.resource_version), _view(pod))
+
+
+def _view(pod: _Pod) -> PodView:
+    meta, status = pod.metadata, pod.status
+    conditions = {condition.type: condition for condition in status.conditions or []}
+    scheduled = conditions.get("PodScheduled")
+    disruption = conditions.get("DisruptionTarget")
+    return PodView(
+        namespace=_string(meta.namespace),
+        name=meta.name,
+        uid=meta.uid,
+        labels={_string(key): _string(value) for key, value in (meta.labels or {}).items() if key.startswith(_OURS)},
+        node=pod.spec.node_name or "",
+        pod_ip=status.pod_ip or "",
+        phase=_string(status.phase),
+        reason=_string(status.reason or ""),
+        message=_cut(status.message),
+        deleting=meta.deletion_timestamp is not None,
+        created_unix=unix(meta.creation_timestamp),
+        unschedulable=_cut(scheduled.message or scheduled.reason or "not scheduled yet")
+        if scheduled is not None and scheduled.status == "False" and not pod.spec.node_name
+        else "",
+        disruption=_cut(disruption.message or disruption.reason or "disrupted")
+        if disruption is not None and disruption.status == "True"
+        else "",
+        containers={
+            _string(container.name): _state(_container_view(container))
+            for container in [*(status.init_container_statuses or []), *(status.container_statuses or [])]
+        },
+    )
+
+
+def _container_view(container: _ContainerStatus) -> ContainerView:
+    state = container.state or _State()
+    ended, waiting = state.terminated, state.waiting
+    return ContainerView(
+        name=_string(container.name),
+        running=state.running is not None,
+        ready=container.ready,
+        restarts=container.restart_count,
+        waiting_reason=(waiting.reason or "") if waiting else "",
+        waiting_message=_cut(waiting.message) if waiting else "",
+        exit_code=ended.exit_code if ended else None,
+        exit_reason=(ended.reason or "") if ended else "",
+        exit_message=(ended.message or "")[-EXIT_MESSAGE_LENGTH:] if ended else "",
+    )
+
+
+def occupants(data: bytes) -> list[Occupant]:
+    """Decode a list of pods into a node's occupants."""
+    return [_occupant(pod) for pod in _occupants.decode(data).items]
+
+
+def _occupant(pod: _Occupant) -> Occupant:
+    meta, spec = pod.metadata, pod.spec
+    parts = [spec, *(spec.containers or []), *(spec.init_containers or [])]
+    return Occupant(
+        namespace=meta.namespace,
+        name=meta.name,
+        role=(meta.labels or {}).get(LABEL_ROLE, ""),
+        owner=next((owner.kind for owner in meta.owner_references or [] if owner.controller), ""),
+        requests=any(part.resources is not None and part.resources.requests for part in parts),
+    )
+
+
+def _cut(text: str | None) -> str:
+    return (text or "")[:TEXT_LENGTH]
+
+
+# -- the mirror --------------------------------------------------------------------------------------------------------
+
+
+class PodMirror(Mirror[PodView]):
+    """The pods of one namespace or of all, found by job or by pool without looking at the others."""
+
+    def __init__(self, on_change: Callable[[PodView | None, PodView | None], None] = nothing) -> None:
+        super().__init__(on_change)
+        self._groups: dict[tuple[str, str], dict[Name, PodView]] = {}  # by label and value
+
+    def select(self, namespace: str, labels: dict[str, str]) -> list[PodView]:
+        """Return the pods of the namespace that have all these labels."""
+        wanted = labels.items()
+        return [pod for pod in self._among(labels) if pod.namespace == namespace and wanted <= pod.labels.items()]
+
+    def _among(self, labels: dict[str, str]) -> Iterable[PodView]:
+        """Return a group that holds all pods with these labels."""
+        for label in _INDEXED:
+            if label in labels:
+                return self._groups.get((label, labels[label]), {}).values()
+        return self.views()
+
+    def _index(self, name: Name, before: PodView | None, after: PodView | None) -> None:
+        for key in _groups_of(before):
+            group = self._groups[key]
+            del group[name]
+            if not group:
+                del self._groups[key]
+        for key in _groups_of(after):
+            assert after is not None  # it has a group
+            self._groups.setdefault(key, {})[name] = after
+
+
+def _groups_of(pod: PodView | None) -> list[tuple[str, str]]:
+    return [] if pod is None else [(label, pod.labels[label]) for label in _INDEXED if label in pod.labels]
