@@ -119,7 +119,8 @@ def _why_silent(snap: Snapshot, silent: list[Member]) -> str:
             return f"pod {member.pod_name}, {reason}"
     if snap.reports.session_healthy_since_seconds is None:
         return "the operator does not reach etcd, through which launchers report"
-    return f"waiting for pod {silent[0].pod_name} (node {silent[0].node})"
+    name = silent[0].pod_name
+    return f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
 
 
 def _leaving(snap: Snapshot, membership: Membership) -> str:

@@ -187,6 +187,13 @@ def test_explain(api: ApiServer, field: str, says: str) -> None:
     assert says in " ".join(api.ok("kubectl", "explain", field).split())
 
 
+def test_no_strategy_is_said_to_do_what_it_does_not(api: ApiServer) -> None:
+    """Check finding U9: ReplaceNode was said to take a checkpoint."""
+    assert "takes a checkpoint" not in api.ok("kubectl", "explain", "trainingjob.spec", "--recursive=false")
+    for field in ("mitigation", "mitigation.strategies", "mitigation.strategies.type"):
+        assert "a checkpoint" not in " ".join(api.ok("kubectl", "explain", f"trainingjob.spec.{field}").split())
+
+
 def test_every_field_that_is_explained_has_a_description(api: ApiServer) -> None:
     """Read from the server's own OpenAPI; only the template's passed-through fields, which have no type, go without."""
     paths = json.loads(api.ok("kubectl", "get", "--raw", "/openapi/v3"))["paths"]

@@ -233,6 +233,33 @@ async def test_a_dry_run_names_a_field_that_no_pod_has(
         await kube.dry_run_pod({**pod, "spec": {**pod["spec"], **misspelt}})
 
 
+async def test_a_refusal_by_a_quota_may_pass(kube: KubeClient, installation: Installation) -> None:
+    """Check finding C9: a full quota at a job's first pod was a final verdict on its spec."""
+    metadata = {"name": "full", "namespace": installation.namespace}
+    hard = {"pods": "0"}
+    installation.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}})
+    installation.patch_status("resourcequota", "full", {"hard": hard, "used": {"pods": "0"}})  # its controller's part
+
+    async def refusal() -> Rejected | None:
+        try:
+            await kube.dry_run_pod(a_pod(installation.namespace))
+        except Rejected as error:
+            return error
+        return None
+
+    for _ in range(300):  # until the server's cache of quotas has it
+        error = await refusal()
+        if error is not None:
+            break
+        await asyncio.sleep(0.2)
+    assert error is not None
+    assert "exceeded quota" in str(error)
+    assert error.transient
+    with pytest.raises(Rejected) as caught:
+        await kube.dry_run_pod(a_pod(installation.namespace, image=""))
+    assert not caught.value.transient
+
+
 # -- what pods need ----------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,19 +109,24 @@ async def test_a_status_that_is_refused_becomes_a_minimal_status_and_recovery_go
     assert world.status.diagnoses
 
 
-async def test_a_deleted_job_stops_making_pods() -> None:
+def delete(world: World) -> None:
+    assert world.job is not None
+    meta = replace(world.job.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    world.job = replace(world.job, metadata=meta)
+
+
+@pytest.mark.parametrize("end", [delete, lambda world: world.edit_spec(suspend=True)], ids=["deleted", "suspended"])
+async def test_a_job_that_is_to_end_stops_making_pods(end: Callable[[World], None]) -> None:
     world = World(replicas=40)
     create = world.kube.create_pod
 
-    async def deleted_after_ten(manifest: Any) -> Any:
+    async def ended_after_ten(manifest: Any) -> Any:
         made = await create(manifest)
         if len(world.made) == 10:
-            assert world.job is not None
-            meta = replace(world.job.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-            world.job = replace(world.job, metadata=meta)
+            end(world)
         return made
 
-    world.kube.create_pod = deleted_after_ten  # type: ignore[method-assign]
+    world.kube.create_pod = ended_after_ten  # type: ignore[method-assign]
     reconciler = operator(world)
     for _ in range(5):
         await reconciler.reconcile("ml", "gpt2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_operator.api import TAINT_FENCED
+from falcon_operator.api import TAINT_FENCED, WarmPoolRef
 from tests.unit.operator.telling import condition, operator, run, state, trained
 from tests.unit.operator.world import World
 
@@ -57,6 +57,18 @@ async def test_suspend_and_resume() -> None:
     assert world.generation == 2
     assert condition(world.status, "Suspended") == "False"
     assert len(world.made) == 6
+
+
+async def test_a_pool_that_does_not_exist_is_said_and_hinders_nothing() -> None:
+    world = World()
+    world.edit_spec(warm_pool_ref=WarmPoolRef(name="nowhere"))
+    await trained(world)
+    (found,) = [entry for entry in world.status.conditions if entry.type == "WarmPoolUsable"]
+    assert (found.status, found.reason) == ("False", "Unusable")
+    assert "nowhere" in found.message
+    assert "spec.warmPoolRef" in found.message
+    assert [reason for reason, _ in world.events].count("WarmPoolUnusable") == 1
+    assert world.status.state == "Running"
 
 
 async def test_a_gang_that_finds_no_nodes_is_released_whole_and_tried_again() -> None:

@@ -81,6 +81,22 @@ async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
     assert "spare-2" in [world.node_of(rank).name for rank in range(3)]
 
 
+async def test_after_a_suspension_the_job_takes_a_spare_again() -> None:
+    world = World(spec={"schedulingDeadlineSeconds": 60})
+    await trained(world)
+    take_spares(world)
+    lost = world.node_of(0)
+    world.kill_node(lost.name)
+    await run(world, operator, lambda w: w.exclusions, seconds=60)
+    lost.ready = False
+    world.edit_spec(suspend=True)
+    await run(world, operator, lambda w: w.status.state == "Suspended" and not w.alive, seconds=90)
+    add_spare(world, "spare-2")
+    world.edit_spec(suspend=False)
+    await run(world, operator, state("Running"), seconds=200)
+    assert "spare-2" in [world.node_of(rank).name for rank in range(3)]
+
+
 async def test_a_job_that_has_left_no_node_takes_no_spare() -> None:
     world = World(spec={"schedulingDeadlineSeconds": 600})
     world.nodes["node-c"].ready = False

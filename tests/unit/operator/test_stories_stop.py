@@ -39,6 +39,24 @@ async def test_a_node_that_dies_is_replaced() -> None:
     assert not lost.taints, "peers are no witness outside the job"
 
 
+async def test_of_a_dead_node_nothing_is_claimed_that_is_not_known() -> None:
+    """Check finding U3: "training is untouched" was said of a job that stood still, and AgentBack of a lost agent."""
+    world = World()
+    await trained(world)
+    world.kill_node(world.node_of(2).name)
+    world.broken_at = None  # the peers hear of no reset: they wait in their collective
+    said = set()
+
+    def resolved(world: World) -> bool:
+        said.update(entry.message for entry in world.status.conditions if entry.type == "AgentLost")
+        return bool(world.status.diagnoses) and world.status.diagnoses[0].state == "Resolved"
+
+    await run(world, operator, resolved, seconds=180)
+    assert any("whether training goes on is not known yet" in message for message in said)
+    assert not any("untouched" in message for message in said)
+    assert "AgentBack" not in [reason for reason, _ in world.events]
+
+
 async def test_an_agent_that_dies_alone_is_only_reported() -> None:
     world = World()
     await trained(world)
@@ -46,6 +64,8 @@ async def test_an_agent_that_dies_alone_is_only_reported() -> None:
     await run(world, operator, lambda w: condition(w.status, "AgentLost") == "True")
     begun = world.iterations
     await run(world, operator, lambda w: w.iterations > begun + 20)
+    message = next(entry.message for entry in world.status.conditions if entry.type == "AgentLost")
+    assert "its peers have gone on since: training is untouched" in message
     assert world.generation == 1
     assert world.status.diagnoses == []
     assert world.status.state == "Running"
