@@ -34,7 +34,7 @@ venv: $(VENV)/.done ## install the Python tools and dependencies (pinned) into F
 constraints: $(UV) ## pin the newest versions again (writes constraints.txt)
 	$(UV) pip compile -q --upgrade --all-extras --group dev --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt
 
--include dev/cluster/cluster.mk dev/images/images.mk shim/shim.mk charts/falcon/chart.mk core/falcon_etcd/proto.mk
+-include dev/cluster/cluster.mk dev/images/images.mk shim/shim.mk charts/falcon/chart.mk core/falcon_etcd/proto.mk gateway/gateway.mk
 
 ## -- the main job --------------------------------------------------------------------------------------------------
 RECORDING ?= examples/recordings/straggler
