@@ -5,7 +5,7 @@ GATEWAY_GO := GOFLAGS=-buildvcs=false go
 GATEWAY_TOOLS := $(FALCON_CACHE)/gateway-tools-$(shell sha256sum gateway/tools/go.mod | cut -c1-8)
 export GATEWAY_OUT
 
-.PHONY: gateway gateway-test gateway-lint gateway-format gateway-proto
+.PHONY: gateway gateway-test gateway-race gateway-lint gateway-format gateway-proto
 gateway: $(GATEWAY_OUT)/falcon-gateway ## build falcon-gateway
 
 $(GATEWAY_OUT)/falcon-gateway: $(GATEWAY_SOURCES)
@@ -15,6 +15,11 @@ $(GATEWAY_OUT)/falcon-gateway: $(GATEWAY_SOURCES)
 
 gateway-test: ## the gateway's Go tests, under the race detector
 	@cd gateway && CGO_ENABLED=1 $(GATEWAY_GO) test -race ./...
+
+gateway-race: venv ## the gateway's integration tests, with a binary under the race detector
+	@mkdir -p $(GATEWAY_OUT)-race
+	@cd gateway && CGO_ENABLED=1 $(GATEWAY_GO) build -race -o $(GATEWAY_OUT)-race/falcon-gateway ./cmd/falcon-gateway
+	@GATEWAY_OUT=$(GATEWAY_OUT)-race pytest -q tests/integration/gateway
 
 gateway-lint: $(GATEWAY_TOOLS)/staticcheck ## gofmt, go vet and staticcheck on the gateway
 	@unformatted=$$(gofmt -l gateway); [ -z "$$unformatted" ] || { echo "run make gateway-format: $$unformatted"; exit 1; }

@@ -227,20 +227,29 @@ func (h *Hub) Label(uid string) string {
 
 // Announce takes an announcement, whichever way it came.
 func (h *Hub) Announce(announce *wire.Announce, now time.Time) {
-	h.mu.Lock()
-	known := h.jobs[announce.GetJobUid()]
-	if known == nil && len(h.jobs) < maxJobs {
-		h.jobs[announce.GetJobUid()] = job.New(h.Gateway, announce, now)
-	}
-	h.mu.Unlock()
-	if known == nil {
+	known, added := h.find(announce, now)
+	switch {
+	case added:
 		h.log.Info("job announced", "job", announce.GetJob(), "namespace", announce.GetNamespace(),
 			"uid", announce.GetJobUid(), "pods", len(announce.GetPodUids()))
-		return
-	}
-	if known.Key.Namespace == announce.GetNamespace() && known.Key.Name == announce.GetJob() {
+	case known == nil:
+		h.log.Error("too many jobs; one is not served", "most", maxJobs, "uid", announce.GetJobUid())
+	case known.Key.Namespace == announce.GetNamespace() && known.Key.Name == announce.GetJob():
 		known.Announce(announce, now)
 	}
+}
+
+// find returns the announced job, which it adds where there is room; then the second value is true.
+func (h *Hub) find(announce *wire.Announce, now time.Time) (*job.Job, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known := h.jobs[announce.GetJobUid()]
+	if known != nil || len(h.jobs) >= maxJobs {
+		return known, false
+	}
+	known = job.New(h.Gateway, announce, now)
+	h.jobs[announce.GetJobUid()] = known
+	return known, true
 }
 
 // Publish takes a command, whichever way it came. A command of an unknown job is dropped: it comes again with the
