@@ -34,7 +34,7 @@ venv: $(VENV)/.done ## install the Python tools and dependencies (pinned) into F
 constraints: $(UV) ## pin the newest versions again (writes constraints.txt)
 	$(UV) pip compile -q --upgrade --all-extras --group dev --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt
 
--include dev/cluster/cluster.mk dev/images/images.mk shim/shim.mk charts/falcon/chart.mk core/falcon_etcd/proto.mk
+-include dev/cluster/cluster.mk dev/images/images.mk shim/shim.mk charts/falcon/chart.mk core/falcon_etcd/proto.mk gateway/gateway.mk
 
 ## -- the main job --------------------------------------------------------------------------------------------------
 RECORDING ?= examples/recordings/straggler
@@ -58,7 +58,7 @@ SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent
 
 .PHONY: lint format types test test-one test-unit test-integration test-e2e test-soak
-lint: venv shim-lint chart-lint ## ruff, import-linter, limits of size, clang-format, clang-tidy, shellcheck, helm lint, prose
+lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
@@ -80,10 +80,10 @@ types: venv ## mypy --strict
 test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (what they need is built: docs/developer.md)
 	@pytest $(TEST)
 
-test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
+test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (a minute)
 	@pytest tests/unit -n 2
 
-test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
+test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
 	@pytest tests/integration -m "not alone" -n 3
 	@pytest tests/integration -m alone

@@ -1,0 +1,38 @@
+"""Clients of falcon-gateway: an agent's stream, and the operator's.
+
+    agent = AgentClient(["gateway:7443"], Tls(ca, cert, key), Pod("ns", "job", pod_uid), on_command=take)
+    agent.report(payload)              # never waits; the newest report wins
+    await agent.run()                  # until cancelled, or Refused for good
+
+    operator = OperatorClient("gateway:7444", Tls(ca, cert, key), desired, Leader("op-0", epoch), on_batch=merge)
+    desired.announce(Announce(...))
+    await operator.run()
+
+Payloads are opaque bytes to the gateway. :class:`Entries` merges batches, which come by the stream and by etcd.
+"""
+
+from falcon_gateway._agent import AgentClient, Pod
+from falcon_gateway._entries import Entries, PodEntry
+from falcon_gateway._operator import Desired, Leader, OperatorClient
+from falcon_gateway._proto.gateway_pb2 import Announce, Batch, Command, Entry, Publish, Receipt
+from falcon_gateway._stream import LinkError, Refused, Tls, Unavailable
+
+__all__ = [
+    "AgentClient",
+    "Announce",
+    "Batch",
+    "Command",
+    "Desired",
+    "Entries",
+    "Entry",
+    "Leader",
+    "LinkError",
+    "OperatorClient",
+    "Pod",
+    "PodEntry",
+    "Publish",
+    "Receipt",
+    "Refused",
+    "Tls",
+    "Unavailable",
+]

@@ -1,0 +1,64 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func environment(t *testing.T) map[string]string {
+	t.Helper()
+	folder := t.TempDir()
+	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return map[string]string{
+		"FALCON_GATEWAY_ID":       "gateway-0",
+		"FALCON_AGENTS_ADDRESS":   "10.0.0.1:7443",
+		"FALCON_OPERATOR_ADDRESS": "10.0.0.1:7444",
+		"FALCON_TLS_DIR":          folder,
+		"FALCON_ETCD_TLS_DIR":     folder,
+		"FALCON_JOBS_AUTHORITY":   filepath.Join(folder, "ca.crt"),
+		"FALCON_ETCD_ENDPOINTS":   "etcd-0:2379, etcd-1:2379",
+	}
+}
+
+func TestWhatIsSetIsTakenAndTheRestHasDefaults(t *testing.T) {
+	variables := environment(t)
+	config, err := Load(func(name string) string { return variables[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.AgentsListen != ":7443" || config.Connections != 20_000 || len(config.EtcdEndpoints) != 2 ||
+		config.EtcdEndpoints[1] != "etcd-1:2379" {
+		t.Errorf("%+v", config)
+	}
+}
+
+func TestAllMistakesAreNamedAtOnce(t *testing.T) {
+	variables := environment(t)
+	variables["FALCON_GATEWAY_ID"] = ""
+	variables["FALCON_AGENTS_ADDRESS"] = "10.0.0.1"
+	variables["FALCON_MAX_CONNECTIONS"] = "many"
+	variables["FALCON_LOG_LEVEL"] = "loud"
+	variables["FALCON_TLS_DIR"] = t.TempDir()
+	variables["FALCON_ETCD_ENDPOINTS"] = "etcd-0"
+	_, err := Load(func(name string) string { return variables[name] })
+	var problems Problems
+	if !errors.As(err, &problems) {
+		t.Fatal(err)
+	}
+	if len(problems) != 7 { // the folder lacks two files
+		t.Errorf("%d problems:\n%v", len(problems), err)
+	}
+	for _, name := range []string{"FALCON_GATEWAY_ID is not set", "FALCON_AGENTS_ADDRESS=\"10.0.0.1\"",
+		"FALCON_MAX_CONNECTIONS=\"many\"", "FALCON_LOG_LEVEL=\"loud\"", "FALCON_TLS_DIR", "FALCON_ETCD_ENDPOINTS"} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("%s is not named in:\n%v", name, err)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"falcon.dev/gateway/internal/budget"
+	"falcon.dev/gateway/internal/config"
+	"falcon.dev/gateway/internal/hub"
+	"falcon.dev/gateway/internal/job"
+	"falcon.dev/gateway/internal/metrics"
+	"falcon.dev/gateway/internal/transport"
+	"falcon.dev/gateway/internal/wire"
+)
+
+const (
+	handshakeTimeout    = 5 * time.Second
+	operatorConnections = 16
+	window              = 64 << 10 // what a stream's peer may send, or leave unread, without being waited for
+	buffer              = 4 << 10  // an agent's messages are small, and there are many agents
+	largestHeader       = 8 << 10
+)
+
+// Listeners are the three ports of the gateway: agents, operator, and pages.
+type Listeners struct {
+	agents, operators *grpc.Server
+	pages             *http.Server
+	listening         [3]net.Listener
+	draining          *Draining
+	ending            atomic.Bool
+}
+
+// Listen opens the ports. Nothing is served yet.
+func Listen(settings *config.Config, center *hub.Hub, log *slog.Logger) (*Listeners, error) {
+	agents, err := transport.Server(settings.TLSDir, settings.JobsAuthority)
+	if err != nil {
+		return nil, err
+	}
+	operators, err := transport.Server(settings.TLSDir, filepath.Join(settings.EtcdTLSDir, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	l := &Listeners{draining: NewDraining()}
+	l.agents = grpc.NewServer(append(common(),
+		grpc.Creds(transport.NewGuard(credentials.NewTLS(agents), agentLimits(settings, center, log))),
+		grpc.MaxRecvMsgSize(budget.MaxAgentMessage),
+		grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer),
+		grpc.MaxConcurrentStreams(2), // the old stream may end after the new one has begun
+	)...)
+	wire.RegisterAgentLinkServer(l.agents, &Agents{Hub: center, Draining: l.draining})
+	l.operators = grpc.NewServer(append(common(),
+		grpc.Creds(transport.NewGuard(credentials.NewTLS(operators), operatorLimits(settings, center))),
+		grpc.MaxRecvMsgSize(MaxOperatorMessage),
+		grpc.MaxConcurrentStreams(4),
+	)...)
+	wire.RegisterOperatorLinkServer(l.operators, &Operators{Hub: center, Draining: l.draining})
+	l.pages = &http.Server{Handler: l.pagesOf(center), ReadHeaderTimeout: handshakeTimeout}
+	for i, address := range []string{settings.AgentsListen, settings.OperatorListen, settings.PagesListen} {
+		if l.listening[i], err = net.Listen("tcp", address); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func common() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
+		grpc.MaxHeaderListSize(largestHeader),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: 10 * time.Second, // no stream is open
+			Time:              10 * time.Second,
+			Timeout:           5 * time.Second,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
+	}
+}
+
+func agentLimits(settings *config.Config, center *hub.Hub, log *slog.Logger) transport.Limits {
+	return transport.Limits{
+		Connections:         settings.Connections,
+		HandshakesPerSecond: settings.HandshakesPerSecond,
+		ConnectionsOf: func(commonName string) int {
+			if j := center.Job(commonName); j != nil {
+				return j.Limits().Connections
+			}
+			return budget.For(0, 0).Connections
+		},
+		Refused: func(reason job.Reason, commonName string) {
+			center.Metrics.Refuse(reason, center.Label(commonName))
+			log.Debug("connection refused", "reason", string(reason), "certificate", commonName)
+		},
+		Opened: func(change int) { center.Metrics.Connections.Add(float64(change)) },
+	}
+}
+
+func operatorLimits(settings *config.Config, center *hub.Hub) transport.Limits {
+	return transport.Limits{
+		Connections:         operatorConnections,
+		HandshakesPerSecond: settings.HandshakesPerSecond,
+		ConnectionsOf:       func(string) int { return operatorConnections },
+		Refused:             func(reason job.Reason, _ string) { center.Metrics.Refuse(reason, metrics.Unknown) },
+		Opened:              func(int) {},
+	}
+}
+
+// Serve serves all ports. The channel gives the first failure.
+func (l *Listeners) Serve() <-chan error {
+	failed := make(chan error, len(l.listening))
+	go func() { failed <- l.agents.Serve(l.listening[0]) }()
+	go func() { failed <- l.operators.Serve(l.listening[1]) }()
+	go func() { failed <- l.pages.Serve(l.listening[2]) }()
+	return failed
+}
+
+// Drain refuses new agents, sends GOAWAY, and ends the streams within the given time.
+func (l *Listeners) Drain(within time.Duration) {
+	l.ending.Store(true)
+	go l.agents.GracefulStop()
+	go l.operators.GracefulStop()
+	l.draining.Run(within)
+}
+
+// Close closes everything.
+func (l *Listeners) Close() {
+	l.agents.Stop()
+	l.operators.Stop()
+	_ = l.pages.Close()
+}
+
+// pagesOf returns /healthz, /readyz and /metrics.
+func (l *Listeners) pagesOf(center *hub.Hub) http.Handler {
+	pages := http.NewServeMux()
+	pages.Handle("GET /metrics", promhttp.HandlerFor(center.Metrics.Registry, promhttp.HandlerOpts{}))
+	pages.HandleFunc("GET /healthz", func(answer http.ResponseWriter, _ *http.Request) {
+		write(answer, center.Ticking(time.Now()), "alive", "the gateway's own clock stands still")
+	})
+	pages.HandleFunc("GET /readyz", func(answer http.ResponseWriter, _ *http.Request) {
+		write(answer, center.Informed() && !l.ending.Load(), "ready", "no announcements were read yet, or the gateway ends")
+	})
+	return pages
+}
+
+func write(answer http.ResponseWriter, well bool, yes, no string) {
+	text := yes
+	if !well {
+		text = no
+		answer.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = answer.Write([]byte(text + "\n"))
+}

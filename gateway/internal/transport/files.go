@@ -1,0 +1,130 @@
+// Package transport makes connections: TLS with certificates that are replaced while the process runs, and the limits
+// that hold before a client has said anything.
+package transport
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// A renewed certificate is taken up within this time.
+const checkEvery = 5 * time.Second
+
+// Server returns the TLS configuration of a listener: its certificate from `folder` (tls.crt, tls.key), its clients'
+// from the authority in the file `authority`. The files are read again after they changed.
+func Server(folder, authority string) (*tls.Config, error) {
+	load := func() (*tls.Config, error) {
+		certificate, err := pair(folder)
+		if err != nil {
+			return nil, err
+		}
+		clients, err := pool(authority)
+		if err != nil {
+			return nil, err
+		}
+		return &tls.Config{
+			MinVersion:             tls.VersionTLS13,
+			Certificates:           []tls.Certificate{*certificate},
+			ClientAuth:             tls.RequireAndVerifyClientCert,
+			ClientCAs:              clients,
+			NextProtos:             []string{"h2"},
+			SessionTicketsDisabled: true, // each connection shows its certificate
+		}, nil
+	}
+	cached, err := newCached(load, authority, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
+	if err != nil {
+		return nil, err
+	}
+	config, _ := load()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return cached.get(), nil }
+	return config, nil
+}
+
+// ToEtcd returns the TLS configuration towards etcd, from ca.crt, tls.crt and tls.key in `folder`. The certificate is
+// read again after it changed; the authority is not, since it lives ten years.
+func ToEtcd(folder string) (*tls.Config, error) {
+	servers, err := pool(filepath.Join(folder, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	load := func() (*tls.Certificate, error) { return pair(folder) }
+	cached, err := newCached(load, filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, // what the etcd releases in use offer
+		RootCAs:    servers,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return cached.get(), nil
+		},
+	}, nil
+}
+
+func pair(folder string) (*tls.Certificate, error) {
+	certificate, err := tls.LoadX509KeyPair(filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key"))
+	if err != nil {
+		return nil, err
+	}
+	return &certificate, nil
+}
+
+func pool(file string) (*x509.CertPool, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(content) {
+		return nil, fmt.Errorf("%s holds no certificate", file)
+	}
+	return authorities, nil
+}
+
+// cached is what was made from files, made anew when they have changed. While they cannot be read, for example because
+// they are being replaced, the old value stays.
+type cached[T any] struct {
+	load  func() (*T, error)
+	files []string
+
+	mu      sync.Mutex
+	value   *T
+	stamp   string
+	checked time.Time
+}
+
+func newCached[T any](load func() (*T, error), files ...string) (*cached[T], error) {
+	c := &cached[T]{load: load, files: files, stamp: stamp(files), checked: time.Now()}
+	value, err := load()
+	c.value = value
+	return c, err
+}
+
+func (c *cached[T]) get() *T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.checked) >= checkEvery {
+		c.checked = now
+		if present := stamp(c.files); present != c.stamp {
+			if value, err := c.load(); err == nil {
+				c.value, c.stamp = value, present
+			}
+		}
+	}
+	return c.value
+}
+
+func stamp(files []string) string {
+	var all string
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			all += fmt.Sprintf("%d %d;", info.ModTime().UnixNano(), info.Size())
+		}
+	}
+	return all
+}

@@ -1,0 +1,200 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"falcon.dev/gateway/internal/budget"
+	"falcon.dev/gateway/internal/job"
+)
+
+const (
+	// A source address may begin this many seconds' worth of handshakes at once.
+	handshakeBurstSeconds = 5
+	// Addresses that have been quiet are forgotten when there are so many.
+	manyAddresses = 10_000
+)
+
+// Limits bound connections before their first message.
+type Limits struct {
+	// Connections in all.
+	Connections int
+	// HandshakesPerSecond of one source address.
+	HandshakesPerSecond int
+	// ConnectionsOf returns how many connections the certificates of this common name may have.
+	ConnectionsOf func(commonName string) int
+	// Refused is called for each connection that is refused. The name is empty where it is not known.
+	Refused func(reason job.Reason, commonName string)
+	// Opened is called with +1 and -1.
+	Opened func(change int)
+}
+
+// Guard is gRPC's TLS with limits. It closes a connection that is beyond them before it costs a handshake, where the
+// limit allows that.
+type Guard struct {
+	credentials.TransportCredentials
+	limits Limits
+
+	mu        sync.Mutex
+	open      int
+	byName    map[string]int
+	addresses map[netip.Addr]*budget.Bucket
+}
+
+// NewGuard wraps the credentials of a listener.
+func NewGuard(inner credentials.TransportCredentials, limits Limits) *Guard {
+	return &Guard{
+		TransportCredentials: inner,
+		limits:               limits,
+		byName:               map[string]int{},
+		addresses:            map[netip.Addr]*budget.Bucket{},
+	}
+}
+
+// Client is the other end of a connection: who it is by its certificate, and the means to get rid of it.
+type Client struct {
+	credentials.TLSInfo
+	CommonName string
+	streams    *budget.Bucket
+	mu         sync.Mutex
+	connection net.Conn
+}
+
+// ClientOf returns the client of a stream.
+func ClientOf(ctx context.Context) (*Client, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	client, ok := p.AuthInfo.(*Client)
+	return client, ok
+}
+
+// MayBegin says whether the client may begin a stream now.
+func (c *Client) MayBegin(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.streams.Take(1, now)
+}
+
+// Close ends the connection at once. It is for clients that do not read.
+func (c *Client) Close() { _ = c.connection.Close() }
+
+// ServerHandshake is called by gRPC for each new connection, in a goroutine of its own and with a deadline set.
+func (g *Guard) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if reason := g.enter(raw.RemoteAddr(), time.Now()); reason != "" {
+		g.limits.Refused(reason, "")
+		_ = raw.Close()
+		return nil, nil, errors.New("refused: " + string(reason))
+	}
+	connection, info, err := g.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		g.leave("")
+		g.limits.Refused(job.Certificate, "")
+		return nil, nil, err
+	}
+	tlsInfo, ok := info.(credentials.TLSInfo)
+	if !ok || len(tlsInfo.State.PeerCertificates) == 0 {
+		g.leave("")
+		_ = connection.Close()
+		return nil, nil, errors.New("no client certificate")
+	}
+	name := tlsInfo.State.PeerCertificates[0].Subject.CommonName
+	if !g.admit(name) {
+		g.leave("")
+		g.limits.Refused(job.Connections, name)
+		_ = connection.Close()
+		return nil, nil, errors.New("refused: too many connections of " + name)
+	}
+	guarded := &guardedConn{Conn: connection, closed: func() { g.leave(name) }}
+	client := &Client{
+		TLSInfo:    tlsInfo,
+		CommonName: name,
+		streams:    budget.NewBucket(budget.StreamsPerSecond, budget.StreamsBurst, time.Now()),
+		connection: guarded,
+	}
+	return guarded, client, nil
+}
+
+// Clone is part of gRPC's interface; a guard is shared, so that it counts all connections.
+func (g *Guard) Clone() credentials.TransportCredentials { return g }
+
+// enter counts a connection in, unless it is beyond a limit; then it returns why.
+func (g *Guard) enter(from net.Addr, now time.Time) job.Reason {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open >= g.limits.Connections {
+		return job.Connections
+	}
+	if tcp, ok := from.(*net.TCPAddr); ok && !g.bucket(tcp.AddrPort().Addr(), now).Take(1, now) {
+		return job.Handshakes
+	}
+	g.open++
+	g.limits.Opened(1)
+	return ""
+}
+
+func (g *Guard) bucket(address netip.Addr, now time.Time) *budget.Bucket {
+	known := g.addresses[address]
+	if known == nil {
+		if len(g.addresses) >= manyAddresses {
+			g.forgetQuiet(now)
+		}
+		rate := float64(g.limits.HandshakesPerSecond)
+		known = budget.NewBucket(rate, handshakeBurstSeconds*rate, now)
+		g.addresses[address] = known
+	}
+	return known
+}
+
+func (g *Guard) forgetQuiet(now time.Time) {
+	for address, bucket := range g.addresses {
+		if bucket.Full(now) {
+			delete(g.addresses, address)
+		}
+	}
+}
+
+func (g *Guard) admit(name string) bool {
+	most := g.limits.ConnectionsOf(name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.byName[name] >= most {
+		return false
+	}
+	g.byName[name]++
+	return true
+}
+
+func (g *Guard) leave(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open--
+	g.limits.Opened(-1)
+	if name == "" {
+		return
+	}
+	if g.byName[name]--; g.byName[name] == 0 {
+		delete(g.byName, name)
+	}
+}
+
+// guardedConn says when it is closed.
+type guardedConn struct {
+	net.Conn
+	once   sync.Once
+	closed func()
+}
+
+// Close closes the connection.
+func (c *guardedConn) Close() error {
+	c.once.Do(c.closed)
+	return c.Conn.Close()
+}
