@@ -80,7 +80,7 @@ class Present:
             pods=self._pods,
             nodes={pod.node: NodeView(name=pod.node) for pod in self._described.pods},
             reports=reports,
-            settings=PodSettings(agent_image="agent:1", etcd_endpoints="https://etcd:2379"),
+            settings=PodSettings(agent_image="agent:1", gateways="gateway:7443"),
             now=look.now,
             monotonic=look.monotonic,
             phase_seen_at=look.monotonic - (look.now - self._described.running_since),

@@ -23,6 +23,19 @@ def describe(errors: Sequence[Mapping[str, Any]], wanted: Mapping[str, str | Non
     return "\n".join(_line(error, wanted, unset) for error in errors)
 
 
+def addresses(raw: object) -> tuple[str, ...]:
+    """Split host:port, several separated by commas. Raises ValueError, with what to write, for anything else."""
+    found = tuple(part.strip() for part in str(raw).split(",") if part.strip())
+    if not found or not all(map(_is_address, found)):
+        raise ValueError("write host:port, several separated by commas")
+    return found
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon) and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16
+
+
 def _line(error: Mapping[str, Any], wanted: Mapping[str, str | None], unset: str) -> str:
     field = str(error["loc"][0])
     name = field if field.startswith(PREFIX) else PREFIX + field.upper()

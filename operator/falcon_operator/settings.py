@@ -36,7 +36,7 @@ def _endpoints(raw: object) -> object:
         raise ValueError("write https://host:port, several separated by commas")
     for endpoint in endpoints:
         if not endpoint.startswith("https://") or ":" not in endpoint.removeprefix("https://"):
-            raise ValueError(f"{endpoint!r} is not https://host:port: the agents' identity is their TLS certificate")
+            raise ValueError(f"{endpoint!r} is not https://host:port: the operator's identity is its certificate")
     return endpoints
 
 
@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     etcd_retention_seconds: Annotated[
         int | None, Field(ge=1, description="a whole number of seconds, as etcd's --auto-compaction-retention")
     ] = None  # None: not known
+    gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # for agents
+    gateway_secret_prefix: Text  # of `-gateway` and `-jobs-ca`
     agent_image: Text
     agent_image_pull_policy: Annotated[PullPolicy, Field(description="one of Always, IfNotPresent, Never")] = (
         "IfNotPresent"
@@ -105,8 +107,16 @@ class Settings(BaseSettings):
         return PodSettings(
             agent_image=self.agent_image,
             image_pull_policy=self.agent_image_pull_policy,
-            etcd_endpoints=",".join(self.etcd_endpoints),
+            gateways=",".join(self.gateways),
         )
+
+    @property
+    def gateway_names(self) -> tuple[str, ...]:
+        """Return the hosts by which agents know the gateways: the names in the gateways' server certificate.
+
+        The operator reaches each gateway by its pod's address, and expects the first of these names there.
+        """
+        return tuple(dict.fromkeys(gateway.rpartition(":")[0] for gateway in self.gateways))
 
 
 def load() -> Settings:

@@ -43,7 +43,7 @@ def test_what_looks_like_a_secret_is_replaced(secret: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "harmless", ["the token of the cycle", "secret gpt2-falcon-etcd is missing", "tokenizer=bpe", "pods 3/4: passed"]
+    "harmless", ["the token of the cycle", "secret gpt2-falcon-gateway is missing", "tokenizer=bpe", "pods 3/4: passed"]
 )
 def test_ordinary_words_stay(harmless: str) -> None:
     assert clean(harmless) == harmless

@@ -25,9 +25,9 @@ from falcon_operator.ports import Manifest
 
 BIN_DIR = "/falcon/bin"
 RUN_DIR = "/falcon/run"
-TLS_DIR = "/falcon/etcd"
+TLS_DIR = "/falcon/gateway"
 LAUNCHER = f"{BIN_DIR}/falcon-launch"
-VOLUME_BIN, VOLUME_RUN, VOLUME_TLS = "falcon-bin", "falcon-run", "falcon-etcd"
+VOLUME_BIN, VOLUME_RUN, VOLUME_TLS = "falcon-bin", "falcon-run", "falcon-gateway"
 INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
 RUN_DIR_MIB = 64  # control files and status
@@ -40,7 +40,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     agent_image: str
     image_pull_policy: str = "IfNotPresent"
-    etcd_endpoints: str  # comma-separated, as the agents reach them
+    gateways: str  # host:port, comma-separated, as the agents reach them
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,8 +162,8 @@ def _agent(identity: Identity, settings: PodSettings) -> Manifest:
             downward("FALCON_POD_UID", "metadata.uid"),
             downward("FALCON_NODE", "spec.nodeName"),
             plain("FALCON_RUN_DIR", RUN_DIR),
-            plain("FALCON_ETCD_ENDPOINTS", settings.etcd_endpoints),
-            plain("FALCON_ETCD_TLS_DIR", TLS_DIR),
+            plain("FALCON_GATEWAYS", settings.gateways),
+            plain("FALCON_GATEWAY_TLS_DIR", TLS_DIR),
         ],
         "volumeMounts": [
             {"name": VOLUME_RUN, "mountPath": RUN_DIR},

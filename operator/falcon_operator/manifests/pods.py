@@ -40,7 +40,7 @@ def pod_name(job: TrainingJob, replica: int, number: int) -> str:
 
 
 def secret_name(job: TrainingJob) -> str:
-    return f"{job.metadata.name}-falcon-etcd"
+    return f"{job.metadata.name}-falcon-gateway"
 
 
 def trainer_container(job: TrainingJob) -> str:

@@ -132,14 +132,14 @@ def _operating_system(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _name_resolution(job: TrainingJob) -> Iterator[Problem]:
-    """Yield a problem if the pod does not ask the cluster's DNS: the agent finds etcd by the name of its Service."""
+    """Yield a problem if the pod does not ask the cluster's DNS: the agent finds the gateway by the name of its Service."""
     pod = _pod(job)
     policy = pod.get("dnsPolicy", "ClusterFirst")
     field = "spec.template.spec.dnsPolicy"
     if policy == "Default":
         yield Problem(
             field=field,
-            message="with Default the agent cannot resolve the cluster's Services, etcd among them",
+            message="with Default the agent cannot resolve the cluster's Services, Falcon's gateway among them",
             remedy="remove the field, or set ClusterFirstWithHostNet where hostNetwork is true",
         )
     elif policy == "ClusterFirst" and pod.get("hostNetwork") is True:

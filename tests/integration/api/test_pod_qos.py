@@ -11,7 +11,7 @@ import pytest
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
 from tests.integration.api.apiserver import ApiServer
 
-SETTINGS = PodSettings(agent_image="falcon/agent:1", etcd_endpoints="https://etcd:2379")
+SETTINGS = PodSettings(agent_image="falcon/agent:1", gateways="gateway:7443")
 IDENTITY = Identity(namespace="ml", job="j", uid="u", secret="s", container="trainer", procs=1)
 WHOLE = {"cpu": "4", "memory": "8Gi"}
 

@@ -160,7 +160,7 @@ class Operator:
             reports=JobReports(
                 summaries=summaries, alive=frozenset(summaries), session_healthy_since_seconds=MONOTONIC - 100
             ),
-            settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
+            settings=PodSettings(agent_image="a", gateways="g:1"),
             now=self.now,
             monotonic=MONOTONIC,
             phase_seen_at=MONOTONIC - 600,

@@ -17,7 +17,7 @@ from tests.unit.operator.world import Crash, World
 
 class Settings:
     namespace = "falcon-system"
-    pods = PodSettings(agent_image="agent", etcd_endpoints="https://etcd:2379")
+    pods = PodSettings(agent_image="agent", gateways="gateway:7443")
 
 
 class Metrics:

@@ -9,7 +9,7 @@ import pytest
 
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
 
-SETTINGS = PodSettings(agent_image="falcon/agent:1", image_pull_policy="Never", etcd_endpoints="https://etcd:2379")
+SETTINGS = PodSettings(agent_image="falcon/agent:1", image_pull_policy="Never", gateways="gateway:7443")
 SPEC: dict[str, Any] = {
     "containers": [
         {
@@ -36,7 +36,7 @@ def identity(**fields: Any) -> Identity:
             "namespace": "ml",
             "job": "gpt2",
             "uid": "u-1",
-            "secret": "gpt2-falcon-etcd",
+            "secret": "gpt2-falcon-gateway",
             "container": "trainer",
             "procs": 8,
             **fields,
@@ -89,8 +89,8 @@ def test_the_agent_is_a_native_sidecar_without_a_cpu_limit() -> None:
         "FALCON_JOB": "gpt2",
         "FALCON_JOB_UID": "u-1",
         "FALCON_RUN_DIR": "/falcon/run",
-        "FALCON_ETCD_ENDPOINTS": "https://etcd:2379",
-        "FALCON_ETCD_TLS_DIR": "/falcon/etcd",
+        "FALCON_GATEWAYS": "gateway:7443",
+        "FALCON_GATEWAY_TLS_DIR": "/falcon/gateway",
     }
     assert {
         name: entry["valueFrom"]["fieldRef"]["fieldPath"] for name, entry in env.items() if "valueFrom" in entry
@@ -104,7 +104,7 @@ def test_the_agent_is_a_native_sidecar_without_a_cpu_limit() -> None:
 def test_the_volumes() -> None:
     volumes = by_name(instrument(SPEC, identity(), SETTINGS)["volumes"])
     assert volumes["falcon-run"]["emptyDir"]["medium"] == "Memory"
-    assert volumes["falcon-etcd"]["secret"] == {"secretName": "gpt2-falcon-etcd", "defaultMode": 0o444}
+    assert volumes["falcon-gateway"]["secret"] == {"secretName": "gpt2-falcon-gateway", "defaultMode": 0o444}
 
 
 @pytest.mark.parametrize("name", ["falcon-install", "falcon-agent"])

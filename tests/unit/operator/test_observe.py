@@ -65,7 +65,7 @@ def snapshot(
         pods=[replace(view, **(pod or {}))],
         nodes={"node-a": NodeView(name="node-a")},
         reports=replace(job_reports, **(reports or {})),
-        settings=PodSettings(agent_image="a", etcd_endpoints="https://e:1"),
+        settings=PodSettings(agent_image="a", gateways="g:1"),
         now=NOW,
         monotonic=MONOTONIC,
         phase_seen_at=MONOTONIC - 30,

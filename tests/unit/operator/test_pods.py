@@ -13,7 +13,7 @@ from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod, pod_name, template_hash
 from falcon_operator.manifests.service import build_secret, build_service
 
-SETTINGS = PodSettings(agent_image="agent", etcd_endpoints="https://etcd:2379")
+SETTINGS = PodSettings(agent_image="agent", gateways="gateway:7443")
 MEMBER = Member(replica=2, pod_name="gpt2-2-abcde", first_rank=16)
 
 
@@ -121,7 +121,7 @@ def test_the_service_gives_names_to_pods_that_are_not_ready() -> None:
 
 def test_the_secret_carries_the_agents_credentials() -> None:
     secret = build_secret(job(), {"ca.crt": b"ca", "tls.key": b"key"})
-    assert secret["metadata"]["name"] == "gpt2-falcon-etcd"
+    assert secret["metadata"]["name"] == "gpt2-falcon-gateway"
     assert secret["metadata"]["ownerReferences"][0]["uid"] == "u-1"
     assert {name: base64.b64decode(data) for name, data in secret["data"].items()} == {
         "ca.crt": b"ca",

@@ -16,6 +16,8 @@ GOOD = {
     "FALCON_ETCD_ENDPOINTS": "https://falcon-etcd.falcon-system.svc:2379",
     "FALCON_ETCD_SECRET_PREFIX": "falcon-etcd",
     "FALCON_ETCD_SERVER_NAMES": "falcon-etcd.falcon-system.svc, localhost",
+    "FALCON_GATEWAYS": "falcon-gateway.falcon-system.svc:7443",
+    "FALCON_GATEWAY_SECRET_PREFIX": "falcon",
     "FALCON_AGENT_IMAGE": "falcon/agent:0.1.0",
 }
 
@@ -40,7 +42,8 @@ def test_defaults() -> None:
     assert (settings.fence_limit, settings.fence_window_seconds) == (2, 3600)
     assert settings.etcd_retention_seconds is None
     assert (settings.log_level, settings.metrics_port) == ("info", 8080)
-    assert settings.pods.etcd_endpoints == "https://falcon-etcd.falcon-system.svc:2379"
+    assert settings.gateway_names == ("falcon-gateway.falcon-system.svc",)
+    assert settings.pods.gateways == "falcon-gateway.falcon-system.svc:7443"
 
 
 def test_everything_set() -> None:
@@ -52,6 +55,7 @@ def test_everything_set() -> None:
             "FALCON_ETCD_MANAGED": "False",
             "FALCON_ETCD_RETENTION_SECONDS": "90",
             "FALCON_ETCD_SERVER_NAMES": "",
+            "FALCON_GATEWAYS": "a:1, b:2,a:3",
             "FALCON_AGENT_IMAGE_PULL_POLICY": "Always",
             "FALCON_WATCH_NAMESPACES": "a, b,",
             "FALCON_FENCE_LIMIT": "0",
@@ -64,6 +68,9 @@ def test_everything_set() -> None:
     assert not settings.etcd_managed
     assert settings.etcd_endpoints == ("https://a:1", "https://b:2")
     assert settings.etcd_retention_seconds == 90
+    assert settings.gateways == ("a:1", "b:2", "a:3")
+    assert settings.gateway_names == ("a", "b")
+    assert settings.pods.gateways == "a:1,b:2,a:3"
     assert settings.agent_image_pull_policy == "Always"
     assert settings.watch_namespaces == ("a", "b")
     assert (settings.fence_limit, settings.fence_window_seconds) == (0, 60)
@@ -82,6 +89,12 @@ def test_everything_set() -> None:
         ("FALCON_ETCD_SERVER_NAMES", "", "is not set: set it"),
         ("FALCON_ETCD_MANAGED", "yes", "write true or false"),
         ("FALCON_ETCD_RETENTION_SECONDS", "1m", "write a whole number of seconds"),
+        ("FALCON_GATEWAYS", "", "is not set: set it"),
+        ("FALCON_GATEWAYS", ",", "write host:port, several separated by commas"),
+        ("FALCON_GATEWAYS", "falcon-gateway", "write host:port"),
+        ("FALCON_GATEWAYS", "https://falcon-gateway:7443", "write host:port"),
+        ("FALCON_GATEWAYS", "a:1,b:70000", "write host:port"),
+        ("FALCON_GATEWAY_SECRET_PREFIX", "", "is not set: set it"),
         ("FALCON_FENCE_LIMIT", "-1", "write a whole number from 0"),
         ("FALCON_FENCE_WINDOW_SECONDS", "1h", "write a whole number from 1"),
         ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),
@@ -107,6 +120,8 @@ def test_all_problems_are_reported_at_once() -> None:
         "FALCON_ETCD_ENDPOINTS",
         "FALCON_ETCD_SECRET_PREFIX",
         "FALCON_ETCD_SERVER_NAMES",
+        "FALCON_GATEWAYS",
+        "FALCON_GATEWAY_SECRET_PREFIX",
         "FALCON_AGENT_IMAGE",
         "FALCON_FENCE_LIMIT",
     ]
