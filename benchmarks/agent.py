@@ -1,7 +1,7 @@
-"""What the agent costs beside its ranks, and how long a killed rank is away with agent and etcd on the way.
+"""What the agent costs beside its ranks, and how long a killed rank is away with agent and gateway on the way.
 
-    make venv shim cluster-build torch-venv
-    FALCON_CACHE=… SHIM_OUT=… python -m benchmarks.agent                 # SHIM_OUT: where `make shim` put it
+    make venv shim gateway cluster-build torch-venv
+    FALCON_CACHE=… SHIM_OUT=… GATEWAY_OUT=… python -m benchmarks.agent   # where `make shim gateway` put them
 
 CPU and memory are the agent's own, from /proc, over MEASURED_SECONDS after WARM_SECONDS: beside a real DDP job, and
 beside rings that this program writes as the shim does, at the rate of sharded training: a cycle of 48 all-gathers,
@@ -11,12 +11,14 @@ beside rings that this program writes as the shim does, at the rate of sharded t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,9 +30,8 @@ from benchmarks.launch.processes import cpu_seconds, rss_mib
 from falcon_core.wire import ring
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.ring import DType, Kind, Op, RingHeader
-from falcon_etcd import Client
 from tests.integration.agent.pod import Pod
-from tests.integration.etcd_server import EtcdServer
+from tests.integration.gateway.gateways import Job, Operator, Site
 
 WARM_SECONDS: Final = 15.0
 MEASURED_SECONDS: Final = 30.0
@@ -38,6 +39,7 @@ RESTARTS: Final = 7
 CYCLE: Final = ((Op.ALL_GATHER, 48), (Op.REDUCE_SCATTER, 48), (Op.ALL_REDUCE, 4))
 CALLS: Final = sum(count for _, count in CYCLE)
 SLEEPER: Final = ("sh", "-c", "exec sleep 1000")
+MakePod = Callable[..., Pod]
 
 
 class SyntheticRank:
@@ -112,20 +114,20 @@ def runs(summary: Summary) -> bool:
     return summary.launch is not None and summary.launch.state == "Running"
 
 
-async def beside_ddp(folder: Path, etcd: EtcdServer, client: Client, procs: int) -> None:
-    pod = Pod(folder, etcd, client, procs=procs)
+async def beside_ddp(make_pod: MakePod, procs: int) -> None:
+    pod = make_pod(procs=procs)
     try:
         agent = pod.start_agent()
         pod.allow(1_000_000)
-        await pod.plan(1, "Run")
+        pod.plan(1, "Run")
         await pod.reported("ranks", lambda summary: counted(summary, procs))
         print(f"beside DDP, {procs} ranks, 27 iterations a second at most: {await cost(agent.pid)}")
     finally:
         pod.stop()
 
 
-async def beside_rings(folder: Path, etcd: EtcdServer, client: Client, procs: int, iteration_seconds: float) -> None:
-    pod = Pod(folder, etcd, client, procs=procs, command=SLEEPER)
+async def beside_rings(make_pod: MakePod, procs: int, iteration_seconds: float) -> None:
+    pod = make_pod(procs=procs, command=SLEEPER)
 
     async def write() -> None:
         rings = pod.launcher.run_dir / "launch" / "rings"
@@ -137,12 +139,12 @@ async def beside_rings(folder: Path, etcd: EtcdServer, client: Client, procs: in
 
     try:
         agent = pod.start_agent()
-        await pod.plan(1, "Run")
+        pod.plan(1, "Run")
         await pod.reported("a running pod", runs)
         writing = asyncio.create_task(write())
         await pod.reported("ranks", lambda summary: counted(summary, procs))
         costs = await cost(agent.pid)
-        summary = await pod.summary()
+        summary = pod.summary()
         assert summary is not None
         lost = sum(rank.lost_records for rank in summary.ranks)
         print(f"{procs} ranks of {CALLS / iteration_seconds:.0f} calls a second: {costs}, {lost} records lost")
@@ -172,17 +174,16 @@ def killed_in(summary: Summary | None, generation: int) -> bool:
     )
 
 
-async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
-    """Measure SIGKILL of a rank → report in etcd → the next plan → its ranks run."""
-    program = f"open({str(folder / 'born')!r}, 'a').write('x'); import time; time.sleep(1000)"
-    pod = Pod(folder, etcd, client, procs=2, command=(sys.executable, "-S", "-E", "-c", program))
-    born = folder / "born"
+async def restarts(make_pod: MakePod, born: Path) -> None:
+    """Measure SIGKILL of a rank → report at the operator → the next plan → its ranks run."""
+    program = f"open({str(born)!r}, 'a').write('x'); import time; time.sleep(1000)"
+    pod = make_pod(procs=2, command=(sys.executable, "-S", "-E", "-c", program))
     reported_seconds, back_seconds = [], []
     try:
         pod.start_agent()
         for generation in range(1, 2 + RESTARTS):
             planned = time.monotonic()
-            await pod.plan(generation, "Run")
+            pod.plan(generation, "Run")
             await until(partial(has_grown, born, 2 * generation))
             back_seconds.append(time.monotonic() - planned)
             if generation > RESTARTS:
@@ -191,15 +192,14 @@ async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
             assert status is not None
             killed = time.monotonic()
             os.kill(status.ranks[1].pid, signal.SIGKILL)
-            while not killed_in(await pod.summary(), generation):
-                pass
+            await until(lambda number=generation: killed_in(pod.summary(), number))  # type: ignore[misc]
             reported_seconds.append(time.monotonic() - killed)
     finally:
         pod.stop()
     del back_seconds[0]  # the first start is no restart
     print(
-        f"a rank killed: in etcd after {1000 * statistics.median(reported_seconds):.0f} ms, the next generation runs "
-        f"{1000 * statistics.median(back_seconds):.0f} ms after its plan is there (of {RESTARTS}: together at most "
+        f"a rank killed: the operator knows it after {1000 * statistics.median(reported_seconds):.0f} ms, the next "
+        f"generation runs {1000 * statistics.median(back_seconds):.0f} ms after its plan is there (of {RESTARTS}: together at most "
         f"{1000 * max(seen + back for seen, back in zip(reported_seconds, back_seconds, strict=True)):.0f} ms)"
     )
 
@@ -207,26 +207,26 @@ async def restarts(folder: Path, etcd: EtcdServer, client: Client) -> None:
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="falcon-bench-") as name:
         root = Path(name)
-        etcd = EtcdServer(root / "etcd")
-        etcd.root.mkdir()
-        etcd.start()
-        folders = iter([root / str(number) for number in range(9)])
+        site = Site(root)
+        site.etcd.start()
+        numbers = itertools.count()
 
-        def folder() -> Path:
-            made = next(folders)
-            made.mkdir()
-            return made
+        def pod(operator: Operator, *, procs: int, command: tuple[str, ...] = ()) -> Pod:
+            number = next(numbers)
+            folder = root / f"pod-{number}"
+            folder.mkdir()
+            job = Job(f"gpt-{number}", str(uuid.uuid4()), pods=1)
+            return Pod(folder, site, operator, procs=procs, command=command, job=job)
 
         try:
-            async with etcd.client() as client:
-                await restarts(folder(), etcd, client)
+            async with site.leader(site.gateway()) as operator:
+                make_pod = partial(pod, operator)
+                await restarts(make_pod, root / "born")
                 for procs, iteration_seconds in ((1, 0.25), (8, 0.25), (8, 0.05)):
-                    await client.delete_prefix("/falcon/")
-                    await beside_rings(folder(), etcd, client, procs, iteration_seconds)
-                await client.delete_prefix("/falcon/")
-                await beside_ddp(folder(), etcd, client, 2)
+                    await beside_rings(make_pod, procs, iteration_seconds)
+                await beside_ddp(make_pod, 2)
         finally:
-            etcd.kill()
+            site.stop()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ KUBECONFIG = Path(os.environ.get("KUBECONFIG", CACHE / "cluster" / "kubeconfig")
 RELEASE = "falcon"
 SYSTEM_NAMESPACE = "falcon-system"
 FENCED = "falcon.dev/fenced"
-IMAGES = ("operator", "agent", "etcd", "trainer")
+IMAGES = ("operator", "agent", "gateway", "etcd", "trainer")
 
 
 def local_cluster() -> bool:
@@ -54,9 +54,10 @@ def install_chart(*extra: str, release: str = RELEASE, namespace: str = SYSTEM_N
     """Install or upgrade a release and wait until its pods are ready."""
     values: list[str] = []
     if local_cluster():
-        # The local tag never changes: the content's stamp makes a new image roll the operator out.
-        stamp = (CACHE / "images" / "operator.stamp").read_text()[:16]
-        values = ["-f", "dev/values-local.yaml", "--set-string", f"operator.podAnnotations.image={stamp}"]
+        values = ["-f", "dev/values-local.yaml"]
+        for name in ("operator", "gateway"):  # the local tag never changes: the content's stamp rolls a new image out
+            stamp = (CACHE / "images" / f"{name}.stamp").read_text()[:16]
+            values += ["--set-string", f"{name}.podAnnotations.image={stamp}"]
     helm(
         "upgrade", "--install", release, "charts/falcon", "--namespace", namespace, "--create-namespace",
         *values, *extra, "--wait", "--timeout", "3m",

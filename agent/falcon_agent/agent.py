@@ -8,7 +8,7 @@ import time
 
 import structlog
 
-from falcon_agent.reporter import Reporter, connect
+from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
 from falcon_agent.speaking import Speaker
@@ -46,20 +46,19 @@ class Agent:
         self._run_dir.write_control()
         self._run_dir.touch_alive()
         _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
-        async with connect(self._settings) as client:
-            reporter = Reporter(client, self._settings)
-            tasks = [
-                asyncio.create_task(reporter.keep_alive()),
-                asyncio.create_task(reporter.follow_commands(self.take_plan, self.take_request)),
-                asyncio.create_task(self._watch(reporter)),
-            ]
-            stopped = asyncio.create_task(ended.wait())
-            done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-            for task in (*tasks, stopped):
-                task.cancel()
-            await asyncio.gather(*tasks, stopped, return_exceptions=True)
-            for task in done - {stopped}:
-                task.result()  # a defect of the agent: end with its traceback; the kubelet restarts the agent
+        reporter = Reporter(self._settings, self.take_plan, self.take_request)
+        tasks = [
+            asyncio.create_task(reporter.run()),
+            asyncio.create_task(reporter.log_connection()),
+            asyncio.create_task(self._watch(reporter)),
+        ]
+        stopped = asyncio.create_task(ended.wait())
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        for task in done - {stopped}:
+            task.result()  # a defect of the agent: end with its traceback; the kubelet restarts the agent
 
     def take_plan(self, plan: Plan) -> None:
         """Take over the job's plan, and write this pod's plan for the launcher."""
@@ -79,16 +78,14 @@ class Agent:
     async def _watch(self, reporter: Reporter) -> None:
         looked = remembered = 0.0
         urgent = False
-        sending: asyncio.Task[None] | None = None
         while True:
             now = time.monotonic()
             turned = self._tracker.poll()
             self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = urgent or turned or status != self._last_status or reporter.forgotten
+            urgent = urgent or turned or status != self._last_status
             self._last_status = status
-            # One report at a time: while the bus cannot be reached, the newest state waits, and no queue grows.
-            if (urgent or now - looked >= LOOK_SECONDS) and (sending is None or sending.done()):
+            if urgent or now - looked >= LOOK_SECONDS:
                 looked = now
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())
@@ -97,13 +94,13 @@ class Agent:
                     summary,
                     asked=self._asked(summary.generation),
                     detection=self._tracker.detection,
-                    urgent=urgent or reporter.failed,
+                    urgent=urgent,
                     now=now,
                 )
-                urgent = False
                 if detailed is not None:
                     self._sequence += 1
-                    sending = asyncio.create_task(reporter.report(summary, detailed))
+                    reporter.report(summary, detailed, urgent=urgent)
+                urgent = False
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())

@@ -15,6 +15,7 @@ from falcon_core import environment
 from falcon_core.wire.keys import JobKey
 
 EXIT_CONFIG = environment.EXIT_CONFIG
+CREDENTIALS = ("ca.crt", "tls.crt", "tls.key")
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -22,16 +23,10 @@ class SettingsError(ValueError):
     """The error of settings that are missing or wrong, with a line for each problem."""
 
 
-def _endpoints(raw: object) -> object:
-    endpoints = tuple(part.strip() for part in str(raw).split(",") if part.strip())
-    if not endpoints or not all(":" in endpoint for endpoint in endpoints):
-        raise ValueError("write host:port, several separated by commas")
-    return endpoints
-
-
-def _with_certificate(folder: Path | None) -> Path | None:
-    if folder is not None and not (folder / "tls.crt").exists():
-        raise ValueError(f"{folder}/tls.crt does not exist: is the job's Secret mounted there?")
+def _with_certificate(folder: Path) -> Path:
+    missing = [name for name in CREDENTIALS if not (folder / name).exists()]
+    if missing:
+        raise ValueError(f"{folder}/{missing[0]} does not exist: is the job's Secret mounted there?")
     return folder
 
 
@@ -39,7 +34,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Settings(BaseSettings):
-    """The identity of this pod, and the address of the bus."""
+    """The identity of this pod, and where it reports."""
 
     model_config = SettingsConfigDict(
         env_prefix=environment.PREFIX, env_ignore_empty=True, str_strip_whitespace=True, frozen=True
@@ -52,9 +47,8 @@ class Settings(BaseSettings):
     pod_uid: Text
     node: Text
     run_dir: Path = Path("/falcon/run")
-    etcd_endpoints: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_endpoints)]
-    # ca.crt, tls.crt, tls.key; None: plain text
-    etcd_tls_dir: Annotated[Path | None, AfterValidator(_with_certificate)] = None
+    gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]
+    gateway_tls_dir: Annotated[Path, AfterValidator(_with_certificate)]  # with CREDENTIALS
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
 
     @property

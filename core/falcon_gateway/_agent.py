@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from falcon_gateway._proto import gateway_pb2 as pb
-from falcon_gateway._stream import Rpc, Stream, Tls, both, forever
+from falcon_gateway._stream import LinkError, Rpc, Stream, Tls, both, forever
 
 _log = logging.getLogger("falcon_gateway")
 PROTOCOL: Final = 1
@@ -71,6 +71,7 @@ class AgentClient:
         self._news = asyncio.Event()
         self._hold_until = 0.0  # monotonic; ordinary reports wait until then
         self.receipt: pb.Receipt | None = None  # of the present stream's newest report
+        self.trouble = ""  # why the last attempt ended; "" while a gateway serves this agent
 
     @property
     def gateway(self) -> str:
@@ -114,11 +115,14 @@ class AgentClient:
                 )
                 await stream.send(pb.FromAgent(hello=hello))
                 self._welcome = (await stream.receive()).welcome
-                self._served = True
+                self._served, self.trouble = True, ""
                 if self._newest is not None:
                     self._newest.sent = False
                 reading, talking = self._read(stream), self._talk(stream, self._welcome.beat_ms / 1000)
                 await both(reading, talking)
+        except LinkError as error:
+            self.trouble = str(error)
+            raise
         finally:
             self._welcome = None
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dev.images.build import CACHE, LOCAL_BASE, BuildError, build, install_tools, one_at_a_time, prune, summary
+from dev.images.build import LOCAL_BASE, BuildError, build, install_tools, one_at_a_time, prune, summary
 from dev.images.host import HostError
 from dev.images.recipe import RECIPES
 
@@ -15,7 +15,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m dev.images", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(recipe.name for recipe in RECIPES))
     parser.add_argument("--base", default=LOCAL_BASE, help="a Debian 12 image (default: one made here by debootstrap)")
-    parser.add_argument("--binaries", type=Path, default=CACHE / "bin", help="folder of etcd and etcdctl")
+    parser.add_argument(
+        "--binaries",
+        type=Path,
+        action="append",
+        required=True,
+        help="folder of etcd, etcdctl or falcon-gateway; may be repeated",
+    )
     args = parser.parse_args()
     unknown = set(args.names) - {recipe.name for recipe in RECIPES}
     if unknown:
@@ -27,7 +33,7 @@ def main() -> int:
             for recipe in chosen:
                 build(recipe, args.base, args.binaries)
             prune(RECIPES)
-    except (BuildError, HostError) as error:
+    except (BuildError, HostError, FileNotFoundError) as error:
         print(f"\nimages: {error}", file=sys.stderr)
         return 1
     print(summary(chosen))

@@ -75,30 +75,34 @@ def make_local_base() -> None:
     _end(started)
 
 
-def build(recipe: Recipe, base: str, binaries: Path) -> None:
+def build(recipe: Recipe, base: str, folders: Sequence[Path]) -> None:
     """Build an image and write its archive, unless the archive was written from the same inputs.
 
+    ``folders``: where the recipe's programs are.
+
     Raises:
+        FileNotFoundError: a program has not been built.
         BuildError: the build failed; the message holds its last lines.
         HostError: the machine's apt or pip configuration does not suffice.
     """
     archive = ARCHIVES / f"{recipe.name}.tar"
     mark = ARCHIVES / f"{recipe.name}.stamp"
-    stamp = recipe.stamp(base, binaries)
+    programs = recipe.programs(folders)
+    stamp = recipe.stamp(base, programs)
     if archive.exists() and mark.exists() and mark.read_text() == stamp and _builds(recipe).exists():
         return
-    if base == LOCAL_BASE and not recipe.binaries:
+    if base == LOCAL_BASE and not programs:
         make_local_base()
     started = _begin(f"building {recipe.tag}")
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="falcon-build-") as folder:
         context = ROOT
-        if recipe.binaries:
+        if programs:
             context = Path(folder) / "context"
             context.mkdir()
-            for name in recipe.binaries:
-                shutil.copy2(binaries / name, context / name)
-        secrets = [] if recipe.binaries else host.write_secrets(Path(folder))
+            for program in programs:
+                shutil.copy2(program, context)
+        secrets = [] if programs else host.write_secrets(Path(folder))
         said = _buildah(
             "bud", "--layers", "--force-rm", f"--build-arg=BASE={base}", *secrets,
             f"--ulimit=nofile={most_files}:{most_files}",  # zig runs many compilers side by side

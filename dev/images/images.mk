@@ -3,8 +3,8 @@ TORCH_VENV := $(FALCON_CACHE)/torch/venv
 TORCH_DONE := $(TORCH_VENV)/.done-$(shell sha256sum constraints-torch.txt | cut -c1-8)
 
 .PHONY: images torch-venv
-images: venv cluster-build ## build the images whose inputs changed, into FALCON_CACHE/images (BASE: another Debian image)
-	@$(PY) -m dev.images --base $(BASE)
+images: venv cluster-build gateway ## build the images whose inputs changed, into FALCON_CACHE/images (BASE: another Debian image)
+	@$(PY) -m dev.images --base $(BASE) --binaries $(FALCON_CACHE)/bin --binaries $(GATEWAY_OUT)
 
 torch-venv: $(TORCH_VENV)/.compiled ## today's PyTorch wheel (pinned), for tests on this machine and as a pod's host volume
 

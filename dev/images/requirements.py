@@ -18,7 +18,8 @@ def requirements(project: dict[str, Any], extra: str) -> set[str]:
     found: set[str] = set(project["dependencies"])
     for entry in project["optional-dependencies"][extra]:
         if entry.startswith(own):
-            found |= requirements(project, entry.removeprefix(own).rstrip("]"))
+            for name in entry.removeprefix(own).rstrip("]").split(","):
+                found |= requirements(project, name)
         else:
             found.add(entry)
     return found

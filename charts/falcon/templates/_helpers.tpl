@@ -84,6 +84,22 @@ storageClassName: {{ . }}
 resources: {requests: {storage: {{ .size }}}}
 {{- end -}}
 
+{{- define "falcon.gateway.fullname" -}}
+{{- include "falcon.fullname" . }}-gateway
+{{- end -}}
+
+{{- /* What a gateway presents, and agents and operator expect: the Service's name, resolvable from any namespace. */ -}}
+{{- define "falcon.gateway.serverName" -}}
+{{- include "falcon.gateway.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- /* (dict "root" . "component" "operator") -> a peer of a NetworkPolicy: that component of this release */ -}}
+{{- define "falcon.peer" -}}
+podSelector:
+  matchLabels: {{- include "falcon.selectorLabels" .root | nindent 4 }}
+    app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
 {{- define "falcon.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532

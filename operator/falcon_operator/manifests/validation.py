@@ -132,7 +132,7 @@ def _operating_system(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _name_resolution(job: TrainingJob) -> Iterator[Problem]:
-    """Yield a problem if the pod does not ask the cluster's DNS: the agent finds the gateway by the name of its Service."""
+    """Yield a problem if the pod does not ask the cluster's DNS, by which the agent finds the gateway."""
     pod = _pod(job)
     policy = pod.get("dnsPolicy", "ClusterFirst")
     field = "spec.template.spec.dnsPolicy"

@@ -1,32 +1,45 @@
-"""Pods that end with their test."""
+"""Pods that end with their test, the gateway to which they report, and the operator's stream to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from falcon_etcd import Client
 from tests.integration.agent.pod import PYTHON, Pod
-from tests.integration.etcd_server import EtcdServer
+from tests.integration.gateway.gateways import BINARY, Site
 from tests.integration.shim.launching import SHIM
 
 MakePod = Callable[[int], Pod]
 
 
 @pytest.fixture
-def make_pod(tmp_path: Path, etcd: EtcdServer, client: Client) -> Iterator[MakePod]:
-    """Start one pod with that many ranks; its agent, plan and training wait for the test's word."""
-    for needed in (SHIM / "falcon-launch", PYTHON):
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Yield an etcd and a gateway that run."""
+    for needed in (SHIM / "falcon-launch", PYTHON, BINARY):
         if not needed.is_file():
             pytest.fail(f"{needed} is missing: run the tests through make test-integration")
+    root = tmp_path / "site"
+    root.mkdir()
+    site = Site(root)
+    site.etcd.start()
+    site.gateway()
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+async def make_pod(tmp_path: Path, site: Site) -> AsyncIterator[MakePod]:
+    """Start one pod with that many ranks; its agent, plan and training wait for the test's word."""
     made: list[Pod] = []
+    (gateway,) = site.gateways
+    async with site.leader(gateway) as operator:
 
-    def make(procs: int) -> Pod:
-        made.append(Pod(tmp_path, etcd, client, procs=procs))
-        return made[-1]
+        def make(procs: int) -> Pod:
+            made.append(Pod(tmp_path, site, operator, procs=procs))
+            return made[-1]
 
-    yield make
-    for pod in made:
-        pod.stop()
+        yield make
+        for pod in made:
+            pod.stop()

@@ -1,9 +1,11 @@
-"""A pod without Kubernetes: falcon-launch with real ranks, and the real agent, on one run directory and a real etcd."""
+"""A pod without Kubernetes: falcon-launch with real ranks, and the real agent, which reports to a real gateway."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,18 +21,16 @@ from falcon_agent.ring_reader import RingReader
 from falcon_agent.run_dir import RunDir
 from falcon_agent.tracker import Memory
 from falcon_core.signals.rank import RankChain
-from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase
 from falcon_core.wire.messages import Detection, Plan, PlanMember, Summary
 from falcon_core.wire.reports import decode_summary
-from falcon_etcd import Client, EtcdError, KeyValue
-from tests.integration.etcd_server import EtcdServer
+from falcon_gateway import PodEntry
+from tests.integration.gateway.gateways import Job, Operator, Site
 from tests.integration.ports import free_port
 from tests.integration.shim.launching import Launcher
 
 T = TypeVar("T")
-JOB = JobKey("default", "gpt2", "0b2f-uid")
-POD_UID = "77aa-uid"
+JOB = Job("gpt2", "0b2f8f4e-1d0c-4c1b-9a55-3f6a1f0f5f11", pods=1)
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 PROGRAM = Path(__file__).parent / "programs" / "training.py"
 PATIENCE_SECONDS = 150.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
@@ -40,10 +40,7 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
     """Return the first thing that ``probe`` finds; AssertionError if it finds nothing in PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        try:
-            found = await probe()
-        except EtcdError:
-            found = None
+        found = await probe()
         if found:
             return found
         await asyncio.sleep(0.05)
@@ -54,33 +51,51 @@ class Pod:
     """A pod whose launcher starts at once; agents and plans start when a test asks for them."""
 
     def __init__(
-        self, folder: Path, etcd: EtcdServer, client: Client, *, procs: int, command: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        site: Site,
+        operator: Operator,
+        *,
+        procs: int,
+        command: tuple[str, ...] = (),
+        job: Job = JOB,
     ) -> None:
-        """Prepare the pod; each rank runs ``command``, by default the training program."""
+        """Announce ``job`` and prepare its pod; each rank runs ``command``, by default the training program."""
         self.folder = folder
         self.procs = procs
+        self.uid = job.pod(0).pod_uid
         self.agent: subprocess.Popen[bytes] | None = None
-        self._endpoints = ",".join(etcd.endpoints)
-        self._client = client
-        self._log = (folder / "agent.log").open("ab")
+        self.log = folder / "agent.log"
+        self._site = site
+        self._operator = operator
+        self._job = job
+        self._credentials = folder / "tls"
+        self._credentials.mkdir()
+        issued = site.jobs.client(job.uid)
+        for name, path in {"ca.crt": site.control.ca, "tls.crt": issued.cert, "tls.key": issued.key}.items():
+            shutil.copy(path, self._credentials / name)
+        operator.desired.announce(job.announcement())
         self.allow(0)
         self.launcher = Launcher(folder / "run", *(command or (str(PYTHON), str(PROGRAM), str(folder))))
 
-    def start_agent(self) -> subprocess.Popen[bytes]:
-        """Start another life of the agent, with the environment that the operator renders."""
+    def start_agent(self, **changes: str) -> subprocess.Popen[bytes]:
+        """Start another life of the agent, with the environment that the operator renders, and ``changes`` of it."""
         environment = {
             **os.environ,
-            "FALCON_NAMESPACE": JOB.namespace,
-            "FALCON_JOB": JOB.name,
-            "FALCON_JOB_UID": JOB.uid,
+            "FALCON_NAMESPACE": self._job.namespace,
+            "FALCON_JOB": self._job.name,
+            "FALCON_JOB_UID": self._job.uid,
             "FALCON_POD": "gpt2-0-abc12",
-            "FALCON_POD_UID": POD_UID,
+            "FALCON_POD_UID": self.uid,
             "FALCON_NODE": "node-a",
             "FALCON_RUN_DIR": str(self.launcher.run_dir),
-            "FALCON_ETCD_ENDPOINTS": self._endpoints,
+            "FALCON_GATEWAYS": ",".join(gateway.agents for gateway in self._site.gateways),
+            "FALCON_GATEWAY_TLS_DIR": str(self._credentials),
+            **changes,
         }
         command = [sys.executable, "-m", "falcon_agent"]
-        self.agent = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
+        with self.log.open("ab") as log:
+            self.agent = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         return self.agent
 
     def stop(self) -> None:
@@ -88,7 +103,6 @@ class Pod:
             if process is not None:
                 process.kill()
                 process.communicate(timeout=20)
-        self._log.close()
 
     def allow(self, iterations: int) -> None:
         """Let the ranks train up to this iteration of their generation."""
@@ -96,8 +110,8 @@ class Pod:
         fresh.write_text(str(iterations))
         fresh.rename(self.folder / "goal")
 
-    async def plan(self, generation: int, phase: Phase, exit_code: int = 0) -> None:
-        """Write the operator's plan to the bus."""
+    def plan(self, generation: int, phase: Phase, exit_code: int = 0) -> None:
+        """Publish the operator's plan."""
         plan = Plan(
             epoch=1,
             generation=generation,
@@ -107,26 +121,41 @@ class Pod:
             master_addr="127.0.0.1",
             master_port=free_port(),
             exit_code=exit_code,
-            members=[PlanMember(replica=0, pod_uid=POD_UID, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
+            members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )
-        await self._client.put(JOB.plan, msgspec.json.encode(plan))
+        self._operator.desired.publish(self._job.plan(msgspec.json.encode(plan)))
 
-    async def alive(self) -> KeyValue | None:
-        return await self._client.get(JOB.alive(POD_UID))
+    def entry(self) -> PodEntry | None:
+        """Return the newest that the operator knows of this pod."""
+        return self._operator.entry(self._job, 0)
+
+    async def alive(self) -> bool:
+        entry = self.entry()
+        return entry is not None and entry.alive
 
     async def gone(self) -> bool:
-        """Return whether the liveness key is away; an etcd that does not answer says nothing."""
-        return await self.alive() is None
+        """Return whether the gateway says that the agent has fallen silent."""
+        entry = self.entry()
+        return entry is not None and not entry.alive
 
-    async def summary(self) -> Summary | None:
-        kv = await self._client.get(JOB.summary(POD_UID))
-        return None if kv is None else decode_summary(kv.value, POD_UID)
+    def summary(self) -> Summary | None:
+        entry = self.entry()
+        return decode_summary(entry.payload, self.uid) if entry is not None and entry.payload else None
+
+    async def logged(self, event: str) -> dict[str, str]:
+        """Return the agent's first log record of this event."""
+
+        async def probe() -> dict[str, str] | None:
+            records = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+            return next((record for record in records if record["event"] == event), None)
+
+        return await eventually(probe, f"the log record {event!r}")
 
     async def reported(self, what: str, holds: Callable[[Summary], bool]) -> Summary:
         """Return the first report for which ``holds`` is true."""
 
         async def probe() -> Summary | None:
-            summary = await self.summary()
+            summary = self.summary()
             return summary if summary is not None and holds(summary) else None
 
         return await eventually(probe, what)

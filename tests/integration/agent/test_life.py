@@ -1,4 +1,4 @@
-"""The agent beside a real DDP job: what it reports, its own death, etcd's death, and the next generation."""
+"""The agent beside a real DDP job: what it reports, its own death, the deaths of gateway and etcd."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.signals.hang import Progress, explain_hang
-from falcon_core.times import LIVENESS_TTL_SECONDS, REPORT_SECONDS
+from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.reports import BRIEF_ITERATIONS
 from falcon_core.wire.ring import Op
-from falcon_etcd import Client
 from tests.integration.agent.conftest import MakePod
-from tests.integration.agent.pod import JOB, POD_UID, Pod, eventually
-from tests.integration.etcd_server import EtcdServer
+from tests.integration.agent.pod import Pod, eventually
+from tests.integration.gateway.gateways import Site
 
 FOR_EVER = 1_000_000
 pytestmark = pytest.mark.timeout(400)
@@ -38,27 +37,23 @@ def counts(summary: Summary) -> list[int]:
 
 
 @pytest.mark.alone
-async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing_twice(
-    make_pod: MakePod, client: Client
-) -> None:
+async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing_twice(make_pod: MakePod) -> None:
     pod = make_pod(3)
     agent = pod.start_agent()
     pod.allow(60)
-    await pod.plan(1, "Run")
+    pod.plan(1, "Run")
     await pod.trained(60)
 
     first = await pod.reported(
         "all that was trained", lambda summary: counts(summary) == pod.iterations_in_rings() != []
     )
     assert tracked(first, 3)
-    assert (first.generation, first.pod_uid) == (1, POD_UID)
+    assert (first.generation, first.pod_uid) == (1, pod.uid)
     for rank in first.ranks:
         own = np.diff(pod.ended_ns(rank.rank))[-BRIEF_ITERATIONS:]
         assert np.median(rank.iteration_ns) == pytest.approx(np.median(own), rel=0.1)
         assert (rank.lost_records, rank.holes) == (0, 0)
-    alive = await pod.alive()
-    assert alive is not None
-    assert (await client.time_to_live(alive.lease)).granted_seconds == LIVENESS_TTL_SECONDS
+    assert await pod.alive()
 
     await pod.remembered(3)  # else the next agent would begin anew
 
@@ -68,15 +63,15 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     await trains_on(pod)
     agent.kill()
     agent.wait()
-    await eventually(pod.gone, "the liveness key's end")
+    await eventually(pod.gone, "the agent's silence")
     await trains_on(pod)
-    seen = await pod.summary()
+    seen = pod.summary()
     assert seen is not None
     assert all(old <= new for old, new in zip(counts(first), counts(seen), strict=True))
 
     # The next agent reads on, to the same counts as a reader that never stopped.
     pod.start_agent()
-    await eventually(pod.alive, "the new agent's liveness key")
+    await eventually(pod.alive, "the new agent")
     await trains_on(pod)
     goal = max(len(pod.ended_ns(rank)) for rank in range(3)) + 10
     pod.allow(goal)
@@ -89,20 +84,22 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
 
 
 @pytest.mark.alone
-async def test_a_healthy_pod_says_little(make_pod: MakePod, client: Client) -> None:
+async def test_a_healthy_pod_says_little(make_pod: MakePod) -> None:
     pod = make_pod(3)
     pod.start_agent()
     pod.allow(FOR_EVER)
-    await pod.plan(1, "Run")
+    pod.plan(1, "Run")
     await pod.reported("tracked ranks", lambda summary: tracked(summary, 3))
     await asyncio.sleep(REPORT_SECONDS)  # a young job still learns its level
-    before = await client.get(JOB.summary(POD_UID))
+    before = pod.summary()
     await asyncio.sleep(3 * REPORT_SECONDS)
-    after = await client.get(JOB.summary(POD_UID))
+    after, entry = pod.summary(), pod.entry()
     assert before is not None
     assert after is not None
-    assert after.version - before.version in range(2, 15), "three, and two for each slowdown that a busy machine causes"
-    assert len(after.value) <= 64 * (3 + 1)
+    assert entry is not None
+    reports = after.sequence - before.sequence
+    assert reports in range(2, 15), "three, and two for each slowdown that a busy machine causes"
+    assert len(entry.payload) <= 64 * (3 + 1)
     await trains_on(pod)
 
 
@@ -111,7 +108,7 @@ async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod
     pod = make_pod(3)
     pod.start_agent()
     pod.allow(60)
-    await pod.plan(1, "Run")
+    pod.plan(1, "Run")
     await pod.reported("60 iterations", lambda summary: tracked(summary, 3) and min(counts(summary)) >= 40)
     await pod.trained(60)
     stopped = pod.pids()[1]
@@ -146,66 +143,72 @@ async def test_a_stopped_rank_is_behind_in_the_reported_counts(make_pod: MakePod
     await trains_on(pod)
 
 
-async def test_training_never_notices_that_etcd_dies_and_reports_resume(make_pod: MakePod, etcd: EtcdServer) -> None:
+async def test_training_never_notices_that_etcd_and_gateway_die_and_reports_resume(
+    make_pod: MakePod, site: Site
+) -> None:
     pod = make_pod(2)
+    (gateway,) = site.gateways
     agent = pod.start_agent()
     pod.allow(FOR_EVER)
-    await pod.plan(1, "Run")
+    pod.plan(1, "Run")
     await pod.reported("tracked ranks", lambda summary: tracked(summary, 2))
     pids = pod.pids()
 
-    etcd.kill()
-    await trains_on(pod)
-    etcd.start()
-    done = min(len(pod.ended_ns(rank)) for rank in range(2))
-    back = await pod.reported(
-        "iterations from after the outage", lambda summary: min(counts(summary), default=0) > done
-    )
-    await eventually(pod.alive, "the liveness key after the outage")
+    async def reports_go_on(what: str) -> None:
+        await trains_on(pod)
+        done = min(len(pod.ended_ns(rank)) for rank in range(2))
+        await pod.reported(what, lambda summary: min(counts(summary), default=0) > done)
+        assert await pod.alive()
 
-    # The data are lost, too: the plan is away, which changes nothing, and reports and liveness are written anew.
-    etcd.wipe()
+    site.etcd.kill()
+    await reports_go_on("iterations from while etcd is away")
+
+    await gateway.end(by=signal.SIGKILL)
     await trains_on(pod)
-    etcd.start()
-    later = await pod.reported("a report after the loss", lambda summary: summary.sequence > back.sequence)
-    await eventually(pod.alive, "the liveness key after the loss")
+    gateway.start()
+    await reports_go_on("iterations from after the gateway's death")
+
+    # The data are lost, too: neither agent nor gateway holds anything that only etcd had.
+    await gateway.end(by=signal.SIGKILL)
+    site.etcd.wipe()
+    site.etcd.start()
+    gateway.start()
+    await reports_go_on("iterations from after the loss of all data")
+    later = pod.summary()
+    assert later is not None
     assert later.launch is not None
     assert later.launch.state == "Running"
     assert agent.poll() is None, "the agent itself lived on"
-
-    # An agent that starts while etcd is away waits for it.
-    old = await pod.alive()
-    assert old is not None
-    etcd.kill()
-    agent.kill()
-    agent.wait()
-    agent = pod.start_agent()
-    await trains_on(pod)
-    done = min(len(pod.ended_ns(rank)) for rank in range(2))
-    etcd.start()
-    await pod.reported("iterations by the new agent", lambda summary: min(counts(summary), default=0) > done)
-
-    async def renewed() -> bool:
-        alive = await pod.alive()  # the dead agent's lease has outlived the outage, too
-        return alive is not None and alive.lease != old.lease
-
-    await eventually(renewed, "the new agent's liveness key")
-
-    # The agent gets a signal to end and gives its lease back: nobody waits for the TTL.
-    agent.terminate()
-    assert await asyncio.to_thread(agent.wait, 20) == 0
-    assert await pod.gone()
-    await trains_on(pod, 5)
-    assert pod.pids() == pids, "no rank was ever restarted"
+    assert pod.pids() == pids
 
 
-async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_followed(
-    make_pod: MakePod, client: Client
-) -> None:
+async def test_an_agent_that_the_gateway_refuses_says_so_and_tracks_on(make_pod: MakePod) -> None:
+    """It stays for as long as training does: whoever repairs the certificate finds everything in place."""
+    pod = make_pod(1)
+    agent = pod.start_agent(FALCON_NAMESPACE="elsewhere")
+    said = await pod.logged("the gateway refuses this agent; trying again")
+    assert "certificate" in said["error"]
+    assert agent.poll() is None
+    assert pod.summary() is None
+
+
+async def test_an_agent_without_a_gateway_says_why(make_pod: MakePod, site: Site) -> None:
+    (gateway,) = site.gateways
+    await gateway.end()
+    pod = make_pod(1)
+    pod.start_agent()
+    said = await pod.logged("no gateway takes this pod's reports; trying on")
+    assert gateway.agents in said["error"]
+    gateway.start()
+    assert (await pod.logged("connected"))["gateway"] == gateway.name
+    await eventually(pod.alive, "the agent's sign of life")
+
+
+async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_followed(make_pod: MakePod) -> None:
     pod = make_pod(2)
     pod.start_agent()
     pod.allow(FOR_EVER)
-    await pod.plan(1, "Run")
+    pod.plan(1, "Run")
     await pod.reported("tracked ranks", lambda summary: tracked(summary, 2))
 
     status = pod.launcher.status()
@@ -220,19 +223,21 @@ async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_foll
     killed = next(rank for rank in dead.launch.ranks if rank.signal is not None)
     assert (killed.rank, killed.exit_code, killed.core_dumped, killed.oom_killed) == (1, None, False, False)
 
-    await pod.plan(2, "Stop")
+    pod.plan(2, "Stop")
     stopped = await pod.reported(
         "the acknowledgement", lambda summary: summary.launch is not None and summary.launch.dead_below == 2
     )
     assert stopped.launch is not None
     assert stopped.launch.state == "Stopped"
-    await pod.plan(2, "Run")
+    pod.plan(2, "Run")
     second = await pod.reported(
         "the second generation", lambda summary: summary.generation == 2 and tracked(summary, 2)
     )
     assert [rank.onset for rank in second.ranks] == [None, None]
-    await pod.plan(2, "Finish", exit_code=5)
+    pod.plan(2, "Finish", exit_code=5)
     assert await asyncio.to_thread(pod.launcher.process.wait, 20) == 5
-    kv = await client.get(JOB.summary(POD_UID))
-    assert kv is not None
-    assert kv.lease == 0, "evidence outlives its agent"
+    assert pod.agent is not None
+    pod.agent.terminate()
+    assert await asyncio.to_thread(pod.agent.wait, 20) == 0
+    await eventually(pod.gone, "the agent's silence")
+    assert pod.summary() is not None, "evidence outlives its agent"

@@ -51,6 +51,11 @@ class Rendered:
         (container,) = self("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
         return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
+    def gateway_pod(self) -> Manifest:
+        """Return the spec of a gateway's pod."""
+        spec: Manifest = self("Deployment", "falcon-gateway")["spec"]["template"]["spec"]
+        return spec
+
     def etcd(self) -> Manifest:
         """Return the workload that runs etcd: a Deployment for one member, a StatefulSet for several."""
         (workload,) = (self.objects[kind, name] for kind, name in self.objects if (kind, name) in ETCD_WORKLOADS)

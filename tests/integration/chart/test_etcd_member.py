@@ -113,6 +113,6 @@ def test_etcdctl_reaches_it_as_helm_test_does(member: Member) -> None:
 
 
 def test_only_a_server_may_speak_as_a_member(member: Member) -> None:
-    """A job's certificate comes from the same authority; on the peer port it would own the cluster."""
+    """A gateway's certificate comes from the same authority; on the peer port it would own the cluster."""
     assert " 200 " in f"{member.ask_as_peer(member.server)} "
-    assert member.ask_as_peer(member.pki.client("6c1e2a3b-job-uid")) == ""
+    assert member.ask_as_peer(member.pki.client("root")) == ""

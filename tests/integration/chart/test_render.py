@@ -14,7 +14,9 @@ from tests.integration.chart.charts import (
     ETCD_WORKLOADS,
     KUBE_VERSION,
     LOCAL_VALUES,
+    NAMESPACE,
     ROOT,
+    Manifest,
     Rendered,
     helm,
     template,
@@ -41,7 +43,8 @@ def test_one_etcd_is_reached_by_its_service() -> None:
     assert env["FALCON_ETCD_SERVER_NAMES"].split(",")[0] == "falcon-etcd.falcon-system.svc"
     assert env["FALCON_ETCD_MANAGED"] == "true"
     assert env["FALCON_ETCD_SECRET_PREFIX"] == "falcon-etcd"
-    assert not {"PodDisruptionBudget", "PersistentVolumeClaim"} & chart.kinds()
+    assert ("PodDisruptionBudget", "falcon-etcd") not in chart.objects
+    assert "PersistentVolumeClaim" not in chart.kinds()
     flags = chart.etcd_flags()
     assert flags["advertise-client-urls"] == "https://falcon-etcd.falcon-system.svc:2379"
     assert flags["initial-cluster"] == f"{flags['name']}={flags['initial-advertise-peer-urls']}"
@@ -54,7 +57,7 @@ def test_one_etcd_is_replaced_when_its_node_is_lost() -> None:
     chart = Rendered()
     assert chart.etcd()["kind"] == "Deployment"
     assert chart.etcd()["spec"]["strategy"] == {"type": "Recreate"}
-    for pod in (chart.etcd_pod(), chart("Deployment", "falcon")["spec"]["template"]["spec"]):
+    for pod in (chart.etcd_pod(), chart.gateway_pod(), chart("Deployment", "falcon")["spec"]["template"]["spec"]):
         stay = {entry["key"]: entry["tolerationSeconds"] for entry in pod["tolerations"]}
         assert stay == {"node.kubernetes.io/not-ready": 5, "node.kubernetes.io/unreachable": 5}
         assert {entry["effect"] for entry in pod["tolerations"]} == {"NoExecute"}
@@ -68,9 +71,9 @@ def test_how_long_a_pod_stays_on_a_lost_node_is_the_users() -> None:
 
 
 @pytest.mark.parametrize("flags", [(), THREE])
-def test_etcd_and_operator_prefer_nodes_without_training_and_are_kept_off_spares(flags: tuple[str, ...]) -> None:
+def test_all_of_falcon_prefers_nodes_without_training_and_is_kept_off_spares(flags: tuple[str, ...]) -> None:
     chart = Rendered(*flags)
-    for pod in (chart.etcd_pod(), chart("Deployment", "falcon")["spec"]["template"]["spec"]):
+    for pod in (chart.etcd_pod(), chart.gateway_pod(), chart("Deployment", "falcon")["spec"]["template"]["spec"]):
         first = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
         assert first["podAffinityTerm"] == {
             "topologyKey": "kubernetes.io/hostname",
@@ -134,6 +137,69 @@ def test_every_member_and_client_is_authenticated(flags: tuple[str, ...]) -> Non
     assert all(url.startswith("https://") for url in urls.values())
 
 
+def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
+    chart = Rendered()
+    operator, pod = chart.operator_env(), chart.gateway_pod()
+    (container,) = pod["containers"]
+    host, _, port = operator["FALCON_GATEWAYS"].partition(":")
+    service = chart("Service", host.split(".")[0])
+    assert host == f"{service['metadata']['name']}.{NAMESPACE}.svc"
+    assert service["spec"]["ports"] == [{"name": "agents", "port": int(port), "targetPort": "agents"}]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert (env["FALCON_AGENTS_ADDRESS"], env["FALCON_OPERATOR_ADDRESS"]) == ("$(POD_IP):7443", "$(POD_IP):7444")
+    assert env["FALCON_ETCD_ENDPOINTS"] == operator["FALCON_ETCD_ENDPOINTS"].removeprefix("https://")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert env["FALCON_JOBS_AUTHORITY"] == f"{env['FALCON_TLS_DIR']}/jobs-ca.crt"
+    assert {mounts[str(env[name])] for name in ("FALCON_TLS_DIR", "FALCON_ETCD_TLS_DIR")} == {"tls", "etcd"}
+    prefix = operator["FALCON_GATEWAY_SECRET_PREFIX"]
+    assert _secrets(pod) == {
+        "tls": f"{prefix}-gateway",
+        "etcd": f"{operator['FALCON_ETCD_SECRET_PREFIX']}-root",
+    }
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+
+
+def test_two_gateways_keep_apart_and_to_other_nodes_than_etcd() -> None:
+    chart = Rendered()
+    preferred = chart.gateway_pod()["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    weights = {
+        term["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/component"]: term["weight"]
+        for term in preferred[1:]
+    }
+    assert weights == {"etcd": 50, "gateway": 100}
+    assert chart("PodDisruptionBudget", "falcon-gateway")["spec"]["maxUnavailable"] == 1
+    single = Rendered("--set", "gateway.replicas=1")
+    assert ("PodDisruptionBudget", "falcon-gateway") not in single.objects
+
+
+def test_who_may_reach_whom() -> None:
+    chart = Rendered()
+    assert _allowed(chart("NetworkPolicy", "falcon-etcd")) == {
+        "client": ["operator", "gateway", "test"],
+        "peer": ["etcd"],
+        "metrics": None,
+    }
+    assert _allowed(chart("NetworkPolicy", "falcon-gateway")) == {
+        "agents": [LABEL_JOB, "test"],
+        "operator": ["operator"],
+        "http": None,
+    }
+    assert "NetworkPolicy" not in Rendered("--set", "networkPolicy.enabled=false").kinds()
+
+
+def test_agents_are_let_in_from_watched_namespaces_and_from_nodes_whose_network_they_use() -> None:
+    flags = "operator.watchNamespaces={team-a},networkPolicy.hostNetworkJobs={10.1.0.0/16}"
+    (agents,) = (
+        rule
+        for rule in Rendered("--set", flags)("NetworkPolicy", "falcon-gateway")["spec"]["ingress"]
+        if rule["ports"] == [{"port": "agents"}]
+    )
+    (team,) = agents["from"][0]["namespaceSelector"]["matchExpressions"]
+    assert (team["key"], team["values"]) == ("kubernetes.io/metadata.name", ["team-a"])
+    assert {"ipBlock": {"cidr": "10.1.0.0/16"}} in agents["from"]
+
+
 def test_an_external_etcd_is_not_run_but_used() -> None:
     chart = Rendered(*EXTERNAL)
     env = chart.operator_env()
@@ -141,10 +207,11 @@ def test_an_external_etcd_is_not_run_but_used() -> None:
     assert env["FALCON_ETCD_ENDPOINTS"] == "https://a.example.com:2379,https://b.example.com:2379"
     assert (env["FALCON_ETCD_MANAGED"], env["FALCON_ETCD_SECRET_PREFIX"]) == ("false", "shared")
     assert env["FALCON_ETCD_RETENTION_SECONDS"] == ""
-    secrets = [rule for rule in chart("Role", "falcon")["rules"] if "secrets" in rule["resources"]]
-    assert secrets == [
-        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shared-ca", "shared-root"], "verbs": ["get"]}
-    ]
+    gateway = {entry["name"]: entry.get("value") for entry in chart.gateway_pod()["containers"][0]["env"]}
+    assert gateway["FALCON_ETCD_ENDPOINTS"] == "a.example.com:2379,b.example.com:2379"
+    assert _secrets(chart.gateway_pod()) == {"tls": "falcon-gateway", "etcd": "shared-root"}
+    assert chart("NetworkPolicy", "falcon-gateway")
+    assert ("NetworkPolicy", "falcon-etcd") not in chart.objects
 
 
 def test_watched_namespaces_narrow_the_rights() -> None:
@@ -189,9 +256,12 @@ def test_local_images_are_never_pulled() -> None:
     chart = Rendered("--values", str(LOCAL_VALUES))
     (operator,) = chart("Deployment", "falcon")["spec"]["template"]["spec"]["containers"]
     (etcd,) = chart.etcd_pod()["containers"]
-    assert (operator["image"], etcd["image"]) == ("localhost/falcon/operator:dev", "localhost/falcon/etcd:dev")
+    (gateway,) = chart.gateway_pod()["containers"]
+    assert [container["image"] for container in (operator, gateway, etcd)] == [
+        f"localhost/falcon/{name}:dev" for name in ("operator", "gateway", "etcd")
+    ]
     assert chart.operator_env()["FALCON_AGENT_IMAGE"] == "localhost/falcon/agent:dev"
-    assert {operator["imagePullPolicy"], etcd["imagePullPolicy"]} == {"Never"}
+    assert {container["imagePullPolicy"] for container in (operator, gateway, etcd)} == {"Never"}
 
 
 def test_a_digest_takes_the_tags_place() -> None:
@@ -204,7 +274,8 @@ def test_options_reach_the_pods() -> None:
     chart = Rendered(
         "--set",
         "operator.replicas=2,operator.nodeSelector.a=b,operator.priorityClassName=high,operator.podAnnotations.c=d,"
-        "operator.tolerations[0].key=gpu,etcd.podLabels.e=f,images.pullSecrets={pull},networkPolicy.enabled=true,"
+        "operator.tolerations[0].key=gpu,etcd.podLabels.e=f,images.pullSecrets={pull},gateway.nodeSelector.g=h,"
+        "gateway.logLevel=debug,"
         "metrics.serviceMonitor.enabled=true",
     )
     template = chart("Deployment", "falcon")["spec"]["template"]
@@ -213,13 +284,17 @@ def test_options_reach_the_pods() -> None:
     assert (pod["tolerations"][0], pod["imagePullSecrets"]) == ({"key": "gpu"}, [{"name": "pull"}])
     assert template["metadata"]["annotations"]["c"] == "d"
     assert chart.etcd()["spec"]["template"]["metadata"]["labels"]["e"] == "f"
-    for name in ("falcon-test-operator", "falcon-test-etcd"):
+    gateway = chart.gateway_pod()
+    assert (gateway["nodeSelector"], gateway["imagePullSecrets"]) == ({"g": "h"}, [{"name": "pull"}])
+    assert {"name": "FALCON_LOG_LEVEL", "value": "debug"} in gateway["containers"][0]["env"]
+    for name in ("falcon-test-operator", "falcon-test-etcd", "falcon-test-gateway"):
         test = chart("Pod", name)["spec"]
         assert (test["nodeSelector"], test["imagePullSecrets"]) == ({"a": "b"}, [{"name": "pull"}])
-    assert {"PodDisruptionBudget", "NetworkPolicy", "ServiceMonitor"} <= chart.kinds()
+    assert ("PodDisruptionBudget", "falcon") in chart.objects
+    assert {("ServiceMonitor", "falcon"), ("ServiceMonitor", "falcon-gateway")} <= set(chart.objects)
 
 
-@pytest.mark.parametrize("name", ["falcon-test-operator", "falcon-test-etcd"])
+@pytest.mark.parametrize("name", ["falcon-test-operator", "falcon-test-etcd", "falcon-test-gateway"])
 def test_the_logs_of_a_passed_test_can_be_read(name: str) -> None:
     """``helm test --logs`` asks for them when the test is over, without naming a container."""
     pod = Rendered()("Pod", name)
@@ -239,6 +314,9 @@ REFUSED = {
     "unknown nested key": ("operator.replica=1", "replica"),
     "three operators": ("operator.replicas=3", "operator/replicas"),
     "replicas as text": ("operator.replicas=one", "operator/replicas"),
+    "no gateway": ("gateway.replicas=0", "gateway/replicas"),
+    "no handshakes": ("gateway.handshakesPerSecond=0", "gateway/handshakesPerSecond"),
+    "nodes without a mask": ("networkPolicy.hostNetworkJobs={10.0.0.1}", "networkPolicy/hostNetworkJobs/0"),
     "two etcds": ("etcd.replicas=2", "etcd/replicas"),
     "three etcds without volumes": ("etcd.replicas=3", "etcd.persistence.enabled=true"),
     "pull policy": ("images.pullPolicy=Sometimes", "images/pullPolicy"),
@@ -285,6 +363,26 @@ def test_every_value_is_described() -> None:
 def test_an_old_kubernetes_is_refused() -> None:
     done = helm("template", "falcon", str(CHART), "--kube-version", "1.28")
     assert "requires kubeVersion: >=1.29.0-0" in done.stderr
+
+
+def _secrets(pod: Manifest) -> dict[str, str]:
+    """Return the names of the Secrets that a pod mounts, by volume."""
+    return {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+
+
+def _allowed(policy: Manifest) -> dict[str, list[str] | None]:
+    """Return the components, or the label of pods elsewhere, that may reach a port; None: all may."""
+
+    def names(peer: Manifest) -> str:
+        selector = peer["podSelector"]
+        if "matchLabels" in selector:
+            return str(selector["matchLabels"]["app.kubernetes.io/component"])
+        return str(selector["matchExpressions"][0]["key"])
+
+    return {
+        rule["ports"][0]["port"]: [names(peer) for peer in rule["from"]] if "from" in rule else None
+        for rule in policy["spec"]["ingress"]
+    }
 
 
 def _keys(values: dict[str, object], schema: dict[str, object], at: str) -> list[str]:

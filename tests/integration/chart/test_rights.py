@@ -101,6 +101,8 @@ def test_in_its_own_namespace_it_reads_its_own_secrets_alone(cluster: ApiServer)
     assert not may(cluster, "patch", "leases", NAMESPACE)
     assert may(cluster, "get", "secrets/falcon-etcd-ca", NAMESPACE)
     assert may(cluster, "update", "secrets/falcon-etcd-server", NAMESPACE)
+    assert may(cluster, "update", "secrets/falcon-jobs-ca", NAMESPACE)
+    assert may(cluster, "update", "secrets/falcon-gateway", NAMESPACE)
     assert not may(cluster, "get", "secrets/someone-elses", NAMESPACE)
     assert not may(cluster, "list", "secrets", NAMESPACE)
 
@@ -114,10 +116,10 @@ def test_it_writes_no_other_secret_of_a_job(cluster: ApiServer) -> None:
         ).stderr
 
     deadline = time.monotonic() + POLICY_TIMEOUT_SECONDS
-    while "may write only Secrets named <job>-falcon-etcd" not in (refusal := create("database")):
+    while "may write only Secrets named <job>-falcon-gateway" not in (refusal := create("database")):
         assert time.monotonic() < deadline, f"not refused: {refusal}"
         time.sleep(0.2)
-    assert create("gpt2-falcon-etcd") == ""
+    assert create("gpt2-falcon-gateway") == ""
 
 
 FENCE = {"key": "falcon.dev/fenced", "effect": "NoSchedule", "value": "gpt2"}
@@ -211,8 +213,10 @@ def test_users_get_rights_through_the_default_roles(cluster: ApiServer, role: st
     [
         ("Deployment", "falcon"),
         ("Deployment", "falcon-etcd"),
+        ("Deployment", "falcon-gateway"),
         ("Pod", "falcon-test-operator"),
         ("Pod", "falcon-test-etcd"),
+        ("Pod", "falcon-test-gateway"),
     ],
 )
 def test_pods_pass_pod_security_restricted(cluster: ApiServer, kind: str, name: str) -> None:

@@ -116,9 +116,11 @@ def test_the_extra_plot_draws_a_recording(wheel: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_extra_etcd_imports_the_client(wheel: Path, tmp_path: Path) -> None:
-    bare = environment(wheel, "etcd", tmp_path)
-    assert "Client" in bare.run("python", "-c", "import falcon_etcd; print(falcon_etcd.Client.__name__)").stdout
+@pytest.mark.parametrize(("extra", "client"), [("etcd", "Client"), ("gateway", "AgentClient")])
+def test_a_clients_extra_imports_it(wheel: Path, tmp_path: Path, extra: str, client: str) -> None:
+    bare = environment(wheel, extra, tmp_path)
+    program = f"import falcon_{extra}; print(falcon_{extra}.{client}.__name__)"
+    assert bare.run("python", "-c", program).stdout.strip() == client
 
 
 @pytest.mark.parametrize("extra", ["operator", "agent"])
@@ -127,9 +129,9 @@ def test_a_service_starts_as_far_as_its_settings(wheel: Path, tmp_path: Path, ex
     check_every_program_introduces_itself(bare)
     done = bare.run(f"falcon-{extra}", succeeds=False)
     assert done.returncode == 78  # EX_CONFIG: every import was found, the settings were read
-    assert "FALCON_ETCD_ENDPOINTS" in done.stderr
+    assert "FALCON_GATEWAYS" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_every_extra_is_tried_here() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"sim", "plot", "etcd", "operator", "agent"}
+    assert set(PROJECT["optional-dependencies"]) == {"sim", "plot", "etcd", "gateway", "operator", "agent"}

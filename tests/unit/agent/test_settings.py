@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from falcon_agent import settings as agent_settings
-from falcon_agent.settings import Settings, SettingsError
+from falcon_agent.settings import CREDENTIALS, Settings, SettingsError
 from falcon_core.wire.keys import JobKey
 
 GOOD = {
@@ -19,8 +19,16 @@ GOOD = {
     "FALCON_POD": "gpt2-0-x7kfd",
     "FALCON_POD_UID": "pod-uid",
     "FALCON_NODE": "node-a",
-    "FALCON_ETCD_ENDPOINTS": "https://a:2379, https://b:2379",
+    "FALCON_GATEWAYS": "a:7443, b:7443",
 }
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> dict[str, str]:
+    """Return an environment whose Secret is mounted."""
+    for name in CREDENTIALS:
+        (tmp_path / name).touch()
+    return {**GOOD, "FALCON_GATEWAY_TLS_DIR": str(tmp_path)}
 
 
 def load(environ: Mapping[str, str]) -> Settings:
@@ -34,17 +42,15 @@ def load(environ: Mapping[str, str]) -> Settings:
         return agent_settings.load_settings()
 
 
-def test_what_the_operator_renders_is_read(tmp_path: Path) -> None:
-    (tmp_path / "tls.crt").touch()
-    settings = load({**GOOD, "FALCON_ETCD_TLS_DIR": str(tmp_path), "FALCON_RUN_DIR": "/run/x"})
+def test_what_the_operator_renders_is_read(good: dict[str, str], tmp_path: Path) -> None:
+    settings = load({**good, "FALCON_RUN_DIR": "/run/x"})
     assert settings.job == JobKey("team", "gpt2", "uid")
-    assert settings.etcd_endpoints == ("https://a:2379", "https://b:2379")
-    assert (settings.etcd_tls_dir, settings.run_dir, settings.log_level) == (tmp_path, Path("/run/x"), "info")
+    assert settings.gateways == ("a:7443", "b:7443")
+    assert (settings.gateway_tls_dir, settings.run_dir, settings.log_level) == (tmp_path, Path("/run/x"), "info")
 
 
-def test_defaults() -> None:
-    settings = load({**GOOD, "FALCON_ETCD_TLS_DIR": ""})
-    assert (settings.etcd_tls_dir, settings.run_dir) == (None, Path("/falcon/run"))
+def test_defaults(good: dict[str, str]) -> None:
+    assert load(good).run_dir == Path("/falcon/run")
 
 
 @pytest.mark.parametrize(
@@ -52,14 +58,15 @@ def test_defaults() -> None:
     [
         ("FALCON_JOB", "", "is not set: the operator sets it"),
         ("FALCON_NODE", " ", "is not set: the operator sets it"),
-        ("FALCON_ETCD_ENDPOINTS", "etcd", "write host:port"),
-        ("FALCON_ETCD_TLS_DIR", "/nowhere", "/nowhere/tls.crt does not exist: is the job's Secret mounted there?"),
+        ("FALCON_GATEWAYS", "gateway", "write host:port"),
+        ("FALCON_GATEWAYS", "https://gateway:7443", "write host:port"),
+        ("FALCON_GATEWAY_TLS_DIR", "/nowhere", "/nowhere/ca.crt does not exist: is the job's Secret mounted there?"),
         ("FALCON_LOG_LEVEL", "loud", "write one of debug, info, warning, error"),
     ],
 )
-def test_a_problem_names_the_variable_and_the_remedy(name: str, value: str, remedy: str) -> None:
+def test_a_problem_names_the_variable_and_the_remedy(good: dict[str, str], name: str, value: str, remedy: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        load({**GOOD, name: value})
+        load({**good, name: value})
     assert str(caught.value).startswith(name)
     assert remedy in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -67,13 +74,14 @@ def test_a_problem_names_the_variable_and_the_remedy(name: str, value: str, reme
 
 def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
-        load({"FALCON_POD": "p", "FALCON_LOG_LEVEL": "loud", "FALCON_ETCD_ENDPOINTS": "etcd"})
+        load({"FALCON_POD": "p", "FALCON_LOG_LEVEL": "loud", "FALCON_GATEWAYS": "gateway"})
     assert [line.split("=")[0].split()[0] for line in str(caught.value).splitlines()] == [
         "FALCON_NAMESPACE",
         "FALCON_JOB",
         "FALCON_JOB_UID",
         "FALCON_POD_UID",
         "FALCON_NODE",
-        "FALCON_ETCD_ENDPOINTS",
+        "FALCON_GATEWAYS",
+        "FALCON_GATEWAY_TLS_DIR",
         "FALCON_LOG_LEVEL",
     ]

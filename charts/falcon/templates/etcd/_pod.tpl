@@ -70,10 +70,10 @@ spec:
     - --peer-key-file=/etc/etcd/tls/tls.key
     - --peer-trusted-ca-file=/etc/etcd/tls/ca.crt
     - --peer-client-cert-auth=true
-    # jobs hold certificates of the same authority: only a server's may speak as a member
+    # operator and gateways hold a certificate of the same authority: only a server's may speak as a member
     - --peer-cert-allowed-hostname={{ include "falcon.etcd.serverName" . }}
     - --tls-min-version=TLS1.2
-    # the gateway would call with the server's own identity
+    # etcd's own JSON gateway would call with the server's own identity
     - --enable-grpc-gateway=false
     - --auto-compaction-mode=periodic
     - --auto-compaction-retention={{ .Values.etcd.autoCompactionRetention }}
