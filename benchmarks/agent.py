@@ -197,10 +197,11 @@ async def restarts(make_pod: MakePod, born: Path) -> None:
     finally:
         pod.stop()
     del back_seconds[0]  # the first start is no restart
+    together = max(seen + back for seen, back in zip(reported_seconds, back_seconds, strict=True))
     print(
         f"a rank killed: the operator knows it after {1000 * statistics.median(reported_seconds):.0f} ms, the next "
-        f"generation runs {1000 * statistics.median(back_seconds):.0f} ms after its plan is there (of {RESTARTS}: together at most "
-        f"{1000 * max(seen + back for seen, back in zip(reported_seconds, back_seconds, strict=True)):.0f} ms)"
+        f"generation runs {1000 * statistics.median(back_seconds):.0f} ms after its plan is published (of {RESTARTS}: "
+        f"together at most {1000 * together:.0f} ms)"
     )
 
 

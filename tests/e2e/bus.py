@@ -1,4 +1,4 @@
-"""A look into Falcon's own etcd, as its root, from the host."""
+"""Falcon's own etcd and gateways, seen from the host."""
 
 from __future__ import annotations
 
@@ -21,8 +21,18 @@ def etcd_pod(system: Kubectl) -> Json:
     return pod
 
 
+def gateway_pods(system: Kubectl) -> list[Json]:
+    """Return the pods of the gateways that are ready."""
+    return [
+        pod
+        for pod in system.items("pods", "app.kubernetes.io/component=gateway")
+        if "deletionTimestamp" not in pod["metadata"]
+        and any(entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"].get("conditions", []))
+    ]
+
+
 def bus_keys(system: Kubectl, prefix: str) -> list[str]:
-    """Return the keys under a prefix."""
+    """Return etcd's keys under a prefix, read as its root."""
     secret = system.get("secret", "falcon-etcd-root")
     pod = etcd_pod(system)
     assert secret is not None

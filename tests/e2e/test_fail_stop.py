@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 from dev.cluster import faults
+from dev.install import SYSTEM_NAMESPACE
 from dev.kubectl import Json, Kubectl, wait_for
-from tests.e2e.bus import bus_keys, etcd_pod
+from tests.e2e.bus import bus_keys, etcd_pod, gateway_pods
 from tests.e2e.jobs import Job, condition, training_job
 
 MANY = 100_000
@@ -137,22 +138,68 @@ def restart_etcd(system: Kubectl) -> None:
     wait_for("etcd's container is restarted", lambda: restarts() > before, timeout_seconds=30)
 
 
-def test_an_agent_cannot_write_another_jobs_keys(nodes: None, start: Callable[[Json], Job], system: Kubectl) -> None:
+def test_gateways_die_one_by_one_and_then_together_and_training_never_notices(
+    nodes: None, start: Callable[[Json], Job], system: Kubectl
+) -> None:
+    job = start(training_job("door", steps=MANY))
+    job.wait_training()
+    generation, uids = job.generation(), job.pod_uids()
+    first, second = gateway_pods(system)
+    for lost in ([first], [second], None):
+        names = [pod["metadata"]["name"] for pod in (gateway_pods(system) if lost is None else lost)]
+        system.run("delete", "pod", *names, "--grace-period=0", "--force")
+        _advances(job, by=10)
+        resumed_after = job.status()["iterations"]["count"]
+        job.wait("reporting resumes", lambda s, n=resumed_after: s["iterations"]["count"] > n + 5, 90)  # type: ignore[misc]
+        wait_for("two gateways serve", lambda: len(gateway_pods(system)) == 2, timeout_seconds=90)
+    assert (job.generation(), job.pod_uids()) == (generation, uids)
+    assert job.diagnoses() == []
+
+
+# What a job's pod may not do with its certificate: report for another job, or speak to etcd.
+INTRUDER = """
+import asyncio, socket, ssl, sys
+from falcon_agent.settings import load_settings
+from falcon_gateway import AgentClient, Pod, Refused, Tls
+
+settings = load_settings()
+folder = settings.gateway_tls_dir
+files = {"ca": folder / "ca.crt", "cert": folder / "tls.crt", "key": folder / "tls.key"}
+
+async def as_another_job():
+    client = AgentClient(settings.gateways, Tls(**files), Pod("other", "job", settings.pod_uid), print)
+    client.report(b"x")
+    try:
+        await asyncio.wait_for(client.run(), 30)
+    except Refused as error:
+        print("refused by the gateway:", error)
+
+def to_etcd(host):
+    context = ssl.create_default_context(cafile=files["ca"])
+    context.load_cert_chain(files["cert"], files["key"])
+    with socket.create_connection((host, 2379), timeout=10) as raw:
+        try:
+            with context.wrap_socket(raw, server_hostname=host) as secured:
+                secured.sendall(b"GET /version HTTP/1.0\\r\\n\\r\\n")
+                if not secured.recv(1):
+                    print("refused by etcd")
+        except (ssl.SSLError, ConnectionError):
+            print("refused by etcd")
+
+asyncio.run(as_another_job())
+to_etcd(sys.argv[1])
+"""
+
+
+def test_a_jobs_certificate_opens_neither_another_job_nor_etcd(
+    nodes: None, start: Callable[[Json], Job], system: Kubectl
+) -> None:
     ours = start(training_job("ours", steps=MANY, replicas=1))
     ours.wait("it trains", lambda s: s.get("state") == "Running", 90)
-    program = (
-        "import asyncio\n"
-        "from falcon_agent.settings import load_settings\n"
-        "from falcon_agent.reporter import connect\n"
-        "from falcon_etcd import PermissionDenied\n"
-        "async def main():\n"
-        "    async with connect(load_settings()) as client:\n"
-        "        try:\n"
-        "            await client.put('/falcon/v1/other/job/uid/reports/pod/summary', b'{}')\n"
-        "        except PermissionDenied as error:\n"
-        "            print('refused:', error)\n"
-        "asyncio.run(main())\n"
-    )
-    said = ours.kubectl.run("exec", ours.member(0)["podName"], "-c", "falcon-agent", "--", "python3", "-c", program)
-    assert said.startswith("refused:")
+    etcd = f"falcon-etcd.{SYSTEM_NAMESPACE}.svc"
+    agent = (ours.member(0)["podName"], "-c", "falcon-agent", "--", "python3", "-c", INTRUDER, etcd)
+    said = ours.kubectl.run("exec", *agent).splitlines()
+    assert said[0].startswith("refused by the gateway: ")
+    assert said[-1] == "refused by etcd"
     assert bus_keys(system, "/falcon/v1/other/") == []
+    assert not [key for key in bus_keys(system, "/falcon/reports/v1/") if "/other/" in key]
