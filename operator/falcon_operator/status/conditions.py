@@ -108,7 +108,7 @@ def ready(view: View, state: State) -> Finding:
     if view.blind_since is not None:
         message = (
             f"no report from any agent since {clock_time(view.blind_since)}: training may go on, but nobody watches it;"
-            " look at etcd and at the containers falcon-agent"
+            " look at the gateways, at etcd and at the containers falcon-agent"
         )
         return Finding("Ready", None, "Blind", message)
     if view.stalled_since is not None:

@@ -123,7 +123,11 @@ class Pod:
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )
-        self._operator.desired.publish(self._job.plan(msgspec.json.encode(plan)))
+        self.publish(msgspec.json.encode(plan))
+
+    def publish(self, plan: bytes) -> None:
+        """Publish bytes as the operator's plan."""
+        self._operator.desired.publish(self._job.plan(plan))
 
     def entry(self) -> PodEntry | None:
         """Return the newest that the operator knows of this pod."""

@@ -203,6 +203,11 @@ async def test_an_agent_without_a_gateway_says_why(make_pod: MakePod, site: Site
     assert (await pod.logged("connected"))["gateway"] == gateway.name
     await eventually(pod.alive, "the agent's sign of life")
 
+    pod.publish(b'{"epoch": "of another release"}')
+    await pod.logged("a command that cannot be read is ignored: are operator and agent of one release?")
+    pod.plan(1, "Stop")
+    await pod.reported("the plan after it", lambda summary: summary.generation == 1)
+
 
 async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_followed(make_pod: MakePod) -> None:
     pod = make_pod(2)
