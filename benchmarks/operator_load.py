@@ -2,22 +2,25 @@
 
     make venv cluster-build && python -m benchmarks.operator_load
 
-No kubelet runs: the pods exist, and this program writes their agents' reports, one a pod and second. Resident memory
+No kubelet runs: the pods exist, and this program writes their agents' reports, one a pod and second, as a gateway
+writes them. Resident memory
 and CPU are the operator's own, from /proc.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from falcon_core.wire.keys import JobKey
+from falcon_core.wire.keys import GATEWAYS, JobKey
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.reports import encode_summary
+from falcon_gateway import Batch, Entry
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.cluster import Installation, Operator, until
 
@@ -54,31 +57,44 @@ def a_job(number: int) -> dict[str, Any]:
 
 
 async def report(installation: Installation) -> int:
-    """Write one summary a pod and second; return how many were written."""
+    """Write one batch a job and second, as a gateway does; return how many reports were written."""
     jobs, pods = installation.get("trainingjobs"), installation.get("pods")
     keys = {job["metadata"]["name"]: JobKey(NAMESPACE, job["metadata"]["name"], job["metadata"]["uid"]) for job in jobs}
+    uids: dict[JobKey, list[str]] = {}
+    for pod in pods:
+        uids.setdefault(keys[pod["metadata"]["labels"]["falcon.dev/job"]], []).append(pod["metadata"]["uid"])
     written = 0
     ends = time.monotonic() + REPORT_SECONDS
     async with installation.etcd.client() as client:
-        while time.monotonic() < ends:
+        registration = {"operator": "127.0.0.1:1", "incarnation": 1}  # no stream: the batches come by etcd
+        await client.put(f"{GATEWAYS}load", json.dumps(registration).encode())
+        for number in itertools.count(1):
             began = time.monotonic()
-            for pod in pods:
-                uid = pod["metadata"]["uid"]
-                signals = RankSignals(
-                    rank=0, tracking="Tracking", iteration_ns=[1] * 16, compute_ns=[1] * 16, wait_ns=[1] * 16
+            if began >= ends:
+                break
+            for index, (key, members) in enumerate(uids.items()):
+                batch = Batch(
+                    gateway="load",
+                    incarnation=1,
+                    number=number * len(uids) + index,
+                    namespace=key.namespace,
+                    job=key.name,
+                    job_uid=key.uid,
+                    entries=[
+                        Entry(pod_uid=uid, session=1, change=number, alive=True, payload=payload(uid, number))
+                        for uid in members
+                    ],
                 )
-                summary = Summary(
-                    pod_uid=uid,
-                    sequence=written,
-                    unix_ns=time.time_ns(),
-                    generation=1,
-                    ranks=[signals],
-                )
-                key = keys[pod["metadata"]["labels"]["falcon.dev/job"]]
-                await client.put(key.summary(uid), encode_summary(summary, ()))
-                written += 1
+                await client.put(f"{key.reports('load')}hot", batch.SerializeToString())
+                written += len(members)
             await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
     return written
+
+
+def payload(pod_uid: str, number: int) -> bytes:
+    signals = RankSignals(rank=0, tracking="Tracking", iteration_ns=[1] * 16, compute_ns=[1] * 16, wait_ns=[1] * 16)
+    summary = Summary(pod_uid=pod_uid, sequence=number, unix_ns=time.time_ns(), generation=1, ranks=[signals])
+    return encode_summary(summary, ())
 
 
 def load(installation: Installation) -> None:

@@ -15,12 +15,14 @@ DETAIL_SECONDS = 1.0  # an agent reports this often while the detail of one of i
 FRESH_SECONDS = 15.0  # a report that is older says nothing of now; one may be late
 BLIND_SECONDS = 25.0  # without any report of a running pod: two reports, and a change of the bus's leader
 
-# -- liveness: the agent's lease, weighed only while the operator's own session with etcd is whole
+# -- liveness: the agent's stream, weighed only while the operator hears etcd or every gateway
 
-LIVENESS_TTL_SECONDS = 3  # of the agent's lease; it vanishes so long after an agent's last renewal
-HEARTBEAT_SECONDS = 1.0  # the leader writes one to etcd this often, and waits for it in its own watch
-SILENCE_SECONDS = 3.0  # without a heartbeat of its own the session is broken: agents may only seem to be gone
-RESTORED_GRACE_SECONDS = 10.0  # after the bus lost its data: agents notice, make a new lease and write their keys again
+LIVENESS_TTL_SECONDS = 3  # an agent that is gone is known to be gone by then: its gateway waits for 2 s
+HEARTBEAT_SECONDS = 1.0  # the leader writes one to etcd and sends one to each gateway this often
+SILENCE_SECONDS = 3.0  # without an answer to a heartbeat nothing is heard: agents may only seem to be gone
+# After its gateway is lost, an agent has reached another one by then: it notices a dead connection after 13 s, and a
+# Service goes on naming the gateway of a dead node until Kubernetes has marked the node.
+REJOIN_SECONDS = 60.0
 
 # -- the end of a generation: the operator's order, the launcher's signals, and what follows where no answer comes
 

@@ -18,6 +18,7 @@ class PodEntry:
     """The newest that is known of a pod. Times are unix ns of the gateway's clock."""
 
     gateway: str
+    incarnation: int  # of the gateway: when its process began, unix ns
     session: int
     sequence: int
     change: int
@@ -45,15 +46,16 @@ class Entries:
 
     def merge(self, batch: Batch) -> list[str]:
         """Take a batch of this job. Return the uids of the pods of which it says something new."""
-        return [entry.pod_uid for entry in batch.entries if self._merge(batch.gateway, entry)]
+        return [entry.pod_uid for entry in batch.entries if self._merge(batch, entry)]
 
     def keep(self, pod_uids: Collection[str]) -> None:
         """Forget all other pods."""
         self._pods = {uid: entry for uid, entry in self._pods.items() if uid in pod_uids}
 
-    def _merge(self, gateway: str, entry: Entry) -> bool:
+    def _merge(self, batch: Batch, entry: Entry) -> bool:
         fresh = PodEntry(
-            gateway=gateway,
+            gateway=batch.gateway,
+            incarnation=batch.incarnation,
             session=entry.session,
             sequence=entry.sequence,
             change=entry.change,

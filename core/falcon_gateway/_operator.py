@@ -32,12 +32,21 @@ class Desired:
     def __init__(self) -> None:
         self._announced: dict[str, pb.Announce] = {}
         self._commands: dict[tuple[str, str], pb.Publish] = {}
+        self._complete = False
         self._followers: set[_Changes] = set()
 
     def announce(self, announce: pb.Announce) -> None:
         """Announce a job, or its pods anew. Revisions grow."""
         self._announced[announce.job_uid] = announce
         self._tell(pb.FromOperator(announce=announce))
+
+    def all_announced(self) -> None:
+        """Say that every job is announced: gateways withdraw all others.
+
+        A new leader says so when it has looked at every job.
+        """
+        self._complete = True
+        self._tell(pb.FromOperator(all_announced=pb.AllAnnounced()))
 
     def withdraw(self, job_uid: str) -> None:
         """Withdraw a job and its commands."""
@@ -53,11 +62,15 @@ class Desired:
 
     @contextmanager
     def following(self) -> Iterator[_Changes]:
-        """Give a queue of all that is desired now, a mark of its end, and every change from then on."""
+        """Give a queue of all that is desired now and every change from then on.
+
+        The announcements come first. A mark says where they are complete.
+        """
         changes: _Changes = asyncio.Queue()
         for announce in self._announced.values():
             changes.put_nowait(pb.FromOperator(announce=announce))
-        changes.put_nowait(pb.FromOperator(all_announced=pb.AllAnnounced()))
+        if self._complete:
+            changes.put_nowait(pb.FromOperator(all_announced=pb.AllAnnounced()))
         for publish in self._commands.values():
             changes.put_nowait(pb.FromOperator(publish=publish))
         self._followers.add(changes)

@@ -61,12 +61,14 @@ class Refused(LinkError):  # noqa: N818 - its sibling
 class Tls:
     """PEM files: the authority that signed the gateway's certificate, and the client's certificate and key.
 
-    The files are read for each connection, so that renewed certificates are taken up.
+    ``server_name`` replaces the endpoint's host in the check of the gateway's certificate. The files are read for each
+    connection, so that renewed certificates are taken up.
     """
 
     ca: Path
     cert: Path
     key: Path
+    server_name: str | None = None
 
     def channel(self, endpoint: str) -> grpc.aio.Channel:
         """Return a channel to ``endpoint`` (host:port). Raises :class:`Unavailable` when a file cannot be read."""
@@ -76,7 +78,8 @@ class Tls:
             )
         except OSError as error:  # being replaced
             raise Unavailable(f"{endpoint}: {error}") from error
-        return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+        name = [] if self.server_name is None else [("grpc.ssl_target_name_override", self.server_name)]
+        return grpc.aio.secure_channel(endpoint, credentials, options=[*_OPTIONS, *name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from falcon_operator.ports import Manifest, PodView
 
 
 class EnsureGroundwork(msgspec.Struct, frozen=True):
-    """The headless Service, the agents' credentials, and their access to the bus."""
+    """The headless Service and the agents' credentials."""
 
     service: Manifest
 

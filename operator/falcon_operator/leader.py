@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import structlog
 from kubernetes.aio.client import Configuration
 
 from falcon_core.wire.keys import JobKey
 from falcon_etcd import Client
+from falcon_etcd import Tls as EtcdTls
+from falcon_gateway import Tls as GatewayTls
 from falcon_operator import handlers
 from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.bus import tls_files
@@ -70,6 +73,7 @@ class Leader:
         self._folder = folder  # for certificates, private to this process
         self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
         self._router = handlers.Router(self._queue, kube, metrics)
+        self._unseen: set[Key] | None = None  # jobs to be looked at before gateways may forget the jobs not announced
         self._live = LiveJobs(self._router.jobs, kube.sketch_jobs)
         self._pools = PoolReconciler(
             kube,
@@ -89,10 +93,11 @@ class Leader:
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(DECISIONS, "decide"))
         certificates = await self._insist("certificates", self._certificates)
-        tls = tls_files.write(self._folder, certificates.server_authority, certificates.root)
-        async with Client(self._settings.etcd_endpoints, tls, CALL_SECONDS) as client:
+        etcd_tls, gateway_tls = self._write_files(certificates)
+        async with Client(self._settings.etcd_endpoints, etcd_tls, CALL_SECONDS) as client:
             bus = EtcdBus(
                 client,
+                gateway_tls,
                 self._election,
                 certificates,
                 self._clock,
@@ -116,19 +121,25 @@ class Leader:
                 await self._kube.synced()
                 log.info("pods and nodes listed")
                 self._look_again(set())
+                self._unseen = {key for key in self._router.all_keys() if key.kind == "TrainingJob"}
+                self._say_if_all_seen(bus)
                 tasks.create_task(self._resync_always(), name="resync")
                 tasks.create_task(
-                    work(self._queue, lambda key: self._handle(jobs, key), self._observe, self._clock, TURNS),
+                    work(self._queue, lambda key: self._handle(jobs, bus, key), self._observe, self._clock, TURNS),
                     name="work",
                 )
 
     # -- work --------------------------------------------------------------------------------------------------------
 
-    async def _handle(self, jobs: JobReconciler, key: Key) -> float | None:
+    async def _handle(self, jobs: JobReconciler, bus: EtcdBus, key: Key) -> float | None:
         try:
-            if key.kind == "TrainingJob":
-                return await jobs.reconcile(key.namespace, key.name)
-            return await self._pools.reconcile(key.name)
+            if key.kind != "TrainingJob":
+                return await self._pools.reconcile(key.name)
+            again = await jobs.reconcile(key.namespace, key.name)
+            if self._unseen is not None:
+                self._unseen.discard(key)
+                self._say_if_all_seen(bus)
+            return again
         except Unreadable as error:
             log.warning("unreadable", kind=key.kind, namespace=key.namespace, name=key.name, error=str(error))
             await self._kube.report_unreadable(key.kind, error)
@@ -136,6 +147,12 @@ class Leader:
 
     def _observe(self, key: Key, seconds: float, success: bool) -> None:
         self._metrics.reconciled(key.kind, seconds, success)
+
+    def _say_if_all_seen(self, bus: EtcdBus) -> None:
+        """Say once that every job is announced: when each that existed at this operator's start was looked at."""
+        if self._unseen is not None and not self._unseen:
+            self._unseen = None
+            bus.all_announced()
 
     def _job_reported(self, key: JobKey) -> None:
         self._queue.add(job_key(key.namespace, key.name))
@@ -181,23 +198,34 @@ class Leader:
     # -- certificates ------------------------------------------------------------------------------------------------
 
     async def _certificates(self) -> BusCertificates:
-        if not self._settings.etcd_managed:
-            return await self._store.read()
-        now = dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
-        return await self._store.ensure(self._settings.etcd_server_names, now)
+        settings, now = self._settings, dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
+        if not settings.etcd_managed:
+            return await self._store.external(settings.gateway_names, now)
+        return await self._store.ensure(settings.etcd_server_names, settings.gateway_names, now)
+
+    def _write_files(self, certificates: BusCertificates) -> tuple[EtcdTls, GatewayTls]:
+        """Write the operator's certificate; return what its clients need of etcd and of the gateways.
+
+        A gateway is reached at its pod's address and shows the names of its Service.
+        """
+        etcd = tls_files.write(self._folder / "etcd", certificates.etcd_authority, certificates.root)
+        files = tls_files.write(self._folder / "gateway", certificates.control, certificates.root)
+        assert files.cert is not None
+        assert files.key is not None
+        return etcd, GatewayTls(files.ca, files.cert, files.key, self._settings.gateway_names[0])
 
     async def _renew(self, known: BusCertificates) -> None:
-        """Renew the certificates in time; the etcd client takes up new files by itself.
+        """Renew the certificates in time; the clients take up new files by themselves.
 
-        A new authority needs restarts, first of etcd, then of the operator.
+        A new authority needs restarts, first of etcd, then of gateways and operator.
         """
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             fresh = await self._insist("certificates", self._certificates)
-            if fresh.authority == known.authority and fresh.server_authority == known.server_authority:
-                tls_files.write(self._folder, fresh.server_authority, fresh.root)
+            if msgspec.structs.replace(fresh, root=known.root) == known:
+                self._write_files(fresh)
             else:
-                log.warning("the authority of etcd's certificates was replaced: restart etcd, then the operator")
+                log.warning("an authority of the bus was replaced: restart etcd, then the gateways, then the operator")
 
     # -- small things ------------------------------------------------------------------------------------------------
 
@@ -214,10 +242,13 @@ class Leader:
 
     def _read(self, bus: EtcdBus) -> Readings:
         return Readings(
+            etcd_healthy=bus.etcd_healthy,
             bus_healthy=bus.healthy,
             agents=bus.agents,
             rejected_reports=bus.rejected_reports,
             queue_depth=len(self._queue),
             fenced_nodes=len(self._kube.taints(TAINT_FENCED)),
             bus=bus.state,
+            gateways=len(bus.gateways),
+            gateway_streams=len(bus.streams),
         )

@@ -56,7 +56,9 @@ async def operate(settings: Settings) -> None:
     async def lead(folder: Path) -> None:
         await election.acquire()
         metrics.leading = True
-        store = CertificateStore(transport, settings.namespace, settings.etcd_secret_prefix)
+        store = CertificateStore(
+            transport, settings.namespace, settings.etcd_secret_prefix, settings.gateway_secret_prefix
+        )
         leader = Leader(settings, configuration, kube, store, election, metrics, clock, folder)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_or_die(election), name="election")

@@ -49,10 +49,13 @@ def job_figures(body: Mapping[str, Any]) -> JobFigures:
     )
 
 
-class Readings(msgspec.Struct, frozen=True):
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """The figures that the parts of a leading operator return when they are asked."""
 
+    etcd_healthy: bool
     bus_healthy: bool
+    gateways: int
+    gateway_streams: int
     agents: int
     rejected_reports: int
     queue_depth: int
@@ -170,9 +173,14 @@ class Metrics:
 
 def _of_readings(now: Readings) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "falcon_etcd_session_healthy", "1 while heartbeats come back through the watch.", value=float(now.bus_healthy)
+        "falcon_etcd_session_healthy", "1 while heartbeats come back through the watch.", value=float(now.etcd_healthy)
     )
-    yield GaugeMetricFamily("falcon_agents", "Agents whose liveness key stands.", value=now.agents)
+    yield GaugeMetricFamily(
+        "falcon_bus_healthy", "1 while etcd or all gateways answer: silence means something.", value=now.bus_healthy
+    )
+    yield GaugeMetricFamily("falcon_gateways", "Gateways that are heard.", value=now.gateways)
+    yield GaugeMetricFamily("falcon_gateway_streams", "Gateways whose streams work.", value=now.gateway_streams)
+    yield GaugeMetricFamily("falcon_agents", "Agents that are alive.", value=now.agents)
     yield CounterMetricFamily("falcon_reports_rejected", "Reports that could not be read.", value=now.rejected_reports)
     yield GaugeMetricFamily("falcon_queue_depth", "Objects that wait for their turn.", value=now.queue_depth)
     yield GaugeMetricFamily("falcon_fenced_nodes", "Nodes with Falcon's fence.", value=now.fenced_nodes)

@@ -113,12 +113,13 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
     """The bus's knowledge of one job."""
 
     summaries: dict[str, Received] = {}  # by pod uid
-    alive: frozenset[str] = frozenset()  # pod uids whose liveness key stands
-    gone_since_seconds: dict[
-        str, float
-    ] = {}  # pod uid → when its liveness key vanished (monotonic), absent if alive or never seen
-    session_healthy_since_seconds: float | None = None  # this operator's own etcd session; None while it is broken
-    bus_full: bool = False  # etcd refuses every write, so that no report can arrive
+    alive: frozenset[str] = frozenset()  # pod uids whose agents speak
+    # Pod uid → since when its agent is silent (monotonic). A pod that is neither here nor in ``alive`` has never been
+    # seen, or its gateway is lost.
+    gone_since_seconds: dict[str, float] = {}
+    # Since when this operator hears etcd, or all gateways; None while it does not.
+    session_healthy_since_seconds: float | None = None
+    bus_full: bool = False  # etcd refuses every write: a report comes by a gateway's stream or not at all
 
 
 class Kube(Protocol):
@@ -182,24 +183,24 @@ class Kube(Protocol):
 
 
 class Bus(Protocol):
-    """The operator's side of etcd. All methods are safe to repeat."""
+    """The operator's side of gateways and etcd. All methods are safe to repeat."""
 
     def reports(self, job_uid: str) -> JobReports: ...
 
+    def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None:
+        """Have the gateways serve these pods' agents, and none but these of this job."""
+        ...
+
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
-        """Write the plan if the stored plan differs, in a transaction that compares the leader key."""
+        """Publish the plan to the pods that are announced. Raises OSError while neither way to the gateways works."""
         ...
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
         """Ask the agents for the detail of these ranks, if the request that stands is another."""
         ...
 
-    async def ensure_access(self, key: JobKey) -> None:
-        """Create the job's etcd user (CN = job uid) and role: write reports/, read commands/."""
-        ...
-
     async def forget(self, key: JobKey) -> None:
-        """Remove user, role and keys of a job that is gone."""
+        """Withdraw a job that is gone, and remove its keys."""
         ...
 
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:

@@ -1,23 +1,31 @@
 """Keys of the bus in etcd.
 
-Under ``/falcon/v1/<namespace>/<job>/<job uid>/``::
+The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<job uid>/``::
 
-    reports/<pod uid>/summary  the pod's newest report, overwritten, without lease: evidence outlives its agent
-    reports/<pod uid>/alive    under the agent's lease (``times.LIVENESS_TTL_SECONDS``)
+    announce                   the job's pods: the agents that a gateway serves
     commands/plan              the operator's desired state for every pod of the job
     commands/detail            the ranks of which the operator wants to know more
 
-``/falcon/leader`` holds the leader's epoch; every command transaction compares it.
+Gateways write, and the operator reads::
+
+    /falcon/reports/v1/<gateway>/<namespace>/<job>/<job uid>/<part>    the job's pods at this gateway
+    /falcon/gateways/<gateway>                                         its addresses, under its lease
+
+``/falcon/leader`` holds the leader's epoch; every command transaction compares it. What the values are is in
+``gateway/proto/gateway.proto``.
 
 Names cannot contain a slash (Kubernetes forbids it), so a key splits without ambiguity.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 ROOT = "/falcon/v1/"
+REPORTS = "/falcon/reports/v1/"
+GATEWAYS = "/falcon/gateways/"
 LEADER_KEY = "/falcon/leader"
+PLAN, DETAIL = "plan", "detail"  # the commands' names
 
 
 class JobKey(NamedTuple):
@@ -32,46 +40,38 @@ class JobKey(NamedTuple):
         return f"{ROOT}{self.namespace}/{self.name}/{self.uid}/"
 
     @property
-    def reports(self) -> str:
-        return f"{self.prefix}reports/"
-
-    @property
-    def commands(self) -> str:
-        return f"{self.prefix}commands/"
+    def announce(self) -> str:
+        return f"{self.prefix}announce"
 
     @property
     def plan(self) -> str:
-        return f"{self.commands}plan"
+        return self.command(PLAN)
 
     @property
     def detail(self) -> str:
-        return f"{self.commands}detail"
+        return self.command(DETAIL)
 
-    def summary(self, pod_uid: str) -> str:
-        return f"{self.reports}{pod_uid}/summary"
+    def command(self, name: str) -> str:
+        return f"{self.prefix}commands/{name}"
 
-    def alive(self, pod_uid: str) -> str:
-        return f"{self.reports}{pod_uid}/alive"
-
-
-class ReportKey(NamedTuple):
-    """A parsed key under ``reports/``."""
-
-    job: JobKey
-    pod_uid: str
-    leaf: Literal["summary", "alive"]
+    def reports(self, gateway: str) -> str:
+        """Return the prefix under which a gateway writes of this job."""
+        return f"{REPORTS}{gateway}/{self.namespace}/{self.name}/{self.uid}/"
 
 
-def parse_report(key: str) -> ReportKey | None:
-    """Split a report's key; None for any other key (a newer version's, a command)."""
-    if not key.startswith(ROOT):
-        return None
-    parts = key[len(ROOT) :].split("/")
-    if len(parts) != 6 or parts[3] != "reports":
-        return None
-    namespace, name, uid, _, pod_uid, leaf = parts
-    if leaf == "summary":
-        return ReportKey(JobKey(namespace, name, uid), pod_uid, "summary")
-    if leaf == "alive":
-        return ReportKey(JobKey(namespace, name, uid), pod_uid, "alive")
+def job_of(key: str) -> JobKey | None:
+    """Return the job to which a key under ``ROOT`` or ``REPORTS`` belongs; None for any other key."""
+    parts = key.split("/")
+    if key.startswith(ROOT) and len(parts) > 6:
+        return JobKey(*parts[3:6])
+    if key.startswith(REPORTS) and len(parts) > 8:
+        return JobKey(*parts[5:8])
     return None
+
+
+def gateway_of(key: str) -> str:
+    """Return the gateway to which a key under ``REPORTS`` or ``GATEWAYS`` belongs; "" for any other key."""
+    for prefix in (REPORTS, GATEWAYS):
+        if key.startswith(prefix):
+            return key.removeprefix(prefix).partition("/")[0]
+    return ""

@@ -47,16 +47,18 @@ func run(settings *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("FALCON_ETCD_TLS_DIR: %w", err)
 	}
-	addresses, err := json.Marshal(map[string]string{"agents": settings.AgentsAddress, "operator": settings.OperatorAddress})
+	begun := time.Now()
+	gateway := &job.Gateway{ID: settings.ID, Incarnation: uint64(begun.UnixNano())}
+	registration, err := json.Marshal(map[string]any{
+		"agents": settings.AgentsAddress, "operator": settings.OperatorAddress, "incarnation": gateway.Incarnation,
+	})
 	if err != nil {
 		return err
 	}
-	etcd, err := store.Open(settings.EtcdEndpoints, security, settings.ID, string(addresses), log)
+	etcd, err := store.Open(settings.EtcdEndpoints, security, settings.ID, string(registration), log)
 	if err != nil {
 		return fmt.Errorf("FALCON_ETCD_ENDPOINTS: %w", err)
 	}
-	begun := time.Now()
-	gateway := &job.Gateway{ID: settings.ID, Incarnation: uint64(begun.UnixNano())}
 	counters := metrics.New()
 	center := hub.New(gateway, etcd, counters, log, begun)
 	listeners, err := server.Listen(settings, center, log)

@@ -29,7 +29,7 @@ import (
 const (
 	desiredPrefix  = "/falcon/v1/"         // <namespace>/<job>/<uid>/announce and …/commands/<name>
 	reportsPrefix  = "/falcon/reports/v1/" // <gateway>/<namespace>/<job>/<uid>/hot and …/s<chunk>
-	gatewaysPrefix = "/falcon/gateways/"   // <gateway>: its addresses, under its lease
+	gatewaysPrefix = "/falcon/gateways/"   // <gateway>: its addresses and incarnation, under its lease
 
 	leaseSeconds = 3
 	renewEvery   = time.Second

@@ -151,8 +151,9 @@ class Alarms:
         if full:
             hindrance = f" That has not helped yet: {self._hindrance}." if self._hindrance else ""
             notes.append(
-                "BusFull: etcd's database has reached its quota, and etcd refuses every write: no report and no plan"
-                f" passes; training goes on. The operator compacts, defragments and disarms the alarm.{hindrance}"
+                "BusFull: etcd's database has reached its quota, and etcd refuses every write: reports and plans pass"
+                " only by the gateways' streams to the operator; training goes on. The operator compacts, defragments"
+                f" and disarms the alarm.{hindrance}"
             )
         if corrupt:
             notes.append(

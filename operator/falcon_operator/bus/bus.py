@@ -1,94 +1,77 @@
-"""``ports.Bus`` on etcd, and the tasks that keep its data current.
+"""``ports.Bus``: reports from the gateways, announcements and commands to them, by their streams and by etcd.
 
-The *watch* fills the reports cache. The *heartbeat* holds the leader key, which every command compares. When the
-heartbeat comes back through the watch, the session is whole. Three slow loops look after etcd's alarms, check
-authentication, and remove what jobs that no longer exist have left. All are level-triggered: etcd may lose everything
-at any time, and is filled again from what this process knows (users, the leader key) and from the jobs' status (plans,
-which the jobs' reconciles publish again).
+Either way is enough. What the jobs shall know is kept in ``Wanted``: each stream repeats it, and a task writes it into
+etcd, where gateways find it after a restart, and again after etcd has lost its data. Reports come as batches by both
+ways; the cache merges them in any order.
+
+The *watch* on etcd shows gateways, batches, and what etcd holds of ``Wanted``. The *heartbeat* holds the leader key,
+which every write compares; when it comes back through the watch, the session is whole. It is whole as well while every
+gateway answers on its stream. Three slow loops look after etcd's alarms, check authentication, and remove what is left
+of jobs and gateways that are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 import structlog
+from google.protobuf.message import DecodeError
 
 from falcon_core.times import HEARTBEAT_SECONDS
-from falcon_core.wire.keys import LEADER_KEY, JobKey
+from falcon_core.wire.keys import DETAIL, GATEWAYS, LEADER_KEY, PLAN, REPORTS, JobKey, gateway_of, job_of
 from falcon_core.wire.messages import DetailRequest, Plan
-from falcon_etcd import Client, Closed, Compare, EtcdError, Op, Relisted, WatchEvent
+from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
+from falcon_gateway import Batch, Leader, Tls
 from falcon_operator.bus import access, certs
 from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms, BusState
+from falcon_operator.bus.gateways import Gateways, read_registration
 from falcon_operator.bus.health import SessionHealth
+from falcon_operator.bus.leader_key import BusUnavailable, LeaderKey, Leadership
 from falcon_operator.bus.reports import ReportsCache
+from falcon_operator.bus.stored import Stored
+from falcon_operator.bus.sweep import Sweep
+from falcon_operator.bus.wanted import Wanted
 from falcon_operator.clock import Clock
 from falcon_operator.ports import Conflict, JobReports, NotFound, Rejected
 
 AUTH_CHECK_SECONDS = 15.0
 SWEEP_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-WATCHED = "/falcon/"  # the leader key and all jobs
+LISTEN_SECONDS = 0.5  # between two looks at who is heard
+WATCHED = "/falcon/"  # the leader key, gateways, announcements, commands and reports
+_NO_GATEWAY = (
+    "NoGateway: no falcon-gateway is heard, and so no agent: no report and no plan passes; training goes on. Look at"
+    " the pods of the gateway's Deployment."
+)
 log = structlog.get_logger(__name__)
 
 
-class BusUnavailable(OSError):  # noqa: N818 - as its namesakes of etcd and Kubernetes
-    """The error of a request that etcd did not carry out; the caller repeats the request later."""
-
-
 class BusCertificates(Protocol):
-    """The authority that signs the agents' certificates, and the one with which agents verify etcd's certificate."""
+    """The authority that signs the agents' certificates, and the one with which agents verify the gateways'."""
 
     @property
-    def authority(self) -> certs.Pair: ...
+    def jobs(self) -> certs.Pair: ...
 
     @property
-    def server_authority(self) -> bytes: ...
-
-
-class Leadership(Protocol):
-    """The part of the election that the bus uses."""
-
-    @property
-    def epoch(self) -> int: ...
-
-    async def raise_epoch(self, least: int) -> int: ...
-
-
-class _Leader(msgspec.Struct, frozen=True):
-    """The leader key's value.
-
-    ``identity`` tells two leaders of the same epoch apart; a deleted Lease could lead to two such leaders. ``taken`` is
-    new each time the key is taken. So it also tells one history of etcd from another.
-    """
-
-    epoch: int
-    identity: str
-    taken: str = ""
-
-
-def _stored(value: bytes) -> _Leader:
-    try:
-        return msgspec.json.decode(value, type=_Leader)
-    except msgspec.MsgspecError:
-        return _Leader(0, "")  # nobody's: to be replaced
+    def control(self) -> bytes: ...
 
 
 class EtcdBus:
-    """One leader's session with etcd. ``run`` does the work; the other methods answer from what ``run`` has learned.
+    """One leader's session with etcd and the gateways. ``run`` does the work; the other methods answer at once.
 
-    ``on_change`` is called for each job with news. ``on_restored`` is called when every plan has to be published again.
-    ``live_jobs`` returns those of some uids whose jobs exist. ``retention_seconds`` is the time for which etcd keeps
-    history; None where that is not known.
+    ``on_change`` is called for each job with news. ``on_restored`` is called when the leader key was taken: every job
+    is to be looked at. ``live_jobs`` returns those of some uids whose jobs exist. ``retention_seconds`` is the time for
+    which etcd keeps history; None where that is not known.
     """
 
     def __init__(
         self,
         client: Client,
+        gateway_tls: Tls,
         leadership: Leadership,
         certificates: BusCertificates,
         clock: Clock,
@@ -103,77 +86,100 @@ class EtcdBus:
         self._leadership = leadership
         self._certificates = certificates
         self._clock = clock
-        self._identity = identity
         self._on_change = on_change
         self._on_restored = on_restored
-        self._live_jobs = live_jobs
+        self._wanted = Wanted()
+        self._stored = Stored()
+        self._unwritten = asyncio.Event()
         self._cache = ReportsCache()
-        self._health = SessionHealth()
+        self._etcd = SessionHealth()
+        self._session = SessionHealth()  # by etcd or by all gateways' streams
         self._alarms = Alarms(client, clock, retention_seconds)
-        self._granted: dict[str, JobKey] = {}
+        self._leader_key = LeaderKey(client, leadership, identity)
+        self._gateways = Gateways(
+            gateway_tls, self._wanted.desired, lambda: Leader(identity, leadership.epoch), self._take_batch, clock
+        )
+        self._sweep = Sweep(client, self._leader_key, self._stored, clock, live_jobs)
         self._credentials: dict[str, certs.Pair] = {}
         self._authenticating = asyncio.Lock()
-        self._leading = b""  # the value that this operator wrote to the leader key
 
     # -- ports.Bus ---------------------------------------------------------------------------------------------------
 
     def reports(self, job_uid: str) -> JobReports:
         now = self._clock.monotonic()
-        known = self._cache.reports(job_uid, self._health.healthy_since(now), now)
+        known = self._cache.reports(job_uid, self._session.healthy_since(now), now)
         return msgspec.structs.replace(known, bus_full=True) if self._alarms.state.full else known
 
+    def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None:
+        if self._wanted.announce(key, pod_uids, procs_per_replica, self._leadership.epoch):
+            self._cache.announced(key, pod_uids)
+            self._unwritten.set()
+
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
-        value = msgspec.json.encode(msgspec.structs.replace(plan, epoch=self._leadership.epoch))
-        if self._cache.command(key, key.plan) == value:
-            return
-        await self._command(f"publish the plan of {key.namespace}/{key.name}", Op.put(key.plan, value))
-        log.info("plan published", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase)
+        epoch = self._leadership.epoch
+        payload = msgspec.json.encode(msgspec.structs.replace(plan, epoch=epoch))
+        if self._wanted.publish(key, PLAN, payload, epoch):
+            log.info("plan", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase)
+        await self._pass_on(key, key.plan)
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
-        stands = self._cache.command(key, key.detail)
-        request = DetailRequest(epoch=self._leadership.epoch, generation=generation, ranks=ranks)
-        value = msgspec.json.encode(request)
-        if stands == value or (not stands and not ranks):
+        asked = self._wanted.published(key, DETAIL) or self._stored.holds(key.detail)
+        if not ranks and not asked:
             return
-        await self._command(f"ask for detail of {key.namespace}/{key.name}", Op.put(key.detail, value))
-
-    async def ensure_access(self, key: JobKey) -> None:
-        if key.uid in self._granted:
-            return
-        try:
-            await access.grant(self._client, key)
-        except EtcdError as error:
-            raise BusUnavailable(str(error)) from error
-        self._granted[key.uid] = key
+        epoch = self._leadership.epoch
+        request = DetailRequest(epoch=epoch, generation=generation, ranks=ranks)
+        self._wanted.publish(key, DETAIL, msgspec.json.encode(request), epoch)
+        await self._pass_on(key, key.detail)
 
     async def forget(self, key: JobKey) -> None:
-        self._granted.pop(key.uid, None)
-        self._credentials.pop(key.uid, None)
+        self._drop(key)
         try:
-            await access.revoke(self._client, key.uid)
-        except EtcdError as error:
-            raise BusUnavailable(str(error)) from error
-        await self._command(f"remove the keys of {key.namespace}/{key.name}", Op.delete_prefix(key.prefix))
-        self._cache.forget(key.uid)
+            await self._sweep.remove(key)
+        except BusUnavailable as error:  # the sweep does it later
+            log.info("keys of a job that is gone stay in etcd for now", uid=key.uid, error=str(error))
         log.info("job forgotten", job=key.name, namespace=key.namespace, uid=key.uid)
 
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
         now = dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
         pair = self._credentials.get(job_uid)
         if pair is None or now >= certs.renew_at(pair.cert):
-            pair = self._credentials[job_uid] = certs.issue_client(self._certificates.authority, job_uid, now)
-        return {"ca.crt": self._certificates.server_authority, "tls.crt": pair.cert, "tls.key": pair.key}
+            pair = self._credentials[job_uid] = certs.issue_client(self._certificates.jobs, job_uid, now)
+        return {"ca.crt": self._certificates.control, "tls.crt": pair.cert, "tls.key": pair.key}
+
+    # -- the leader --------------------------------------------------------------------------------------------------
+
+    def all_announced(self) -> None:
+        """Say that every job that exists has been announced: gateways forget all others."""
+        self._wanted.desired.all_announced()
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
     @property
     def healthy(self) -> bool:
-        return self._health.healthy_since(self._clock.monotonic()) is not None
+        """Check whether the session is whole, by etcd or by all gateways' streams."""
+        return self._session.healthy_since(self._clock.monotonic()) is not None
+
+    @property
+    def etcd_healthy(self) -> bool:
+        return self._etcd.healthy_since(self._clock.monotonic()) is not None
+
+    @property
+    def gateways(self) -> frozenset[str]:
+        """Return the gateways that are heard now."""
+        return frozenset(self._heard())
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """Return the gateways whose streams work."""
+        return self._gateways.answering
 
     @property
     def state(self) -> BusState:
-        """Return etcd's alarms and the size of its database, as last seen."""
-        return self._alarms.state
+        """Return etcd's alarms and the size of its database, as last seen, and what else is wrong with the bus."""
+        state = self._alarms.state
+        if self.gateways or not self.etcd_healthy:
+            return state
+        return msgspec.structs.replace(state, notes=(*state.notes, _NO_GATEWAY))
 
     @property
     def agents(self) -> int:
@@ -188,11 +194,14 @@ class EtcdBus:
     async def run(self) -> None:
         """Run until cancelled. Raises ``election.LeadershipLost`` when etcd or the Lease knows another leader."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._gateways.run(), name="bus-gateways")
+            tasks.create_task(self._listen_always(), name="bus-hearing")
             tasks.create_task(self._watch(), name="bus-watch")
+            tasks.create_task(self._write_always(), name="bus-writer")
             tasks.create_task(self._repeat("heartbeat", self._beat, HEARTBEAT_SECONDS), name="bus-heartbeat")
             tasks.create_task(self._repeat("authentication", self._check_auth, AUTH_CHECK_SECONDS), name="bus-auth")
             tasks.create_task(self._repeat("alarms", self._alarms.check, ALARMS_SECONDS), name="bus-alarms")
-            tasks.create_task(self._repeat("sweep", self._sweep, SWEEP_SECONDS), name="bus-sweep")
+            tasks.create_task(self._repeat("sweep", self._sweep_once, SWEEP_SECONDS), name="bus-sweep")
 
     async def _repeat(self, what: str, do: Callable[[], Awaitable[None]], every_seconds: float) -> None:
         failing = False
@@ -207,98 +216,147 @@ class EtcdBus:
                 failing = True
             await asyncio.sleep(RETRY_SECONDS if failing else every_seconds)
 
+    async def _beat(self) -> None:
+        if await self._leader_key.hold(self._check_auth):
+            self._unwritten.set()
+            self._on_restored()
+
+    async def _check_auth(self) -> None:
+        async with self._authenticating:
+            await access.ensure_auth(self._client)
+
+    async def _sweep_once(self) -> None:
+        for job in sorted(await self._sweep.dead_jobs(frozenset(self._cache.jobs()))):
+            self._drop(job)
+            await self._sweep.remove(job)
+            log.info("swept", job=job.name, namespace=job.namespace, uid=job.uid)
+        await self._sweep.remove_gateways(self._gateways.registered)
+        await self._sweep.remove_agents()
+
+    def _drop(self, key: JobKey) -> None:
+        self._wanted.withdraw(key)
+        self._cache.forget(key.uid)
+        self._credentials.pop(key.uid, None)
+
+    # -- what comes --------------------------------------------------------------------------------------------------
+
     async def _watch(self) -> None:
         while True:
             try:
                 async for event in self._client.watch_prefix(WATCHED):
-                    self._take_event(event, self._clock.monotonic())
+                    if isinstance(event, Relisted):
+                        await self._relist(event.kvs)
+                    else:
+                        self._take_event(event)
             except Closed:
                 return
             except EtcdError as error:
                 log.warning("watch ended", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _take_event(self, event: Relisted | WatchEvent, now: float) -> None:
-        if isinstance(event, Relisted) and self._cache.lost_data(event.kvs):
-            self._lost_data()
-        if isinstance(event, WatchEvent):
-            self._alarms.wrote(len(event.kv.key) + len(event.kv.value))
-        changed = self._cache.apply(event, now)
-        if isinstance(event, WatchEvent) and event.kv.key == LEADER_KEY and event.kv.value == self._leading:
-            self._health.heard(now)  # our own heartbeat came back through the watch
-        for key in changed:
+    async def _relist(self, kvs: Sequence[KeyValue]) -> None:
+        self._stored.relist(kvs)
+        self._unwritten.set()
+        registered = {
+            gateway_of(kv.key): registration
+            for kv in kvs
+            if kv.key.startswith(GATEWAYS) and (registration := read_registration(kv.value)) is not None
+        }
+        self._gateways.relist(registered)
+        for kv in kvs:
+            if kv.key.startswith(REPORTS):
+                self._take_stored_batch(kv)
+                await asyncio.sleep(0)  # a large cluster's reports take a while to read
+        self._listen()
+
+    def _take_event(self, event: WatchEvent) -> None:
+        key, value = event.kv.key, event.kv.value
+        self._alarms.wrote(len(key) + len(value))
+        if key == LEADER_KEY:
+            if value and value == self._leader_key.value:
+                self._etcd.heard(self._clock.monotonic())  # our own heartbeat came back through the watch
+        elif key.startswith(GATEWAYS):
+            self._take_gateway(event)
+        elif event.type == "put":
+            self._stored.put(key, value)
+            if key.startswith(REPORTS):
+                self._take_stored_batch(event.kv)
+        else:
+            self._stored.delete(key)
+            job = job_of(key)
+            if job is not None and key in self._wanted.values:
+                self._stored.delete_prefix(job.prefix)  # gateways forgot the job, if it was its announcement
+                self._unwritten.set()
+
+    def _take_gateway(self, event: WatchEvent) -> None:
+        gateway = gateway_of(event.kv.key)
+        registration = read_registration(event.kv.value) if event.type == "put" else None
+        if registration is None:
+            self._gateways.unregister(gateway)
+        else:
+            self._gateways.register(gateway, registration)
+        self._listen()
+
+    def _take_stored_batch(self, kv: KeyValue) -> None:
+        try:
+            self._take_batch(Batch.FromString(kv.value))
+        except DecodeError:  # no gateway of ours has written it
+            log.debug("no batch", key=kv.key)
+
+    def _take_batch(self, batch: Batch) -> None:
+        changed = self._cache.take(batch, self._clock.monotonic())
+        if changed is not None:
+            self._on_change(changed)
+
+    async def _listen_always(self) -> None:
+        while True:
+            self._listen()
+            await asyncio.sleep(LISTEN_SECONDS)
+
+    def _listen(self) -> None:
+        """Note who is heard now."""
+        now = self._clock.monotonic()
+        if self._etcd.healthy_since(now) is not None or self._gateways.all_answer:
+            self._session.heard(now)
+        for key in self._cache.hear(self._heard(), now):
             self._on_change(key)
 
-    async def _beat(self) -> None:
-        """Hold the leader key; take it where it belongs to nobody or to an earlier leader."""
-        if self._leading:
-            held = [Compare.value(LEADER_KEY, "==", self._leading)]
-            if (await self._client.txn(held, [Op.put(LEADER_KEY, self._leading)])).succeeded:
-                return
-        await self._take_over()
+    def _heard(self) -> dict[str, int]:
+        return self._gateways.heard(self.etcd_healthy, self._cache.incarnations)
 
-    async def _take_over(self) -> None:
-        kv = await self._client.get(LEADER_KEY)
-        await self._check_auth()
-        epoch = self._leadership.epoch
-        if kv is None:
-            if self._leading:
-                self._lost_data()
-            unchanged = Compare.version(LEADER_KEY, "==", 0)
-        else:
-            stored = _stored(kv.value)
-            if stored.epoch > epoch or (stored.epoch == epoch and stored.identity != self._identity):
-                # a Lease that was deleted begins at 0 again; only its present holder may raise the epoch from there
-                epoch = await self._leadership.raise_epoch(stored.epoch + 1)
-            unchanged = Compare.mod_revision(LEADER_KEY, "==", kv.mod_revision)
-        value = msgspec.json.encode(_Leader(epoch, self._identity, secrets.token_hex(8)))
-        if (await self._client.txn([unchanged], [Op.put(LEADER_KEY, value)])).succeeded:
-            self._leading = value
-            log.info("leader key taken", epoch=epoch)
-            self._on_restored()
+    # -- what goes ---------------------------------------------------------------------------------------------------
 
-    def _lost_data(self) -> None:
-        """Record that etcd came back empty: until the agents have written again, a missing key proves nothing."""
-        log.warning("etcd lost its data; users, roles and plans are made again")
-        self._health.lost_data(self._clock.monotonic())
+    async def _pass_on(self, key: JobKey, command: str) -> None:
+        """Return when every gateway has, or finds in etcd, what is wanted.
 
-    async def _check_auth(self) -> None:
-        async with self._authenticating:
-            if await access.ensure_auth(self._client, list(self._granted.values())):
-                self._on_restored()
-
-    async def _sweep(self) -> None:
-        """Remove the data of jobs that no longer exist, and create again the users of existing jobs that were removed.
-
-        The live jobs are read last. So a job that is created meanwhile counts as live. A job that is deleted after that
-        read is found by the next sweep.
+        A stream that works has it already, and the writer is about to write it. Else it is written now, behind the
+        announcement of its job. Raises :class:`BusUnavailable` where that is not possible either.
         """
-        holders, left = await access.holders(self._client), list(self._cache.jobs())
-        for key in [key for uid, key in self._granted.items() if uid not in holders]:
-            await access.grant(self._client, key)
-        if not holders and not left:
+        if self._gateways.all_answer:
+            self._unwritten.set()
             return
-        live = await self._live_jobs(frozenset(holders) | {key.uid for key in left})
-        for uid in sorted(holders - live):
-            self._granted.pop(uid, None)
-            self._credentials.pop(uid, None)
-            await access.revoke(self._client, uid)
-            log.info("swept", uid=uid)
-        for key in left:
-            if key.uid not in live:
-                await self._command(f"remove the keys of {key.namespace}/{key.name}", Op.delete_prefix(key.prefix))
-                self._cache.forget(key.uid)
+        for lacking in self._stored.lacks(self._wanted.values):
+            if lacking in (key.announce, command):
+                await self._write(lacking)
 
-    async def _command(self, what: str, *operations: Op) -> None:
-        """Write what only the leader may write.
+    async def _write_always(self) -> None:
+        """Write into etcd whatever it lacks of what is wanted."""
+        failing = False
+        while True:
+            await self._unwritten.wait()
+            self._unwritten.clear()
+            try:
+                for key in self._stored.lacks(self._wanted.values):
+                    await self._write(key)
+                failing = False
+            except BusUnavailable as error:
+                (log.debug if failing else log.warning)("bus failed", what="writer", error=str(error))
+                failing = True
+                self._unwritten.set()
+                await asyncio.sleep(RETRY_SECONDS)
 
-        Raises :class:`BusUnavailable` when etcd cannot be reached or this operator does not hold the leader key.
-        """
-        if not self._leading:
-            raise BusUnavailable(f"{what}: etcd has not been reached yet")
-        try:
-            answer = await self._client.txn([Compare.value(LEADER_KEY, "==", self._leading)], operations)
-        except EtcdError as error:
-            raise BusUnavailable(str(error)) from error
-        if not answer.succeeded:
-            raise BusUnavailable(f"{what}: the leader key is not ours (any more)")
+    async def _write(self, key: str) -> None:
+        value = self._wanted.values.get(key)
+        if value is not None:  # the job may have been forgotten meanwhile
+            await self._leader_key.write(Op.put(key, value))
+            self._stored.put(key, value)

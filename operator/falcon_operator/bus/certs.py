@@ -1,8 +1,12 @@
-"""Certificates of the bus: an authority, etcd's server certificate, root's and each job's client certificate. Pure.
+"""Certificates of the bus: two authorities, server certificates, root's and each job's client certificate. Pure.
 
-etcd takes the common name of a client certificate as the name of the user: ``root`` is the operator, a job's uid stands
-for the job's agents. etcd's members also use the server certificate between each other, so it is a client certificate
-as well. It names no user that exists, and therefore allows nothing. Keys are ECDSA P-256.
+The control authority signs the server certificates of etcd and of the gateways, and the client certificate of ``root``:
+operator and gateways are that user in etcd, and the operator shows it to the gateways. etcd takes the common name as
+the name of the user. The jobs' authority signs the certificates of the agents alone; the common name is the job's uid.
+Only gateways trust it, so nothing that it signs opens etcd, whatever name it has.
+
+etcd's members also use the server certificate between each other, so it is a client certificate as well. It names no
+user that exists, and therefore allows nothing. Keys are ECDSA P-256.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ LEAF_DAYS = 365
 RENEW_FRACTION = 1 / 3  # of a certificate's life: with no more left, it is renewed
 BACKDATE = dt.timedelta(minutes=5)  # for clocks that are behind
 ROOT_USER = "root"
+CONTROL, JOBS = "falcon control authority", "falcon jobs' authority"  # names, for people
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -31,29 +36,31 @@ class Pair(msgspec.Struct, frozen=True):
     key: bytes
 
 
-def new_authority(now: dt.datetime) -> Pair:
+def new_authority(now: dt.datetime, name: str = CONTROL) -> Pair:
     """Make a self-signed authority that signs leaf certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("falcon etcd authority")
-    builder = _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+    subject = _name(name)
+    builder = _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue_server(authority: Pair, names: Sequence[str], now: dt.datetime) -> Pair:
-    """Issue etcd's certificate for DNS names and IP addresses; the loopback address is always among them."""
+def issue_server(
+    authority: Pair, names: Sequence[str], now: dt.datetime, common_name: str = "falcon etcd server"
+) -> Pair:
+    """Issue a server's certificate for DNS names and IP addresses; the loopback address is always among them."""
     sans: list[x509.GeneralName] = [_san(name) for name in names]
     loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     if loopback not in sans:
         sans.append(loopback)
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return _issue(authority, "falcon etcd server", usages, sans, now)
+    return _issue(authority, common_name, usages, sans, now)
 
 
 def issue_client(authority: Pair, user: str, now: dt.datetime) -> Pair:
-    """Issue a certificate for the etcd user ``user`` (the common name: at most 64 characters)."""
+    """Issue a certificate for ``user``, root or a job's uid (the common name: at most 64 characters)."""
     return _issue(authority, user, [ExtendedKeyUsageOID.CLIENT_AUTH], [], now)
 
 

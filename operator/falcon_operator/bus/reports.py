@@ -1,205 +1,180 @@
-"""What agents reported, as the watch delivers it. Pure.
+"""What agents reported, from the batches that gateways send and write to etcd. Pure.
 
-A listing replaces all earlier data, with one exception: after etcd lost its data, the agents are not dead, they have
-only not written yet. Then their last summaries are kept, and they count as alive for a grace time.
+A pod is alive or gone only as far as its gateway is heard now, in the incarnation that said so. The pods of a lost
+gateway are unknown: their agents connect to another one, whose newer entries then hold. An agent that has not done so
+after ``REJOIN_SECONDS``, though some gateway was there all the time, is gone.
 
-A job may write what it likes under its own prefix, so sizes and numbers are bounded. A job that writes nonsense hides
-itself from the operator, but no other job.
+A pod may report what it likes in its payload. A report that cannot be read is counted, and the one before it stays.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from falcon_core.times import RESTORED_GRACE_SECONDS
-from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey, ReportKey, parse_report
+from falcon_core.times import REJOIN_SECONDS
+from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.reports import decode_summary
-from falcon_etcd import KeyValue, Relisted, WatchEvent
+from falcon_gateway import Batch, Entries, PodEntry
 from falcon_operator.ports import JobReports, Received
 
-MAX_SUMMARY_BYTES = 262_144
-MAX_PODS = 4_096  # a job; of more, the later ones are not read
 OLD = float("-inf")  # received at an unknown time before this session
+_MOST_REMEMBERED = 4_096  # batches; the second way is seconds behind the first at most
 
 
 class _Job:
-    """One job's part of the cache."""
+    """One job's part of the cache. All times are monotonic seconds, by pod uid."""
 
     def __init__(self, key: JobKey) -> None:
         self.key = key
+        self.entries = Entries()
+        self.announced: frozenset[str] | None = None  # None: this leader has not announced the job yet
         self.summaries: dict[str, Received] = {}
-        self.alive: set[str] = set()
-        self.gone_since: dict[str, float] = {}
-        self.awaited: dict[str, float] = {}  # alive before the data was lost → until when that counts
-        self.commands: dict[str, bytes] = {}  # by key
+        self.gone_since: dict[str, float] = {}  # pods whose agents are silent
+        self.unknown_since: dict[str, float] = {}  # pods whose gateways are not heard
+
+    def weigh(self, pod_uid: str, entry: PodEntry, heard: Mapping[str, int], now: float) -> bool:
+        """Note whether the pod's gateway is heard; return whether that is news."""
+        known = heard.get(entry.gateway) == entry.incarnation
+        news = known == (pod_uid in self.unknown_since)
+        if known:
+            self.unknown_since.pop(pod_uid, None)
+        else:
+            self.unknown_since.setdefault(pod_uid, now)
+        return news
+
+    def keep(self, pod_uids: Collection[str]) -> None:
+        """Forget all other pods."""
+        self.entries.keep(pod_uids)
+        for known in (self.summaries, self.gone_since, self.unknown_since):
+            for pod_uid in known.keys() - set(pod_uids):
+                del known[pod_uid]
 
 
 class ReportsCache:
-    """The reports of all jobs, by job uid.
-
-    ``apply`` takes over what the watch yields and returns the jobs that changed.
-    """
+    """The reports of all jobs, by job uid. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
-        self._leader = b""  # the leader key's value, new each time the key is taken: it names etcd's history
+        self._seen: dict[tuple[str, int, int], None] = {}  # batches, oldest first
+        self._heard: dict[str, int] = {}  # gateways → incarnations
+        self._hearing_since: float | None = None  # any gateway
+        self.incarnations: dict[str, int] = {}  # the newest of each gateway that has sent a batch
         self.rejected = 0  # reports that could not be read
 
-    def apply(self, event: Relisted | WatchEvent, now: float) -> set[JobKey]:
-        """Take over a listing or a change. Return the jobs that changed."""
-        if isinstance(event, Relisted):
-            return self._relisted(event.kvs, now)
-        changed = self._changed(event, now)
-        return set() if changed is None else {changed}
+    def take(self, batch: Batch, now: float) -> JobKey | None:
+        """Take over a batch, whichever way it came. Return its job if the batch says anything new."""
+        number = (batch.gateway, batch.incarnation, batch.number)
+        if number in self._seen:
+            return None
+        self._remember(number)
+        job = self._jobs.get(batch.job_uid)
+        if job is None:
+            key = JobKey(batch.namespace, batch.job, batch.job_uid)
+            job = self._jobs[batch.job_uid] = _Job(key)
+        before = {entry.pod_uid: job.entries.pods.get(entry.pod_uid) for entry in batch.entries}
+        news = job.entries.merge(batch)
+        for pod_uid in news:
+            self._take_entry(job, pod_uid, before[pod_uid], now)
+        if job.announced is not None and not job.announced.issuperset(news):
+            job.keep(job.announced)
+        return job.key if news else None
 
-    def lost_data(self, kvs: Iterable[KeyValue]) -> bool:
-        """Check whether a listing shows another history of etcd than the one seen so far."""
-        return bool(self._leader) and all(kv.value != self._leader for kv in kvs if kv.key == LEADER_KEY)
+    def announced(self, key: JobKey, pod_uids: frozenset[str]) -> None:
+        """Forget all other pods of the job, now and in batches to come."""
+        job = self._jobs.setdefault(key.uid, _Job(key))
+        job.announced = pod_uids
+        job.keep(pod_uids)
+
+    def hear(self, heard: Mapping[str, int], now: float) -> list[JobKey]:
+        """Take over which gateways are heard now, with their incarnations. Return the jobs for which that matters."""
+        if not heard:
+            self._hearing_since = None
+        elif self._hearing_since is None:
+            self._hearing_since = now
+        if heard == self._heard:
+            return []
+        self._heard = dict(heard)
+        return [job.key for job in self._jobs.values() if self._weigh(job, now)]
 
     def reports(self, job_uid: str, healthy_since: float | None, now: float) -> JobReports:
-        """Return what is known of one job. Times are monotonic seconds."""
+        """Return what is known of one job."""
         job = self._jobs.get(job_uid)
         if job is None:
             return JobReports(session_healthy_since_seconds=healthy_since)
-        awaited = {pod for pod, until in job.awaited.items() if now < until}
-        missing = {pod: until for pod, until in job.awaited.items() if pod not in awaited}
+        gone = {pod: since for pod, since in job.gone_since.items() if pod not in job.unknown_since}
+        for pod, since in job.unknown_since.items():
+            lost_at = self._rejoined_by(since)
+            if lost_at is not None and now >= lost_at:
+                gone[pod] = job.gone_since.get(pod, lost_at)
         return JobReports(
             summaries=dict(job.summaries),
-            alive=frozenset(job.alive | awaited),
-            gone_since_seconds={**job.gone_since, **missing},
+            alive=frozenset(job.entries.pods.keys() - job.gone_since.keys() - job.unknown_since.keys()),
+            gone_since_seconds=gone,
             session_healthy_since_seconds=healthy_since,
         )
-
-    def command(self, job: JobKey, key: str) -> bytes:
-        """Return what is stored under the key of one of the job's commands; empty where nothing is stored."""
-        known = self._jobs.get(job.uid)
-        return known.commands.get(key, b"") if known is not None and known.key == job else b""
 
     def forget(self, job_uid: str) -> None:
         self._jobs.pop(job_uid, None)
 
     def jobs(self) -> Sequence[JobKey]:
-        """Return the jobs that have any key in etcd."""
+        """Return the jobs of which anything is known."""
         return [job.key for job in self._jobs.values()]
 
     def agents(self) -> int:
-        """Return the number of liveness keys that exist."""
-        return sum(len(job.alive) for job in self._jobs.values())
+        """Return the number of agents that are known to be alive."""
+        return sum(
+            len(job.entries.pods.keys() - job.gone_since.keys() - job.unknown_since.keys())
+            for job in self._jobs.values()
+        )
 
-    # -- listings ----------------------------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------------------------
 
-    def _relisted(self, kvs: Sequence[KeyValue], now: float) -> set[JobKey]:
-        lost = self.lost_data(kvs)
-        before, self._jobs = self._jobs, {}
-        self._leader = b""
-        alive = {kv.key for kv in kvs if kv.key.endswith("/alive")}
-        for kv in kvs:
-            self._put(kv, OLD if f"{kv.key.rpartition('/')[0]}/alive" not in alive else now)
-        for uid, old in before.items():
-            self._carry_over(uid, old, now, lost=lost)
-        return {job.key for job in (*before.values(), *self._jobs.values())}
+    def _remember(self, number: tuple[str, int, int]) -> None:
+        gateway, incarnation, _ = number
+        self.incarnations[gateway] = max(incarnation, self.incarnations.get(gateway, 0))
+        self._seen[number] = None
+        if len(self._seen) > _MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
-    def _carry_over(self, uid: str, old: _Job, now: float, *, lost: bool) -> None:
-        """Keep what was known of a job before a listing and is not in the listing."""
-        if uid not in self._jobs and not (lost or old.alive or old.awaited or old.gone_since):
-            return
-        job = self._jobs.setdefault(uid, _Job(old.key))
-        job.summaries |= _still_valid(old.summaries, job.summaries, lost=lost)
-        vanished = (old.alive | old.awaited.keys()) - job.alive
-        if lost:
-            job.awaited = {pod: old.awaited.get(pod, now + RESTORED_GRACE_SECONDS) for pod in vanished}
+    def _take_entry(self, job: _Job, pod_uid: str, before: PodEntry | None, now: float) -> None:
+        entry = job.entries.pods[pod_uid]
+        job.weigh(pod_uid, entry, self._heard, now)
+        if entry.alive:
+            job.gone_since.pop(pod_uid, None)
         else:
-            job.gone_since = {pod: old.awaited.get(pod, now) for pod in vanished}
-        job.gone_since |= {pod: since for pod, since in old.gone_since.items() if pod not in job.alive}
-
-    # -- changes -----------------------------------------------------------------------------------------------------
-
-    def _changed(self, event: WatchEvent, now: float) -> JobKey | None:
-        return self._put(event.kv, now) if event.type == "put" else self._delete(event.kv.key, now)
-
-    def _put(self, kv: KeyValue, received_at: float) -> JobKey | None:
-        if kv.key == LEADER_KEY:
-            self._leader = kv.value
-            return None
-        report = parse_report(kv.key)
-        if report is None:
-            self._put_command(kv)
-            return None
-        job = self._job(report)
-        if job is None:
-            return None
-        if report.leaf == "alive":
-            job.alive.add(report.pod_uid)
-            job.gone_since.pop(report.pod_uid, None)
-            job.awaited.pop(report.pod_uid, None)
-            return job.key
-        summary = self._decode(report.pod_uid, kv.value)
+            job.gone_since.setdefault(pod_uid, now)
+        if entry.payload == (before.payload if before is not None else b""):
+            return  # an agent sends its newest report once more when it connects
+        summary = self._decode(pod_uid, entry.payload)
         if summary is None:
-            return None
-        before = job.summaries.get(report.pod_uid)
-        if before is not None:
-            summary = _with_known_excess(before.summary, summary)
-        job.summaries[report.pod_uid] = Received(summary=summary, at_seconds=received_at)
-        return job.key
+            return
+        known = job.summaries.get(pod_uid)
+        if known is not None:
+            summary = _with_known_excess(known.summary, summary)
+        # what is first seen of an agent that is gone was reported at any time before
+        received_at = now if before is not None or entry.alive else OLD
+        job.summaries[pod_uid] = Received(summary=summary, at_seconds=received_at)
 
-    def _delete(self, key: str, now: float) -> JobKey | None:
-        if key == LEADER_KEY:
-            self._leader = b""
-            return None
-        report = parse_report(key)
-        if report is None:
-            if (commanded := _job_of_command(key)) is not None and commanded.uid in self._jobs:
-                self._jobs[commanded.uid].commands.pop(key, None)
-            return None
-        job = self._jobs.get(report.job.uid)
-        if job is None:
-            return None
-        if report.leaf == "summary":
-            job.summaries.pop(report.pod_uid, None)
-            return job.key
-        job.alive.discard(report.pod_uid)
-        job.awaited.pop(report.pod_uid, None)
-        job.gone_since[report.pod_uid] = now
-        return job.key
-
-    def _put_command(self, kv: KeyValue) -> None:
-        job = _job_of_command(kv.key)
-        if job is not None:
-            self._jobs.setdefault(job.uid, _Job(job)).commands[kv.key] = kv.value
-
-    def _job(self, report: ReportKey) -> _Job | None:
-        job = self._jobs.setdefault(report.job.uid, _Job(report.job))
-        if job.key != report.job:  # another job's prefix with this one's uid
-            self.rejected += 1
-            return None
-        known = report.pod_uid in job.summaries or report.pod_uid in job.alive
-        if not known and len(job.summaries.keys() | job.alive) >= MAX_PODS:
-            self.rejected += 1
-            return None
-        return job
-
-    def _decode(self, pod_uid: str, value: bytes) -> Summary | None:
-        if len(value) <= MAX_SUMMARY_BYTES:
-            with contextlib.suppress(ValueError):
-                return decode_summary(value, pod_uid)
+    def _decode(self, pod_uid: str, payload: bytes) -> Summary | None:
+        with contextlib.suppress(ValueError):
+            return decode_summary(payload, pod_uid)
         self.rejected += 1
         return None
 
+    # -- gateways ----------------------------------------------------------------------------------------------------
 
-def _still_valid(before: Mapping[str, Received], listed: Mapping[str, Received], *, lost: bool) -> dict[str, Received]:
-    """Return the summaries, by pod uid, that keep their time of receipt.
+    def _weigh(self, job: _Job, now: float) -> bool:
+        """Weigh all pods of a job; return whether there is news."""
+        news = [job.weigh(pod_uid, entry, self._heard, now) for pod_uid, entry in job.entries.pods.items()]
+        return any(news)
 
-    These are the summaries that the listing shows unchanged, and, if etcd lost its data, those that the listing lacks.
-    """
-    return {
-        pod: received
-        for pod, received in before.items()
-        if (lost if pod not in listed else listed[pod].summary == received.summary)
-    }
+    def _rejoined_by(self, since: float) -> float | None:
+        """Return when an agent whose gateway was lost at ``since`` has reached another; None while there is none."""
+        return None if self._hearing_since is None else max(since, self._hearing_since) + REJOIN_SECONDS
 
 
 def _with_known_excess(before: Summary, summary: Summary) -> Summary:
@@ -222,12 +197,3 @@ def _and_excess(rank: RankSignals, before: RankSignals | None) -> RankSignals:
     # The counts of calls are of the moment at which they were reported, and of no other.
     comms = [msgspec.structs.replace(comm, entered=None, finished=None) for comm in before.comms if comm.excess_ns]
     return msgspec.structs.replace(rank, comms=comms)
-
-
-def _job_of_command(key: str) -> JobKey | None:
-    """Return the job that a command of the operator is for; None for any other key."""
-    parts = key.removeprefix(ROOT).split("/")
-    if not key.startswith(ROOT) or len(parts) != 5:
-        return None
-    job = JobKey(parts[0], parts[1], parts[2])
-    return job if key in (job.plan, job.detail) else None

@@ -1,4 +1,4 @@
-"""The operator's own certificate as files: the etcd client reads files, and reads them again after a renewal."""
+"""The operator's own certificate as files: clients read files, and read them again after a renewal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from falcon_etcd import Tls
 from falcon_operator.bus.certs import Pair
 
 
-def write(folder: Path, server_authority: bytes, own: Pair) -> Tls:
-    """Write or replace the files. A reader sees each file whole. Only the operator's own user may read the key."""
-    paths = {"ca.crt": server_authority, "tls.crt": own.cert, "tls.key": own.key}
+def write(folder: Path, authority: bytes, own: Pair) -> Tls:
+    """Write or replace the files in a folder, which may be new.
+
+    A reader sees each file whole. Only the operator's own user may read the key.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    paths = {"ca.crt": authority, "tls.crt": own.cert, "tls.key": own.key}
     for name, content in paths.items():
         target = folder / name
         if target.exists() and target.read_bytes() == content:

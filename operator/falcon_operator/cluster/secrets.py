@@ -1,7 +1,11 @@
 """The bus's certificates in Secrets of the operator's namespace: made at the first start, renewed in time.
 
-``<prefix>-ca`` (ca.crt, ca.key), ``<prefix>-server`` (etcd's) and ``<prefix>-root`` (the operator's own; both ca.crt,
-tls.crt, tls.key). With an external etcd nothing is made: its owner provides ``-ca`` and ``-root``.
+``<etcd prefix>-ca`` (ca.crt, ca.key) is the control authority; ``<etcd prefix>-server`` (etcd's) and ``<etcd
+prefix>-root`` (the operator's and the gateways', towards etcd) hold ca.crt, tls.crt and tls.key. ``<gateway
+prefix>-jobs-ca`` (ca.crt, ca.key) signs the agents' certificates. ``<gateway prefix>-gateway`` is what gateways show:
+ca.crt, tls.crt and tls.key by the control authority, and the jobs' authority as jobs-ca.crt.
+
+With an external etcd its owner provides ``-ca`` and ``-root``; without ca.key also ``-gateway``.
 """
 
 from __future__ import annotations
@@ -29,9 +33,10 @@ class MissingSecret(Exception):  # noqa: N818 - a state of the installation
 class BusCertificates(msgspec.Struct, frozen=True):
     """The certificates and keys that the operator uses."""
 
-    authority: Pair  # signs client certificates
+    jobs: Pair  # the authority that signs the agents' certificates
     root: Pair
-    server_authority: bytes  # PEM; signed etcd's certificate
+    control: bytes  # PEM; signed the gateways' certificate
+    etcd_authority: bytes  # PEM; signed etcd's certificate: the control authority, unless etcd is external
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,41 +48,61 @@ class _Secret(msgspec.Struct, frozen=True):
     data: dict[str, str] | None = None
 
 
-class CertificateStore:
-    """The Secrets of one prefix."""
+class _Leaf(msgspec.Struct, frozen=True):
+    """A certificate that is wanted: its Secret, its names, and how to make a new one."""
 
-    def __init__(self, transport: Transport, namespace: str, prefix: str) -> None:
+    name: str
+    names: tuple[str, ...]
+    make: Callable[[], Pair]
+
+
+class CertificateStore:
+    """The Secrets with two prefixes: the control authority's with etcd's, and the gateways'."""
+
+    def __init__(self, transport: Transport, namespace: str, etcd_prefix: str, gateway_prefix: str) -> None:
         self._http = transport
         self._namespace = namespace
-        self._prefix = prefix
+        self._etcd = etcd_prefix
+        self._jobs_name = f"{gateway_prefix}-jobs-ca"
+        self._gateway_name = f"{gateway_prefix}-gateway"
 
-    async def ensure(self, server_names: tuple[str, ...], now: dt.datetime) -> BusCertificates:
+    async def ensure(
+        self, server_names: tuple[str, ...], gateway_names: tuple[str, ...], now: dt.datetime
+    ) -> BusCertificates:
         """Make the certificates that are missing or about to expire.
 
-        Call it regularly: the call is what renews them.
+        ``server_names`` are etcd's, ``gateway_names`` those of the gateways' Services. Call it regularly: the call is
+        what renews them.
         """
-        authority = await self._authority(now)
-        await self._leaf(
-            "server",
-            authority,
-            lambda: certs.issue_server(authority, server_names, now),
-            server_names,
-            now,
-        )
-        root = await self._leaf("root", authority, lambda: certs.issue_client(authority, certs.ROOT_USER, now), (), now)
-        return BusCertificates(authority, root, authority.cert)
+        control = await self._authority(f"{self._etcd}-ca", certs.CONTROL, now)
+        jobs = await self._authority(self._jobs_name, certs.JOBS, now)
+        server = _Leaf(f"{self._etcd}-server", server_names, lambda: certs.issue_server(control, server_names, now))
+        root = _Leaf(f"{self._etcd}-root", (), lambda: certs.issue_client(control, certs.ROOT_USER, now))
+        await self._leaf(server, {"ca.crt": control.cert}, now)
+        pair = await self._leaf(root, {"ca.crt": control.cert}, now)
+        await self._gateway(control, jobs, gateway_names, now)
+        return BusCertificates(jobs, pair, control.cert, control.cert)
 
-    async def read(self) -> BusCertificates:
-        """Return what the owner of an external etcd has put into the Secrets.
+    async def external(self, gateway_names: tuple[str, ...], now: dt.datetime) -> BusCertificates:
+        """Make the gateways' certificates beside what the owner of an external etcd has put into the Secrets.
 
         Raises :class:`MissingSecret` when a Secret or one of its keys is missing.
         """
-        ca = await self._provided("ca", "the authority that etcd trusts for clients", "ca.crt", "ca.key")
-        root = await self._provided("root", "a client certificate of user root", "tls.crt", "tls.key", "ca.crt")
-        return BusCertificates(Pair(ca[0], ca[1]), Pair(root[0], root[1]), root[2])
+        [root_cert, root_key, etcd_authority] = await self._provided(
+            f"{self._etcd}-root", "a client certificate of user root", "tls.crt", "tls.key", "ca.crt"
+        )
+        [control] = await self._provided(f"{self._etcd}-ca", "the authority that etcd trusts for clients", "ca.crt")
+        _, data = await self._get(f"{self._etcd}-ca")
+        jobs = await self._authority(self._jobs_name, certs.JOBS, now)
+        if data.get("ca.key"):
+            await self._gateway(Pair(control, data["ca.key"]), jobs, gateway_names, now)
+        else:
+            await self._provided_gateway(control, jobs, gateway_names, now)
+        return BusCertificates(jobs, Pair(root_cert, root_key), control, etcd_authority)
 
-    async def _provided(self, part: str, what: str, *keys: str) -> list[bytes]:
-        name = f"{self._prefix}-{part}"
+    # -- one Secret --------------------------------------------------------------------------------------------------
+
+    async def _provided(self, name: str, what: str, *keys: str) -> list[bytes]:
         _, data = await self._get(name)
         missing = [key for key in keys if not data.get(key)]
         if missing:
@@ -87,34 +112,47 @@ class CertificateStore:
             )
         return [data[key] for key in keys]
 
-    async def _authority(self, now: dt.datetime) -> Pair:
-        name = f"{self._prefix}-ca"
+    async def _gateway(self, control: Pair, jobs: Pair, names: tuple[str, ...], now: dt.datetime) -> None:
+        leaf = _Leaf(self._gateway_name, names, lambda: certs.issue_server(control, names, now, "falcon gateway"))
+        await self._leaf(leaf, {"ca.crt": control.cert, "jobs-ca.crt": jobs.cert}, now)
+
+    async def _provided_gateway(self, control: bytes, jobs: Pair, names: tuple[str, ...], now: dt.datetime) -> None:
+        """Complete a gateway's certificate that the owner of the control authority has issued."""
+
+        def refuse() -> Pair:
+            raise MissingSecret(
+                f"Secret {self._namespace}/{self._etcd}-ca lacks ca.key, so that the operator cannot issue the"
+                f" gateways' certificate: add ca.key, or create Secret {self._namespace}/{self._gateway_name} with"
+                f" tls.crt and tls.key, a server's certificate signed by ca.crt for the names {', '.join(names)}"
+            )
+
+        await self._leaf(_Leaf(self._gateway_name, names, refuse), {"ca.crt": control, "jobs-ca.crt": jobs.cert}, now)
+
+    async def _authority(self, name: str, common_name: str, now: dt.datetime) -> Pair:
         for _ in range(_ATTEMPTS):
             version, data = await self._get(name)
             pair = Pair(data.get("ca.crt", b""), data.get("ca.key", b""))
             why = certs.problem(pair, pair.cert, now)
             if not why:
                 return pair
-            fresh = certs.new_authority(now)
+            fresh = certs.new_authority(now, common_name)
             if await self._put(name, version, {"ca.crt": fresh.cert, "ca.key": fresh.key}, why):
                 return fresh
         raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
 
-    async def _leaf(
-        self, part: str, authority: Pair, make: Callable[[], Pair], names: tuple[str, ...], now: dt.datetime
-    ) -> Pair:
-        name = f"{self._prefix}-{part}"
+    async def _leaf(self, leaf: _Leaf, beside: dict[str, bytes], now: dt.datetime) -> Pair:
+        """Bring a Secret to a good certificate by the authority ``beside["ca.crt"]``, and to the files beside it."""
         for _ in range(_ATTEMPTS):
-            version, data = await self._get(name)
+            version, data = await self._get(leaf.name)
             pair = Pair(data.get("tls.crt", b""), data.get("tls.key", b""))
-            why = certs.problem(pair, authority.cert, now, names=names)
-            if not why and data.get("ca.crt") == authority.cert:
+            why = certs.problem(pair, beside["ca.crt"], now, names=leaf.names)
+            if not why and beside.items() <= data.items():
                 return pair
-            fresh = make()
-            data = {"ca.crt": authority.cert, "tls.crt": fresh.cert, "tls.key": fresh.key}
-            if await self._put(name, version, data, why or "the authority changed"):
-                return Pair(fresh.cert, fresh.key)
-        raise Conflict(f"Secret {self._namespace}/{name} keeps changing: somebody else writes it")
+            fresh = leaf.make() if why else pair
+            wanted = {**beside, "tls.crt": fresh.cert, "tls.key": fresh.key}
+            if await self._put(leaf.name, version, wanted, why or "an authority changed"):
+                return fresh
+        raise Conflict(f"Secret {self._namespace}/{leaf.name} keeps changing: somebody else writes it")
 
     async def _get(self, name: str) -> tuple[str, dict[str, bytes]]:
         """Return the Secret's resourceVersion ("" if the Secret does not exist) and its decoded data."""

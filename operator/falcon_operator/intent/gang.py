@@ -118,7 +118,7 @@ def _why_silent(snap: Snapshot, silent: list[Member]) -> str:
         if reason:
             return f"pod {member.pod_name}, {reason}"
     if snap.reports.session_healthy_since_seconds is None:
-        return "the operator does not reach etcd, through which launchers report"
+        return "the operator reaches neither etcd nor all gateways, through which launchers report"
     name = silent[0].pod_name
     return f"waiting for pod {name} (node {silent[0].node}); its Events say why: kubectl describe pod {name}"
 

@@ -88,23 +88,24 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
 
 
 def bus_healthy(snap: Snapshot) -> bool:
-    """Check whether the session with etcd has been healthy for at least as long as a lease lives.
+    """Check whether the bus has been heard for so long that an agent that is gone is known to be gone.
 
-    Only such a session can tell that a lease was lost.
+    Only such a session can tell that an agent is silent.
     """
     since = snap.reports.session_healthy_since_seconds
     return since is not None and snap.monotonic - since >= LIVENESS_TTL_SECONDS
 
 
 def alive(snap: Snapshot, pod_uid: str) -> bool | None:
-    """Return whether the pod's agent lives; None where it has never been heard or the bus cannot tell."""
+    """Return whether the pod's agent lives; None where it has never been heard or the bus cannot tell.
+
+    The bus cannot tell of a pod whose gateway is lost until its agent has had the time to reach another one.
+    """
     if snap.reports.session_healthy_since_seconds is None:
         return None
     if pod_uid in snap.reports.alive:
         return True
-    if pod_uid in snap.reports.gone_since_seconds:
-        return False
-    return False if bus_healthy(snap) and pod_uid in snap.reports.summaries else None
+    return False if pod_uid in snap.reports.gone_since_seconds else None
 
 
 def launch_status(snap: Snapshot, pod_uid: str) -> LaunchStatus | None:

@@ -122,6 +122,7 @@ class JobReconciler:
             figures = decision.status.iterations
             times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
             self._metrics.iterations((namespace, name), *times)
+            self._announce(snap, decision.intent)
             postponed = [
                 await self._write_run(job, decision.intent, memory),
                 await self._write_status(job, decision, memory),
@@ -270,6 +271,11 @@ class JobReconciler:
 
     # -- carry out ---------------------------------------------------------------------------------------------------
 
+    def _announce(self, snap: Snapshot, intent: Intent) -> None:
+        """Announce the pods that exist, and those that the intent still names: their last reports are evidence."""
+        pods = {pod.uid for pod in snap.pods} | {member.pod_uid for member in intent.membership.members}
+        self._bus.announce(_bus_key(snap.job), frozenset(pods - {""}), snap.job.spec.procs_per_replica)
+
     async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
         """Carry out every effect that can be carried out.
 
@@ -321,10 +327,10 @@ class JobReconciler:
 
     async def _do(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> None:
         job = snap.job
-        key = JobKey(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+        key = _bus_key(job)
         match effect:
             case fx.EnsureGroundwork(service=service):
-                await self._groundwork(job, key, service, memory)
+                await self._groundwork(job, service, memory)
             case fx.CreatePod(manifest=manifest):
                 pod = await self._kube.create_pod(manifest)
                 log.info("pod created", job=job.metadata.name, pod=pod.name)
@@ -361,13 +367,16 @@ class JobReconciler:
         if status is not None and status != read.status:
             await self._kube.write_pool_status(read, status)
 
-    async def _groundwork(self, job: TrainingJob, key: JobKey, service: dict[str, Any], memory: _Memory) -> None:
+    async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: _Memory) -> None:
         now = self._clock.monotonic()
         if now - memory.groundwork_at >= GROUNDWORK_SECONDS:
             await self._kube.apply_service(service)
             await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
             memory.groundwork_at = now
-        await self._bus.ensure_access(key)
+
+
+def _bus_key(job: TrainingJob) -> JobKey:
+    return JobKey(job.metadata.namespace, job.metadata.name, job.metadata.uid)
 
 
 def _about_to_begin(snap: Snapshot) -> bool:

@@ -11,11 +11,12 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from falcon_core.wire.keys import REPORTS, JobKey
 from falcon_etcd import Client
 from falcon_gateway import (
     AgentClient,
@@ -38,7 +39,6 @@ from tests.integration.pki import Issued
 from tests.integration.ports import free_port
 
 BINARY = Path(os.environ.get("GATEWAY_OUT", "")) / "falcon-gateway"
-DESIRED, REPORTS, GATEWAYS = "/falcon/v1/", "/falcon/reports/v1/", "/falcon/gateways/"
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _revisions = itertools.count(1)
@@ -71,8 +71,12 @@ class Job:
         return Publish(job_uid=self.uid, name="plan", revision=next(_revisions), payload=payload)
 
     @property
+    def key(self) -> JobKey:
+        return JobKey(self.namespace, self.name, self.uid)
+
+    @property
     def prefix(self) -> str:
-        return f"{DESIRED}{self.namespace}/{self.name}/{self.uid}/"
+        return self.key.prefix
 
 
 GPT = Job("gpt", "11111111-1111-4111-8111-111111111111")
@@ -218,13 +222,14 @@ class Certificates(Authority):
 class Site:
     """An etcd, two authorities, and gateways."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, etcd: Sequence[str] = ()) -> None:
+        """``etcd`` are further arguments of etcd."""
         self.root = root
         self.control = Certificates(root / "control")
         self.jobs = Certificates(root / "jobs")
         etcd_root = root / "etcd"
         etcd_root.mkdir()
-        self.etcd = EtcdServer(etcd_root, pki=self.control)  # type: ignore[arg-type]
+        self.etcd = EtcdServer(etcd_root, pki=self.control, arguments=etcd)  # type: ignore[arg-type]
         self.gateways: list[Gateway] = []
 
     def gateway(self, **environment: str) -> Gateway:
@@ -273,6 +278,7 @@ class Site:
         desired = Desired()
         for job in jobs:
             desired.announce(job.announcement())
+        desired.all_announced()
         batches: list[Batch] = []
         entries: dict[str, Entries] = {}
 

@@ -15,11 +15,12 @@ import grpc.aio
 import pytest
 
 import falcon_etcd
+from falcon_core.wire.keys import REPORTS
 from falcon_gateway import LinkError, Refused, Unavailable
 from falcon_gateway._agent import AGENT, PROTOCOL
 from falcon_gateway._proto import gateway_pb2 as pb
 from falcon_gateway._stream import Stream
-from tests.integration.gateway.gateways import BERT, GPT, REPORTS, Agent, Gateway, Job, Operator, Site
+from tests.integration.gateway.gateways import BERT, GPT, Agent, Gateway, Job, Operator, Site
 from tests.integration.operator.cluster import until_async
 
 AgentStream = Stream[pb.FromAgent, pb.ToAgent]

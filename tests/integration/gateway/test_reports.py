@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from tests.integration.gateway.gateways import BERT, GATEWAYS, GPT, REPORTS, Site, eventually
+from falcon_core.wire.keys import GATEWAYS, REPORTS
+from tests.integration.gateway.gateways import BERT, GPT, Site, eventually
 from tests.integration.operator.cluster import until_async
 
 

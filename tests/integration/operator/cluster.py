@@ -25,7 +25,7 @@ from tests.integration.pki import Issued
 from tests.integration.ports import free_port
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
-PREFIX = "falcon-etcd"
+PREFIX, GATEWAY_PREFIX = "falcon-etcd", "falcon"
 WAIT_SECONDS = 40.0
 AGENT_IMAGE = "falcon/agent:test"
 
@@ -66,6 +66,8 @@ class Operator:
             "FALCON_ETCD_SECRET_PREFIX": PREFIX,
             "FALCON_ETCD_SERVER_NAMES": "localhost,127.0.0.1",
             "FALCON_ETCD_MANAGED": "true",
+            "FALCON_GATEWAYS": "localhost:7443",
+            "FALCON_GATEWAY_SECRET_PREFIX": GATEWAY_PREFIX,
             "FALCON_AGENT_IMAGE": AGENT_IMAGE,
             "FALCON_WATCH_NAMESPACES": namespace,
             "FALCON_LOG_LEVEL": "debug",

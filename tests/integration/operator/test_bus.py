@@ -1,31 +1,36 @@
-"""The bus on a real etcd with TLS and client certificates: access, fencing of ex-leaders, lost data, sweeping."""
+"""The bus on a real etcd and real gateways: both ways of reports and plans, lost gateways, ex-leaders, what is left."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 
-from falcon_core.wire.keys import LEADER_KEY, JobKey
+from falcon_core.wire.keys import GATEWAYS, REPORTS, ROOT, JobKey
 from falcon_core.wire.messages import DetailRequest, Plan, Summary
 from falcon_core.wire.reports import encode_summary
-from falcon_etcd import Client, EtcdError, NoSpace, PermissionDenied, Tls
-from falcon_operator.bus.bus import BusUnavailable, EtcdBus
+from falcon_etcd import Client, EtcdError, NoSpace, Tls
+from falcon_gateway import Announce, Batch, Publish
+from falcon_operator.bus.bus import EtcdBus
+from falcon_operator.bus.leader_key import BusUnavailable
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.secrets import BusCertificates
 from falcon_operator.election import LeadershipLost
-from falcon_operator.ports import NotFound
-from tests.integration.etcd_server import EtcdServer
-from tests.integration.operator.authority import Authority
+from falcon_operator.ports import JobReports, NotFound
+from tests.integration.gateway.gateways import BERT, GPT, Agent, Job, Site, eventually
 from tests.integration.operator.cluster import until_async
 
-UID, OTHER_UID = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
-JOB, OTHER = JobKey("ns", "job", UID), JobKey("ns", "other", OTHER_UID)
+POD = GPT.pod(0).pod_uid
 QUOTA_BYTES = 32 * 1024 * 1024
 SMALL_QUOTA = ("--quota-backend-bytes", str(QUOTA_BYTES))
+NOWHERE = "127.0.0.1:1"
 PLAN = Plan(
     epoch=0,
     generation=1,
@@ -55,19 +60,20 @@ class Leadership:
 class Session:
     """A bus that runs, and what it reported."""
 
-    def __init__(self, client: Client, authority: Authority, leadership: Leadership, identity: str) -> None:
+    def __init__(self, client: Client, site: Site, leadership: Leadership, identity: str) -> None:
         self.changed: list[JobKey] = []
         self.restored = 0
-        self.live: frozenset[str] = frozenset({UID, OTHER_UID})
+        self.live: frozenset[str] = frozenset({GPT.uid, BERT.uid})
         self.defined = True  # the API server knows what a TrainingJob is
         self.asked_for_jobs = 0
         self.leadership = leadership
         self.client = client
-        pair = authority.pair
+        control, jobs = site.control.pair, site.jobs.pair
         self.bus = EtcdBus(
             client,
+            dataclasses.replace(site.tls(site.control, "root"), server_name="localhost"),
             leadership,
-            BusCertificates(pair, pair, pair.cert),
+            BusCertificates(jobs, control, control.cert, control.cert),
             SystemClock(),
             identity=identity,
             on_change=self.changed.append,
@@ -85,8 +91,17 @@ class Session:
             raise NotFound("the server could not find the requested resource")
         return self.live & uids
 
-    async def healthy(self) -> None:
-        await until_async(lambda: self.task.done() or self.bus.healthy)
+    def announce(self, *jobs: Job) -> None:
+        for job in jobs:
+            pods = frozenset(job.pod(index).pod_uid for index in range(job.pods))
+            self.bus.announce(job.key, pods, 1)
+
+    def reports(self, job: Job = GPT) -> JobReports:
+        return self.bus.reports(job.uid)
+
+    async def healthy(self, *, streams: int = 0) -> None:
+        """Wait until the session with etcd is whole, and with that many gateways."""
+        await until_async(lambda: self.task.done() or (self.bus.etcd_healthy and len(self.bus.streams) >= streams))
         if self.task.done():
             self.task.result()
 
@@ -95,232 +110,304 @@ class Session:
         await asyncio.wait({self.task})
 
 
-class Bench:
-    """An etcd and sessions on it."""
+class Bench(Site):
+    """An installation, and sessions on it."""
 
-    def __init__(self, etcd: EtcdServer, authority: Authority) -> None:
-        self.etcd = etcd
-        self.authority = authority
-        self._sessions: list[Session] = []
-        self._clients: list[Client] = []
-
-    async def client(self, user: str) -> Client:
-        client = self.etcd.client(user)
-        await client.__aenter__()
-        self._clients.append(client)
-        return client
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, etcd=SMALL_QUOTA)
+        self._stack = contextlib.AsyncExitStack()
 
     async def session(self, epoch: int = 1, identity: str = "op-a", **leadership: bool) -> Session:
-        session = Session(await self.client("root"), self.authority, Leadership(epoch, **leadership), identity)
-        self._sessions.append(session)
+        client = await self._stack.enter_async_context(self.client())
+        session = Session(client, self, Leadership(epoch, **leadership), identity)
+        self._stack.push_async_callback(session.stop)
         return session
 
-    async def agent(self, session: Session, key: JobKey, tmp_path: Path) -> Client:
-        """Return a client with the credentials that the operator hands out."""
-        folder = tmp_path / f"agent-{key.uid}"
-        folder.mkdir()
-        for name, content in session.bus.agent_credentials(key.uid).items():
-            (folder / name).write_bytes(content)
-        tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
-        client = Client(self.etcd.endpoints, tls, 5.0)
-        await client.__aenter__()
-        self._clients.append(client)
-        return client
-
     async def close(self) -> None:
-        for session in self._sessions:
-            await session.stop()
-        for client in self._clients:
-            await client.close()
+        await self._stack.aclose()
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[tuple[EtcdServer, Authority]]:
-    authority = Authority(tmp_path / "pki")
-    server = EtcdServer(tmp_path / "etcd", pki=authority, arguments=SMALL_QUOTA)  # type: ignore[arg-type]
-    server.root.mkdir()
-    server.start()
-    yield server, authority
-    server.kill()
+def running(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.etcd.start()
+    yield bench
+    bench.stop()
 
 
 @pytest.fixture
-async def bench(etcd: tuple[EtcdServer, Authority]) -> AsyncIterator[Bench]:
-    running = Bench(*etcd)
+async def bench(running: Bench) -> AsyncIterator[Bench]:
     yield running
     await running.close()
 
 
-def summary(pod: str, sequence: int = 1) -> bytes:
-    return encode_summary(Summary(pod_uid=pod, sequence=sequence, unix_ns=1, generation=1), ())
+def report(sequence: int = 1, pod: str = POD) -> bytes:
+    return encode_summary(Summary(pod_uid=pod, sequence=sequence, unix_ns=sequence, generation=1), ())
 
 
-async def test_authentication_is_turned_on_and_a_job_gets_exactly_its_rights(bench: Bench, tmp_path: Path) -> None:
+async def sees(session: Session, sequence: int, job: Job = GPT) -> None:
+    """Wait until the session knows a report of the job's first pod."""
+
+    def seen() -> bool:
+        received = session.reports(job).summaries.get(job.pod(0).pod_uid)
+        return received is not None and received.summary.sequence == sequence
+
+    await until_async(seen)
+
+
+async def has_plan(agent: Agent, epoch: int, generation: int = 1) -> None:
+    wanted = msgspec.structs.replace(PLAN, epoch=epoch, generation=generation)
+    await until_async(lambda: agent.commands and msgspec.json.decode(agent.commands[-1], type=Plan) == wanted)
+
+
+async def stored(client: Client, prefix: str) -> set[str]:
+    return {kv.key for kv in (await client.get_prefix(prefix)).kvs}
+
+
+# -- both ways ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["stream", "etcd-alone"])
+async def test_reports_come_and_plans_go_by_either_way(bench: Bench, streams: bool) -> None:
+    gateway = bench.gateway(**({} if streams else {"FALCON_OPERATOR_ADDRESS": NOWHERE}))
+    session = await bench.session()
+    await session.healthy(streams=int(streams))
+    await until_async(lambda: session.bus.gateways == {gateway.name})
+    session.announce(GPT)
+    await session.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        await has_plan(agent, epoch=1)
+        await until_async(lambda: POD in session.reports().alive)
+        agent.client.report(report(1))
+        await sees(session, 1)
+        assert GPT.key in session.changed
+        await session.bus.publish_plan(GPT.key, msgspec.structs.replace(PLAN, generation=2))
+        await has_plan(agent, epoch=1, generation=2)
+    await until_async(lambda: POD in session.reports().gone_since_seconds)
+    assert POD not in session.reports().alive
+    assert session.bus.streams == ({gateway.name} if streams else frozenset())
+
+
+async def test_a_restart_of_processes_needs_no_etcd(bench: Bench) -> None:
+    for _ in range(2):
+        bench.gateway()
+    session = await bench.session()
+    await session.healthy(streams=2)
+    session.announce(GPT)
+    await session.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        agent.client.report(report(1))
+        await sees(session, 1)
+        bench.etcd.kill()
+        await until_async(lambda: not session.bus.etcd_healthy)
+        agent.client.report(report(2), urgent=True)
+        await sees(session, 2)
+        assert session.bus.healthy
+        assert session.reports().session_healthy_since_seconds is not None
+        await session.bus.publish_plan(GPT.key, msgspec.structs.replace(PLAN, generation=2))
+        await has_plan(agent, epoch=1, generation=2)
+        bench.etcd.start()
+        await session.healthy()
+
+        async def written() -> bool:
+            kv = await session.client.get(GPT.key.plan)
+            return kv is not None and b'"generation":2' in Publish.FromString(kv.value).payload
+
+        await eventually(written)
+
+
+async def test_a_plan_that_passes_neither_way_is_refused_and_nothing_counts_as_known(bench: Bench) -> None:
+    gateway = bench.gateway()
+    session = await bench.session()
+    await session.healthy(streams=1)
+    session.announce(GPT)
+    async with bench.agent(GPT, 0):
+        await until_async(lambda: POD in session.reports().alive)
+        bench.etcd.kill()
+        await gateway.end(signal.SIGKILL)
+        await until_async(lambda: not session.bus.healthy)
+        assert session.reports().session_healthy_since_seconds is None
+        with pytest.raises(BusUnavailable):
+            await session.bus.publish_plan(GPT.key, PLAN)
+
+
+async def test_a_request_for_detail_is_published_when_it_changes(bench: Bench) -> None:
     session = await bench.session()
     await session.healthy()
-    assert (await session.client.auth.status()).enabled
-    await session.bus.ensure_access(JOB)
-    await session.bus.ensure_access(OTHER)
-    await session.bus.publish_plan(JOB, PLAN)
-    agent = await bench.agent(session, JOB, tmp_path)
-
-    # what an agent does
-    lease = await agent.lease(3)
-    await agent.put(JOB.alive("pod"), b"", lease.id)
-    await agent.put(JOB.summary("pod"), summary("pod"))
-    plan = await agent.get(JOB.plan)
-    assert plan is not None
-    assert msgspec.json.decode(plan.value, type=Plan) == msgspec.structs.replace(PLAN, epoch=1)
-    await anext(agent.watch_prefix(JOB.commands))
-    await until_async(lambda: "pod" in session.bus.reports(UID).alive)
-    assert JOB in session.changed
-    await lease.close()
-    await until_async(lambda: "pod" in session.bus.reports(UID).gone_since_seconds)
-
-    # what it must not
-    for refused in (
-        agent.put(JOB.plan, b"mine"),
-        agent.put(OTHER.summary("pod"), summary("pod")),
-        agent.get(OTHER.plan),
-        agent.get(JOB.summary("pod")),
-        agent.put(LEADER_KEY, b"me"),
-        agent.delete_prefix("/falcon/"),
-        agent.auth.add_user("friend"),
-        agent.auth.grant_role(UID, "root"),
-        agent.get("/"),
-    ):
-        with pytest.raises(PermissionDenied):
-            await refused
-
-
-async def test_a_stranger_with_a_certificate_of_no_job_may_do_nothing(bench: Bench) -> None:
-    session = await bench.session()
-    await session.healthy()
-    stranger = await bench.client("33333333-3333-4333-8333-333333333333")
-    with pytest.raises(EtcdError):
-        await stranger.put(JOB.summary("pod"), summary("pod"))
-
-
-async def test_an_agents_writes_go_on_while_other_jobs_are_given_their_rights(bench: Bench, tmp_path: Path) -> None:
-    session = await bench.session()
-    await session.healthy()
-    await session.bus.ensure_access(JOB)
-    agent = await bench.agent(session, JOB, tmp_path)
-    granting = asyncio.create_task(_grant_many(session))
-    written = 0
-    while not granting.done():
-        await agent.put(JOB.summary("pod"), summary("pod", written))
-        written += 1
-    await granting
-    assert written > 0
-
-
-async def _grant_many(session: Session) -> None:
-    for number in range(20):
-        await session.bus.ensure_access(JobKey("ns", "job", f"33333333-3333-4333-8333-{number:012d}"))
-
-
-async def test_a_plan_is_written_once_and_again_when_it_differs(bench: Bench) -> None:
-    session = await bench.session()
-    await session.healthy()
-
-    async def version() -> int:
-        kv = await session.client.get(JOB.plan)
-        return kv.version if kv else 0
-
-    await session.bus.publish_plan(JOB, PLAN)
-    await until_async(lambda: session.bus._cache.command(JOB, JOB.plan))
-    await session.bus.publish_plan(JOB, PLAN)
-    assert await version() == 1
-    await session.bus.publish_plan(JOB, msgspec.structs.replace(PLAN, generation=2))
-    assert await version() == 2
-
-
-async def test_a_request_for_detail_is_written_when_it_changes(bench: Bench) -> None:
-    session = await bench.session()
-    await session.healthy()
-    await session.bus.ask_detail(JOB, 1, [])
-    assert await session.client.get(JOB.detail) is None, "nobody has been asked, and nobody is"
+    session.announce(GPT)
+    await session.bus.ask_detail(GPT.key, 1, [])
+    assert await session.client.get(GPT.key.detail) is None, "nobody has been asked, and nobody is"
     for ranks in ([3, 5], []):
-        await session.bus.ask_detail(JOB, 1, ranks)
-        kv = await session.client.get(JOB.detail)
+        await session.bus.ask_detail(GPT.key, 1, ranks)
+        kv = await session.client.get(GPT.key.detail)
         assert kv is not None
-        assert msgspec.json.decode(kv.value, type=DetailRequest) == DetailRequest(epoch=1, generation=1, ranks=ranks)
-        await until_async(lambda: session.bus._cache.command(JOB, JOB.detail))
-        await session.bus.ask_detail(JOB, 1, ranks)
-        again = await session.client.get(JOB.detail)
+        payload = Publish.FromString(kv.value).payload
+        assert msgspec.json.decode(payload, type=DetailRequest) == DetailRequest(epoch=1, generation=1, ranks=ranks)
+        await session.bus.ask_detail(GPT.key, 1, ranks)
+        again = await session.client.get(GPT.key.detail)
         assert again == kv, "the same request is not written again"
 
 
+# -- gateways ----------------------------------------------------------------------------------------------------------
+
+
+async def test_agents_of_a_lost_gateway_are_unknown_until_they_reach_another(bench: Bench) -> None:
+    lost, other = bench.gateway(), bench.gateway()
+    session = await bench.session()
+    await session.healthy(streams=2)
+    session.announce(GPT)
+    stays = GPT.pod(1).pod_uid
+    async with bench.agent(GPT, 0, lost), bench.agent(GPT, 1, other):
+        await until_async(lambda: session.reports().alive == {POD, stays})
+        await lost.end(signal.SIGKILL)
+        await until_async(lambda: session.bus.gateways == {other.name})
+        assert session.reports().alive == {stays}
+        assert session.reports().gone_since_seconds == {}
+        async with bench.agent(GPT, 0, other):
+            await until_async(lambda: session.reports().alive == {POD, stays})
+        assert session.reports().session_healthy_since_seconds is not None
+
+
+async def test_a_gateway_that_restarts_vouches_for_nobody_that_has_not_come_back(bench: Bench) -> None:
+    gateway = bench.gateway()
+    session = await bench.session()
+    await session.healthy(streams=1)
+    session.announce(GPT)
+    async with bench.agent(GPT, 0):
+        await until_async(lambda: session.reports().alive == {POD})
+    # the agent is gone, too, before anybody has seen its silence
+    await gateway.end(signal.SIGKILL)
+    gateway.start()
+    await until_async(lambda: not session.reports().alive)
+    await session.healthy(streams=1)
+    assert session.reports().gone_since_seconds == {}
+    async with bench.agent(GPT, 0):
+        await until_async(lambda: session.reports().alive == {POD})
+
+
+async def test_a_new_leader_forgets_no_job_before_it_has_looked_at_all(bench: Bench) -> None:
+    gateway = bench.gateway()
+    first = await bench.session()
+    await first.healthy(streams=1)
+    first.announce(GPT, BERT)
+    async with bench.agent(GPT, 0) as agent, bench.agent(BERT, 0) as other:
+        await agent.connected()
+        await other.connected()
+        await first.stop()
+        second = await bench.session(epoch=2, identity="op-b")
+        await second.healthy(streams=1)
+        await until_async(lambda: POD in second.reports().alive)
+        second.announce(GPT)
+        second.bus.all_announced()
+        await gateway.counted("refused_total", reason="unknown_job")
+        assert agent.client.gateway == gateway.name
+        await until_async(lambda: not other.client.gateway)
+
+
+async def test_an_operator_that_reaches_no_gateway_says_so(bench: Bench) -> None:
+    session = await bench.session()
+    await session.healthy()
+    assert any(note.startswith("NoGateway") for note in session.bus.state.notes)
+    bench.gateway()
+    await until_async(lambda: not session.bus.state.notes)
+
+
+# -- leaders -----------------------------------------------------------------------------------------------------------
+
+
 async def test_a_stalled_ex_leader_can_command_nothing(bench: Bench) -> None:
+    bench.gateway()
     old = await bench.session(epoch=1, identity="op-a", holds_lease=False)
-    await old.healthy()
+    await old.healthy(streams=1)
     new = await bench.session(epoch=2, identity="op-b")
-    await new.healthy()
-    with pytest.raises(BusUnavailable):
-        await old.bus.publish_plan(JOB, PLAN)
-    with pytest.raises(BusUnavailable):
-        await old.bus.forget(OTHER)
-    await until_async(old.task.done)
-    with pytest.raises(ExceptionGroup) as caught:
-        old.task.result()
-    assert caught.group_contains(LeadershipLost)
-    assert await new.client.get(JOB.plan) is None
-    assert not new.task.done()
+    await new.healthy(streams=1)
+    new.announce(GPT)
+    await new.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        await has_plan(agent, epoch=2)
+        await until_async(lambda: not old.bus.streams)
+        with pytest.raises(BusUnavailable):
+            await old.bus.publish_plan(GPT.key, msgspec.structs.replace(PLAN, generation=9))
+        await until_async(old.task.done)
+        with pytest.raises(ExceptionGroup) as caught:
+            old.task.result()
+        assert caught.group_contains(LeadershipLost)
+        assert not new.task.done()
+        await new.bus.publish_plan(GPT.key, msgspec.structs.replace(PLAN, generation=2))
+        await has_plan(agent, epoch=2, generation=2)
+        assert all(b'"generation":9' not in command for command in agent.commands)
 
 
 async def test_a_deleted_lease_begins_at_zero_and_its_holder_leads_all_the_same(bench: Bench) -> None:
+    bench.gateway()
     first = await bench.session(epoch=40)
-    await first.healthy()
+    await first.healthy(streams=1)
+    first.announce(GPT)
+    await first.bus.publish_plan(GPT.key, PLAN)
     await first.stop()
     second = await bench.session(epoch=1, identity="op-b")
-    await second.healthy()
+    second.announce(GPT)
+    await second.healthy(streams=1)
     assert second.leadership.epoch == 41
+    await second.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        await has_plan(agent, epoch=41)
 
 
-async def test_an_etcd_that_restarts_is_a_break_and_no_loss(bench: Bench) -> None:
+# -- etcd --------------------------------------------------------------------------------------------------------------
+
+
+async def test_etcd_lets_root_in_and_nobody_else(bench: Bench) -> None:
     session = await bench.session()
     await session.healthy()
-    await session.bus.ensure_access(JOB)
-    await session.bus.publish_plan(JOB, PLAN)
-    restored = session.restored
-    bench.etcd.kill()
-    await until_async(lambda: not session.bus.healthy)
-    assert session.bus.reports(UID).session_healthy_since_seconds is None
-    with pytest.raises(BusUnavailable):
-        await session.bus.publish_plan(JOB, msgspec.structs.replace(PLAN, generation=2))
-    bench.etcd.start()
-    await session.healthy()
-    assert session.restored == restored
-
-
-async def test_an_etcd_that_lost_its_data_is_filled_again(bench: Bench, tmp_path: Path) -> None:
-    session = await bench.session()
-    await session.healthy()
-    await session.bus.ensure_access(JOB)
-    await session.bus.publish_plan(JOB, PLAN)
-    agent = await bench.agent(session, JOB, tmp_path)
-    await agent.put(JOB.alive("pod"), b"")
-    await agent.put(JOB.summary("pod"), summary("pod"))
-    await until_async(lambda: session.bus.reports(UID).alive and session.bus.reports(UID).summaries)
-    restored = session.restored
-    bench.etcd.wipe()
-    bench.etcd.start()
-    await until_async(lambda: session.restored > restored)
     assert (await session.client.auth.status()).enabled
-    # nobody is dead for it, and what was reported is still known
-    known = session.bus.reports(UID)
-    assert known.alive == {"pod"}
-    assert set(known.summaries) == {"pod"}
-    assert known.session_healthy_since_seconds is None
-    # the job's rights are back without its reconcile, its plan with it
-    await agent.put(JOB.alive("pod"), b"")
-    with pytest.raises(PermissionDenied):
-        await agent.put(OTHER.alive("pod"), b"")
-    await until_async(lambda: not session.bus._cache.command(JOB, JOB.plan))
-    await session.bus.publish_plan(JOB, PLAN)
-    assert await agent.get(JOB.plan) is not None
-    await session.healthy()
+    assert await session.client.auth.list_users() == ["root"]
+    issued = bench.jobs.client("root")
+    tls = Tls(ca=bench.control.ca, cert=issued.cert, key=issued.key)
+    async with Client(bench.etcd.endpoints, tls, 2.0) as impostor:
+        with pytest.raises(EtcdError):
+            await impostor.get("/falcon/leader")
+    async with bench.etcd.client(GPT.uid) as stranger:
+        with pytest.raises(EtcdError):
+            await stranger.get("/falcon/leader")
+
+
+async def test_an_agent_gets_a_certificate_by_the_jobs_authority(bench: Bench) -> None:
+    session = await bench.session()
+    files = session.bus.agent_credentials(GPT.uid)
+    assert files["ca.crt"] == bench.control.pair.cert
+    assert files == session.bus.agent_credentials(GPT.uid), "it is issued once"
+    assert set(files) == {"ca.crt", "tls.crt", "tls.key"}
+    authority = x509.load_pem_x509_certificate(bench.jobs.pair.cert)
+    x509.load_pem_x509_certificate(files["tls.crt"]).verify_directly_issued_by(authority)
+
+
+async def test_an_etcd_that_lost_its_data_is_filled_again_and_nobody_is_dead_for_it(bench: Bench) -> None:
+    gateway = bench.gateway()
+    session = await bench.session()
+    await session.healthy(streams=1)
+    session.announce(GPT)
+    await session.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        agent.client.report(report(1))
+        await sees(session, 1)
+        restored = session.restored
+        bench.etcd.wipe()
+        bench.etcd.start()
+        await until_async(lambda: session.restored > restored)
+        assert session.reports().alive == {POD}
+        assert (await session.client.auth.status()).enabled
+
+        async def filled() -> bool:
+            keys = await stored(session.client, "/falcon/")
+            return keys >= {GPT.key.announce, GPT.key.plan, f"{GATEWAYS}{gateway.name}"} and any(
+                key.startswith(GPT.key.reports(gateway.name)) for key in keys
+            )
+
+        await eventually(filled)
+        await session.healthy(streams=1)
+        assert session.reports().alive == {POD}
+        assert session.reports().gone_since_seconds == {}
 
 
 async def test_authentication_that_was_turned_off_is_turned_on_again(
@@ -330,80 +417,95 @@ async def test_authentication_that_was_turned_off_is_turned_on_again(
     session = await bench.session()
     await session.healthy()
     await session.client.auth.disable()
-    restored = session.restored
-    await until_async(lambda: session.restored > restored)
-    assert (await session.client.auth.status()).enabled
+
+    async def enabled() -> bool:
+        return (await session.client.auth.status()).enabled
+
+    await eventually(enabled)
 
 
-async def test_a_job_that_fills_etcd_stops_the_others_for_seconds(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_reports_pass_while_etcd_is_full_and_it_gets_room_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("falcon_operator.bus.bus.ALARMS_SECONDS", 0.5)
+    bench.gateway()
     session = await bench.session()
+    await session.healthy(streams=1)
+    session.announce(GPT)
+    async with bench.agent(GPT, 0) as agent:
+        await agent.connected()
+        with contextlib.suppress(NoSpace):
+            for _ in range(2 * QUOTA_BYTES // 10**6):
+                await session.client.put("/foreign", bytes(10**6))
+        await until_async(lambda: session.bus.state.full)
+        agent.client.report(report(1))
+        await sees(session, 1)
+        await until_async(lambda: session.bus.state.healed)
     await session.healthy()
-    await session.bus.ensure_access(JOB)
-    agent = await bench.agent(session, JOB, tmp_path)
-    await _overwrite_until_full(agent, JOB.summary("pod"))
-    await until_async(lambda: session.bus.state.full)
-    assert session.bus.reports(OTHER_UID).bus_full
-    await until_async(lambda: session.bus.state.healed)
-    await session.healthy()
-    await session.bus.publish_plan(OTHER, PLAN)
-    assert await session.client.get(OTHER.plan) is not None
-    assert not session.bus.reports(OTHER_UID).bus_full
-    assert session.bus.state.written_bytes > QUOTA_BYTES / 2
+    await session.bus.publish_plan(GPT.key, PLAN)
+    await eventually(lambda: session.client.get(GPT.key.plan))
 
 
-async def _overwrite_until_full(agent: Client, key: str) -> None:
-    for _ in range(2 * QUOTA_BYTES // 10**6):
-        try:
-            await agent.put(key, bytes(10**6))
-        except NoSpace:
-            return
-    raise AssertionError("the quota was never reached")
+# -- what is left ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_is_forgotten_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+async def test_a_job_that_is_forgotten_leaves_nothing(bench: Bench) -> None:
+    gateway = bench.gateway()
     session = await bench.session()
-    await session.healthy()
-    for key in (JOB, OTHER):
-        await session.bus.ensure_access(key)
-        await session.bus.publish_plan(key, PLAN)
-    agent = await bench.agent(session, JOB, tmp_path)
-    await agent.put(JOB.summary("pod"), summary("pod"))
-    await session.bus.forget(JOB)
-    await session.bus.forget(JOB)  # again is harmless
-    assert [kv.key for kv in (await session.client.get_prefix("/falcon/v1/")).kvs] == [OTHER.plan]
-    assert set(await session.client.auth.list_users()) == {"root", OTHER_UID}
-    assert set(await session.client.auth.list_roles()) == {"root", OTHER_UID}
-    with pytest.raises(EtcdError):
-        await agent.put(JOB.summary("pod"), summary("pod"))
+    await session.healthy(streams=1)
+    session.announce(GPT, BERT)
+    for job in (GPT, BERT):
+        await session.bus.publish_plan(job.key, PLAN)
+    async with bench.agent(GPT, 0) as agent, bench.agent(BERT, 0) as other:
+        for reporting in (agent, other):
+            reporting.client.report(report())
+        await eventually(lambda: stored(session.client, GPT.key.reports(gateway.name)))
+        await session.bus.forget(GPT.key)
+        await session.bus.forget(GPT.key)  # again is harmless
+        await until_async(lambda: not agent.client.gateway)
+        assert other.client.gateway
+
+        async def left() -> bool:
+            keys = await stored(session.client, ROOT) | await stored(session.client, REPORTS)
+            return not any(GPT.uid in key for key in keys)
+
+        await eventually(left)
+        assert await stored(session.client, BERT.key.prefix) == {BERT.key.announce, BERT.key.plan}
+        assert session.reports() == JobReports(
+            session_healthy_since_seconds=session.reports().session_healthy_since_seconds
+        )
 
 
-async def test_what_jobs_left_while_the_operator_was_down_is_swept(
+async def test_what_was_left_while_the_operator_was_down_is_swept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("falcon_operator.bus.bus.SWEEP_SECONDS", 0.2)
-    first = await bench.session()
-    await first.healthy()
-    for key in (JOB, OTHER):
-        await first.bus.ensure_access(key)
-        await first.bus.publish_plan(key, PLAN)
-    await first.client.auth.add_user("somebody-else")
-    await first.stop()
+    monkeypatch.setattr("falcon_operator.bus.sweep.GONE_SECONDS", 0.5)
+    gateway = bench.gateway()
+    async with bench.client() as client:
+        for job in (GPT, BERT):
+            await client.put(job.key.announce, job.announcement().SerializeToString())
+            await client.put(job.key.plan, b"of an earlier release")
+            batch = Batch(gateway="gone", namespace=job.namespace, job=job.name, job_uid=job.uid)
+            for name in ("gone", gateway.name):
+                await client.put(f"{job.key.reports(name)}hot", batch.SerializeToString())
+        for user in (GPT.uid, "somebody-else"):
+            await client.auth.add_user(user)
+            await client.auth.add_role(user)
+    session = await bench.session()
+    session.live = frozenset({BERT.uid})
+    session.announce(BERT)
+    kept = {BERT.key.announce, BERT.key.plan, f"{BERT.key.reports(gateway.name)}hot"}
 
-    second = await bench.session(epoch=2, identity="op-b")
-    second.live = frozenset({OTHER_UID})
-    await second.healthy()
+    async def swept() -> bool:
+        keys = await stored(session.client, ROOT) | await stored(session.client, REPORTS)
+        return keys <= kept and GPT.uid not in await session.client.auth.list_roles()
 
-    async def left() -> set[str]:
-        return {kv.key for kv in (await second.client.get_prefix("/falcon/v1/")).kvs}
-
-    async with asyncio.timeout(20):
-        while await left() != {OTHER.plan} or UID in await second.client.auth.list_users():  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    assert set(await second.client.auth.list_users()) == {"root", OTHER_UID, "somebody-else"}
-    assert UID not in await second.client.auth.list_roles()
+    await eventually(swept)
+    kv = await session.client.get(BERT.key.announce)
+    assert kv is not None
+    assert Announce.FromString(kv.value).revision >> 32 == 1
+    assert set(await session.client.auth.list_users()) == {"root", "somebody-else"}
 
 
 async def test_nothing_is_swept_while_the_definitions_are_missing(
@@ -411,10 +513,11 @@ async def test_nothing_is_swept_while_the_definitions_are_missing(
 ) -> None:
     monkeypatch.setattr("falcon_operator.bus.bus.SWEEP_SECONDS", 0.2)
     session = await bench.session()
-    await session.healthy()
     session.defined = False
-    await session.bus.ensure_access(JOB)
+    session.live = frozenset()
+    session.announce(GPT)
+    await session.healthy()
     asked = session.asked_for_jobs
     await until_async(lambda: session.task.done() or session.asked_for_jobs >= asked + 2)
     await session.healthy()
-    assert UID in await session.client.auth.list_users()
+    assert await stored(session.client, ROOT) == {GPT.key.announce}

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime as dt
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from falcon_etcd import NoSpace
+from falcon_operator.bus import certs
 from falcon_operator.settings import EXIT_CONFIG
 from tests.integration.api.apiserver import running_apiserver
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until, until_async
+
+CERTIFICATES = ("falcon-etcd-ca", "falcon-etcd-server", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway")
 
 
 def leads(operator: Operator) -> bool:
@@ -62,11 +70,11 @@ def test_certificates_outlive_the_operator(installation: Installation) -> None:
     first = installation.operator("op-a")
     installation.start_etcd()
     until(lambda: first.metric("falcon_etcd_session_healthy") == 1.0)
-    before = {name: installation.get("secret", f"falcon-etcd-{name}")["data"] for name in ("ca", "server", "root")}
+    before = {name: installation.get("secret", name)["data"] for name in CERTIFICATES}
     first.kill()
     second = installation.operator("op-a")
     until(lambda: second.metric("falcon_etcd_session_healthy") == 1.0)
-    after = {name: installation.get("secret", f"falcon-etcd-{name}")["data"] for name in ("ca", "server", "root")}
+    after = {name: installation.get("secret", name)["data"] for name in CERTIFICATES}
     assert after == before
     assert epoch(installation) == 2
 
@@ -113,31 +121,62 @@ def test_a_leader_that_was_stalled_ends_without_a_word_to_the_cluster(installati
     until(lambda: second.metric("falcon_etcd_session_healthy") == 1.0)
 
 
+def test_gateways_get_a_certificate_by_etcds_authority_and_the_jobs_authority_to_verify_agents(
+    installation: Installation,
+) -> None:
+    installation.operator("op-a", FALCON_GATEWAYS="falcon-gateway.falcon.svc:7443,localhost:7443")
+    gateway = files(until(lambda: installation.get("secret", "falcon-gateway")))
+    control, jobs = (files(installation.get("secret", name)) for name in ("falcon-etcd-ca", "falcon-jobs-ca"))
+    assert (gateway["ca.crt"], gateway["jobs-ca.crt"]) == (control["ca.crt"], jobs["ca.crt"])
+    pair = certs.Pair(gateway["tls.crt"], gateway["tls.key"])
+    names = ["falcon-gateway.falcon.svc", "localhost"]
+    assert certs.problem(pair, control["ca.crt"], dt.datetime.now(dt.UTC), names=names) == ""
+    assert certs.problem(pair, jobs["ca.crt"], dt.datetime.now(dt.UTC)) != ""
+
+
 def test_an_external_etcd_needs_its_secrets(installation: Installation) -> None:
     operator = installation.operator("op-a", FALCON_ETCD_MANAGED="false")
     [record] = until(lambda: operator.logged("waiting"))
-    assert "falcon-etcd-ca" in record["error"]
-    assert "ca.crt, ca.key" in record["error"]
+    assert "falcon-etcd-root" in record["error"]
+    assert "tls.crt, tls.key, ca.crt" in record["error"]
     assert installation.get("secrets") == []
 
 
-def test_an_external_etcd_is_used_with_what_its_owner_provides(installation: Installation, tmp_path: Path) -> None:
+def provide(installation: Installation, name: str, **content: Path) -> None:
+    """Create a Secret; an underscore stands for a dot in the names of its keys."""
+    sources = [f"--from-file={key.replace('_', '.')}={path}" for key, path in content.items()]
+    installation.api.ok("kubectl", "-n", installation.namespace, "create", "secret", "generic", name, *sources)
+
+
+def files(secret: dict[str, Any]) -> dict[str, bytes]:
+    return {name: base64.b64decode(value) for name, value in secret["data"].items()}
+
+
+@pytest.mark.parametrize("with_key", [True, False], ids=["with-key", "without-key"])
+def test_an_external_etcd_is_used_with_what_its_owner_provides(
+    installation: Installation, tmp_path: Path, with_key: bool
+) -> None:
     authority = Authority(tmp_path / "pki")
-    own = {"ca": {"ca.crt": authority.ca, "ca.key": tmp_path / "ca.key"}}
-    own["ca"]["ca.key"].write_bytes(authority.pair.key)
-    root = authority.client("root")
-    own["root"] = {"ca.crt": authority.ca, "tls.crt": root.cert, "tls.key": root.key}
-    for part, files in own.items():
-        sources = [f"--from-file={name}={path}" for name, path in files.items()]
-        installation.api.ok(
-            "kubectl", "-n", installation.namespace, "create", "secret", "generic", f"falcon-etcd-{part}", *sources
-        )
+    key, root = tmp_path / "ca.key", authority.client("root")
+    key.write_bytes(authority.pair.key)
+    provide(installation, "falcon-etcd-ca", ca_crt=authority.ca, **({"ca_key": key} if with_key else {}))
+    provide(installation, "falcon-etcd-root", ca_crt=authority.ca, tls_crt=root.cert, tls_key=root.key)
     before = {secret["metadata"]["name"]: secret["data"] for secret in installation.get("secrets")}
     installation.etcd.pki = authority  # type: ignore[assignment]
     installation.etcd.start()
     operator = installation.operator("op-a", FALCON_ETCD_MANAGED="false", FALCON_ETCD_SERVER_NAMES="")
+    if not with_key:
+        [record] = until(lambda: operator.logged("waiting"))
+        assert "falcon-etcd-ca lacks ca.key" in record["error"]
+        assert f"create Secret {installation.namespace}/falcon-gateway" in record["error"]
+        own = authority.server("localhost")
+        provide(installation, "falcon-gateway", tls_crt=own.cert, tls_key=own.key)
+        before["falcon-gateway"] = installation.get("secret", "falcon-gateway")["data"]
     until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
-    assert {secret["metadata"]["name"]: secret["data"] for secret in installation.get("secrets")} == before
+    after = {secret["metadata"]["name"]: secret["data"] for secret in installation.get("secrets")}
+    assert set(after) == {"falcon-etcd-ca", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway"}
+    assert all(after[name].items() >= data.items() for name, data in before.items())
+    assert {"ca.crt", "jobs-ca.crt", "tls.crt", "tls.key"} == set(after["falcon-gateway"])
 
 
 def test_it_waits_for_the_definitions(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_every_call_is_allowed(installation: Installation, tmp_path: Path, every
     installation.apply(job)
     until(lambda: len(installation.get("pods", namespace=jobs)) == 2)
     until(lambda: len(installation.get("pods")) == 1)  # the burn-in
-    until(lambda: installation.get("secret", "j-falcon-etcd", namespace=jobs))
+    until(lambda: installation.get("secret", "j-falcon-gateway", namespace=jobs))
     until(lambda: installation.get("service", "j", namespace=jobs))
     api.ok("kubectl", "-n", jobs, "patch", "trainingjob", "j", "--type=merge", "-p", '{"spec":{"suspend":true}}')
     until(lambda: not installation.get("pods", namespace=jobs))

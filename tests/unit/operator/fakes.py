@@ -211,6 +211,7 @@ class FakeBus:
     def __init__(self, world: World) -> None:
         self.world = world
         self.forgotten: list[JobKey] = []
+        self.announced: frozenset[str] = frozenset()
 
     def reports(self, job_uid: str) -> JobReports:
         world = self.world
@@ -242,9 +243,8 @@ class FakeBus:
             world.voices.asked = frozenset(ranks)
             world.mutate()
 
-    async def ensure_access(self, key: JobKey) -> None:
-        if self.world.bus_up_since is None:
-            raise OSError("etcd cannot be reached")
+    def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None:
+        self.announced = pod_uids
 
     async def forget(self, key: JobKey) -> None:
         self.forgotten.append(key)

@@ -78,7 +78,17 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
         healed=10,
         written_bytes=11,
     )
-    metrics.readings = lambda: Readings(True, 3, 4, 5, 6, bus)
+    metrics.readings = lambda: Readings(
+        etcd_healthy=True,
+        bus_healthy=False,
+        gateways=2,
+        gateway_streams=1,
+        agents=3,
+        rejected_reports=4,
+        queue_depth=5,
+        fenced_nodes=6,
+        bus=bus,
+    )
     found = samples(metrics)
     assert found['falcon_pool_ready_spares{pool="spares"}'] == 1.0
     assert found['falcon_pool_size{pool="spares"}'] == 2.0
@@ -87,6 +97,9 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     assert found['falcon_events_total{reason="Replacing"}'] == 1.0
     assert found["falcon_leading"] == 1.0
     assert found["falcon_etcd_session_healthy"] == 1.0
+    assert found["falcon_bus_healthy"] == 0.0
+    assert found["falcon_gateways"] == 2.0
+    assert found["falcon_gateway_streams"] == 1.0
     assert found["falcon_agents"] == 3.0
     assert found["falcon_reports_rejected_total"] == 4.0
     assert found["falcon_queue_depth"] == 5.0

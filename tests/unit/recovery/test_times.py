@@ -34,8 +34,7 @@ def launcher_seconds(name: str) -> float:
         (2 * times.REPORT_SECONDS, times.BLIND_SECONDS),
         (times.FRESH_SECONDS, times.BLIND_SECONDS),
         (2 * times.HEARTBEAT_SECONDS, times.SILENCE_SECONDS),
-        (times.SILENCE_SECONDS, times.RESTORED_GRACE_SECONDS),
-        (times.LIVENESS_TTL_SECONDS, times.RESTORED_GRACE_SECONDS),
+        (times.SILENCE_SECONDS + times.LIVENESS_TTL_SECONDS, times.REJOIN_SECONDS),
         # the end of a generation
         (launcher_seconds("kRestartGraceNs") + times.URGENT_SECONDS, times.LEAVE_SECONDS),
         (launcher_seconds("kRestartGraceNs") + launcher_seconds("kDaemonGraceNs"), times.FINISH_SECONDS),

@@ -1,51 +1,58 @@
-"""The reports cache: changes, listings, lost data, and jobs that write unreadable data."""
+"""The reports cache: batches by either way, agents that fall silent, gateways that are lost, unreadable reports."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 
-from falcon_core.times import RESTORED_GRACE_SECONDS
-from falcon_core.wire.keys import LEADER_KEY, ROOT, JobKey
+from falcon_core.times import REJOIN_SECONDS
+from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import CommSignals, Onset, RankSignals, Summary
 from falcon_core.wire.reports import encode_summary
-from falcon_etcd import KeyValue, Relisted, WatchEvent
-from falcon_operator.bus import reports
+from falcon_gateway import Batch, Entry
 from falcon_operator.bus.reports import ReportsCache
 from falcon_operator.ports import JobReports
 
 JOB = JobKey("ns", "job", "uid-1")
 OTHER = JobKey("ns", "job", "uid-2")  # a later job of the same name
+FIRST, AGAIN = 1_000, 2_000  # incarnations of a gateway
+_numbers = itertools.count(1)
 
 
-def kv(key: str, value: bytes = b"") -> KeyValue:
-    return KeyValue(key, value, 2, 2, 1, 0)  # a new history counts from the same revision
+def hearing(*gateways: str) -> ReportsCache:
+    """Return a cache that hears the gateways, of which "g" is there in any case."""
+    cache = ReportsCache()
+    cache.hear(dict.fromkeys(("g", *gateways), FIRST), 0.0)
+    return cache
 
 
-def leader(taken: str = "first") -> KeyValue:
-    return kv(LEADER_KEY, taken.encode())
+def report(sequence: int = 1, pod: str = "pod-a") -> bytes:
+    return encode_summary(Summary(pod_uid=pod, sequence=sequence, unix_ns=sequence, generation=1), ())
 
 
-def summary(pod: str = "pod-a", sequence: int = 1, job: JobKey = JOB) -> KeyValue:
-    content = Summary(pod_uid=pod, sequence=sequence, unix_ns=1, generation=1)
-    return kv(job.summary(pod), encode_summary(content, ()))
+def entry(
+    pod: str = "pod-a", *, change: int = 1, session: int = 1, alive: bool = True, payload: bytes | None = None
+) -> Entry:
+    payload = report(pod=pod) if payload is None else payload
+    return Entry(pod_uid=pod, session=session, sequence=1, change=change, alive=alive, payload=payload)
 
 
-def alive(pod: str = "pod-a", job: JobKey = JOB) -> KeyValue:
-    return kv(job.alive(pod))
+def batch(*entries: Entry, gateway: str = "g", incarnation: int = FIRST, job: JobKey = JOB) -> Batch:
+    return Batch(
+        gateway=gateway,
+        incarnation=incarnation,
+        number=next(_numbers),
+        namespace=job.namespace,
+        job=job.name,
+        job_uid=job.uid,
+        entries=entries,
+    )
 
 
-def put(cache: ReportsCache, entry: KeyValue, now: float = 10.0) -> set[JobKey]:
-    return cache.apply(WatchEvent("put", entry), now)
-
-
-def delete(cache: ReportsCache, key: str, now: float = 10.0) -> set[JobKey]:
-    return cache.apply(WatchEvent("delete", kv(key)), now)
-
-
-def listing(cache: ReportsCache, *kvs: KeyValue, now: float = 10.0) -> set[JobKey]:
-    return cache.apply(Relisted(kvs, 1), now)
+def take(cache: ReportsCache, *entries: Entry, now: float = 10.0) -> JobKey | None:
+    return cache.take(batch(*entries), now)
 
 
 def of(cache: ReportsCache, job: JobKey = JOB, now: float = 10.0) -> JobReports:
@@ -53,29 +60,32 @@ def of(cache: ReportsCache, job: JobKey = JOB, now: float = 10.0) -> JobReports:
 
 
 def test_a_report_is_kept_with_its_time_of_receipt_and_names_its_job() -> None:
-    cache = ReportsCache()
-    assert put(cache, summary(sequence=1), now=10.0) == {JOB}
-    assert put(cache, summary(sequence=2), now=12.5) == {JOB}
+    cache = hearing()
+    assert take(cache, entry(), now=10.0) == JOB
+    assert take(cache, entry(change=2, payload=report(2)), now=12.5) == JOB
     received = of(cache).summaries["pod-a"]
     assert (received.summary.sequence, received.at_seconds) == (2, 12.5)
 
 
-def test_an_agent_lives_until_its_key_vanishes_and_again_when_it_is_back() -> None:
-    cache = ReportsCache()
-    put(cache, alive())
+def test_an_agent_lives_until_its_gateway_says_that_it_is_silent_and_again_when_it_is_back() -> None:
+    cache = hearing()
+    take(cache, entry())
     assert of(cache).alive == {"pod-a"}
     assert cache.agents() == 1
-    assert delete(cache, JOB.alive("pod-a"), now=33.0) == {JOB}
+    assert take(cache, entry(change=2, alive=False), now=33.0) == JOB
     assert of(cache).alive == frozenset()
     assert of(cache).gone_since_seconds == {"pod-a": 33.0}
-    put(cache, alive(), now=40.0)
+    take(cache, entry(change=3, alive=False), now=34.0)
+    assert of(cache).gone_since_seconds == {"pod-a": 33.0}
+    take(cache, entry(change=4), now=40.0)
     assert of(cache).gone_since_seconds == {}
+    assert of(cache).alive == {"pod-a"}
 
 
 def test_jobs_of_the_same_name_are_kept_apart() -> None:
-    cache = ReportsCache()
-    put(cache, summary("a"))
-    put(cache, summary("b", job=OTHER))
+    cache = hearing()
+    cache.take(batch(entry("a")), 10.0)
+    cache.take(batch(entry("b"), job=OTHER), 10.0)
     assert set(of(cache).summaries) == {"a"}
     assert set(of(cache, OTHER).summaries) == {"b"}
     cache.forget(JOB.uid)
@@ -87,127 +97,130 @@ def test_nothing_is_known_of_an_unknown_job_but_the_session() -> None:
     assert ReportsCache().reports("who", 5.0, 10.0) == JobReports(session_healthy_since_seconds=5.0)
 
 
-# -- listings ----------------------------------------------------------------------------------------------------------
+# -- batches that come twice, late, or at the session's start ----------------------------------------------------------
 
 
-def test_a_listing_replaces_what_was_known() -> None:
-    cache = ReportsCache()
-    listing(cache, leader(), summary("a"), alive("a"), summary("b"), alive("b"))
-    assert listing(cache, leader(), summary("a"), alive("a"), summary("b"), now=50.0) == {JOB}
-    assert of(cache).alive == {"a"}
-    assert of(cache).gone_since_seconds == {"b": 50.0}
-    listing(cache, leader(), now=60.0)
-    assert of(cache).summaries == {}
+def test_a_batch_that_comes_by_the_second_way_says_nothing_new() -> None:
+    cache = hearing()
+    twice = batch(entry())
+    assert cache.take(twice, 10.0) == JOB
+    assert cache.take(twice, 14.0) is None
+    assert of(cache).summaries["pod-a"].at_seconds == 10.0
 
 
-def test_a_listing_does_not_make_an_old_report_new() -> None:
-    cache = ReportsCache()
-    listing(cache, leader(), alive())
-    put(cache, summary(), now=20.0)
-    listing(cache, leader(), summary(), alive(), now=90.0)
-    assert of(cache).summaries["pod-a"].at_seconds == 20.0
+def test_an_older_batch_that_comes_late_changes_nothing() -> None:
+    cache = hearing()
+    late = batch(entry(change=1))
+    take(cache, entry(change=2, payload=report(2)), now=10.0)
+    assert cache.take(late, 11.0) is None
+    assert of(cache).summaries["pod-a"].summary.sequence == 2
+
+
+def test_a_report_that_an_agent_sends_again_to_another_gateway_does_not_become_new() -> None:
+    cache = hearing("h")
+    take(cache, entry(), now=10.0)
+    cache.take(batch(entry(session=2, payload=b""), gateway="h"), 30.0)  # it has connected
+    cache.take(batch(entry(session=2, change=2), gateway="h"), 31.0)  # and sends its newest report once more
+    assert of(cache).summaries["pod-a"].at_seconds == 10.0
+    cache.take(batch(entry(session=2, change=3, payload=report(2)), gateway="h"), 32.0)
+    assert of(cache).summaries["pod-a"].at_seconds == 32.0
 
 
 def test_the_report_of_an_agent_that_was_gone_before_this_session_is_old() -> None:
-    cache = ReportsCache()
-    listing(cache, leader(), summary("a"), alive("a"), summary("b"))
+    cache = hearing()
+    take(cache, entry("a"), entry("b", alive=False))
     assert of(cache).summaries["a"].at_seconds == 10.0
     assert of(cache).summaries["b"].at_seconds == -math.inf
-    assert of(cache).gone_since_seconds == {}, "it was never seen alive"
+    assert of(cache).gone_since_seconds == {"b": 10.0}
 
 
-# -- lost data ---------------------------------------------------------------------------------------------------------
+def test_pods_that_are_not_announced_any_more_are_forgotten_for_good() -> None:
+    cache = hearing()
+    take(cache, entry("a"), entry("b"))
+    cache.announced(JOB, frozenset({"b", "c"}))
+    assert of(cache).alive == set(of(cache).summaries) == {"b"}
+    take(cache, entry("a", change=2), entry("c", change=2))  # made by the gateway before it heard of that
+    assert of(cache).alive == set(of(cache).summaries) == {"b", "c"}
 
 
-@pytest.mark.parametrize("restored", [(), (leader("anew"),)], ids=["before", "after"])
-def test_lost_data_kills_nobody_and_forgets_nothing(restored: tuple[KeyValue, ...]) -> None:
+# -- gateways ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_pods_of_a_lost_gateway_are_neither_alive_nor_gone() -> None:
+    cache = hearing("h")
+    take(cache, entry("a"), entry("b", alive=False))
+    cache.take(batch(entry("c"), gateway="h"), 10.0)
+    assert cache.hear({"h": FIRST}, 20.0) == [JOB]
+    assert cache.hear({"h": FIRST}, 21.0) == []
+    known = of(cache, now=21.0)
+    assert known.alive == {"c"}
+    assert known.gone_since_seconds == {}
+    assert set(known.summaries) == {"a", "b", "c"}, "what was reported is still known"
+    assert cache.hear({"g": FIRST, "h": FIRST}, 22.0) == [JOB]
+    known = of(cache, now=22.0)
+    assert known.alive == {"a", "c"}
+    assert known.gone_since_seconds == {"b": 10.0}
+
+
+def test_an_agent_that_comes_to_another_gateway_is_alive_at_once() -> None:
+    cache = hearing("h")
+    take(cache, entry("a"))
+    cache.hear({"h": FIRST}, 20.0)
+    assert cache.take(batch(entry("a", session=2, payload=b""), gateway="h"), 21.0) == JOB
+    assert of(cache, now=21.0).alive == {"a"}
+    assert of(cache, now=20.0 + REJOIN_SECONDS).gone_since_seconds == {}
+
+
+def test_an_agent_that_comes_to_no_other_gateway_is_gone_after_a_while() -> None:
+    cache = hearing("h")
+    take(cache, entry("a"), entry("b", alive=False))
+    cache.hear({"h": FIRST}, 20.0)
+    assert of(cache, now=20.0 + REJOIN_SECONDS - 0.1).gone_since_seconds == {}
+    late = of(cache, now=20.0 + REJOIN_SECONDS)
+    assert late.gone_since_seconds == {"a": 20.0 + REJOIN_SECONDS, "b": 10.0}
+    assert late.alive == frozenset()
+
+
+def test_nobody_is_gone_while_there_is_no_gateway_to_come_to() -> None:
+    cache = hearing()
+    take(cache, entry("a"))
+    cache.hear({}, 20.0)
+    assert of(cache, now=1_000.0).gone_since_seconds == {}
+    cache.hear({"h": FIRST}, 1_000.0)
+    assert of(cache, now=1_000.0 + REJOIN_SECONDS - 0.1).gone_since_seconds == {}
+    assert of(cache, now=1_000.0 + REJOIN_SECONDS).gone_since_seconds == {"a": 1_000.0 + REJOIN_SECONDS}
+
+
+def test_a_gateway_that_began_anew_vouches_only_for_the_agents_that_came_back() -> None:
+    cache = hearing()
+    take(cache, entry("a"), entry("b"))
+    cache.hear({"g": AGAIN}, 20.0)
+    assert of(cache, now=20.0).alive == frozenset()
+    cache.take(batch(entry("a", session=2), incarnation=AGAIN), 21.0)
+    assert cache.incarnations == {"g": AGAIN}
+    assert of(cache, now=21.0).alive == {"a"}
+
+
+def test_batches_that_come_before_their_gateway_is_heard_count_from_then_on() -> None:
     cache = ReportsCache()
-    listing(cache, leader(), summary("a"), alive("a"), summary("b"), alive("b"))
-    lost = Relisted(restored, 1)
-    assert cache.lost_data(lost.kvs)
-    cache.apply(lost, 50.0)
-    assert of(cache, now=50.0).alive == {"a", "b"}
-    assert set(of(cache, now=50.0).summaries) == {"a", "b"}
-    put(cache, leader("anew"))
-    put(cache, alive("a"), now=52.0)  # only pod a comes back
-    late = of(cache, now=50.0 + RESTORED_GRACE_SECONDS)
-    assert late.alive == {"a"}
-    assert late.gone_since_seconds == {"b": 50.0 + RESTORED_GRACE_SECONDS}
-
-
-def test_a_second_listing_after_lost_data_is_an_ordinary_listing() -> None:
-    cache = ReportsCache()
-    listing(cache, leader(), alive("a"))
-    listing(cache, now=50.0)
-    put(cache, leader("anew"))
-    again = Relisted((leader("anew"),), 1)
-    assert not cache.lost_data(again.kvs)
-    cache.apply(again, 55.0)
-    assert of(cache, now=55.0).gone_since_seconds == {"a": 50.0 + RESTORED_GRACE_SECONDS}
-
-
-def test_the_first_listing_of_an_empty_etcd_is_no_loss() -> None:
-    assert not ReportsCache().lost_data(())
-
-
-# -- plans -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_stored_plan_is_known_and_gone_with_lost_data() -> None:
-    cache = ReportsCache()
-    listing(cache, leader(), kv(JOB.plan, b"plan"))
-    assert cache.command(JOB, JOB.plan) == b"plan"
-    assert cache.command(OTHER, OTHER.plan) == b""
-    listing(cache)
-    assert cache.command(JOB, JOB.plan) == b""
-    put(cache, kv(JOB.plan, b"again"))
-    assert cache.command(JOB, JOB.plan) == b"again"
-    delete(cache, JOB.plan)
-    assert cache.command(JOB, JOB.plan) == b""
+    take(cache, entry("a"))
+    assert of(cache).alive == frozenset()
+    assert cache.agents() == 0
+    assert cache.hear({"g": FIRST}, 11.0) == [JOB]
+    assert of(cache).alive == {"a"}
 
 
 # -- rubbish -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "value",
-    [b"", b"{", b'{"pod_uid": 1}', b"x" * (reports.MAX_SUMMARY_BYTES + 1)],
-    ids=["empty", "cut", "mistyped", "huge"],
-)
+@pytest.mark.parametrize("value", [b"{", b'{"pod_uid": 1}', b"x" * 300_000], ids=["cut", "mistyped", "huge"])
 def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_report(value: bytes) -> None:
-    cache = ReportsCache()
-    put(cache, summary())
-    assert put(cache, kv(JOB.summary("pod-a"), value)) == set()
+    cache = hearing()
+    take(cache, entry())
+    assert take(cache, entry(change=2, payload=value)) == JOB
     assert cache.rejected == 1
     assert of(cache).summaries["pod-a"].summary.sequence == 1
-
-
-def test_a_prefix_with_another_jobs_uid_is_refused() -> None:
-    cache = ReportsCache()
-    put(cache, alive())
-    foreign = JobKey("evil", "job", JOB.uid)
-    assert put(cache, alive("x", job=foreign)) == set()
-    assert of(cache).alive == {"pod-a"}
-
-
-def test_a_job_cannot_fill_the_operators_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "MAX_PODS", 3)
-    cache = ReportsCache()
-    for number in range(9):
-        put(cache, alive(f"pod-{number}"))
-    assert cache.agents() == 3
-    put(cache, summary("pod-0"))
-    assert set(of(cache).summaries) == {"pod-0"}, "a known pod's reports are still kept"
-
-
-@pytest.mark.parametrize(
-    "key", [f"{ROOT}ns/job/uid-1/reports/p/future", f"{ROOT}ns/job", f"{ROOT}ns/job/u/commands/x", "/falcon/else"]
-)
-def test_keys_of_a_newer_version_are_passed_over(key: str) -> None:
-    cache = ReportsCache()
-    assert put(cache, kv(key)) == set()
-    assert delete(cache, key) == set()
-    assert cache.jobs() == []
+    assert of(cache).alive == {"pod-a"}, "it speaks all the same"
 
 
 def slow_rank(iteration: int, comms: list[CommSignals]) -> RankSignals:
@@ -217,11 +230,13 @@ def slow_rank(iteration: int, comms: list[CommSignals]) -> RankSignals:
 
 @pytest.mark.parametrize(("iteration", "kept"), [(7, True), (8, False)])
 def test_the_excess_of_a_slowdown_is_kept_while_its_rank_sends_briefs(iteration: int, kept: bool) -> None:
-    cache = ReportsCache()
+    cache = hearing()
+    numbers = itertools.count(1)
     excess = CommSignals(comm=1, size=4, place=0, excess_ns=[5, 6])
     counted = CommSignals(comm=1, size=4, place=0, excess_ns=[5, 6], entered=9, finished=8)
     for onset, comms, detailed in ((7, [counted], (0,)), (iteration, [], ())):
         content = Summary(pod_uid="pod-a", sequence=1, unix_ns=1, generation=1, ranks=[slow_rank(onset, comms)])
-        put(cache, kv(JOB.summary("pod-a"), encode_summary(content, detailed)))
-    (rank,) = cache.reports(JOB.uid, 0.0, 10.0).summaries["pod-a"].summary.ranks
+        payload = encode_summary(content, detailed)
+        take(cache, entry(change=next(numbers), payload=payload))
+    (rank,) = of(cache).summaries["pod-a"].summary.ranks
     assert rank.comms == ([excess] if kept else []), "the counts belong to their own moment"

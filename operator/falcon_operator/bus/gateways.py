@@ -1,0 +1,166 @@
+"""The gateways that etcd names, and the operator's stream to each.
+
+A gateway's key stands under its lease. A gateway whose key is gone is followed for as long as it answers on its stream:
+then it is the gateway that does not reach etcd, or etcd that has lost its data. While etcd is away its last word holds,
+and the streams are made anew for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+import msgspec
+import structlog
+
+from falcon_core.times import SILENCE_SECONDS
+from falcon_gateway import Batch, Desired, Leader, OperatorClient, Refused, Tls
+from falcon_operator.clock import Clock
+
+CHECK_SECONDS = 0.5
+REFUSED_SECONDS = 2.0  # before a gateway that has refused the stream is asked again
+log = structlog.get_logger(__name__)
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """The value of a gateway's key: where the operator reaches it, and when its process began (unix ns)."""
+
+    operator: str
+    incarnation: int
+
+
+def read_registration(value: bytes) -> Registration | None:
+    """Read the value of a gateway's key; None for one that another release has written."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(value, type=Registration)
+    return None
+
+
+class _Link:
+    """The stream to one gateway, repeated until it is cancelled."""
+
+    def __init__(self, gateway: str, address: str, make: Callable[[str], OperatorClient]) -> None:
+        self.gateway = gateway
+        self.address = address
+        self._make = make
+        self._client = make(address)
+        self.task: asyncio.Task[None] | None = None
+
+    def answers(self, now: float) -> bool:
+        """Check whether all that the gateway holds has come, and its newest answer lately."""
+        answered_at = self._client.answered_at
+        return self._client.complete and answered_at is not None and now - answered_at <= SILENCE_SECONDS
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._client.run()
+            except Refused as error:
+                log.warning("gateway refuses the operator", gateway=self.gateway, error=str(error))
+            await asyncio.sleep(REFUSED_SECONDS)
+            self._client = self._make(self.address)
+
+
+class Gateways:
+    """All gateways. ``on_batch`` gets every batch of every stream; ``leader`` is asked at each new stream's begin.
+
+    The clock has to be the one of the streams: ``time.monotonic``.
+    """
+
+    def __init__(
+        self,
+        tls: Tls,
+        desired: Desired,
+        leader: Callable[[], Leader],
+        on_batch: Callable[[Batch], None],
+        clock: Clock,
+    ) -> None:
+        self._tls = tls
+        self._desired = desired
+        self._leader = leader
+        self._on_batch = on_batch
+        self._clock = clock
+        self._registered: dict[str, Registration] = {}
+        self._incarnations: dict[str, int] = {}  # as last registered, also of gateways whose key is gone
+        self._links: dict[str, _Link] = {}
+        self._changed = asyncio.Event()
+        self._epoch = 0
+
+    # -- what etcd says ----------------------------------------------------------------------------------------------
+
+    def relist(self, registered: Mapping[str, Registration]) -> None:
+        """Replace all that etcd has said."""
+        self._registered = dict(registered)
+        self._incarnations |= {gateway: known.incarnation for gateway, known in registered.items()}
+        self._changed.set()
+
+    def register(self, gateway: str, registration: Registration) -> None:
+        self.relist({**self._registered, gateway: registration})
+
+    def unregister(self, gateway: str) -> None:
+        self._registered.pop(gateway, None)
+        self._changed.set()
+
+    # -- who is heard ------------------------------------------------------------------------------------------------
+
+    @property
+    def registered(self) -> frozenset[str]:
+        return frozenset(self._registered)
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """Return the gateways whose streams work."""
+        now = self._clock.monotonic()
+        return frozenset(gateway for gateway, link in self._links.items() if link.answers(now))
+
+    @property
+    def all_answer(self) -> bool:
+        """Check whether there is a gateway, and each that is known answers on its stream."""
+        known = self._registered.keys() | self._links.keys()
+        return bool(known) and known == self.answering
+
+    def heard(self, etcd_healthy: bool, newest: Mapping[str, int]) -> dict[str, int]:
+        """Return the gateways that are heard, by stream or by an etcd that is healthy, with their incarnations.
+
+        ``newest`` are the incarnations whose batches have come: they may be ahead of what etcd says.
+        """
+        heard = self.answering | (self._registered.keys() if etcd_healthy else frozenset())
+        return {gateway: max(self._incarnations.get(gateway, 0), newest.get(gateway, 0)) for gateway in heard}
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep one stream to each gateway. Raises ``election.LeadershipLost`` when this operator does not lead."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._end_links()
+                for gateway, registration in self._registered.items():
+                    if gateway not in self._links:
+                        link = _Link(gateway, registration.operator, self._client)
+                        link.task = tasks.create_task(link.run(), name=f"gateway {gateway}")
+                        self._links[gateway] = link
+                        log.info("gateway found", gateway=gateway, address=registration.operator)
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), CHECK_SECONDS)
+
+    def _client(self, address: str) -> OperatorClient:
+        return OperatorClient(address, self._tls, self._desired, self._leader(), self._on_batch)
+
+    def _end_links(self) -> None:
+        """End the streams to gateways that are gone or have moved, and all streams of an earlier epoch."""
+        now, epoch = self._clock.monotonic(), self._leader().epoch
+        for gateway, link in list(self._links.items()):
+            registration = self._registered.get(gateway)
+            if registration is None:
+                over = not link.answers(now)
+            else:
+                over = registration.operator != link.address or epoch != self._epoch
+            if over:
+                assert link.task is not None  # set where the link was made
+                link.task.cancel()
+                del self._links[gateway]
+                if registration is None:
+                    log.info("gateway gone", gateway=gateway)
+        self._epoch = epoch
