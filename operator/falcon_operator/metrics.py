@@ -179,7 +179,7 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
         "falcon_bus_healthy", "1 while etcd or all gateways answer: silence means something.", value=now.bus_healthy
     )
     yield GaugeMetricFamily("falcon_gateways", "Gateways that are heard.", value=now.gateways)
-    yield GaugeMetricFamily("falcon_gateway_streams", "Gateways whose streams work.", value=now.gateway_streams)
+    yield GaugeMetricFamily("falcon_gateways_streaming", "Gateways whose streams work.", value=now.gateway_streams)
     yield GaugeMetricFamily("falcon_agents", "Agents that are alive.", value=now.agents)
     yield CounterMetricFamily("falcon_reports_rejected", "Reports that could not be read.", value=now.rejected_reports)
     yield GaugeMetricFamily("falcon_queue_depth", "Objects that wait for their turn.", value=now.queue_depth)

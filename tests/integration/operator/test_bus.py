@@ -361,7 +361,7 @@ async def test_etcd_lets_root_in_and_nobody_else(bench: Bench) -> None:
     session = await bench.session()
     await session.healthy()
     assert (await session.client.auth.status()).enabled
-    assert await session.client.auth.list_users() == ["root"]
+    assert list(await session.client.auth.list_users()) == ["root"]
     issued = bench.jobs.client("root")
     tls = Tls(ca=bench.control.ca, cert=issued.cert, key=issued.key)
     async with Client(bench.etcd.endpoints, tls, 2.0) as impostor:

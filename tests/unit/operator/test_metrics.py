@@ -99,7 +99,7 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     assert found["falcon_etcd_session_healthy"] == 1.0
     assert found["falcon_bus_healthy"] == 0.0
     assert found["falcon_gateways"] == 2.0
-    assert found["falcon_gateway_streams"] == 1.0
+    assert found["falcon_gateways_streaming"] == 1.0
     assert found["falcon_agents"] == 3.0
     assert found["falcon_reports_rejected_total"] == 4.0
     assert found["falcon_queue_depth"] == 5.0

@@ -204,7 +204,6 @@ class World:
 
     def start_bus(self) -> None:
         self.bus_up_since = self.clock.monotonic()
-        self.gone_since.clear()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -259,10 +258,14 @@ class World:
             and pod.deleting_at is None
         )
 
+    def _is_served(self, pod: Pod) -> bool:
+        """Check whether a gateway serves the pod's agent: the bus is there, and the pod is announced."""
+        return self.bus_up_since is not None and self._agent_lives(pod) and pod.uid in self.bus.announced
+
     def _launch(self, pod: Pod) -> None:
         """Let the launcher bring its pod to the plan that its agent has read."""
         plan = self.plan
-        if plan is None or not self._agent_lives(pod) or self.bus_up_since is None:
+        if plan is None or not self._is_served(pod):
             return
         member = next((plan_member for plan_member in plan.members if plan_member.pod_uid == pod.uid), None)
         phase = plan.phase if member is not None else "Stop"
@@ -360,6 +363,8 @@ class World:
                 if self.clock.seconds >= pod.dead_seen_at + TTL_SECONDS:
                     self.alive.discard(pod.uid)
                     self.gone_since[pod.uid] = self.clock.monotonic()
+            return
+        if not self._is_served(pod):
             return
         pod.dead_seen_at = None
         self.alive.add(pod.uid)
