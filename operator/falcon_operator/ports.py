@@ -2,7 +2,8 @@
 
 The packages that decide (``job/``, ``pool/``, ``status/``, ``intent/``, ``manifests/``) know only the views. The two
 reconcilers read through these protocols, write the intent, and then carry out the effects. ``cluster/`` (Kubernetes)
-and ``bus/`` (etcd) implement the protocols. Every effect is idempotent by name: carrying it out again changes nothing.
+and ``bus/`` (gateways and etcd) implement the protocols. Every effect is idempotent by name: carrying it out again
+changes nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The operator's side of etcd: session, access, reports, plans."""
+"""The operator's side of gateways and etcd: announcements, commands, reports, certificates."""

@@ -119,7 +119,7 @@ class EtcdBus:
         epoch = self._leadership.epoch
         payload = msgspec.json.encode(msgspec.structs.replace(plan, epoch=epoch))
         if self._wanted.publish(key, PLAN, payload, epoch):
-            log.info("plan", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase)
+            log.info("plan published", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase)
         await self._pass_on(key, key.plan)
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:

@@ -63,7 +63,7 @@ class _Link:
 
 
 class Gateways:
-    """All gateways. ``on_batch`` gets every batch of every stream; ``leader`` is asked at each new stream's begin.
+    """All gateways. ``on_batch`` gets every batch of every stream; ``leader`` is asked for each new stream.
 
     The clock has to be the one of the streams: ``time.monotonic``.
     """

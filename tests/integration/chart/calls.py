@@ -101,7 +101,7 @@ def client_rights() -> set[Right]:
 
 
 def own_rights() -> set[Right]:
-    """Return the rights for what the operator keeps in its own namespace: the Lease, and the certificates of the bus."""
+    """Return the rights for what the operator keeps in its own namespace: the Lease and the certificates."""
     leases = asyncio.run(_rights(lambda transport: KubeLeases(transport, "n")))
     return leases | asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd", "falcon")))
 
