@@ -119,7 +119,9 @@ class EtcdBus:
         epoch = self._leadership.epoch
         payload = msgspec.json.encode(msgspec.structs.replace(plan, epoch=epoch))
         if self._wanted.publish(key, PLAN, payload, epoch):
-            log.info("plan published", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase)
+            log.info(
+                "plan published", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase
+            )
         await self._pass_on(key, key.plan)
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
@@ -345,6 +347,8 @@ class EtcdBus:
         while True:
             await self._unwritten.wait()
             self._unwritten.clear()
+            if not self._leader_key.value:
+                continue  # whoever takes the key asks again
             try:
                 for key in self._stored.lacks(self._wanted.values):
                     await self._write(key)

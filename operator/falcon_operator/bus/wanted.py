@@ -38,7 +38,7 @@ class Wanted:
         self._renumber(epoch)
         known = self._announced.get(key)
         uids = sorted(pod_uids)
-        if known is not None and (known.pod_uids, known.procs_per_replica) == (uids, procs_per_replica):
+        if known is not None and (list(known.pod_uids), known.procs_per_replica) == (uids, procs_per_replica):
             return False
         self._announce(
             key,

@@ -502,9 +502,12 @@ async def test_what_was_left_while_the_operator_was_down_is_swept(
         return keys <= kept and GPT.uid not in await session.client.auth.list_roles()
 
     await eventually(swept)
-    kv = await session.client.get(BERT.key.announce)
-    assert kv is not None
-    assert Announce.FromString(kv.value).revision >> 32 == 1
+
+    async def announced_anew() -> bool:
+        kv = await session.client.get(BERT.key.announce)
+        return kv is not None and Announce.FromString(kv.value).revision >> 32 == session.leadership.epoch
+
+    await eventually(announced_anew)
     assert set(await session.client.auth.list_users()) == {"root", "somebody-else"}
 
 
