@@ -83,13 +83,22 @@ GPT = Job("gpt", "11111111-1111-4111-8111-111111111111")
 BERT = Job("bert", "22222222-2222-4222-8222-222222222222")
 
 
+@dataclass(frozen=True)
+class Files:
+    """What a gateway reads: the folders of its certificates, and the authority of its agents."""
+
+    tls: Path
+    jobs_authority: Path
+    etcd_tls: Path
+
+
 class Gateway:
     """One process. Its ports stay while it is down."""
 
-    def __init__(self, site: Site, name: str, **environment: str) -> None:
+    def __init__(self, root: Path, name: str, files: Files, etcd: EtcdServer, **environment: str) -> None:
         self.name = name
         self.agents, self.operator, self.pages = (f"127.0.0.1:{free_port()}" for _ in range(3))
-        self.log = site.root / f"{name}.log"
+        self.log = root / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._environment = {
             "FALCON_GATEWAY_ID": name,
@@ -98,10 +107,10 @@ class Gateway:
             "FALCON_OPERATOR_LISTEN": self.operator,
             "FALCON_OPERATOR_ADDRESS": self.operator,
             "FALCON_PAGES_LISTEN": self.pages,
-            "FALCON_TLS_DIR": str(site.control.server("localhost").cert.parent),
-            "FALCON_JOBS_AUTHORITY": str(site.jobs.ca),
-            "FALCON_ETCD_ENDPOINTS": ",".join(site.etcd.endpoints),
-            "FALCON_ETCD_TLS_DIR": str(site.control.client("root").cert.parent),
+            "FALCON_TLS_DIR": str(files.tls),
+            "FALCON_JOBS_AUTHORITY": str(files.jobs_authority),
+            "FALCON_ETCD_ENDPOINTS": ",".join(etcd.endpoints),
+            "FALCON_ETCD_TLS_DIR": str(files.etcd_tls),
             "FALCON_HANDSHAKES_PER_SECOND": "1000",  # all agents of a test share one address
             **environment,
         }
@@ -223,7 +232,7 @@ class Site:
     """An etcd, two authorities, and gateways."""
 
     def __init__(self, root: Path, *, etcd: Sequence[str] = ()) -> None:
-        """``etcd`` are further arguments of etcd."""
+        """Make the authorities; ``etcd`` are further arguments of etcd."""
         self.root = root
         self.control = Certificates(root / "control")
         self.jobs = Certificates(root / "jobs")
@@ -234,7 +243,12 @@ class Site:
 
     def gateway(self, **environment: str) -> Gateway:
         """Start another gateway."""
-        gateway = Gateway(self, f"gateway-{len(self.gateways)}", **environment)
+        files = Files(
+            tls=self.control.server("localhost").cert.parent,
+            jobs_authority=self.jobs.ca,
+            etcd_tls=self.control.client("root").cert.parent,
+        )
+        gateway = Gateway(self.root, f"gateway-{len(self.gateways)}", files, self.etcd, **environment)
         self.gateways.append(gateway)
         gateway.start()
         return gateway

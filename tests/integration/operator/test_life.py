@@ -8,6 +8,7 @@ import datetime as dt
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from falcon_operator.bus import certs
 from falcon_operator.settings import EXIT_CONFIG
 from tests.integration.api.apiserver import running_apiserver
 from tests.integration.etcd_server import EtcdServer
+from tests.integration.gateway.gateways import Files, Gateway
 from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until, until_async
+from tests.integration.ports import free_port
 
 CERTIFICATES = ("falcon-etcd-ca", "falcon-etcd-server", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway")
 
@@ -32,11 +35,39 @@ def epoch(installation: Installation) -> int:
     return int(installation.get("lease", "falcon-operator")["spec"]["leaseTransitions"])
 
 
-def test_it_makes_its_certificates_and_etcd_comes_up_on_them(installation: Installation) -> None:
-    operator = installation.operator("op-a")
+def written(installation: Installation, name: str) -> Path:
+    """Return a folder with a Secret's files, as a volume shows them."""
+    folder = installation.folder / name
+    folder.mkdir()
+    for file, content in files(installation.get("secret", name)).items():
+        (folder / file).write_bytes(content)
+    return folder
+
+
+@contextlib.contextmanager
+def gateway_of(installation: Installation) -> Iterator[Gateway]:
+    """Run a gateway on the operator's Secrets; the address where the operator reaches it is not in its certificate."""
+    shown = written(installation, "falcon-gateway")
+    needed = Files(shown, shown / "jobs-ca.crt", written(installation, "falcon-etcd-root"))
+    address = f"127.0.0.2:{free_port()}"
+    listen = {"FALCON_OPERATOR_LISTEN": address, "FALCON_OPERATOR_ADDRESS": address}
+    gateway = Gateway(installation.folder, "gateway-0", needed, installation.etcd, **listen)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.send(signal.SIGKILL)
+
+
+def test_it_makes_its_certificates_and_etcd_and_gateways_come_up_on_them(installation: Installation) -> None:
+    operator = installation.operator("op-a", FALCON_GATEWAYS="falcon-gateway.falcon.svc:7443")
     installation.start_etcd()
     until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
-    assert operator.get("/readyz") == "ok\n"
+    assert operator.get("/readyz").splitlines()[1].startswith("NoGateway")
+    with gateway_of(installation):
+        until(lambda: operator.metric("falcon_gateways_streaming") == 1.0)
+        assert operator.metric("falcon_gateways") == operator.metric("falcon_bus_healthy") == 1.0
+        assert operator.get("/readyz") == "ok\n"
     assert operator.get("/healthz") == "ok\n"
     assert leads(operator)
     assert len(operator.logged("etcd authentication enabled")) == 1
@@ -61,7 +92,7 @@ async def test_a_full_etcd_is_said_with_its_remedy_by_an_operator_that_stays_rea
         await root.delete_prefix("/foreign/")
         await until_async(lambda: operator.metric("falcon_bus_full") == 0.0)
     await until_async(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
-    assert operator.get("/readyz") == "ok\n"
+    assert "BusFull" not in operator.get("/readyz")
     assert len(operator.logged("bus full")) == len(operator.logged("bus has room again")) == 1
     assert len(operator.logged("bus small")) == 1  # 16 MiB at a retention of an hour
 

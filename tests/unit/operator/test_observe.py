@@ -131,7 +131,6 @@ def test_liveness_needs_a_session_that_hears() -> None:
     gone = {"alive": frozenset(), "gone_since_seconds": {"p": 490.0}}
     assert alive(**gone) is False
     assert alive(alive=frozenset()) is None, "its gateway is lost"
-    assert alive(alive=frozenset(), session_healthy_since_seconds=MONOTONIC - 1) is None
     assert alive(alive=frozenset(), summaries={}) is None
 
 
