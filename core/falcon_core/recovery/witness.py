@@ -1,8 +1,8 @@
-"""Whose silence means a dead node: a lost lease alone never does (docs/architecture.md §9).
+"""Whose silence means a dead node: an agent's silence alone never does (docs/architecture.md §9).
 
-A member is lost if its agent's lease is gone while the operator's own session has been healthy for a TTL, *and* a
-second witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers
-advance, only its agent is gone. Many leases lost together mean trouble with the bus, and nothing is done.
+A member is lost if its agent is silent while the operator itself has heard the bus for long enough, *and* a second
+witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers advance,
+only its agent is gone. Many agents that fall silent together mean trouble with the bus, and nothing is done.
 
 What the peers show is read once for all silent members, so that the cost is linear in the number of ranks.
 """
@@ -65,10 +65,10 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
     if not silent:
         return Liveness()
     if not obs.bus_healthy:
-        return Liveness(bus_trouble="the operator's own session with etcd has not been healthy for long enough")
+        return Liveness(bus_trouble="the operator has not heard the bus for long enough")
     if len(silent) > max(1, len(obs.members) // 2):
         return Liveness(
-            bus_trouble=f"{len(silent)} of {len(obs.members)} agents fell silent together, which points at etcd"
+            bus_trouble=f"{len(silent)} of {len(obs.members)} agents fell silent together, which points at the bus"
         )
     witnesses = _witnesses(obs, silent, stop if not obs.running else None)
     lost = [

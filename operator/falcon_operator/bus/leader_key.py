@@ -35,7 +35,7 @@ class Leadership(Protocol):
 class _Leader(msgspec.Struct, frozen=True):
     """The leader key's value.
 
-    ``identity`` tells two leaders of the same epoch apart; a deleted Lease could lead to two such leaders. ``taken`` is
+    ``identity`` tells two leaders of the same epoch apart; a deleted Lease may lead to two such leaders. ``taken`` is
     new each time the key is taken, so that no heartbeat is mistaken for an earlier one.
     """
 

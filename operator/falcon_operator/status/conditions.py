@@ -158,7 +158,7 @@ def agent_lost(view: View) -> Finding | None:
             if view.goes_on_without(lost)
             else "whether training goes on is not known yet"
         )
-        return Finding("AgentLost", True, "LeaseLost", f"no sign of life from the agent in {pods}; {peers}")
+        return Finding("AgentLost", True, "AgentSilent", f"no sign of life from the agent in {pods}; {peers}")
     if view.live.bus_trouble:
         return None
     if view.intent.recovery.stop is not None or not view.obs.running:

@@ -96,7 +96,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _heard_at(self, pod_uid: str) -> float | None:
         """Return when this operator last heard the pod's agent (monotonic).
 
-        None for a report that is older than this operator's session with etcd.
+        None for a report that is older than this operator's session with the bus.
         """
         received = self.snap.reports.summaries.get(pod_uid)
         return received.at_seconds if received is not None and math.isfinite(received.at_seconds) else None
