@@ -65,7 +65,7 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
     if not silent:
         return Liveness()
     if not obs.bus_healthy:
-        return Liveness(bus_trouble="the operator has not heard the bus for long enough")
+        return Liveness(bus_trouble="the operator has not heard etcd or all gateways for long enough")
     if len(silent) > max(1, len(obs.members) // 2):
         return Liveness(
             bus_trouble=f"{len(silent)} of {len(obs.members)} agents fell silent together, which points at the bus"
