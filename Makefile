@@ -57,8 +57,8 @@ PYTHON_DIRS := core operator agent dev tests examples benchmarks
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent
 
-.PHONY: lint format types test test-one test-unit test-integration test-e2e test-soak
-lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose
+.PHONY: lint format types test test-one test-unit test-integration test-e2e test-soak test-gateway
+lint: venv shim-lint chart-lint ## ruff, import-linter, limits of size, clang-format, clang-tidy, shellcheck, helm lint, prose
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
@@ -80,13 +80,17 @@ types: venv ## mypy --strict
 test-one: venv ## run some tests, e.g. TEST="tests/unit/signals -k evaluation" (what they need is built: docs/developer.md)
 	@pytest $(TEST)
 
-test-unit: venv shim-test gateway-test ## pure logic, with the C++ and Go unit tests (a minute)
+test-unit: venv shim-test ## pure logic and the C++ unit tests (a minute)
 	@pytest tests/unit -n 2
 
-test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
+test-integration: venv shim cluster-build torch-venv nccl-releases ## real etcd, kube-apiserver, PyTorch and shim; no cluster
 	@$(PY) -m dev.cluster.packages
-	@pytest tests/integration -m "not alone" -n 3
-	@pytest tests/integration -m alone
+	@pytest tests/integration -m "not alone" --ignore tests/integration/gateway -n 3
+	@pytest tests/integration -m alone --ignore tests/integration/gateway
+
+# The gateway is not wired in yet: no agent speaks to it. Until then its tests stand apart from `make test`.
+test-gateway: venv gateway-lint gateway-test gateway cluster-build ## falcon-gateway: lint, Go tests, real etcd and TLS
+	@pytest tests/integration/gateway
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
 	@pytest tests/e2e -m "not soak" --timeout 1800

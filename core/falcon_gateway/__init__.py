@@ -1,4 +1,4 @@
-"""Clients of falcon-gateway: an agent's stream, and the operator's.
+"""Clients of falcon-gateway: an agent's stream, and the operator's. Nothing in production calls them yet.
 
     agent = AgentClient(["gateway:7443"], Tls(ca, cert, key), Pod("ns", "job", pod_uid), on_command=take)
     agent.report(payload)              # never waits; the newest report wins

@@ -1,4 +1,5 @@
-// Command falcon-gateway stands between the agents and etcd (docs/adr/0044-a-gateway-before-etcd.md).
+// Command falcon-gateway stands between the agents and etcd (docs/adr/0044-a-gateway-before-etcd.md). It is not
+// deployed yet.
 package main
 
 import (
