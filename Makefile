@@ -93,7 +93,7 @@ test-gateway: venv gateway-lint gateway-test gateway cluster-build ## falcon-gat
 	@pytest tests/integration/gateway
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
-	@pytest tests/e2e -m "not soak" --timeout 1800
+	@pytest tests/e2e -m "not soak" --timeout 1800 --durations 20
 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
 	@pytest tests/e2e -m soak --timeout 2400
