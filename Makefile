@@ -89,7 +89,7 @@ test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## re
 	@pytest tests/integration -m alone
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
-	@pytest tests/e2e -m "not soak" --timeout 1800
+	@pytest tests/e2e -m "not soak" --timeout 1800 --durations 20
 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
 	@pytest tests/e2e -m soak --timeout 2400

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.decide.description import JOB_FILE, Job, Look, Pod, write
+from benchmarks.decide.description import JOB_FILE, Job, Look, Pod, write_job, write_look
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import (
@@ -203,14 +203,14 @@ def cases(pods: int) -> list[Case]:
 
 def describe(case: Case, folder: Path) -> None:
     """Write the case into the folder."""
-    names = []
-    for number, look in enumerate(case.looks()):
-        names.append(f"look-{number}.json")
-        write(folder / names[-1], look)
     pods = [
         Pod(name=_name(n), uid=_uid(n), node=f"node-{n:04d}", ip=f"10.{n >> 8}.{n & 255}.1")
         for n in range(case.shape.pods)
     ]
+    names = []
+    for number, look in enumerate(case.looks()):
+        names.append(f"look-{number}.json")
+        write_look(folder / names[-1], look, pods)
     job = Job(
         name="large",
         namespace="ml",
@@ -222,4 +222,4 @@ def describe(case: Case, folder: Path) -> None:
         looks=names,
         running_since=START,
     )
-    write(folder / JOB_FILE, job)
+    write_job(folder / JOB_FILE, job)
