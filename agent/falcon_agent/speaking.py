@@ -51,18 +51,16 @@ class Speaker:
 
         ``asked``: the ranks of the operator's request. ``now``: a monotonic time, in seconds.
         """
-        detailed = frozenset(
-            rank.rank
-            for rank in summary.ranks
-            if rank.rank in asked or _is_silent(rank, summary.unix_ns) or computes_slowly(rank, detection)
+        silent = frozenset(rank.rank for rank in summary.ranks if _is_silent(rank, summary.unix_ns))
+        detailed = silent | frozenset(
+            rank.rank for rank in summary.ranks if rank.rank in asked or computes_slowly(rank, detection)
         )
         slot = int((summary.unix_ns / 1e9 - self._offset) // REPORT_SECONDS)
         waited = now - self._reported_at
-        talks = any(rank.rank in detailed and not _is_silent(rank, summary.unix_ns) for rank in summary.ranks)
         due = (
             urgent
             or slot != self._slot
-            or (waited >= DETAIL_SECONDS and (talks or detailed != self._detailed))
+            or (waited >= DETAIL_SECONDS and (detailed - silent or detailed != self._detailed))
             or (waited >= SLOW_SECONDS and self._level_moved(summary, detection))
         )
         if not due:

@@ -35,7 +35,6 @@ REPORT_VERSION: Final = 2  # 1 was JSON
 BRIEF_ITERATIONS: Final = 5  # the newest, whose medians a brief holds: at an onset, most of them are slow
 MAX_RANKS: Final = 1024  # of a pod
 MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not read otherwise
-SILENT_NS: Final = 1_000_000_000  # a rank without a call for as long is silent
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Small = Annotated[int, Meta(ge=0, le=1 << 32)]

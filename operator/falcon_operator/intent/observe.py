@@ -208,10 +208,13 @@ def _rank(
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
     signals = sent if sent is not None and known else NOTHING_SENT
-    silent = 0.0
-    if signals.last_call_unix_ns is not None:  # both times are by the node's clock; the age is by the operator's
-        silent = (summary.unix_ns - signals.last_call_unix_ns) / 1e9 + age
+    silent, stalled = 0.0, False
     fresh = known and age <= FRESH_SECONDS
+    if signals.last_call_unix_ns is not None:  # both times are by the node's clock; the age is by the operator's
+        quiet_ns = summary.unix_ns - signals.last_call_unix_ns
+        silent = quiet_ns / 1e9 + age
+        # Without the age: an agent reports at once when a rank falls silent, and when it moves again.
+        stalled = fresh and signals.hang_deadline_ns is not None and quiet_ns > signals.hang_deadline_ns
     blocked_since = process.blocked_since_unix_ns
     return RankSeen(
         rank=number,
@@ -225,20 +228,11 @@ def _rank(
         throttle=summary.throttle if known else None,
         fresh=fresh,
         silent_seconds=silent,
-        stalled=fresh and _was_silent(signals, summary.unix_ns),
+        stalled=stalled,
         blocked_seconds=max(0.0, (summary.unix_ns - blocked_since) / 1e9 + age)
         if known and blocked_since is not None
         else None,
     )
-
-
-def _was_silent(signals: RankSignals, unix_ns: int) -> bool:
-    """Check whether the rank had been silent for longer than its deadline when its agent reported.
-
-    The age of the report does not count: an agent reports at once when a rank falls silent, and when it moves again.
-    """
-    last, deadline_ns = signals.last_call_unix_ns, signals.hang_deadline_ns
-    return last is not None and deadline_ns is not None and unix_ns - last > deadline_ns
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -234,11 +235,13 @@ async def test_a_ranks_death_is_reported_at_once_and_the_next_generation_is_foll
     )
     assert stopped.launch is not None
     assert stopped.launch.state == "Stopped"
+    stopped_ns = time.time_ns()
     pod.plan(2, "Run")
     second = await pod.reported(
         "the second generation", lambda summary: summary.generation == 2 and tracked(summary, 2)
     )
-    assert [rank.onset for rank in second.ranks] == [None, None]
+    # A busy machine may slow the second generation down, too: an onset is the first generation's only if it is older.
+    assert [rank.rank for rank in second.ranks if rank.onset and rank.onset.unix_ns < stopped_ns] == []
     pod.plan(2, "Finish", exit_code=5)
     assert await asyncio.to_thread(pod.launcher.process.wait, 20) == 5
     assert pod.agent is not None

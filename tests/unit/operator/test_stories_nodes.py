@@ -66,8 +66,8 @@ async def test_a_node_that_is_well_again_is_taken_before_its_probation_ends() ->
     assert world.clock.seconds - begun < PLACE_SECONDS
 
 
-async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
-    """Check defect O1: the job's new pods tolerated no spare, and it waited for ever although a spare was ready."""
+async def lost_without_a_spare() -> World:
+    """Return a world whose job has lost rank 0's node while no spare was ready."""
     world = World(spec={"schedulingDeadlineSeconds": 60})
     await trained(world)
     take_spares(world)
@@ -75,6 +75,12 @@ async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
     world.kill_node(lost.name)
     await run(world, operator, lambda w: w.exclusions, seconds=60)
     lost.ready = False
+    return world
+
+
+async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
+    """Check defect O1: the job's new pods tolerated no spare, and it waited for ever although a spare was ready."""
+    world = await lost_without_a_spare()
     await run(world, operator, lambda w: w.intent.gang.releases == 1, seconds=120)
     add_spare(world, "spare-2")
     await run(world, operator, state("Running"), seconds=200)
@@ -82,13 +88,7 @@ async def test_after_a_gang_was_released_the_job_takes_a_spare_again() -> None:
 
 
 async def test_after_a_suspension_the_job_takes_a_spare_again() -> None:
-    world = World(spec={"schedulingDeadlineSeconds": 60})
-    await trained(world)
-    take_spares(world)
-    lost = world.node_of(0)
-    world.kill_node(lost.name)
-    await run(world, operator, lambda w: w.exclusions, seconds=60)
-    lost.ready = False
+    world = await lost_without_a_spare()
     world.edit_spec(suspend=True)
     await run(world, operator, lambda w: w.status.state == "Suspended" and not w.alive, seconds=90)
     add_spare(world, "spare-2")
