@@ -20,7 +20,7 @@ ETCD_NODES = ("node-a", "node-b", "node-c")
 
 def test_helm_test_of_the_default_release_succeeds(cluster: Kubectl) -> None:
     output = helm("test", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--timeout", "2m", "--logs")
-    assert output.count("Succeeded") == 2
+    assert output.count("Succeeded") == 3  # etcd, gateway, operator
     assert "POD LOGS: falcon-test-operator\n200" in output
 
 
