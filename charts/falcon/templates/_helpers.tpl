@@ -88,6 +88,11 @@ resources: {requests: {storage: {{ .size }}}}
 {{- include "falcon.fullname" . }}-gateway
 {{- end -}}
 
+{{- /* The gateways' certificate. The Secret of a job ends in -falcon-gateway, so no job's name makes this one. */ -}}
+{{- define "falcon.gateway.secret" -}}
+{{- include "falcon.gateway.fullname" . }}-tls
+{{- end -}}
+
 {{- /* What a gateway presents, and agents and operator expect: the Service's name, resolvable from any namespace. */ -}}
 {{- define "falcon.gateway.serverName" -}}
 {{- include "falcon.gateway.fullname" . }}.{{ .Release.Namespace }}.svc

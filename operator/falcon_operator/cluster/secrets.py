@@ -2,10 +2,11 @@
 
 ``<etcd prefix>-ca`` (ca.crt, ca.key) is the control authority; ``<etcd prefix>-server`` (etcd's) and ``<etcd
 prefix>-root`` (the operator's and the gateways', towards etcd) hold ca.crt, tls.crt and tls.key. ``<gateway
-prefix>-jobs-ca`` (ca.crt, ca.key) signs the agents' certificates. ``<gateway prefix>-gateway`` is what gateways show:
-ca.crt, tls.crt and tls.key by the control authority, and the jobs' authority as jobs-ca.crt.
+prefix>-jobs-ca`` (ca.crt, ca.key) signs the agents' certificates. ``<gateway prefix>-gateway-tls`` is what gateways
+show: ca.crt, tls.crt and tls.key by the control authority, and the jobs' authority as jobs-ca.crt. None of these names
+ends as the Secret of a job does (``<job>-falcon-gateway``), so that a job in the same namespace cannot overwrite any.
 
-With an external etcd its owner provides ``-ca`` and ``-root``; without ca.key also ``-gateway``.
+With an external etcd its owner provides ``-ca`` and ``-root``; without ca.key also ``-gateway-tls``.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CertificateStore:
         self._namespace = namespace
         self._etcd = etcd_prefix
         self._jobs_name = f"{gateway_prefix}-jobs-ca"
-        self._gateway_name = f"{gateway_prefix}-gateway"
+        self._gateway_name = f"{gateway_prefix}-gateway-tls"
 
     async def ensure(
         self, server_names: tuple[str, ...], gateway_names: tuple[str, ...], now: dt.datetime

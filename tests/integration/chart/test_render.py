@@ -153,7 +153,7 @@ def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
     assert {mounts[str(env[name])] for name in ("FALCON_TLS_DIR", "FALCON_ETCD_TLS_DIR")} == {"tls", "etcd"}
     prefix = operator["FALCON_GATEWAY_SECRET_PREFIX"]
     assert _secrets(pod) == {
-        "tls": f"{prefix}-gateway",
+        "tls": f"{prefix}-gateway-tls",
         "etcd": f"{operator['FALCON_ETCD_SECRET_PREFIX']}-root",
     }
     assert pod["automountServiceAccountToken"] is False
@@ -209,7 +209,7 @@ def test_an_external_etcd_is_not_run_but_used() -> None:
     assert env["FALCON_ETCD_RETENTION_SECONDS"] == ""
     gateway = {entry["name"]: entry.get("value") for entry in chart.gateway_pod()["containers"][0]["env"]}
     assert gateway["FALCON_ETCD_ENDPOINTS"] == "a.example.com:2379,b.example.com:2379"
-    assert _secrets(chart.gateway_pod()) == {"tls": "falcon-gateway", "etcd": "shared-root"}
+    assert _secrets(chart.gateway_pod()) == {"tls": "falcon-gateway-tls", "etcd": "shared-root"}
     assert chart("NetworkPolicy", "falcon-gateway")
     assert ("NetworkPolicy", "falcon-etcd") not in chart.objects
 

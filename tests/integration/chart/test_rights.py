@@ -102,7 +102,7 @@ def test_in_its_own_namespace_it_reads_its_own_secrets_alone(cluster: ApiServer)
     assert may(cluster, "get", "secrets/falcon-etcd-ca", NAMESPACE)
     assert may(cluster, "update", "secrets/falcon-etcd-server", NAMESPACE)
     assert may(cluster, "update", "secrets/falcon-jobs-ca", NAMESPACE)
-    assert may(cluster, "update", "secrets/falcon-gateway", NAMESPACE)
+    assert may(cluster, "update", "secrets/falcon-gateway-tls", NAMESPACE)
     assert not may(cluster, "get", "secrets/someone-elses", NAMESPACE)
     assert not may(cluster, "list", "secrets", NAMESPACE)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
+from falcon_operator.manifests.pods import secret_name
 from tests.integration.chart.calls import Right, client_rights, own_rights, rights_of, watch_rights
 from tests.integration.chart.charts import Rendered
 
@@ -39,7 +41,7 @@ def test_of_an_external_etcd_it_only_reads_the_certificates() -> None:
     assert named == {
         "shared-ca": ["get"],
         "shared-root": ["get"],
-        "falcon-gateway": ["get", "update"],
+        "falcon-gateway-tls": ["get", "update"],
         "falcon-jobs-ca": ["get", "update"],
     }
     assert granted(*rules) == own_rights() | PODS
@@ -56,3 +58,15 @@ def test_of_an_external_etcd_it_only_reads_the_certificates() -> None:
 def test_a_request_needs_this_right(method: str, path: str, right: Right) -> None:
     """The reckoning itself."""
     assert rights_of(method, path) == {right}
+
+
+@pytest.mark.parametrize("flags", [(), ("--set", EXTERNAL)], ids=["own-etcd", "external-etcd"])
+def test_no_job_has_a_secret_of_the_name_of_one_of_the_releases(flags: tuple[str, ...]) -> None:
+    """Jobs may live in the release's namespace, and `prod-falcon` is what a release named `prod` is called."""
+    chart = Rendered(*flags, release="prod")
+    gateway = chart("Deployment", "prod-falcon-gateway")["spec"]["template"]["spec"]
+    mounted = {volume["secret"]["secretName"] for volume in gateway["volumes"] if "secret" in volume}
+    named = {name for rule in chart("Role", "prod-falcon")["rules"] for name in rule.get("resourceNames", [])}
+    assert mounted <= named
+    suffix = secret_name(TrainingJob(metadata=ObjectMeta(name=""), spec=TrainingJobSpec(replicas=1, template={})))
+    assert not any(name.endswith(suffix) for name in named)

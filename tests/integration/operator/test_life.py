@@ -24,7 +24,7 @@ from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until, until_async
 from tests.integration.ports import free_port
 
-CERTIFICATES = ("falcon-etcd-ca", "falcon-etcd-server", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway")
+CERTIFICATES = ("falcon-etcd-ca", "falcon-etcd-server", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway-tls")
 
 
 def leads(operator: Operator) -> bool:
@@ -47,7 +47,7 @@ def written(installation: Installation, name: str) -> Path:
 @contextlib.contextmanager
 def gateway_of(installation: Installation) -> Iterator[Gateway]:
     """Run a gateway on the operator's Secrets; the address where the operator reaches it is not in its certificate."""
-    shown = written(installation, "falcon-gateway")
+    shown = written(installation, "falcon-gateway-tls")
     needed = Files(shown, shown / "jobs-ca.crt", written(installation, "falcon-etcd-root"))
     address = f"127.0.0.2:{free_port()}"
     listen = {"FALCON_OPERATOR_LISTEN": address, "FALCON_OPERATOR_ADDRESS": address}
@@ -158,7 +158,7 @@ def test_gateways_get_a_certificate_by_etcds_authority_and_the_jobs_authority_to
     installation: Installation,
 ) -> None:
     installation.operator("op-a", FALCON_GATEWAYS="falcon-gateway.falcon.svc:7443,localhost:7443")
-    gateway = files(until(lambda: installation.get("secret", "falcon-gateway")))
+    gateway = files(until(lambda: installation.get("secret", "falcon-gateway-tls")))
     control, jobs = (files(installation.get("secret", name)) for name in ("falcon-etcd-ca", "falcon-jobs-ca"))
     assert (gateway["ca.crt"], gateway["jobs-ca.crt"]) == (control["ca.crt"], jobs["ca.crt"])
     pair = certs.Pair(gateway["tls.crt"], gateway["tls.key"])
@@ -201,15 +201,15 @@ def test_an_external_etcd_is_used_with_what_its_owner_provides(
     if not with_key:
         [record] = until(lambda: operator.logged("waiting"))
         assert "falcon-etcd-ca lacks ca.key" in record["error"]
-        assert f"create Secret {installation.namespace}/falcon-gateway" in record["error"]
+        assert f"create Secret {installation.namespace}/falcon-gateway-tls" in record["error"]
         own = authority.server("localhost")
-        provide(installation, "falcon-gateway", tls_crt=own.cert, tls_key=own.key)
-        before["falcon-gateway"] = installation.get("secret", "falcon-gateway")["data"]
+        provide(installation, "falcon-gateway-tls", tls_crt=own.cert, tls_key=own.key)
+        before["falcon-gateway-tls"] = installation.get("secret", "falcon-gateway-tls")["data"]
     until(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
     after = {secret["metadata"]["name"]: secret["data"] for secret in installation.get("secrets")}
-    assert set(after) == {"falcon-etcd-ca", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway"}
+    assert set(after) == {"falcon-etcd-ca", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway-tls"}
     assert all(after[name].items() >= data.items() for name, data in before.items())
-    assert {"ca.crt", "jobs-ca.crt", "tls.crt", "tls.key"} == set(after["falcon-gateway"])
+    assert {"ca.crt", "jobs-ca.crt", "tls.crt", "tls.key"} == set(after["falcon-gateway-tls"])
 
 
 def test_it_waits_for_the_definitions(tmp_path: Path) -> None:
