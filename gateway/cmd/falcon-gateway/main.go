@@ -50,7 +50,7 @@ func run(settings *config.Config, log *slog.Logger) error {
 	begun := time.Now()
 	gateway := &job.Gateway{ID: settings.ID, Incarnation: uint64(begun.UnixNano())}
 	registration, err := json.Marshal(map[string]any{
-		"agents": settings.AgentsAddress, "operator": settings.OperatorAddress, "incarnation": gateway.Incarnation,
+		"operator": settings.OperatorAddress(), "incarnation": gateway.Incarnation,
 	})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,16 +25,15 @@ const (
 
 // Config is where the gateway listens and whom it trusts.
 type Config struct {
-	ID              string // of this gateway; no other has it
-	AgentsListen    string
-	AgentsAddress   string // where agents reach it, host:port
-	OperatorListen  string
-	OperatorAddress string // where the operator reaches it, host:port
-	PagesListen     string // health and metrics, plain HTTP
-	TLSDir          string // tls.crt and tls.key of both listeners
-	JobsAuthority   string // signs the agents' certificates
-	EtcdEndpoints   []string
-	EtcdTLSDir      string // ca.crt, tls.crt and tls.key towards etcd; ca.crt signs the operator's certificate, too
+	ID             string // of this gateway; no other has it
+	PodIP          string // where the operator reaches it
+	AgentsListen   string
+	OperatorListen string
+	PagesListen    string // health and metrics, plain HTTP
+	TLSDir         string // tls.crt and tls.key of both listeners
+	JobsAuthority  string // signs the agents' certificates
+	EtcdEndpoints  []string
+	EtcdTLSDir     string // ca.crt, tls.crt and tls.key towards etcd; ca.crt signs the operator's certificate, too
 
 	Connections         int
 	HandshakesPerSecond int // a source address
@@ -51,10 +51,9 @@ func Load(get func(string) string) (*Config, error) {
 	r := &reader{get: get}
 	config := &Config{
 		ID:                  r.name("FALCON_GATEWAY_ID", "write the pod's name; it has no slash"),
+		PodIP:               r.ip("FALCON_POD_IP"),
 		AgentsListen:        r.address("FALCON_AGENTS_LISTEN", defaultAgents),
-		AgentsAddress:       r.address("FALCON_AGENTS_ADDRESS", ""),
 		OperatorListen:      r.address("FALCON_OPERATOR_LISTEN", defaultOperator),
-		OperatorAddress:     r.address("FALCON_OPERATOR_ADDRESS", ""),
 		PagesListen:         r.address("FALCON_PAGES_LISTEN", defaultPages),
 		TLSDir:              r.folder("FALCON_TLS_DIR", "tls.crt", "tls.key"),
 		JobsAuthority:       r.file("FALCON_JOBS_AUTHORITY"),
@@ -68,6 +67,12 @@ func Load(get func(string) string) (*Config, error) {
 		return nil, r.problems
 	}
 	return config, nil
+}
+
+// OperatorAddress is where the operator reaches the gateway, host:port; the host of an IPv6 address has brackets.
+func (c *Config) OperatorAddress() string {
+	_, port, _ := net.SplitHostPort(c.OperatorListen) // Load has checked it
+	return net.JoinHostPort(c.PodIP, port)
 }
 
 type reader struct {
@@ -89,6 +94,14 @@ func (r *reader) name(variable, remedy string) string {
 	value := r.value(variable)
 	if value == "" || strings.Contains(value, "/") {
 		r.wrong(variable, value, remedy)
+	}
+	return value
+}
+
+func (r *reader) ip(variable string) string {
+	value := r.value(variable)
+	if _, err := netip.ParseAddr(value); err != nil {
+		r.wrong(variable, value, "write the pod's address, IPv6 without brackets")
 	}
 	return value
 }

@@ -17,13 +17,12 @@ func environment(t *testing.T) map[string]string {
 		}
 	}
 	return map[string]string{
-		"FALCON_GATEWAY_ID":       "gateway-0",
-		"FALCON_AGENTS_ADDRESS":   "10.0.0.1:7443",
-		"FALCON_OPERATOR_ADDRESS": "10.0.0.1:7444",
-		"FALCON_TLS_DIR":          folder,
-		"FALCON_ETCD_TLS_DIR":     folder,
-		"FALCON_JOBS_AUTHORITY":   filepath.Join(folder, "ca.crt"),
-		"FALCON_ETCD_ENDPOINTS":   "etcd-0:2379, etcd-1:2379",
+		"FALCON_GATEWAY_ID":     "gateway-0",
+		"FALCON_POD_IP":         "10.0.0.1",
+		"FALCON_TLS_DIR":        folder,
+		"FALCON_ETCD_TLS_DIR":   folder,
+		"FALCON_JOBS_AUTHORITY": filepath.Join(folder, "ca.crt"),
+		"FALCON_ETCD_ENDPOINTS": "etcd-0:2379, etcd-1:2379",
 	}
 }
 
@@ -39,10 +38,24 @@ func TestWhatIsSetIsTakenAndTheRestHasDefaults(t *testing.T) {
 	}
 }
 
+func TestTheOperatorsAddressHasTheListenersPort(t *testing.T) {
+	for ip, wanted := range map[string]string{"10.0.0.1": "10.0.0.1:9", "::1": "[::1]:9", "fd00::a:7": "[fd00::a:7]:9"} {
+		variables := environment(t)
+		variables["FALCON_POD_IP"], variables["FALCON_OPERATOR_LISTEN"] = ip, ":9"
+		config, err := Load(func(name string) string { return variables[name] })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if address := config.OperatorAddress(); address != wanted {
+			t.Errorf("%s, not %s", address, wanted)
+		}
+	}
+}
+
 func TestAllMistakesAreNamedAtOnce(t *testing.T) {
 	variables := environment(t)
 	variables["FALCON_GATEWAY_ID"] = ""
-	variables["FALCON_AGENTS_ADDRESS"] = "10.0.0.1"
+	variables["FALCON_POD_IP"] = "[::1]"
 	variables["FALCON_MAX_CONNECTIONS"] = "many"
 	variables["FALCON_LOG_LEVEL"] = "loud"
 	variables["FALCON_TLS_DIR"] = t.TempDir()
@@ -55,7 +68,7 @@ func TestAllMistakesAreNamedAtOnce(t *testing.T) {
 	if len(problems) != 7 { // the folder lacks two files
 		t.Errorf("%d problems:\n%v", len(problems), err)
 	}
-	for _, name := range []string{"FALCON_GATEWAY_ID is not set", "FALCON_AGENTS_ADDRESS=\"10.0.0.1\"",
+	for _, name := range []string{"FALCON_GATEWAY_ID is not set", "FALCON_POD_IP=\"[::1]\"",
 		"FALCON_MAX_CONNECTIONS=\"many\"", "FALCON_LOG_LEVEL=\"loud\"", "FALCON_TLS_DIR", "FALCON_ETCD_ENDPOINTS"} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named in:\n%v", name, err)

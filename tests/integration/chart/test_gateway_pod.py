@@ -38,8 +38,6 @@ def as_the_chart_starts_it(site: Site, chart: Rendered) -> Gateway:
         for folder, here in folders.items():
             if value.startswith(folder):
                 given[variable] = value.replace(folder, here)
-    for variable in ("FALCON_AGENTS_ADDRESS", "FALCON_OPERATOR_ADDRESS"):
-        given[variable] = given[variable].replace("$(POD_IP)", "127.0.0.1")
     given["FALCON_ETCD_ENDPOINTS"] = ",".join(site.etcd.endpoints)
     return site.gateway(**given)
 

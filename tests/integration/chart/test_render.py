@@ -146,7 +146,8 @@ def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
     assert host == f"{service['metadata']['name']}.{NAMESPACE}.svc"
     assert service["spec"]["ports"] == [{"name": "agents", "port": int(port), "targetPort": "agents"}]
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert (env["FALCON_AGENTS_ADDRESS"], env["FALCON_OPERATOR_ADDRESS"]) == ("$(POD_IP):7443", "$(POD_IP):7444")
+    (address,) = (entry for entry in container["env"] if entry["name"] == "FALCON_POD_IP")
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert env["FALCON_ETCD_ENDPOINTS"] == operator["FALCON_ETCD_ENDPOINTS"].removeprefix("https://")
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     assert env["FALCON_JOBS_AUTHORITY"] == f"{env['FALCON_TLS_DIR']}/jobs-ca.crt"

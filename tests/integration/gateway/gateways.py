@@ -95,17 +95,19 @@ class Files:
 class Gateway:
     """One process. Its ports stay while it is down."""
 
-    def __init__(self, root: Path, name: str, files: Files, etcd: EtcdServer, **environment: str) -> None:
+    def __init__(
+        self, root: Path, name: str, files: Files, etcd: EtcdServer, ip: str = "127.0.0.1", **environment: str
+    ) -> None:
         self.name = name
-        self.agents, self.operator, self.pages = (f"127.0.0.1:{free_port()}" for _ in range(3))
+        host = f"[{ip}]" if ":" in ip else ip
+        self.agents, self.operator, self.pages = (f"{host}:{free_port()}" for _ in range(3))
         self.log = root / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._environment = {
             "FALCON_GATEWAY_ID": name,
+            "FALCON_POD_IP": ip,
             "FALCON_AGENTS_LISTEN": self.agents,
-            "FALCON_AGENTS_ADDRESS": self.agents,
             "FALCON_OPERATOR_LISTEN": self.operator,
-            "FALCON_OPERATOR_ADDRESS": self.operator,
             "FALCON_PAGES_LISTEN": self.pages,
             "FALCON_TLS_DIR": str(files.tls),
             "FALCON_JOBS_AUTHORITY": str(files.jobs_authority),
@@ -241,14 +243,14 @@ class Site:
         self.etcd = EtcdServer(etcd_root, pki=self.control, arguments=etcd)  # type: ignore[arg-type]
         self.gateways: list[Gateway] = []
 
-    def gateway(self, **environment: str) -> Gateway:
-        """Start another gateway."""
+    def gateway(self, ip: str = "127.0.0.1", **environment: str) -> Gateway:
+        """Start another gateway, whose pod has this address."""
         files = Files(
             tls=self.control.server("localhost").cert.parent,
             jobs_authority=self.jobs.ca,
             etcd_tls=self.control.client("root").cert.parent,
         )
-        gateway = Gateway(self.root, f"gateway-{len(self.gateways)}", files, self.etcd, **environment)
+        gateway = Gateway(self.root, f"gateway-{len(self.gateways)}", files, self.etcd, ip, **environment)
         self.gateways.append(gateway)
         gateway.start()
         return gateway

@@ -25,8 +25,7 @@ def test_all_mistakes_in_the_settings_are_named_at_once() -> None:
     named = {line.partition("=")[0].partition(" ")[0] for line in ended.stderr.splitlines()}
     assert named == {
         "FALCON_MAX_CONNECTIONS",
-        "FALCON_AGENTS_ADDRESS",
-        "FALCON_OPERATOR_ADDRESS",
+        "FALCON_POD_IP",
         "FALCON_TLS_DIR",
         "FALCON_JOBS_AUTHORITY",
         "FALCON_ETCD_ENDPOINTS",

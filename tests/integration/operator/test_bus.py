@@ -30,7 +30,7 @@ from tests.integration.operator.cluster import until_async
 POD = GPT.pod(0).pod_uid
 QUOTA_BYTES = 32 * 1024 * 1024
 SMALL_QUOTA = ("--quota-backend-bytes", str(QUOTA_BYTES))
-NOWHERE = "127.0.0.1:1"
+NOWHERE = "127.0.0.9"  # nobody listens there
 PLAN = Plan(
     epoch=0,
     generation=1,
@@ -169,7 +169,7 @@ async def stored(client: Client, prefix: str) -> set[str]:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "etcd-alone"])
 async def test_reports_come_and_plans_go_by_either_way(bench: Bench, streams: bool) -> None:
-    gateway = bench.gateway(**({} if streams else {"FALCON_OPERATOR_ADDRESS": NOWHERE}))
+    gateway = bench.gateway(**({} if streams else {"FALCON_POD_IP": NOWHERE}))
     session = await bench.session()
     await session.healthy(streams=int(streams))
     await until_async(lambda: session.bus.gateways == {gateway.name})
@@ -246,6 +246,13 @@ async def test_a_request_for_detail_is_published_when_it_changes(bench: Bench) -
         await session.bus.ask_detail(GPT.key, 1, ranks)
         again = await session.client.get(GPT.key.detail)
         assert again == kv, "the same request is not written again"
+
+
+async def test_a_gateway_with_an_ipv6_address_is_reached(bench: Bench) -> None:
+    gateway = bench.gateway("::1")
+    session = await bench.session()
+    await session.healthy(streams=1)
+    assert session.bus.streams == {gateway.name}
 
 
 # -- gateways ----------------------------------------------------------------------------------------------------------

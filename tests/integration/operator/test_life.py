@@ -22,7 +22,6 @@ from tests.integration.etcd_server import EtcdServer
 from tests.integration.gateway.gateways import Files, Gateway
 from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until, until_async
-from tests.integration.ports import free_port
 
 CERTIFICATES = ("falcon-etcd-ca", "falcon-etcd-server", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway-tls")
 
@@ -49,9 +48,7 @@ def gateway_of(installation: Installation) -> Iterator[Gateway]:
     """Run a gateway on the operator's Secrets; the address where the operator reaches it is not in its certificate."""
     shown = written(installation, "falcon-gateway-tls")
     needed = Files(shown, shown / "jobs-ca.crt", written(installation, "falcon-etcd-root"))
-    address = f"127.0.0.2:{free_port()}"
-    listen = {"FALCON_OPERATOR_LISTEN": address, "FALCON_OPERATOR_ADDRESS": address}
-    gateway = Gateway(installation.folder, "gateway-0", needed, installation.etcd, **listen)
+    gateway = Gateway(installation.folder, "gateway-0", needed, installation.etcd, "127.0.0.2")
     gateway.start()
     try:
         yield gateway
