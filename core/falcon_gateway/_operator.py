@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -32,7 +32,7 @@ class Desired:
     def __init__(self) -> None:
         self._announced: dict[str, pb.Announce] = {}
         self._commands: dict[tuple[str, str], pb.Publish] = {}
-        self._complete = False
+        self._spared: frozenset[str] | None = None  # None: not every job has been announced yet
         self._followers: set[_Changes] = set()
 
     def announce(self, announce: pb.Announce) -> None:
@@ -40,17 +40,19 @@ class Desired:
         self._announced[announce.job_uid] = announce
         self._tell(pb.FromOperator(announce=announce))
 
-    def all_announced(self) -> None:
-        """Say that every job is announced: gateways withdraw all others.
+    def all_announced(self, existing: Collection[str] = ()) -> None:
+        """Say that no further job will be announced: gateways withdraw all others but those of these uids.
 
-        A new leader says so when it has looked at every job.
+        ``existing`` are all jobs that exist. A new leader says so when it has looked at each.
         """
-        self._complete = True
-        self._tell(pb.FromOperator(all_announced=pb.AllAnnounced()))
+        self._spared = frozenset(existing)
+        self._tell(self._all_announced(self._spared))
 
     def withdraw(self, job_uid: str) -> None:
         """Withdraw a job and its commands."""
         self._announced.pop(job_uid, None)
+        if self._spared is not None:
+            self._spared -= {job_uid}
         for key in [key for key in self._commands if key[0] == job_uid]:
             del self._commands[key]
         self._tell(pb.FromOperator(withdraw=pb.Withdraw(job_uid=job_uid)))
@@ -69,8 +71,8 @@ class Desired:
         changes: _Changes = asyncio.Queue()
         for announce in self._announced.values():
             changes.put_nowait(pb.FromOperator(announce=announce))
-        if self._complete:
-            changes.put_nowait(pb.FromOperator(all_announced=pb.AllAnnounced()))
+        if self._spared is not None:
+            changes.put_nowait(self._all_announced(self._spared))
         for publish in self._commands.values():
             changes.put_nowait(pb.FromOperator(publish=publish))
         self._followers.add(changes)
@@ -78,6 +80,10 @@ class Desired:
             yield changes
         finally:
             self._followers.discard(changes)
+
+    def _all_announced(self, spared: frozenset[str]) -> pb.FromOperator:
+        uids = sorted(spared - self._announced.keys())
+        return pb.FromOperator(all_announced=pb.AllAnnounced(spared_job_uids=uids))
 
     def _tell(self, message: pb.FromOperator) -> None:
         for changes in self._followers:
@@ -95,6 +101,7 @@ class OperatorClient:
         self._desired = desired
         self._leader = leader
         self._on_batch = on_batch
+        self.hello: pb.GatewayHello | None = None  # who answers on the present stream
         self.complete = False  # all that the gateway held when the stream began has come
         self.answered_at: float | None = None  # monotonic; the newest pong
 
@@ -107,7 +114,7 @@ class OperatorClient:
         await forever(self._attempt, lambda: self.answered_at is not None)
 
     async def _attempt(self) -> NoReturn:
-        self.complete, self.answered_at = False, None
+        self.hello, self.complete, self.answered_at = None, False, None
         try:
             with self._desired.following() as changes:
                 async with Stream(OPERATOR, self._endpoint, self._tls) as stream:
@@ -120,7 +127,9 @@ class OperatorClient:
     async def _read(self, stream: _OperatorStream) -> NoReturn:
         while True:
             message = await stream.receive()
-            if message.HasField("batch"):
+            if message.HasField("hello"):
+                self.hello = message.hello
+            elif message.HasField("batch"):
                 self._on_batch(pb.Batch.FromString(message.batch))
             elif message.HasField("all_sent"):
                 self.complete = True

@@ -24,9 +24,11 @@ from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
 from falcon_operator.clock import Clock
 from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
-from falcon_operator.cluster.views import Unreadable
+from falcon_operator.cluster.views import JobSketch, Unreadable
 from falcon_operator.election import Election
+from falcon_operator.first_looks import FirstLooks
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.live_jobs import LiveJobs
 from falcon_operator.metrics import Metrics, Readings
@@ -58,6 +60,7 @@ class Leader:
         configuration: Configuration,
         kube: KubeClient,
         store: CertificateStore,
+        gateway_pods: GatewayPods,
         election: Election,
         metrics: Metrics,
         clock: Clock,
@@ -67,13 +70,14 @@ class Leader:
         self._configuration = configuration
         self._kube = kube
         self._store = store
+        self._gateway_pods = gateway_pods
         self._election = election
         self._metrics = metrics
         self._clock = clock
         self._folder = folder  # for certificates, private to this process
         self._queue: KeyedQueue[Key] = KeyedQueue(clock, pause_seconds=PAUSE_SECONDS)
         self._router = handlers.Router(self._queue, kube, metrics)
-        self._unseen: set[Key] | None = None  # jobs to be looked at before gateways may forget the jobs not announced
+        self._first: FirstLooks | None = None  # before gateways may forget the jobs that are not announced
         self._live = LiveJobs(self._router.jobs, kube.sketch_jobs)
         self._pools = PoolReconciler(
             kube,
@@ -105,15 +109,17 @@ class Leader:
                 on_change=self._job_reported,
                 on_restored=self._look_at_all,
                 live_jobs=self._live.existing,
+                gateway_pods=self._gateway_pods.known,
                 retention_seconds=self._settings.etcd_retention_seconds,
             )
             jobs = JobReconciler(self._kube, bus, self._settings, self._metrics, self._clock)
             self._metrics.readings = lambda: self._read(bus)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(bus.run(), name="bus")
+                tasks.create_task(self._gateway_pods.run(), name="gateways' pods")
                 tasks.create_task(self._renew(certificates), name="renewal")
                 tasks.create_task(self._kube.watch(self._router.pod, self._router.node), name="pods and nodes")
-                await self._insist("the API's definitions", self._relist)
+                existing = await self._insist("the API's definitions", self._relist)
                 tasks.create_task(
                     handlers.watch(self._router, self._configuration, self._settings.watch_namespaces, handle_signals),
                     name="watch",
@@ -121,8 +127,8 @@ class Leader:
                 await self._kube.synced()
                 log.info("pods and nodes listed")
                 self._look_again(set())
-                self._unseen = {key for key in self._router.all_keys() if key.kind == "TrainingJob"}
-                self._say_if_all_seen(bus)
+                self._first = FirstLooks(existing)  # kopf may not have named all of them yet
+                self._say_if_all_tried(bus)
                 tasks.create_task(self._resync_always(), name="resync")
                 tasks.create_task(
                     work(self._queue, lambda key: self._handle(jobs, bus, key), self._observe, self._clock, TURNS),
@@ -135,24 +141,24 @@ class Leader:
         try:
             if key.kind != "TrainingJob":
                 return await self._pools.reconcile(key.name)
-            again = await jobs.reconcile(key.namespace, key.name)
-            if self._unseen is not None:
-                self._unseen.discard(key)
-                self._say_if_all_seen(bus)
-            return again
+            return await jobs.reconcile(key.namespace, key.name)
         except Unreadable as error:
             log.warning("unreadable", kind=key.kind, namespace=key.namespace, name=key.name, error=str(error))
             await self._kube.report_unreadable(key.kind, error)
             return None
+        finally:
+            if self._first is not None:
+                self._first.tried(key)
+                self._say_if_all_tried(bus)
 
     def _observe(self, key: Key, seconds: float, success: bool) -> None:
         self._metrics.reconciled(key.kind, seconds, success)
 
-    def _say_if_all_seen(self, bus: EtcdBus) -> None:
-        """Say once that every job is announced: when each that existed at this operator's start was looked at."""
-        if self._unseen is not None and not self._unseen:
-            self._unseen = None
-            bus.all_announced()
+    def _say_if_all_tried(self, bus: EtcdBus) -> None:
+        """Say once that every job is announced that can be: when each that existed at the start was tried."""
+        if self._first is not None and self._first.done:
+            bus.all_announced(self._first.uids)
+            self._first = None
 
     def _job_reported(self, key: JobKey) -> None:
         self._queue.add(job_key(key.namespace, key.name))
@@ -178,13 +184,15 @@ class Leader:
                 self._router.may_have_missed = True
                 log.warning("resync failed", error=str(error))
 
-    async def _relist(self) -> None:
-        """List all jobs and pools, forget those that are gone, and look at the others."""
+    async def _relist(self) -> list[JobSketch]:
+        """List all jobs and pools, forget those that are gone, and look at the others. Return the jobs."""
         before = self._router.known()
-        jobs = {(job.namespace, job.name) for job in await self._kube.sketch_jobs()}
+        sketches = await self._kube.sketch_jobs()
+        jobs = {(job.namespace, job.name) for job in sketches}
         pools = await self._kube.pool_names()
         self._router.listed(before, jobs=jobs, pools=pools)
         self._look_again({*(job_key(*name) for name in jobs), *map(pool_key, pools)})
+        return sketches
 
     def _look_again(self, keys: set[Key]) -> None:
         """Put the keys into the queue, spread over a while, and with them each pool whose taint is on a node.
@@ -250,5 +258,6 @@ class Leader:
             fenced_nodes=len(self._kube.taints(TAINT_FENCED)),
             bus=bus.state,
             gateways=len(bus.gateways),
+            gateways_known=len(bus.awaited_gateways),
             gateway_streams=len(bus.streams),
         )

@@ -15,6 +15,7 @@ import structlog
 from falcon_operator import health, logs
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.pace import Pace
@@ -59,7 +60,8 @@ async def operate(settings: Settings) -> None:
         store = CertificateStore(
             transport, settings.namespace, settings.etcd_secret_prefix, settings.gateway_secret_prefix
         )
-        leader = Leader(settings, configuration, kube, store, election, metrics, clock, folder)
+        gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector)
+        leader = Leader(settings, configuration, kube, store, gateway_pods, election, metrics, clock, folder)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_or_die(election), name="election")
             tasks.create_task(leader.run(handle_signals), name="leader")

@@ -55,6 +55,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     etcd_healthy: bool
     bus_healthy: bool
     gateways: int
+    gateways_known: int
     gateway_streams: int
     agents: int
     rejected_reports: int
@@ -176,9 +177,12 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
         "falcon_etcd_session_healthy", "1 while heartbeats come back through the watch.", value=float(now.etcd_healthy)
     )
     yield GaugeMetricFamily(
-        "falcon_bus_healthy", "1 while etcd or all gateways answer: silence means something.", value=now.bus_healthy
+        "falcon_bus_healthy", "1 while etcd or all gateways whose pods are ready answer.", value=now.bus_healthy
     )
     yield GaugeMetricFamily("falcon_gateways", "Gateways that are heard.", value=now.gateways)
+    yield GaugeMetricFamily(
+        "falcon_gateways_known", "Gateways whose streams have to work: their pods are ready.", value=now.gateways_known
+    )
     yield GaugeMetricFamily("falcon_gateways_streaming", "Gateways whose streams work.", value=now.gateway_streams)
     yield GaugeMetricFamily("falcon_agents", "Agents that are alive.", value=now.agents)
     yield CounterMetricFamily("falcon_reports_rejected", "Reports that could not be read.", value=now.rejected_reports)

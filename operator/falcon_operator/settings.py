@@ -74,6 +74,7 @@ class Settings(BaseSettings):
         int | None, Field(ge=1, description="a whole number of seconds, as etcd's --auto-compaction-retention")
     ] = None  # None: not known
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # for agents
+    gateway_selector: Text  # labels of the gateways' pods in the operator's namespace
     gateway_secret_prefix: Text  # of `-gateway-tls` and `-jobs-ca`
     agent_image: Text
     agent_image_pull_policy: Annotated[PullPolicy, Field(description="one of Always, IfNotPresent, Never")] = (

@@ -88,6 +88,13 @@ resources: {requests: {storage: {{ .size }}}}
 {{- include "falcon.fullname" . }}-gateway
 {{- end -}}
 
+{{- /* The labels of the gateways' pods, as `kubectl get --selector` reads them. */ -}}
+{{- define "falcon.gateway.selector" -}}
+{{- $labels := list "app.kubernetes.io/component=gateway" -}}
+{{- range $key, $value := include "falcon.selectorLabels" . | fromYaml }}{{ $labels = append $labels (printf "%s=%s" $key $value) }}{{ end -}}
+{{- join "," $labels -}}
+{{- end -}}
+
 {{- /* The gateways' certificate. The Secret of a job ends in -falcon-gateway, so no job's name makes this one. */ -}}
 {{- define "falcon.gateway.secret" -}}
 {{- include "falcon.gateway.fullname" . }}-tls

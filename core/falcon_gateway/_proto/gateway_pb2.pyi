@@ -125,8 +125,10 @@ class Announce(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., job_uid: _Optional[str] = ..., pod_uids: _Optional[_Iterable[str]] = ..., procs_per_replica: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class AllAnnounced(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("spared_job_uids",)
+    SPARED_JOB_UIDS_FIELD_NUMBER: _ClassVar[int]
+    spared_job_uids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, spared_job_uids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Withdraw(_message.Message):
     __slots__ = ("job_uid",)
@@ -153,14 +155,24 @@ class Ping(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class ToOperator(_message.Message):
-    __slots__ = ("batch", "all_sent", "pong")
+    __slots__ = ("hello", "batch", "all_sent", "pong")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     ALL_SENT_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    hello: GatewayHello
     batch: bytes
     all_sent: AllSent
     pong: Pong
-    def __init__(self, batch: _Optional[bytes] = ..., all_sent: _Optional[_Union[AllSent, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[GatewayHello, _Mapping]] = ..., batch: _Optional[bytes] = ..., all_sent: _Optional[_Union[AllSent, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
+
+class GatewayHello(_message.Message):
+    __slots__ = ("gateway", "incarnation")
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    gateway: str
+    incarnation: int
+    def __init__(self, gateway: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class AllSent(_message.Message):
     __slots__ = ()

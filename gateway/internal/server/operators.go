@@ -66,6 +66,10 @@ func (o *Operators) serve(stream operatorLink) error {
 	sendBatch := func(batch []byte) error {
 		return o.send(client, stream, &wire.ToOperator{Message: &wire.ToOperator_Batch{Batch: batch}})
 	}
+	hello := &wire.GatewayHello{Gateway: o.Hub.Gateway.ID, Incarnation: o.Hub.Gateway.Incarnation}
+	if err := o.send(client, stream, &wire.ToOperator{Message: &wire.ToOperator_Hello{Hello: hello}}); err != nil {
+		return err
+	}
 	if err := o.Hub.Everything(sendBatch); err != nil {
 		return err
 	}
@@ -114,7 +118,7 @@ type operatorReader struct {
 	stream    operatorLink
 	pongs     chan uint64 // the newest ping's number
 	ended     chan error
-	announced map[string]bool // uids, until all are announced; then nil
+	announced map[string]bool // uids, with those spared, until all are announced; then nil
 }
 
 func (r *operatorReader) read() error {
@@ -145,6 +149,9 @@ func (r *operatorReader) take(message *wire.FromOperator) *job.Refusal {
 		r.hub.Announce(message.GetAnnounce(), time.Now())
 	case message.GetAllAnnounced() != nil:
 		if r.announced != nil {
+			for _, uid := range message.GetAllAnnounced().GetSparedJobUids() {
+				r.announced[uid] = true
+			}
 			r.hub.Inform(r.announced)
 			r.announced = nil
 		}

@@ -873,7 +873,9 @@ func (x *Announce) GetRevision() uint64 {
 
 // Follows the last announcement of a stream's beginning: jobs that were not announced in it are withdrawn.
 type AllAnnounced struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Jobs that exist although the operator could not announce them: what the gateway knows of them stays.
+	SparedJobUids []string `protobuf:"bytes,1,rep,name=spared_job_uids,json=sparedJobUids,proto3" json:"spared_job_uids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -906,6 +908,13 @@ func (x *AllAnnounced) ProtoReflect() protoreflect.Message {
 // Deprecated: Use AllAnnounced.ProtoReflect.Descriptor instead.
 func (*AllAnnounced) Descriptor() ([]byte, []int) {
 	return file_gateway_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AllAnnounced) GetSparedJobUids() []string {
+	if x != nil {
+		return x.SparedJobUids
+	}
+	return nil
 }
 
 type Withdraw struct {
@@ -1070,6 +1079,7 @@ type ToOperator struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
+	//	*ToOperator_Hello
 	//	*ToOperator_Batch
 	//	*ToOperator_AllSent
 	//	*ToOperator_Pong
@@ -1115,6 +1125,15 @@ func (x *ToOperator) GetMessage() isToOperator_Message {
 	return nil
 }
 
+func (x *ToOperator) GetHello() *GatewayHello {
+	if x != nil {
+		if x, ok := x.Message.(*ToOperator_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
 func (x *ToOperator) GetBatch() []byte {
 	if x != nil {
 		if x, ok := x.Message.(*ToOperator_Batch); ok {
@@ -1146,6 +1165,11 @@ type isToOperator_Message interface {
 	isToOperator_Message()
 }
 
+type ToOperator_Hello struct {
+	// The first message.
+	Hello *GatewayHello `protobuf:"bytes,4,opt,name=hello,proto3,oneof"`
+}
+
 type ToOperator_Batch struct {
 	// A Batch: the same bytes that etcd gets.
 	Batch []byte `protobuf:"bytes,1,opt,name=batch,proto3,oneof"`
@@ -1160,11 +1184,67 @@ type ToOperator_Pong struct {
 	Pong *Pong `protobuf:"bytes,3,opt,name=pong,proto3,oneof"`
 }
 
+func (*ToOperator_Hello) isToOperator_Message() {}
+
 func (*ToOperator_Batch) isToOperator_Message() {}
 
 func (*ToOperator_AllSent) isToOperator_Message() {}
 
 func (*ToOperator_Pong) isToOperator_Message() {}
+
+// Says who answers: an address may have passed to another gateway, and a gateway to another process.
+type GatewayHello struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Gateway string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// As in its batches and in its key in etcd.
+	Incarnation   uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GatewayHello) Reset() {
+	*x = GatewayHello{}
+	mi := &file_gateway_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GatewayHello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GatewayHello) ProtoMessage() {}
+
+func (x *GatewayHello) ProtoReflect() protoreflect.Message {
+	mi := &file_gateway_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GatewayHello.ProtoReflect.Descriptor instead.
+func (*GatewayHello) Descriptor() ([]byte, []int) {
+	return file_gateway_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *GatewayHello) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *GatewayHello) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
 
 type AllSent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1174,7 +1254,7 @@ type AllSent struct {
 
 func (x *AllSent) Reset() {
 	*x = AllSent{}
-	mi := &file_gateway_proto_msgTypes[16]
+	mi := &file_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1266,7 @@ func (x *AllSent) String() string {
 func (*AllSent) ProtoMessage() {}
 
 func (x *AllSent) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[16]
+	mi := &file_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1279,7 @@ func (x *AllSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllSent.ProtoReflect.Descriptor instead.
 func (*AllSent) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{16}
+	return file_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 type Pong struct {
@@ -1211,7 +1291,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_gateway_proto_msgTypes[17]
+	mi := &file_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1303,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[17]
+	mi := &file_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1316,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{17}
+	return file_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Pong) GetNumber() uint64 {
@@ -1265,7 +1345,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_gateway_proto_msgTypes[18]
+	mi := &file_gateway_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1357,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[18]
+	mi := &file_gateway_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1370,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{18}
+	return file_gateway_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Batch) GetGateway() string {
@@ -1363,7 +1443,7 @@ type Entry struct {
 
 func (x *Entry) Reset() {
 	*x = Entry{}
-	mi := &file_gateway_proto_msgTypes[19]
+	mi := &file_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1455,7 @@ func (x *Entry) String() string {
 func (*Entry) ProtoMessage() {}
 
 func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_gateway_proto_msgTypes[19]
+	mi := &file_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1468,7 @@ func (x *Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entry.ProtoReflect.Descriptor instead.
 func (*Entry) Descriptor() ([]byte, []int) {
-	return file_gateway_proto_rawDescGZIP(), []int{19}
+	return file_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Entry) GetPodUid() string {
@@ -1502,8 +1582,9 @@ const file_gateway_proto_rawDesc = "" +
 	"\ajob_uid\x18\x03 \x01(\tR\x06jobUid\x12\x19\n" +
 	"\bpod_uids\x18\x04 \x03(\tR\apodUids\x12*\n" +
 	"\x11procs_per_replica\x18\x05 \x01(\rR\x0fprocsPerReplica\x12\x1a\n" +
-	"\brevision\x18\x06 \x01(\x04R\brevision\"\x0e\n" +
-	"\fAllAnnounced\"#\n" +
+	"\brevision\x18\x06 \x01(\x04R\brevision\"6\n" +
+	"\fAllAnnounced\x12&\n" +
+	"\x0fspared_job_uids\x18\x01 \x03(\tR\rsparedJobUids\"#\n" +
 	"\bWithdraw\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\"l\n" +
 	"\aPublish\x12\x17\n" +
@@ -1512,13 +1593,17 @@ const file_gateway_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
 	"\apayload\x18\x04 \x01(\fR\apayload\"\x1e\n" +
 	"\x04Ping\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"\x97\x01\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"\xd0\x01\n" +
 	"\n" +
-	"ToOperator\x12\x16\n" +
+	"ToOperator\x127\n" +
+	"\x05hello\x18\x04 \x01(\v2\x1f.falcon.gateway.v1.GatewayHelloH\x00R\x05hello\x12\x16\n" +
 	"\x05batch\x18\x01 \x01(\fH\x00R\x05batch\x127\n" +
 	"\ball_sent\x18\x02 \x01(\v2\x1a.falcon.gateway.v1.AllSentH\x00R\aallSent\x12-\n" +
 	"\x04pong\x18\x03 \x01(\v2\x17.falcon.gateway.v1.PongH\x00R\x04pongB\t\n" +
-	"\amessage\"\t\n" +
+	"\amessage\"J\n" +
+	"\fGatewayHello\x12\x18\n" +
+	"\agateway\x18\x01 \x01(\tR\agateway\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"\t\n" +
 	"\aAllSent\"\x1e\n" +
 	"\x04Pong\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\"\xd8\x01\n" +
@@ -1556,7 +1641,7 @@ func file_gateway_proto_rawDescGZIP() []byte {
 	return file_gateway_proto_rawDescData
 }
 
-var file_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_gateway_proto_goTypes = []any{
 	(*FromAgent)(nil),     // 0: falcon.gateway.v1.FromAgent
 	(*Hello)(nil),         // 1: falcon.gateway.v1.Hello
@@ -1574,10 +1659,11 @@ var file_gateway_proto_goTypes = []any{
 	(*Publish)(nil),       // 13: falcon.gateway.v1.Publish
 	(*Ping)(nil),          // 14: falcon.gateway.v1.Ping
 	(*ToOperator)(nil),    // 15: falcon.gateway.v1.ToOperator
-	(*AllSent)(nil),       // 16: falcon.gateway.v1.AllSent
-	(*Pong)(nil),          // 17: falcon.gateway.v1.Pong
-	(*Batch)(nil),         // 18: falcon.gateway.v1.Batch
-	(*Entry)(nil),         // 19: falcon.gateway.v1.Entry
+	(*GatewayHello)(nil),  // 16: falcon.gateway.v1.GatewayHello
+	(*AllSent)(nil),       // 17: falcon.gateway.v1.AllSent
+	(*Pong)(nil),          // 18: falcon.gateway.v1.Pong
+	(*Batch)(nil),         // 19: falcon.gateway.v1.Batch
+	(*Entry)(nil),         // 20: falcon.gateway.v1.Entry
 }
 var file_gateway_proto_depIdxs = []int32{
 	1,  // 0: falcon.gateway.v1.FromAgent.hello:type_name -> falcon.gateway.v1.Hello
@@ -1592,18 +1678,19 @@ var file_gateway_proto_depIdxs = []int32{
 	12, // 9: falcon.gateway.v1.FromOperator.withdraw:type_name -> falcon.gateway.v1.Withdraw
 	13, // 10: falcon.gateway.v1.FromOperator.publish:type_name -> falcon.gateway.v1.Publish
 	14, // 11: falcon.gateway.v1.FromOperator.ping:type_name -> falcon.gateway.v1.Ping
-	16, // 12: falcon.gateway.v1.ToOperator.all_sent:type_name -> falcon.gateway.v1.AllSent
-	17, // 13: falcon.gateway.v1.ToOperator.pong:type_name -> falcon.gateway.v1.Pong
-	19, // 14: falcon.gateway.v1.Batch.entries:type_name -> falcon.gateway.v1.Entry
-	0,  // 15: falcon.gateway.v1.AgentLink.Agent:input_type -> falcon.gateway.v1.FromAgent
-	8,  // 16: falcon.gateway.v1.OperatorLink.Operator:input_type -> falcon.gateway.v1.FromOperator
-	4,  // 17: falcon.gateway.v1.AgentLink.Agent:output_type -> falcon.gateway.v1.ToAgent
-	15, // 18: falcon.gateway.v1.OperatorLink.Operator:output_type -> falcon.gateway.v1.ToOperator
-	17, // [17:19] is the sub-list for method output_type
-	15, // [15:17] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	16, // 12: falcon.gateway.v1.ToOperator.hello:type_name -> falcon.gateway.v1.GatewayHello
+	17, // 13: falcon.gateway.v1.ToOperator.all_sent:type_name -> falcon.gateway.v1.AllSent
+	18, // 14: falcon.gateway.v1.ToOperator.pong:type_name -> falcon.gateway.v1.Pong
+	20, // 15: falcon.gateway.v1.Batch.entries:type_name -> falcon.gateway.v1.Entry
+	0,  // 16: falcon.gateway.v1.AgentLink.Agent:input_type -> falcon.gateway.v1.FromAgent
+	8,  // 17: falcon.gateway.v1.OperatorLink.Operator:input_type -> falcon.gateway.v1.FromOperator
+	4,  // 18: falcon.gateway.v1.AgentLink.Agent:output_type -> falcon.gateway.v1.ToAgent
+	15, // 19: falcon.gateway.v1.OperatorLink.Operator:output_type -> falcon.gateway.v1.ToOperator
+	18, // [18:20] is the sub-list for method output_type
+	16, // [16:18] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_gateway_proto_init() }
@@ -1630,6 +1717,7 @@ func file_gateway_proto_init() {
 		(*FromOperator_Ping)(nil),
 	}
 	file_gateway_proto_msgTypes[15].OneofWrappers = []any{
+		(*ToOperator_Hello)(nil),
 		(*ToOperator_Batch)(nil),
 		(*ToOperator_AllSent)(nil),
 		(*ToOperator_Pong)(nil),
@@ -1640,7 +1728,7 @@ func file_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gateway_proto_rawDesc), len(file_gateway_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -5,16 +5,16 @@ etcd, where gateways find it after a restart, and again after etcd has lost its 
 ways; the cache merges them in any order.
 
 The *watch* on etcd shows gateways, batches, and what etcd holds of ``Wanted``. The *heartbeat* holds the leader key,
-which every write compares; when it comes back through the watch, the session is whole. It is whole as well while every
-gateway answers on its stream. Three slow loops look after etcd's alarms, check authentication, and remove what is left
-of jobs and gateways that are gone.
+which every write compares; when it comes back through the watch, the session is whole. It is whole as well while the
+streams answer of all gateways whose pods are ready (``census``). Three slow loops look after etcd's alarms, check
+authentication, and remove what is left of jobs and gateways that are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -28,7 +28,8 @@ from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, Watch
 from falcon_gateway import Batch, Leader, Tls
 from falcon_operator.bus import access, certs
 from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms, BusState
-from falcon_operator.bus.gateways import Gateways, read_registration
+from falcon_operator.bus.census import Pods, read_registration
+from falcon_operator.bus.gateways import Gateways
 from falcon_operator.bus.health import SessionHealth
 from falcon_operator.bus.leader_key import BusUnavailable, LeaderKey, Leadership
 from falcon_operator.bus.reports import ReportsCache
@@ -64,8 +65,9 @@ class EtcdBus:
     """One leader's session with etcd and the gateways. ``run`` does the work; the other methods answer at once.
 
     ``on_change`` is called for each job with news. ``on_restored`` is called when the leader key was taken: every job
-    is to be looked at. ``live_jobs`` returns those of some uids whose jobs exist. ``retention_seconds`` is the time for
-    which etcd keeps history; None where that is not known.
+    is to be looked at. ``live_jobs`` returns those of some uids whose jobs exist, ``gateway_pods`` the pods of the
+    gateways (None: not listed yet). ``retention_seconds`` is the time for which etcd keeps history; None where that is
+    not known.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class EtcdBus:
         on_change: Callable[[JobKey], None],
         on_restored: Callable[[], None],
         live_jobs: Callable[[frozenset[str]], Awaitable[frozenset[str]]],
+        gateway_pods: Callable[[], Pods | None],
         retention_seconds: float | None = None,
     ) -> None:
         self._client = client
@@ -97,7 +100,12 @@ class EtcdBus:
         self._alarms = Alarms(client, clock, retention_seconds)
         self._leader_key = LeaderKey(client, leadership, identity)
         self._gateways = Gateways(
-            gateway_tls, self._wanted.desired, lambda: Leader(identity, leadership.epoch), self._take_batch, clock
+            gateway_tls,
+            self._wanted.desired,
+            lambda: Leader(identity, leadership.epoch),
+            self._take_batch,
+            gateway_pods,
+            clock,
         )
         self._sweep = Sweep(client, self._leader_key, self._stored, clock, live_jobs)
         self._credentials: dict[str, certs.Pair] = {}
@@ -150,9 +158,12 @@ class EtcdBus:
 
     # -- the leader --------------------------------------------------------------------------------------------------
 
-    def all_announced(self) -> None:
-        """Say that every job that exists has been announced: gateways forget all others."""
-        self._wanted.desired.all_announced()
+    def all_announced(self, existing: Collection[str]) -> None:
+        """Say that each job that exists has been looked at: gateways forget all others.
+
+        ``existing`` are their uids. Those that no look could announce stay as gateways know them.
+        """
+        self._wanted.desired.all_announced(existing)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
@@ -169,6 +180,11 @@ class EtcdBus:
     def gateways(self) -> frozenset[str]:
         """Return the gateways that are heard now."""
         return frozenset(self._heard())
+
+    @property
+    def awaited_gateways(self) -> frozenset[str]:
+        """Return the gateways whose streams have to work."""
+        return self._gateways.awaited
 
     @property
     def streams(self) -> frozenset[str]:

@@ -1,8 +1,7 @@
-"""The gateways that etcd names, and the operator's stream to each.
+"""The operator's stream to each gateway that etcd or the API server names (``census``).
 
-A gateway's key stands under its lease. A gateway whose key is gone is followed for as long as it answers on its stream:
-then it is the gateway that does not reach etcd, or etcd that has lost its data. While etcd is away its last word holds,
-and the streams are made anew for ever.
+A gateway that neither names any more is followed for as long as it answers on its stream. The streams are made anew for
+ever.
 """
 
 from __future__ import annotations
@@ -11,30 +10,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
-import msgspec
 import structlog
 
 from falcon_core.times import SILENCE_SECONDS
 from falcon_gateway import Batch, Desired, Leader, OperatorClient, Refused, Tls
+from falcon_operator.bus import census
+from falcon_operator.bus.census import Pods, Registration
 from falcon_operator.clock import Clock
 
 CHECK_SECONDS = 0.5
 REFUSED_SECONDS = 2.0  # before a gateway that has refused the stream is asked again
 log = structlog.get_logger(__name__)
-
-
-class Registration(msgspec.Struct, frozen=True):
-    """The value of a gateway's key: where the operator reaches it, and when its process began (unix ns)."""
-
-    operator: str
-    incarnation: int
-
-
-def read_registration(value: bytes) -> Registration | None:
-    """Read the value of a gateway's key; None for one that another release has written."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(value, type=Registration)
-    return None
 
 
 class _Link:
@@ -49,8 +35,15 @@ class _Link:
 
     def answers(self, now: float) -> bool:
         """Check whether all that the gateway holds has come, and its newest answer lately."""
-        answered_at = self._client.answered_at
-        return self._client.complete and answered_at is not None and now - answered_at <= SILENCE_SECONDS
+        client = self._client
+        if client.hello is None or client.hello.gateway != self.gateway:  # the address belongs to another gateway now
+            return False
+        return client.complete and client.answered_at is not None and now - client.answered_at <= SILENCE_SECONDS
+
+    @property
+    def incarnation(self) -> int:
+        """Return when the process began that answers (unix ns); 0 while none does."""
+        return 0 if self._client.hello is None else self._client.hello.incarnation
 
     async def run(self) -> None:
         while True:
@@ -65,6 +58,7 @@ class _Link:
 class Gateways:
     """All gateways. ``on_batch`` gets every batch of every stream; ``leader`` is asked for each new stream.
 
+    ``pods`` returns the gateways' pods as the API server last named them, None before it has.
     The clock has to be the one of the streams: ``time.monotonic``.
     """
 
@@ -74,12 +68,14 @@ class Gateways:
         desired: Desired,
         leader: Callable[[], Leader],
         on_batch: Callable[[Batch], None],
+        pods: Callable[[], Pods | None],
         clock: Clock,
     ) -> None:
         self._tls = tls
         self._desired = desired
         self._leader = leader
         self._on_batch = on_batch
+        self._pods = pods
         self._clock = clock
         self._registered: dict[str, Registration] = {}
         self._incarnations: dict[str, int] = {}  # as last registered, also of gateways whose key is gone
@@ -115,18 +111,26 @@ class Gateways:
         return frozenset(gateway for gateway, link in self._links.items() if link.answers(now))
 
     @property
+    def awaited(self) -> frozenset[str]:
+        """Return the gateways whose streams have to work."""
+        return census.awaited(self._registered, self._pods())
+
+    @property
     def all_answer(self) -> bool:
-        """Check whether there is a gateway, and each that is known answers on its stream."""
-        known = self._registered.keys() | self._links.keys()
-        return bool(known) and known == self.answering
+        """Check whether any gateway answers on its stream, and each that is awaited."""
+        answering = self.answering
+        return bool(answering) and self.awaited <= answering
 
     def heard(self, etcd_healthy: bool, newest: Mapping[str, int]) -> dict[str, int]:
         """Return the gateways that are heard, by stream or by an etcd that is healthy, with their incarnations.
 
-        ``newest`` are the incarnations whose batches have come: they may be ahead of what etcd says.
+        ``newest`` are the incarnations whose batches have come. Of what etcd, a batch and the stream say the newest
+        process counts.
         """
-        heard = self.answering | (self._registered.keys() if etcd_healthy else frozenset())
-        return {gateway: max(self._incarnations.get(gateway, 0), newest.get(gateway, 0)) for gateway in heard}
+        streams = {gateway: self._links[gateway].incarnation for gateway in self.answering}
+        heard = streams.keys() | (self._registered.keys() if etcd_healthy else frozenset())
+        sources = (self._incarnations, newest, streams)
+        return {gateway: max(source.get(gateway, 0) for source in sources) for gateway in heard}
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -134,13 +138,14 @@ class Gateways:
         """Keep one stream to each gateway. Raises ``election.LeadershipLost`` when this operator does not lead."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                self._end_links()
-                for gateway, registration in self._registered.items():
+                addresses = census.addresses(self._registered, self._pods())
+                self._end_links(addresses)
+                for gateway, address in addresses.items():
                     if gateway not in self._links:
-                        link = _Link(gateway, registration.operator, self._client)
+                        link = _Link(gateway, address, self._client)
                         link.task = tasks.create_task(link.run(), name=f"gateway {gateway}")
                         self._links[gateway] = link
-                        log.info("gateway found", gateway=gateway, address=registration.operator)
+                        log.info("gateway found", gateway=gateway, address=address)
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), CHECK_SECONDS)
@@ -148,19 +153,19 @@ class Gateways:
     def _client(self, address: str) -> OperatorClient:
         return OperatorClient(address, self._tls, self._desired, self._leader(), self._on_batch)
 
-    def _end_links(self) -> None:
+    def _end_links(self, addresses: Mapping[str, str]) -> None:
         """End the streams to gateways that are gone or have moved, and all streams of an earlier epoch."""
         now, epoch = self._clock.monotonic(), self._leader().epoch
         for gateway, link in list(self._links.items()):
-            registration = self._registered.get(gateway)
-            if registration is None:
+            address = addresses.get(gateway)
+            if address is None:
                 over = not link.answers(now)
             else:
-                over = registration.operator != link.address or epoch != self._epoch
+                over = address != link.address or epoch != self._epoch
             if over:
                 assert link.task is not None  # set where the link was made
                 link.task.cancel()
                 del self._links[gateway]
-                if registration is None:
+                if address is None:
                     log.info("gateway gone", gateway=gateway)
         self._epoch = epoch

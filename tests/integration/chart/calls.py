@@ -21,6 +21,7 @@ import msgspec
 from falcon_operator.api import API_VERSION, ObjectMeta
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
+from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.secrets import CertificateStore
@@ -101,9 +102,11 @@ def client_rights() -> set[Right]:
 
 
 def own_rights() -> set[Right]:
-    """Return the rights for what the operator keeps in its own namespace: the Lease and the certificates."""
+    """Return the rights for what the operator keeps and reads in its own namespace: Lease, certificates, gateways."""
     leases = asyncio.run(_rights(lambda transport: KubeLeases(transport, "n")))
-    return leases | asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd", "falcon")))
+    gateways = asyncio.run(_rights(lambda transport: GatewayPods(transport, "n", "a=b")))
+    secrets = asyncio.run(_rights(lambda transport: CertificateStore(transport, "n", "etcd", "falcon")))
+    return leases | gateways | secrets
 
 
 def watch_rights() -> set[Right]:

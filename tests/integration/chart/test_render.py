@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from falcon_operator.api import LABEL_JOB, TAINT_FENCED, TAINT_SPARE
+from falcon_operator.cluster.gateway_pods import PORT
 from tests.integration.chart.charts import (
     CHART,
     ETCD_WORKLOADS,
@@ -159,6 +160,10 @@ def test_agents_reach_the_gateway_and_the_gateway_reaches_etcd() -> None:
     }
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
+    template = chart("Deployment", "falcon-gateway")["spec"]["template"]["metadata"]
+    wanted = dict(label.split("=") for label in operator["FALCON_GATEWAY_SELECTOR"].split(","))
+    assert wanted.items() <= template["labels"].items()
+    assert {"name": PORT, "containerPort": 7444} in container["ports"]
 
 
 def test_two_gateways_keep_apart_and_to_other_nodes_than_etcd() -> None:

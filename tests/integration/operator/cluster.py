@@ -26,6 +26,7 @@ from tests.integration.ports import free_port
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 PREFIX, GATEWAY_PREFIX = "falcon-etcd", "falcon"
+GATEWAY_SELECTOR = "app.kubernetes.io/component=gateway"
 WAIT_SECONDS = 40.0
 AGENT_IMAGE = "falcon/agent:test"
 
@@ -67,6 +68,7 @@ class Operator:
             "FALCON_ETCD_SERVER_NAMES": "localhost,127.0.0.1",
             "FALCON_ETCD_MANAGED": "true",
             "FALCON_GATEWAYS": "localhost:7443",
+            "FALCON_GATEWAY_SELECTOR": GATEWAY_SELECTOR,
             "FALCON_GATEWAY_SECRET_PREFIX": GATEWAY_PREFIX,
             "FALCON_AGENT_IMAGE": AGENT_IMAGE,
             "FALCON_WATCH_NAMESPACES": namespace,

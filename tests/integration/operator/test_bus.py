@@ -19,12 +19,13 @@ from falcon_core.wire.reports import encode_summary
 from falcon_etcd import Client, EtcdError, NoSpace, Tls
 from falcon_gateway import Announce, Batch, Publish
 from falcon_operator.bus.bus import EtcdBus
+from falcon_operator.bus.census import GatewayPod
 from falcon_operator.bus.leader_key import BusUnavailable
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.secrets import BusCertificates
 from falcon_operator.election import LeadershipLost
 from falcon_operator.ports import JobReports, NotFound
-from tests.integration.gateway.gateways import BERT, GPT, Agent, Job, Site, eventually
+from tests.integration.gateway.gateways import BERT, GPT, Agent, Gateway, Job, Site, eventually
 from tests.integration.operator.cluster import until_async
 
 POD = GPT.pod(0).pod_uid
@@ -66,6 +67,7 @@ class Session:
         self.live: frozenset[str] = frozenset({GPT.uid, BERT.uid})
         self.defined = True  # the API server knows what a TrainingJob is
         self.asked_for_jobs = 0
+        self.pods: dict[str, GatewayPod] | None = None  # as the API server names them
         self.leadership = leadership
         self.client = client
         control, jobs = site.control.pair, site.jobs.pair
@@ -79,6 +81,7 @@ class Session:
             on_change=self.changed.append,
             on_restored=self._on_restored,
             live_jobs=self._live_jobs,
+            gateway_pods=lambda: self.pods,
         )
         self.task = asyncio.create_task(self.bus.run())
 
@@ -90,6 +93,10 @@ class Session:
         if not self.defined:
             raise NotFound("the server could not find the requested resource")
         return self.live & uids
+
+    def names(self, *gateways: Gateway, ready: bool = True) -> None:
+        """Let the API server name the gateways' pods."""
+        self.pods = {gateway.name: GatewayPod(gateway.name, gateway.operator, ready) for gateway in gateways}
 
     def announce(self, *jobs: Job) -> None:
         for job in jobs:
@@ -305,10 +312,84 @@ async def test_a_new_leader_forgets_no_job_before_it_has_looked_at_all(bench: Be
         await second.healthy(streams=1)
         await until_async(lambda: POD in second.reports().alive)
         second.announce(GPT)
-        second.bus.all_announced()
+        second.bus.all_announced({GPT.uid})
         await gateway.counted("refused_total", reason="unknown_job")
         assert agent.client.gateway == gateway.name
         await until_async(lambda: not other.client.gateway)
+
+
+async def test_a_job_that_no_look_can_announce_keeps_its_agents_and_the_others_are_forgotten(bench: Bench) -> None:
+    gateway = bench.gateway()
+    first = await bench.session()
+    await first.healthy(streams=1)
+    deleted = Job("deleted", "33333333-3333-4333-8333-333333333333")
+    first.announce(GPT, BERT, deleted)
+    async with bench.agent(BERT, 0) as unread, bench.agent(deleted, 0) as left:
+        await unread.connected()
+        await left.connected()
+        await first.stop()
+        second = await bench.session(epoch=2, identity="op-b")
+        await second.healthy(streams=1)
+        second.announce(GPT)
+        second.bus.all_announced({GPT.uid, BERT.uid})
+        await until_async(lambda: not left.client.gateway)
+        unread.client.report(report(1, BERT.pod(0).pod_uid))
+        await sees(second, 1, BERT)
+        assert unread.client.gateway == gateway.name
+
+
+async def test_operator_and_gateways_that_start_while_etcd_is_away_find_each_other(bench: Bench) -> None:
+    bench.etcd.kill()
+    gateways = bench.gateway(), bench.gateway()
+    session = await bench.session()
+    session.names(*gateways, ready=False)  # they wait for announcements
+    await until_async(lambda: len(session.bus.streams) == 2)
+    session.announce(GPT)
+    session.bus.all_announced({GPT.uid})
+    for gateway in gateways:
+        await gateway.ready()
+    session.names(*gateways)
+    assert session.bus.healthy
+    await session.bus.publish_plan(GPT.key, PLAN)
+    async with bench.agent(GPT, 0) as agent:
+        await has_plan(agent, epoch=1)
+        agent.client.report(report(1), urgent=True)
+        await sees(session, 1)
+        assert session.reports().alive == {POD}
+    await until_async(lambda: POD in session.reports().gone_since_seconds)
+    assert not session.bus.etcd_healthy
+
+
+async def test_a_gateway_that_dies_while_etcd_is_away_is_waited_for_until_its_pod_is_not_ready(bench: Bench) -> None:
+    lost, other = bench.gateway(), bench.gateway()
+    session = await bench.session()
+    session.names(lost, other)
+    await session.healthy(streams=2)
+    bench.etcd.kill()
+    await until_async(lambda: not session.bus.etcd_healthy)
+    await lost.end(signal.SIGKILL)
+    await until_async(lambda: not session.bus.healthy)
+    session.names(other)
+    await until_async(lambda: session.bus.healthy)
+    assert session.bus.gateways == {other.name}
+
+
+async def test_a_gateway_that_restarts_while_etcd_is_away_says_so_itself(bench: Bench) -> None:
+    gateway = bench.gateway()
+    session = await bench.session()
+    await session.healthy(streams=1)
+    session.announce(GPT)
+    async with bench.agent(GPT, 0):
+        await until_async(lambda: session.reports().alive == {POD})
+        bench.etcd.kill()
+        await until_async(lambda: not session.bus.etcd_healthy)
+    # the agent is gone, too, before anybody has seen its silence
+    await gateway.end(signal.SIGKILL)
+    gateway.start()
+    await until_async(lambda: not session.bus.streams)
+    await until_async(lambda: session.bus.streams)
+    await until_async(lambda: not session.reports().alive)
+    assert session.reports().gone_since_seconds == {}
 
 
 async def test_an_operator_that_reaches_no_gateway_says_so(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import datetime as dt
@@ -21,7 +22,16 @@ from tests.integration.api.apiserver import running_apiserver
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.gateway.gateways import Files, Gateway
 from tests.integration.operator.authority import Authority
-from tests.integration.operator.cluster import CRDS, READY, Installation, Operator, node, until, until_async
+from tests.integration.operator.cluster import (
+    CRDS,
+    GATEWAY_SELECTOR,
+    READY,
+    Installation,
+    Operator,
+    node,
+    until,
+    until_async,
+)
 
 CERTIFICATES = ("falcon-etcd-ca", "falcon-etcd-server", "falcon-etcd-root", "falcon-jobs-ca", "falcon-gateway-tls")
 
@@ -70,6 +80,30 @@ def test_it_makes_its_certificates_and_etcd_and_gateways_come_up_on_them(install
     assert len(operator.logged("etcd authentication enabled")) == 1
     assert operator.terminate() == 0
     assert installation.get("lease", "falcon-operator")["spec"].get("holderIdentity", "") == ""
+
+
+def name_pod(installation: Installation, gateway: Gateway) -> None:
+    """Play the kubelet of a gateway's pod that has started and waits for announcements."""
+    ip, _, port = gateway.operator.rpartition(":")
+    container = {"name": "gateway", "image": "x", "ports": [{"name": "operator", "containerPort": int(port)}]}
+    labels = dict([GATEWAY_SELECTOR.split("=")])
+    metadata = {"name": gateway.name, "namespace": installation.namespace, "labels": labels}
+    installation.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
+    installation.patch_status("pod", gateway.name, {"podIP": ip, "podIPs": [{"ip": ip}]})
+
+
+def test_it_finds_its_gateways_and_they_become_ready_while_etcd_is_away(installation: Installation) -> None:
+    operator = installation.operator("op-a", FALCON_GATEWAYS="falcon-gateway.falcon.svc:7443")
+    until(lambda: all(installation.get("secret", name) for name in CERTIFICATES))
+    with gateway_of(installation) as gateway:
+        name_pod(installation, gateway)
+        until(lambda: operator.metric("falcon_gateways_streaming") == 1.0)
+        until(lambda: asyncio.run(gateway.page("readyz")))
+        until(lambda: operator.metric("falcon_bus_healthy") == 1.0)
+        assert operator.metric("falcon_etcd_session_healthy") == 0.0
+        assert operator.metric("falcon_gateways_known") == 0.0
+        installation.patch_status("pod", gateway.name, READY)
+        until(lambda: operator.metric("falcon_gateways_known") == 1.0)
 
 
 async def test_a_full_etcd_is_said_with_its_remedy_by_an_operator_that_stays_ready(installation: Installation) -> None:

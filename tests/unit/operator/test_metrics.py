@@ -82,6 +82,7 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
         etcd_healthy=True,
         bus_healthy=False,
         gateways=2,
+        gateways_known=3,
         gateway_streams=1,
         agents=3,
         rejected_reports=4,
@@ -99,6 +100,7 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     assert found["falcon_etcd_session_healthy"] == 1.0
     assert found["falcon_bus_healthy"] == 0.0
     assert found["falcon_gateways"] == 2.0
+    assert found["falcon_gateways_known"] == 3.0
     assert found["falcon_gateways_streaming"] == 1.0
     assert found["falcon_agents"] == 3.0
     assert found["falcon_reports_rejected_total"] == 4.0
