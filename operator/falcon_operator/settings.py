@@ -76,6 +76,7 @@ class Settings(BaseSettings):
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]  # for agents
     gateway_selector: Text  # labels of the gateways' pods in the operator's namespace
     gateway_secret_prefix: Text  # of `-gateway-tls` and `-jobs-ca`
+    host_network_admitted: Annotated[bool, BeforeValidator(_boolean)] = True  # False: a NetworkPolicy keeps them off
     agent_image: Text
     agent_image_pull_policy: Annotated[PullPolicy, Field(description="one of Always, IfNotPresent, Never")] = (
         "IfNotPresent"
@@ -109,6 +110,7 @@ class Settings(BaseSettings):
             agent_image=self.agent_image,
             image_pull_policy=self.agent_image_pull_policy,
             gateways=",".join(self.gateways),
+            host_network_admitted=self.host_network_admitted,
         )
 
     @property

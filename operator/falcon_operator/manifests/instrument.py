@@ -36,11 +36,12 @@ GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guar
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's own settings that every pod needs."""
+    """The operator's own settings that every pod needs, and what is known of its way to the gateways."""
 
     agent_image: str
     image_pull_policy: str = "IfNotPresent"
     gateways: str  # host:port, comma-separated, as the agents reach them
+    host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

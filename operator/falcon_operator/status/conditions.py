@@ -88,6 +88,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
         degraded(view),
         recovering(view, state),
         agent_lost(view),
+        agents_cut_off(view),
         pool_missing(view),
         run_readable(unreadable),
         Finding("StatusShown", True, "Whole", "the API server took the whole status", quiet=True),
@@ -164,6 +165,25 @@ def agent_lost(view: View) -> Finding | None:
     if view.intent.recovery.stop is not None or not view.obs.running:
         return Finding("AgentLost", False, "Recovering", "training stands still for a repair")
     return Finding("AgentLost", False, "AgentsAlive", "every agent reports")
+
+
+def agents_cut_off(view: View) -> Finding:
+    """Build the finding on whether the gateways' NetworkPolicy seems to keep the job's agents off.
+
+    No policy can select pods on the host's network by their labels. Whether the network plugin enforces policies at
+    all is not known, so it takes pods that run and of which nobody has heard.
+    """
+    snap = view.snap
+    on_host = snap.job.spec.template.get("spec", {}).get("hostNetwork") is True
+    running = any(pod.phase == "Running" for pod in snap.pods)
+    heard = bool(snap.reports.alive or snap.reports.summaries)
+    if on_host and running and not heard and not snap.settings.host_network_admitted:
+        message = (
+            "no agent has reported yet, and spec.template.spec.hostNetwork is true: the gateways' NetworkPolicy admits"
+            " no pods on the host's network; list their nodes' CIDRs in the chart's networkPolicy.hostNetworkJobs"
+        )
+        return Finding("AgentsCutOff", True, "HostNetwork", message)
+    return Finding("AgentsCutOff", False, "NotKnown", "no NetworkPolicy is known to keep the agents off the gateways")
 
 
 def pool_missing(view: View) -> Finding | None:

@@ -206,6 +206,18 @@ def test_agents_are_let_in_from_watched_namespaces_and_from_nodes_whose_network_
     assert {"ipBlock": {"cidr": "10.1.0.0/16"}} in agents["from"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "admitted"),
+    [
+        ("networkPolicy.enabled=true", "false"),
+        ("networkPolicy.enabled=false", "true"),
+        ("networkPolicy.hostNetworkJobs={10.1.0.0/16}", "true"),
+    ],
+)
+def test_the_operator_knows_whether_pods_on_the_hosts_network_are_admitted(flags: str, admitted: str) -> None:
+    assert Rendered("--set", flags).operator_env()["FALCON_HOST_NETWORK_ADMITTED"] == admitted
+
+
 def test_an_external_etcd_is_not_run_but_used() -> None:
     chart = Rendered(*EXTERNAL)
     env = chart.operator_env()
@@ -339,7 +351,7 @@ REFUSED = {
     "external without endpoints": ("etcd.enabled=false", "etcd.external.endpoints is empty"),
     "external without secrets": (
         "etcd.enabled=false,etcd.external.endpoints={https://a:2379}",
-        "etcd.external.secretPrefix is empty",
+        "ca.key, ECDSA: its key, with which the operator makes the gateways' certificate",
     ),
     "external without TLS": (
         "etcd.enabled=false,etcd.external.endpoints={http://a:2379},etcd.external.secretPrefix=x",
