@@ -52,6 +52,7 @@ async def operate(settings: Settings) -> None:
         instance=settings.identity,
         namespace=settings.namespace,
         watch_namespaces=settings.watch_namespaces,
+        on_interruption=metrics.watch_interrupted,
     )
 
     async def lead(folder: Path) -> None:
@@ -60,7 +61,7 @@ async def operate(settings: Settings) -> None:
         store = CertificateStore(
             transport, settings.namespace, settings.etcd_secret_prefix, settings.gateway_secret_prefix
         )
-        gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector)
+        gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector, metrics.watch_interrupted)
         leader = Leader(settings, configuration, kube, store, gateway_pods, election, metrics, clock, folder)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_or_die(election), name="election")

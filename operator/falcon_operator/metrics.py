@@ -89,6 +89,12 @@ class Metrics:
         self._events = Counter(
             "falcon_events", "Turning points of jobs, by the reason of their Event.", ["reason"], registry=self.registry
         )
+        self._interruptions = Counter(
+            "falcon_watch_interruptions",
+            "Watches of pods and nodes that began anew, by resource and reason.",
+            ["resource", "reason"],
+            registry=self.registry,
+        )
         self.registry.register(self)
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -96,6 +102,10 @@ class Metrics:
     def event(self, reason: str) -> None:
         """Count a turning point of some job (the Event's reason)."""
         self._events.labels(reason).inc()
+
+    def watch_interrupted(self, resource: str, reason: str) -> None:
+        """Count a watch that begins anew before its time."""
+        self._interruptions.labels(resource, reason).inc()
 
     def reconciled(self, kind: str, seconds: float, success: bool) -> None:
         self._reconciles.labels(kind).observe(seconds)

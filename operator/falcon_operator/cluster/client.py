@@ -37,6 +37,7 @@ from falcon_operator.cluster.inventory import Inventory, Unsynced
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, without_taint
 from falcon_operator.cluster.read_cache import ReadCache
+from falcon_operator.cluster.reflector import Interruption, uncounted
 from falcon_operator.cluster.transport import (
     APPLY_PATCH,
     FIELD_MANAGER,
@@ -59,7 +60,8 @@ log = structlog.get_logger(__name__)
 class KubeClient:
     """All calls to the API server. Nothing about pods and nodes can be read before ``watch`` runs and has listed them.
 
-    ``instance`` names this operator in Events; ``namespace`` is its own; empty ``watch_namespaces`` means all.
+    ``instance`` names this operator in Events; ``namespace`` is its own; empty ``watch_namespaces`` means all;
+    ``on_interruption`` as for a ``Reflector``.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class KubeClient:
         instance: str,
         namespace: str,
         watch_namespaces: Sequence[str] = (),
+        on_interruption: Callable[[str, Interruption], None] = uncounted,
     ) -> None:
         self._http = transport
         self._clock = clock
@@ -78,7 +81,7 @@ class KubeClient:
         self._instance = instance
         self._namespaces = tuple(watch_namespaces) or ("",)
         served = tuple(dict.fromkeys((*watch_namespaces, namespace))) if watch_namespaces else ()
-        self._inventory = Inventory(transport, served)
+        self._inventory = Inventory(transport, served, on_interruption)
         self._jobs: ReadCache[tuple[str, str], TrainingJob | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._runs: ReadCache[tuple[str, str], TrainingRun | None] = ReadCache(clock, KEPT_SECONDS, _version)
         self._pools: ReadCache[str, list[WarmPool]] = ReadCache(clock, KEPT_SECONDS)

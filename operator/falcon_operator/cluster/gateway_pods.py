@@ -5,11 +5,13 @@ They are in the operator's own namespace, where it may list and watch pods for i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from falcon_operator.bus.census import GatewayPod
 from falcon_operator.cluster.mirror import Item, Mirror
-from falcon_operator.cluster.reflector import Reflector, Server
+from falcon_operator.cluster.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.transport import path_of
 from falcon_operator.cluster.views import Condition, Fields
 
@@ -71,10 +73,16 @@ def _address(pod: _Pod) -> str:
 class GatewayPods:
     """The pods that ``selector`` (labels, as the API server reads them) finds in a namespace."""
 
-    def __init__(self, server: Server, namespace: str, selector: str) -> None:
+    def __init__(
+        self,
+        server: Server,
+        namespace: str,
+        selector: str,
+        on_interruption: Callable[[str, Interruption], None] = uncounted,
+    ) -> None:
         self._mirror: Mirror[GatewayPod] = Mirror()
         path = path_of("v1", "pods", namespace)
-        self._reflector = Reflector(server, self._mirror, path, item, {"labelSelector": selector})
+        self._reflector = Reflector(server, self._mirror, path, item, {"labelSelector": selector}, on_interruption)
 
     async def run(self) -> None:
         """Keep the pods current until cancelled."""

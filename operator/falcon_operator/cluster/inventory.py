@@ -15,7 +15,7 @@ from falcon_operator.cluster import nodes, pods
 from falcon_operator.cluster.mirror import Mirror
 from falcon_operator.cluster.nodes import Node
 from falcon_operator.cluster.pods import PodMirror
-from falcon_operator.cluster.reflector import Reflector, Server
+from falcon_operator.cluster.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.transport import path_of
 from falcon_operator.ports import PodView
 
@@ -27,14 +27,20 @@ class Unsynced(OSError):  # noqa: N818 - a state
 class Inventory:
     """The mirrors, and the reflectors that keep them current while ``run`` runs. ``namespaces`` empty: all."""
 
-    def __init__(self, server: Server, namespaces: Sequence[str]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        namespaces: Sequence[str],
+        on_interruption: Callable[[str, Interruption], None] = uncounted,
+    ) -> None:
         self._on_pod: Callable[[PodView], None] = lambda _: None
         self._on_node: Callable[[str], None] = lambda _: None
         self._nodes: Mirror[Node] = Mirror(self._node_changed)
         self._pods = {namespace: PodMirror(self._pod_changed) for namespace in namespaces or ("",)}
-        self._node_reflector = Reflector(server, self._nodes, path_of("v1", "nodes"), nodes.item)
+        self._node_reflector = Reflector(server, self._nodes, path_of("v1", "nodes"), nodes.item, None, on_interruption)
+        selected = {"labelSelector": pods.SELECTOR}
         self._pod_reflectors = [
-            Reflector(server, mirror, path_of("v1", "pods", namespace), pods.item, {"labelSelector": pods.SELECTOR})
+            Reflector(server, mirror, path_of("v1", "pods", namespace), pods.item, selected, on_interruption)
             for namespace, mirror in self._pods.items()
         ]
 

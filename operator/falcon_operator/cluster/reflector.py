@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -27,6 +27,8 @@ WATCH_SECONDS = "600"  # then the server ends the watch, and the next begins wit
 SILENT_SECONDS = 150.0  # the server sends a bookmark each minute; after this long it hangs (a dead one is found sooner)
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.5, 5.0  # a few watches only: to ask often is cheap
 V = TypeVar("V")
+# The API server has no memory of the version; the connection ended or fell silent; the API server refused the request.
+Interruption = Literal["expired", "interrupted", "refused"]
 log = structlog.get_logger(__name__)
 
 
@@ -36,6 +38,10 @@ class Server(Protocol):
     async def call(self, method: Method, path: str, *, query: Mapping[str, str] | None = None) -> bytes: ...
 
     def lines(self, path: str, query: Mapping[str, str], silent_seconds: float) -> AsyncGenerator[bytes, None]: ...
+
+
+def uncounted(_resource: str, _why: Interruption) -> None:
+    """Count nothing."""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -60,7 +66,11 @@ _status = msgspec.json.Decoder(_Status)
 
 
 class Reflector(Generic[V]):
-    """Keeps one mirror current. ``query`` selects the objects; ``decode`` builds an item from an object's JSON."""
+    """Keeps one mirror current. ``query`` selects the objects; ``decode`` builds an item from an object's JSON.
+
+    ``on_interruption`` is called with the resource (``pods``) and the reason each time that the watch begins anew,
+    unless the server ended it in time.
+    """
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class Reflector(Generic[V]):
         path: str,
         decode: Callable[[bytes | msgspec.Raw], Item[V]],
         query: Mapping[str, str] | None = None,
+        on_interruption: Callable[[str, Interruption], None] = uncounted,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._server = server
@@ -76,6 +87,7 @@ class Reflector(Generic[V]):
         self._path = path
         self._decode = decode
         self._query = dict(query or {})
+        self._on_interruption = on_interruption
         self._wait = wait
         self._version = ""  # the last that the watch reported; "": list first
         self._failures = 0
@@ -91,14 +103,14 @@ class Reflector(Generic[V]):
             except Expired as error:
                 log.info("listing anew", path=self._path, why=str(error))
                 self._version = ""
-                await self._back_off()
+                await self._back_off("expired")
             except OSError as error:
                 log.warning("watch interrupted", path=self._path, error=str(error))
-                await self._back_off()
+                await self._back_off("interrupted")
             except (Conflict, NotFound, Rejected) as error:
                 log.warning("watch refused", path=self._path, error=str(error))
                 self._version = ""  # the list may be allowed all the same
-                await self._back_off()
+                await self._back_off("refused")
 
     async def synced(self) -> None:
         """Wait for the first list."""
@@ -152,7 +164,8 @@ class Reflector(Generic[V]):
             self._mirror.changed(item)
         self._version = str(item.version)
 
-    async def _back_off(self) -> None:
+    async def _back_off(self, why: Interruption) -> None:
+        self._on_interruption(self._path.rpartition("/")[2], why)
         seconds = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(self._failures, 16))
         self._failures += 1
         await self._wait(seconds)

@@ -43,6 +43,7 @@ class Server:
         self._answers = list(answers)
         self.asked: list[dict[str, str]] = []
         self.waited: list[float] = []
+        self.interruptions: list[tuple[str, str]] = []
 
     async def call(self, _method: str, _path: str, *, query: Mapping[str, str] | None = None) -> bytes:
         answer = self._next(query or {})
@@ -64,6 +65,9 @@ class Server:
             raise answer
         return answer
 
+    def interrupted(self, resource: str, why: str) -> None:
+        self.interruptions.append((resource, why))
+
     async def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
 
@@ -71,7 +75,8 @@ class Server:
 async def reflected(server: Server) -> list[str]:
     """Run a reflector until the server has no answer left; return the names that its mirror holds then."""
     mirror: Mirror[str] = Mirror()
-    reflector = Reflector(server, mirror, "/things", decode, {"labelSelector": "a=b"}, server.wait)
+    query = {"labelSelector": "a=b"}
+    reflector = Reflector(server, mirror, "/things", decode, query, server.interrupted, server.wait)
     with pytest.raises(asyncio.CancelledError):
         await reflector.run()
     return sorted(mirror.views())
@@ -99,6 +104,7 @@ async def test_a_watch_that_ends_continues_where_it_was() -> None:
     assert await reflected(server) == ["a", "b", "c"]
     assert [query["resourceVersion"] for query in server.asked[1:]] == ["10", "11", "40"]
     assert server.waited == []
+    assert server.interruptions == []
 
 
 async def test_a_connection_that_breaks_is_made_again_after_a_growing_wait() -> None:
@@ -124,6 +130,13 @@ async def test_a_version_that_the_server_has_forgotten_is_listed_anew_and_finds_
     server = Server(page(thing("a", 3), thing("b", 4), version=10), gone, page(thing("b", 4), version=90))
     assert await reflected(server) == ["b"]
     assert "watch" not in server.asked[2]
+
+
+async def test_each_interruption_is_counted_with_its_reason() -> None:
+    added = [event("ADDED", "a", 11)]
+    server = Server(page(version=10), OSError("reset"), added, Expired("old"), page(version=90), Rejected("no"))
+    await reflected(server)
+    assert server.interruptions == [("things", why) for why in ("interrupted", "expired", "refused")]
 
 
 async def test_a_list_whose_pages_expired_starts_over() -> None:
