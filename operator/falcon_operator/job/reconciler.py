@@ -9,7 +9,7 @@ thousand ranks must not hold up the election or another job's events.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -19,31 +19,25 @@ from falcon_operator import effects as fx
 from falcon_operator.api import (
     LABEL_JOB_UID,
     TrainingJob,
-    TrainingJobStatus,
     TrainingRun,
-    WarmPool,
-    WarmPoolStatus,
 )
 from falcon_operator.clock import Clock
 from falcon_operator.intent.intent import Intent, begin
 from falcon_operator.intent.run import decode, encode, lasting
 from falcon_operator.intent.snapshot import Snapshot, is_trainer
+from falcon_operator.job.carry_out import EffectRunner, bus_key
 from falcon_operator.job.decide import Decision, decide
+from falcon_operator.job.memory import Memory
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
-from falcon_operator.manifests.service import build_secret
 from falcon_operator.manifests.validation import problems
-from falcon_operator.pool import claims
 from falcon_operator.pool.burn_ins import BurnIns
 from falcon_operator.ports import Bus, Conflict, Kube, NotFound, Rejected
 from falcon_operator.status.limits import essence, have_moved, minimal
 
 DISPLAY_SECONDS = 3.0  # between two writes of figures that have moved
 FIGURES_SECONDS = 30.0  # between two writes of figures that have hardly moved
-GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
 CONFLICT_SECONDS = 0.1
-REFUSED_SECONDS = 5.0
-BROKEN_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 replace = msgspec.structs.replace
 
@@ -72,24 +66,6 @@ class Settings(Protocol):
     def pods(self) -> PodSettings: ...
 
 
-class _Memory(msgspec.Struct):
-    """The facts that this process remembers of a job. Losing them costs a repeated write."""
-
-    uid: str
-    phase: tuple[int, str] = (0, "")  # generation and phase as last seen, and since when
-    phase_at: float = float("-inf")  # monotonic
-    run: TrainingRun | None = None  # as last read or written
-    intent: Intent | None = None  # the newest: its figures may be ahead of the run's
-    run_at: float = float("-inf")  # of the last write, monotonic
-    status_at: float = float("-inf")
-    groundwork_at: float = float("-inf")
-    refused: str = ""
-    refused_fences: dict[str, str] = {}
-    broken: str = ""
-    refused_status: TrainingJobStatus | None = None  # refused by the API server; a minimal status was written instead
-    recorded: set[fx.Event] = set()  # since the last status that was written whole
-
-
 class JobReconciler:
     """A worker that brings one job at a time closer to its spec. Calls for different jobs may run at the same time."""
 
@@ -100,7 +76,8 @@ class JobReconciler:
         self._metrics = metrics
         self._clock = clock
         self._burn_ins = BurnIns(kube, settings.namespace, clock)
-        self._memory: dict[tuple[str, str], _Memory] = {}
+        self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
+        self._memory: dict[tuple[str, str], Memory] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Look at the job once. Return when to look again (seconds); None if only a change makes that worth while."""
@@ -113,7 +90,7 @@ class JobReconciler:
         if job is None:
             return None
         if memory is None:
-            memory = self._memory[(namespace, name)] = _Memory(uid=job.metadata.uid)
+            memory = self._memory[(namespace, name)] = Memory(uid=job.metadata.uid)
         try:
             snap = await self._observe(job, memory)
             decision = await asyncio.to_thread(decide, snap)
@@ -128,7 +105,7 @@ class JobReconciler:
                 await self._write_status(job, decision, memory),
             ]
             await self._record(job, decision.events, memory)
-            again = await self._carry_out(snap, decision, memory)
+            again = await self._runner.carry_out(snap, decision, memory)
         except Conflict:
             memory.intent = None
             return CONFLICT_SECONDS
@@ -139,7 +116,7 @@ class JobReconciler:
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
-    async def _observe(self, job: TrainingJob, memory: _Memory) -> Snapshot:
+    async def _observe(self, job: TrainingJob, memory: Memory) -> Snapshot:
         pods, nodes, pools, run = await asyncio.gather(
             self._kube.list_pods(job.metadata.namespace, {LABEL_JOB_UID: job.metadata.uid}),
             self._kube.list_nodes(),
@@ -171,7 +148,7 @@ class JobReconciler:
             snap = await self._dry_run(snap)
         return snap
 
-    async def _intent(self, job: TrainingJob, run: TrainingRun | None, memory: _Memory) -> Intent | None:
+    async def _intent(self, job: TrainingJob, run: TrainingRun | None, memory: Memory) -> Intent | None:
         """Return the stored intent with the newest figures; None where no run of this job is stored."""
         if run is not None and run.metadata.owner_uid != job.metadata.uid:
             await self._kube.delete_run(run)  # of a namesake that is gone
@@ -182,7 +159,7 @@ class JobReconciler:
         memory.run, memory.intent = run, None
         return decode(job, run.spec) if run is not None else None
 
-    def _phase_seen_at(self, intent: Intent | None, memory: _Memory) -> float | None:
+    def _phase_seen_at(self, intent: Intent | None, memory: Memory) -> float | None:
         if intent is None:
             return None
         phase = (intent.membership.generation, intent.membership.phase)
@@ -206,9 +183,16 @@ class JobReconciler:
             return replace(snap, problems=[f"spec.template: the API server refuses a pod made from it: {error}"])
         return snap
 
+    # -- announce ----------------------------------------------------------------------------------------------------
+
+    def _announce(self, snap: Snapshot, intent: Intent) -> None:
+        """Announce the pods that exist, and those that the intent still names: their last reports are evidence."""
+        pods = {pod.uid for pod in snap.pods} | {member.pod_uid for member in intent.membership.members}
+        self._bus.announce(bus_key(snap.job), frozenset(pods - {""}), snap.job.spec.procs_per_replica)
+
     # -- write -------------------------------------------------------------------------------------------------------
 
-    async def _write_run(self, job: TrainingJob, intent: Intent, memory: _Memory) -> float | None:
+    async def _write_run(self, job: TrainingJob, intent: Intent, memory: Memory) -> float | None:
         """Store the intent. If only figures have changed, store it at most every ``FIGURES_SECONDS``.
 
         Return in how many seconds a postponed write is due; None if no write was postponed.
@@ -230,7 +214,7 @@ class JobReconciler:
         memory.run_at = now
         return None
 
-    async def _write_status(self, job: TrainingJob, decision: Decision, memory: _Memory) -> float | None:
+    async def _write_status(self, job: TrainingJob, decision: Decision, memory: Memory) -> float | None:
         """Write the status at once if more than figures changed, else after ``DISPLAY_SECONDS`` or ``FIGURES_SECONDS``.
 
         Return in how many seconds a postponed write is due; None if no write was postponed.
@@ -255,7 +239,7 @@ class JobReconciler:
             await self._kube.write_job_status(job, minimal(job.status, decision.status, str(error), self._clock.unix()))
         return None
 
-    async def _record(self, job: TrainingJob, events: list[fx.Event], memory: _Memory) -> None:
+    async def _record(self, job: TrainingJob, events: list[fx.Event], memory: Memory) -> None:
         """Record each Event once.
 
         An Event is not repeated while the API server refuses the status from which the next look would know the Event.
@@ -268,115 +252,6 @@ class JobReconciler:
             log.info("event", job=meta.name, namespace=meta.namespace, reason=event.reason, note=event.note)
             self._metrics.event(event.reason)
             await self._kube.record_event(job, event.type, event.reason, event.note)
-
-    # -- carry out ---------------------------------------------------------------------------------------------------
-
-    def _announce(self, snap: Snapshot, intent: Intent) -> None:
-        """Announce the pods that exist, and those that the intent still names: their last reports are evidence."""
-        pods = {pod.uid for pod in snap.pods} | {member.pod_uid for member in intent.membership.members}
-        self._bus.announce(_bus_key(snap.job), frozenset(pods - {""}), snap.job.spec.procs_per_replica)
-
-    async def _carry_out(self, snap: Snapshot, decision: Decision, memory: _Memory) -> float | None:
-        """Carry out every effect that can be carried out.
-
-        Return in how many seconds to try again what was refused or failed; None if nothing was.
-        """
-        refused = broken = ""
-        makes_pods = True
-        memory.refused_fences.clear()  # the decision has taken them over
-        for effect in decision.effects:
-            if isinstance(effect, fx.CreatePod):
-                makes_pods = makes_pods and await self._is_still_wanted(snap.job)
-                if not makes_pods:
-                    continue
-            error = await self._attempt(snap, effect, memory)
-            if isinstance(error, Rejected):
-                refused = str(error)
-                makes_pods = makes_pods and not isinstance(effect, fx.CreatePod)  # a quota would refuse the next, too
-            elif error is not None:
-                broken = str(error)
-        memory.refused, memory.broken = refused, broken
-        return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
-
-    async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> Exception | None:
-        """Carry out an effect. Return the error that prevented it, which is logged once; None if it was carried out."""
-        name = snap.job.metadata.name
-        try:
-            await self._do(snap, effect, memory)
-        except Rejected as error:
-            if isinstance(effect, fx.TaintNode):
-                memory.refused_fences[effect.node] = str(error)
-            if str(error) != memory.refused:
-                log.warning("refused", job=name, effect=type(effect).__name__, error=str(error))
-            return error
-        except OSError as error:  # either etcd or the API server cannot be reached: other effects may succeed
-            if str(error) != memory.broken:
-                log.warning("failed", job=name, effect=type(effect).__name__, error=str(error))
-            return error
-        return None
-
-    async def _is_still_wanted(self, job: TrainingJob) -> bool:
-        """Check whether the job is still neither deleted nor suspended; making a thousand pods takes a while."""
-        now = await self._kube.get_job(job.metadata.namespace, job.metadata.name)
-        return (
-            now is not None
-            and now.metadata.uid == job.metadata.uid
-            and not now.metadata.deletion_timestamp
-            and now.spec.suspend == job.spec.suspend
-        )
-
-    async def _do(self, snap: Snapshot, effect: fx.Effect, memory: _Memory) -> None:
-        job = snap.job
-        key = _bus_key(job)
-        match effect:
-            case fx.EnsureGroundwork(service=service):
-                await self._groundwork(job, service, memory)
-            case fx.CreatePod(manifest=manifest):
-                pod = await self._kube.create_pod(manifest)
-                log.info("pod created", job=job.metadata.name, pod=pod.name)
-            case fx.DeletePod(pod=pod, grace_seconds=grace):
-                await self._kube.delete_pod(pod, grace)
-                log.info("pod deleted", job=job.metadata.name, pod=pod.name)
-            case fx.PublishPlan(plan=plan):
-                await self._bus.publish_plan(key, plan)
-            case fx.AskDetail(generation=generation, ranks=ranks):
-                await self._bus.ask_detail(key, generation, ranks)
-            case fx.ClaimSpare(key=claim, avoid=avoid):
-                assert snap.pool is not None  # its status says which spare is ready
-                await self._write_pool(
-                    snap.pool, claims.claim(snap.pool, claim, job.metadata.namespace, avoid=avoid, now=snap.now)
-                )
-            case fx.ReleaseSpare(key=claim):
-                assert snap.pool is not None  # its status names the claim
-                await self._write_pool(snap.pool, claims.release(snap.pool, claim, now=snap.now))
-            case fx.BurnIn(node=node, since=since):
-                assert snap.pool is not None  # burn-ins are wanted only beside a pool
-                await self._burn_ins.start(node, since, snap.pool, snap.settings)
-            case fx.TaintNode(node=node, key=taint, value=value):
-                await self._kube.taint_node(node, taint, value)
-            case fx.UntaintNode(node=node, key=taint):
-                await self._kube.untaint_node(node, taint)
-            case fx.DeleteJob():
-                await self._kube.delete_job(job)
-
-    async def _write_pool(self, read: WarmPool, status: WarmPoolStatus | None) -> None:
-        """Write the pool's status under the resourceVersion that was read.
-
-        Of two jobs that want the same spare, only one gets it.
-        """
-        if status is not None and status != read.status:
-            await self._kube.write_pool_status(read, status)
-
-    async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: _Memory) -> None:
-        now = self._clock.monotonic()
-        if now - memory.groundwork_at >= GROUNDWORK_SECONDS:
-            await self._kube.apply_service(service)
-            await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
-            memory.groundwork_at = now
-
-
-def _bus_key(job: TrainingJob) -> JobKey:
-    return JobKey(job.metadata.namespace, job.metadata.name, job.metadata.uid)
 
 
 def _about_to_begin(snap: Snapshot) -> bool:

@@ -1,0 +1,140 @@
+"""Carries out what a look at a job has decided.
+
+An effect that is refused or fails holds up no other, and is wanted again by the next look.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from falcon_core.wire.keys import JobKey
+from falcon_operator import effects as fx
+from falcon_operator.api import TrainingJob, WarmPool, WarmPoolStatus
+from falcon_operator.clock import Clock
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.job.decide import Decision
+from falcon_operator.job.memory import Memory
+from falcon_operator.manifests.service import build_secret
+from falcon_operator.pool import claims
+from falcon_operator.pool.burn_ins import BurnIns
+from falcon_operator.ports import Bus, Kube, Rejected
+
+GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
+REFUSED_SECONDS = 5.0
+BROKEN_SECONDS = 1.0
+log = structlog.get_logger(__name__)
+
+
+class EffectRunner:
+    """The calls that effects stand for. Effects are idempotent."""
+
+    def __init__(self, kube: Kube, bus: Bus, burn_ins: BurnIns, clock: Clock) -> None:
+        self._kube = kube
+        self._bus = bus
+        self._burn_ins = burn_ins
+        self._clock = clock
+
+    async def carry_out(self, snap: Snapshot, decision: Decision, memory: Memory) -> float | None:
+        """Carry out every effect that can be carried out.
+
+        Return in how many seconds to try again what was refused or failed; None if nothing was.
+        """
+        refused = broken = ""
+        makes_pods = True
+        memory.refused_fences.clear()  # the decision has taken them over
+        for effect in decision.effects:
+            if isinstance(effect, fx.CreatePod):
+                makes_pods = makes_pods and await self._is_still_wanted(snap.job)
+                if not makes_pods:
+                    continue
+            error = await self._attempt(snap, effect, memory)
+            if isinstance(error, Rejected):
+                refused = str(error)
+                makes_pods = makes_pods and not isinstance(effect, fx.CreatePod)  # a quota would refuse the next, too
+            elif error is not None:
+                broken = str(error)
+        memory.refused, memory.broken = refused, broken
+        return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
+
+    async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: Memory) -> Exception | None:
+        """Carry out an effect. Return the error that prevented it, which is logged once; None if it was carried out."""
+        name = snap.job.metadata.name
+        try:
+            await self._do(snap, effect, memory)
+        except Rejected as error:
+            if isinstance(effect, fx.TaintNode):
+                memory.refused_fences[effect.node] = str(error)
+            if str(error) != memory.refused:
+                log.warning("refused", job=name, effect=type(effect).__name__, error=str(error))
+            return error
+        except OSError as error:  # either etcd or the API server cannot be reached: other effects may succeed
+            if str(error) != memory.broken:
+                log.warning("failed", job=name, effect=type(effect).__name__, error=str(error))
+            return error
+        return None
+
+    async def _is_still_wanted(self, job: TrainingJob) -> bool:
+        """Check whether the job is still neither deleted nor suspended; making a thousand pods takes a while."""
+        now = await self._kube.get_job(job.metadata.namespace, job.metadata.name)
+        return (
+            now is not None
+            and now.metadata.uid == job.metadata.uid
+            and not now.metadata.deletion_timestamp
+            and now.spec.suspend == job.spec.suspend
+        )
+
+    async def _do(self, snap: Snapshot, effect: fx.Effect, memory: Memory) -> None:
+        job = snap.job
+        key = bus_key(job)
+        match effect:
+            case fx.EnsureGroundwork(service=service):
+                await self._groundwork(job, service, memory)
+            case fx.CreatePod(manifest=manifest):
+                pod = await self._kube.create_pod(manifest)
+                log.info("pod created", job=job.metadata.name, pod=pod.name)
+            case fx.DeletePod(pod=pod, grace_seconds=grace):
+                await self._kube.delete_pod(pod, grace)
+                log.info("pod deleted", job=job.metadata.name, pod=pod.name)
+            case fx.PublishPlan(plan=plan):
+                await self._bus.publish_plan(key, plan)
+            case fx.AskDetail(generation=generation, ranks=ranks):
+                await self._bus.ask_detail(key, generation, ranks)
+            case fx.ClaimSpare(key=claim, avoid=avoid):
+                assert snap.pool is not None  # its status says which spare is ready
+                await self._write_pool(
+                    snap.pool, claims.claim(snap.pool, claim, job.metadata.namespace, avoid=avoid, now=snap.now)
+                )
+            case fx.ReleaseSpare(key=claim):
+                assert snap.pool is not None  # its status names the claim
+                await self._write_pool(snap.pool, claims.release(snap.pool, claim, now=snap.now))
+            case fx.BurnIn(node=node, since=since):
+                assert snap.pool is not None  # burn-ins are wanted only beside a pool
+                await self._burn_ins.start(node, since, snap.pool, snap.settings)
+            case fx.TaintNode(node=node, key=taint, value=value):
+                await self._kube.taint_node(node, taint, value)
+            case fx.UntaintNode(node=node, key=taint):
+                await self._kube.untaint_node(node, taint)
+            case fx.DeleteJob():
+                await self._kube.delete_job(job)
+
+    async def _write_pool(self, read: WarmPool, status: WarmPoolStatus | None) -> None:
+        """Write the pool's status under the resourceVersion that was read.
+
+        Of two jobs that want the same spare, only one gets it.
+        """
+        if status is not None and status != read.status:
+            await self._kube.write_pool_status(read, status)
+
+    async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: Memory) -> None:
+        now = self._clock.monotonic()
+        if now - memory.groundwork_at >= GROUNDWORK_SECONDS:
+            await self._kube.apply_service(service)
+            await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
+            memory.groundwork_at = now
+
+
+def bus_key(job: TrainingJob) -> JobKey:
+    """Return the name of the job on the bus."""
+    return JobKey(job.metadata.namespace, job.metadata.name, job.metadata.uid)

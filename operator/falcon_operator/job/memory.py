@@ -1,0 +1,27 @@
+"""The facts that one process remembers of a job between two looks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_operator import effects as fx
+from falcon_operator.api import TrainingJobStatus, TrainingRun
+from falcon_operator.intent.intent import Intent
+
+
+class Memory(msgspec.Struct):
+    """Losing it costs a repeated write."""
+
+    uid: str
+    phase: tuple[int, str] = (0, "")  # generation and phase as last seen, and since when
+    phase_at: float = float("-inf")  # monotonic
+    run: TrainingRun | None = None  # as last read or written
+    intent: Intent | None = None  # the newest: its figures may be ahead of the run's
+    run_at: float = float("-inf")  # of the last write, monotonic
+    status_at: float = float("-inf")
+    groundwork_at: float = float("-inf")
+    refused: str = ""
+    refused_fences: dict[str, str] = {}
+    broken: str = ""
+    refused_status: TrainingJobStatus | None = None  # refused by the API server; a minimal status was written instead
+    recorded: set[fx.Event] = set()  # since the last status that was written whole
