@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
+import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from falcon_operator.election import LeadershipLost
 from falcon_operator.ports import JobReports, NotFound
 from tests.integration.gateway.gateways import BERT, GPT, Agent, Gateway, Job, Site, eventually
 from tests.integration.operator.cluster import until_async
+from tests.integration.pki import Issued
 
 POD = GPT.pod(0).pod_uid
 QUOTA_BYTES = 32 * 1024 * 1024
@@ -458,6 +461,36 @@ async def test_etcd_lets_root_in_and_nobody_else(bench: Bench) -> None:
     async with bench.etcd.client(GPT.uid) as stranger:
         with pytest.raises(EtcdError):
             await stranger.get("/falcon/leader")
+
+
+@pytest.mark.parametrize("name", ["root", GPT.uid])
+async def test_a_certificate_of_the_jobs_authority_gets_no_further_than_etcds_handshake(
+    bench: Bench, name: str
+) -> None:
+    """So a tenant can raise no alarm, compact nothing, and log in as nobody: no request of his is ever read."""
+    session = await bench.session()
+    await session.healthy()
+    files = session.bus.agent_credentials(name)
+    for file, content in files.items():
+        (bench.root / file).write_bytes(content)
+    stranger = Issued(bench.root / "tls.crt", bench.root / "tls.key")
+    host, _, port = bench.etcd.endpoints[0].removeprefix("https://").rpartition(":")
+
+    def answer(issued: Issued) -> bytes:
+        """Return the first bytes that etcd sends after the handshake. Raises ssl.SSLError where it refuses."""
+        context = ssl.create_default_context(cafile=str(bench.control.ca))
+        context.load_cert_chain(issued.cert, issued.key)
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as secured,
+        ):
+            return secured.recv(1)
+
+    assert await asyncio.to_thread(answer, bench.control.client("root"))
+    with pytest.raises(ssl.SSLError) as refused:
+        await asyncio.to_thread(answer, stranger)
+    assert refused.value.reason in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE")
 
 
 async def test_an_agent_gets_a_certificate_by_the_jobs_authority(bench: Bench) -> None:
