@@ -186,6 +186,40 @@ async def until_async(true: Callable[[], Any], *, seconds: float = WAIT_SECONDS,
     return answer
 
 
+def a_job(namespace: str, name: str = "gpt2", **spec: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x:1", "command": ["python", "train.py"]}]}}
+    return {
+        "apiVersion": "falcon.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"replicas": 1, "template": template, **spec},
+    }
+
+
+@contextlib.contextmanager
+def a_job_of_a_newer_version(installation: Installation, name: str) -> Iterator[None]:
+    """Let the API server take a job with a value that the operator cannot read. All jobs are deleted at the end."""
+    api = installation.api
+    crd = json.loads(api.ok("kubectl", "get", "crd", "trainingjobs.falcon.dev", "-o", "json"))
+    path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/mitigation/properties/mode/enum"
+    known = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    modes = known["properties"]["spec"]["properties"]["mitigation"]["properties"]["mode"]["enum"]
+
+    def allow(values: list[str]) -> None:
+        change = [{"op": "replace", "path": path, "value": values}]
+        api.ok("kubectl", "patch", "crd", "trainingjobs.falcon.dev", "--type=json", "-p", json.dumps(change))
+
+    allow([*modes, "Predict"])
+    try:
+        body = json.dumps(a_job(installation.namespace, name, mitigation={"mode": "Predict"}))
+        apply = ("kubectl", "apply", "--server-side", "-f", "-")
+        until(lambda: api.run(*apply, stdin=body).returncode == 0)  # the new schema is served a moment later
+        yield
+    finally:
+        api.ok("kubectl", "-n", installation.namespace, "delete", "trainingjobs", "--all")
+        allow(modes)
+
+
 def node(name: str, labels: dict[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +22,15 @@ from falcon_operator.cluster.views import Unreadable
 from falcon_operator.election import LeadershipLost
 from falcon_operator.ports import Conflict, NodeView, NotFound, Rejected
 from tests.integration.api.apiserver import ApiServer
-from tests.integration.operator.cluster import READY, WAIT_SECONDS, Installation, node, until_async
+from tests.integration.operator.cluster import (
+    READY,
+    WAIT_SECONDS,
+    Installation,
+    a_job,
+    a_job_of_a_newer_version,
+    node,
+    until_async,
+)
 
 replace = msgspec.structs.replace
 
@@ -64,16 +71,6 @@ async def kube(
     watching.cancel()
     await asyncio.wait({watching})
     await transport.close()
-
-
-def a_job(namespace: str, name: str = "gpt2", **spec: Any) -> dict[str, Any]:
-    template = {"spec": {"containers": [{"name": "trainer", "image": "x:1", "command": ["python", "train.py"]}]}}
-    return {
-        "apiVersion": "falcon.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"replicas": 1, "template": template, **spec},
-    }
 
 
 def a_pod(namespace: str, name: str = "p", image: str = "x:1", uid: str = "u") -> dict[str, Any]:
@@ -131,24 +128,10 @@ async def test_a_job_is_deleted_under_its_uid(kube: KubeClient, installation: In
 
 
 async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
-    kube: KubeClient, installation: Installation, api: ApiServer
+    kube: KubeClient, installation: Installation
 ) -> None:
-    crd = json.loads(api.ok("kubectl", "get", "crd", "trainingjobs.falcon.dev", "-o", "json"))
-    path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/mitigation/properties/mode/enum"
-    known = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    modes = known["properties"]["spec"]["properties"]["mitigation"]["properties"]["mode"]["enum"]
-
-    def allow(values: list[str]) -> None:
-        change = [{"op": "replace", "path": path, "value": values}]
-        api.ok("kubectl", "patch", "crd", "trainingjobs.falcon.dev", "--type=json", "-p", json.dumps(change))
-
-    allow([*modes, "Predict"])
-    try:
+    with a_job_of_a_newer_version(installation, "newer"):
         installation.apply(a_job(installation.namespace, "known"))
-        body = a_job(installation.namespace, "newer", mitigation={"mode": "Predict"})
-        for _ in range(50):  # the new schema is served a moment later
-            if api.run("kubectl", "apply", "--server-side", "-f", "-", stdin=json.dumps(body)).returncode == 0:
-                break
         assert {job.name for job in await kube.sketch_jobs()} == {"known", "newer"}
         with pytest.raises(Unreadable) as caught:
             await kube.get_job(installation.namespace, "newer")
@@ -160,9 +143,6 @@ async def test_a_job_of_a_newer_version_is_told_so_and_hides_no_other(
         await kube.report_unreadable("TrainingJob", caught.value)
         again = installation.get("trainingjob", "newer")
         assert again["metadata"]["resourceVersion"] == job["metadata"]["resourceVersion"], "written once"
-    finally:
-        api.ok("kubectl", "-n", installation.namespace, "delete", "trainingjobs", "--all")
-        allow(modes)
 
 
 # -- pods --------------------------------------------------------------------------------------------------------------
