@@ -326,12 +326,21 @@ class BurnInSpec(_Api, frozen=True, kw_only=True):
     resources: Resources = Resources()  # cpu and memory have a default where neither request nor limit is given
 
 
+class ClaimLimits(_Api, frozen=True, kw_only=True):
+    """How many spares of a pool tenants may take: what a job reports of its nodes must not empty the pool."""
+
+    per_job: int = 64  # held at the same time
+    per_namespace: int = 256  # held at the same time by all its jobs
+    per_hour: int = 64  # claimed within an hour by all jobs of a namespace
+
+
 class WarmPoolSpec(_Api, frozen=True, kw_only=True):
     """Nodes kept free for replacement; cluster scope."""
 
     node_selector: dict[str, str]
     size: int = 1
     allowed_namespaces: list[str] = []  # empty: all
+    claims: ClaimLimits = ClaimLimits()
     images: list[str] = []  # pulled ahead on every spare
     burn_in: BurnInSpec = BurnInSpec()
 
@@ -349,10 +358,18 @@ class SpareStatus(_Api, frozen=True, kw_only=True):
     next_test: str = ""  # while Testing: the next test begins no earlier; empty: at once
 
 
+class NamespaceClaims(_Api, frozen=True, kw_only=True):
+    """The claims that a namespace's jobs have made of late."""
+
+    namespace: str
+    at: list[str] = []  # oldest first; older ones than an hour go with the next claim
+
+
 class WarmPoolStatus(_Api, frozen=True, kw_only=True):
     observed_generation: int = 0
     ready: str = ""  # "1/1"
     spares: list[SpareStatus] = []
+    recent_claims: list[NamespaceClaims] = []  # by namespace
     conditions: list[Condition] = []
 
 

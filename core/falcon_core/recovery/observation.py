@@ -19,6 +19,7 @@ from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
 
+ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
 NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
 
 
@@ -95,6 +96,7 @@ class Spares(msgspec.Struct, frozen=True, kw_only=True):
     available: bool = True
     message: str = ""  # why not
     ready: int | None = None  # how many the job may take; None: not known (the scheduler's business)
+    limit: ClaimLimit = ""  # of the pool, which the job has reached
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -22,6 +22,8 @@ from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_operator.api import TrainingJob, TrainingJobSpec
+from falcon_operator.intent.claim_limits import allowance
+from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
@@ -290,11 +292,14 @@ def spares(snap: Snapshot, membership: Membership) -> Spares:
     problems = pool_messages(snap)
     if problems or snap.pool is None:
         return Spares(pool=name, available=False, message="; ".join(problems))
+    allowed = allowance(snap.pool, claim_prefix(snap.job), snap.now)
+    if not allowed.spares:
+        return Spares(pool=name, available=False, message=allowed.message, ready=0, limit=allowed.limit)
     excluded = membership.excluded_nodes
     ready = [spare for spare in snap.pool.status.spares if spare.state == "Ready" and spare.node not in excluded]
-    if ready:
-        return Spares(pool=name, ready=len(ready))
-    return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare", ready=0)
+    if not ready:
+        return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare", ready=0)
+    return Spares(pool=name, ready=min(len(ready), allowed.spares))
 
 
 def finished(snap: Snapshot, membership: Membership) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from falcon_operator.api import SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.intent.claim_limits import allowance, recorded
 from falcon_operator.pool.summary import summed_up
 from falcon_operator.times import timestamp
 
@@ -18,7 +19,8 @@ def claim(
     """Return the pool's status with a ready spare claimed by ``claim_key`` (``namespace/name/uid/…``).
 
     The fastest ready spare is taken. The status is unchanged where the key holds a spare already. It is None where no
-    spare is ready, all ready spares stand in ``avoid``, or the namespace may not take from this pool.
+    spare is ready, all ready spares stand in ``avoid``, the namespace may not take from this pool, or a limit of
+    ``spec.claims`` is reached.
     """
     if held(pool, claim_key) is not None:
         return pool.status
@@ -26,11 +28,17 @@ def claim(
     if allowed and namespace not in allowed:
         return None
     ready = [spare for spare in pool.status.spares if spare.state == "Ready" and spare.node not in avoid]
-    if not ready:
+    if not ready or not allowance(pool, job_prefix(claim_key), now).spares:
         return None
     chosen = max(ready, key=lambda spare: (gflops(spare) or 0.0, spare.node))
     taken = msgspec.structs.replace(chosen, state="Claimed", claimed_by=claim_key, message="", since=timestamp(now))
-    return summed_up(pool, with_spare(pool.status.spares, taken), now)
+    status = summed_up(pool, with_spare(pool.status.spares, taken), now)
+    return msgspec.structs.replace(status, recent_claims=recorded(pool, namespace, now))
+
+
+def job_prefix(claim_key: str) -> str:
+    """Return what all claims of the key's job begin with: ``namespace/name/uid/``."""
+    return claim_key.rpartition("/")[0] + "/"
 
 
 def release(pool: WarmPool, claim_key: str, *, now: float) -> WarmPoolStatus:

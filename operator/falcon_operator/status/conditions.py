@@ -193,6 +193,9 @@ def pool_missing(view: View) -> Finding | None:
     problems = observe.pool_messages(view.snap)
     if problems:
         return Finding("WarmPoolUsable", False, "Unusable", "; ".join(problems), shown=True)
+    spares = view.obs.spares
+    if spares.limit:
+        return Finding("WarmPoolUsable", False, f"{spares.limit}LimitReached", spares.message, shown=True)
     return Finding("WarmPoolUsable", True, "Usable", "the pool exists and serves this namespace", quiet=True)
 
 

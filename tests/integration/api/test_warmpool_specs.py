@@ -38,6 +38,12 @@ BAD: dict[str, tuple[Changes, str, str]] = {
         "spec.burnIn.tolerations",
         "remove it",
     ),
+    "no claim at all": ({"spec.claims": {"perHour": 0}}, "spec.claims.perHour", "greater than or equal to 1"),
+    "a job above its namespace": (
+        {"spec.claims": {"perJob": 9, "perNamespace": 8}},
+        "spec.claims.perJob",
+        "lower perJob or raise perNamespace",
+    ),
     "secret without name": ({"spec.burnIn.imagePullSecrets": [{}]}, "spec.burnIn.imagePullSecrets", "Required value"),
     "name too long": ({"metadata.name": "a" * 64}, "metadata.name", "at most 63 lower-case letters"),
     "namespaced words": ({"spec.namespaces": ["a"]}, "spec.namespaces", "unknown field"),
@@ -48,6 +54,7 @@ GOOD: dict[str, Changes] = {
     "everything": {
         "spec.size": 4,
         "spec.allowedNamespaces": ["team-a", "team-b"],
+        "spec.claims": {"perJob": 2, "perNamespace": 4, "perHour": 8},
         "spec.images": ["registry.example.com/train:1"],
         "spec.burnIn": {
             "seconds": 30,
@@ -79,4 +86,9 @@ def test_defaults(api: ApiServer) -> None:
     stored = json.loads(
         api.ok("kubectl", "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(WARM_POOL))
     )
-    assert stored["spec"] == {"nodeSelector": {"pool": "spares"}, "size": 1, "burnIn": {"seconds": 5}}
+    assert stored["spec"] == {
+        "nodeSelector": {"pool": "spares"},
+        "size": 1,
+        "claims": {"perJob": 64, "perNamespace": 256, "perHour": 64},
+        "burnIn": {"seconds": 5},
+    }

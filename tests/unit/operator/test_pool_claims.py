@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from falcon_operator.api import (
-    TAINT_SPARE,
-)
+from falcon_operator.api import TAINT_SPARE, ClaimLimits, NamespaceClaims
 from falcon_operator.effects import CreatePod
+from falcon_operator.intent.claim_limits import MOST_REMEMBERED, allowance
 from falcon_operator.pool import claims
 from falcon_operator.pool.claims import claim, release
+from falcon_operator.times import timestamp
 from tests.unit.operator.pool_looks import JOB, NOW, a_node, a_pool, look, of_type, spare, states
 
 
@@ -28,6 +29,66 @@ def test_nothing_is_claimed_where_none_is_ready_all_are_to_be_avoided_or_the_nam
     assert claim(a_pool(spare("a")), JOB, "ns", avoid={"a"}, now=NOW) is None
     assert claim(a_pool(spare("a"), allowed_namespaces=["other"]), JOB, "ns", now=NOW) is None
     assert claim(a_pool(spare("a"), allowed_namespaces=["ns"]), JOB, "ns", now=NOW) is not None
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        ({"per_job": 2}, "spec.claims.perJob: the job holds 2"),
+        ({"per_namespace": 3}, "spec.claims.perNamespace: the jobs of ns hold 3"),
+        ({"per_hour": 3}, "spec.claims.perHour: the jobs of ns have claimed 3 within an hour"),
+    ],
+)
+def test_a_limit_of_the_pool_is_kept_and_named(limits: dict[str, int], word: str) -> None:
+    pool = a_pool(*(spare(f"n{index}") for index in range(9)), size=9, claims=ClaimLimits(**limits))
+    keys = ["ns/job/uid-1/1", "ns/job/uid-1/2", "ns/twin/uid-2/1", "ns/job/uid-1/3"]
+    for key in keys if "per_job" not in limits else keys[:2]:
+        status = claim(pool, key, "ns", now=NOW)
+        if status is None:
+            break
+        pool = msgspec.structs.replace(pool, status=status)
+    assert claim(pool, "ns/job/uid-1/9", "ns", now=NOW) is None
+    refused = allowance(pool, "ns/job/uid-1/", NOW)
+    assert refused.spares == 0
+    assert word in refused.message
+    assert claim(pool, "another/job/uid-3/1", "another", now=NOW) is not None, "nobody else notices"
+    assert claim(pool, keys[0], "ns", now=NOW) == pool.status, "who asks twice still gets the same spare"
+
+
+def test_an_hour_later_a_namespace_may_claim_again_though_its_jobs_come_and_go() -> None:
+    pool = a_pool(spare("a"), claims=ClaimLimits(per_hour=2))
+    for number in range(2):  # each job is deleted and its spare is ready again
+        status = claim(pool, f"ns/job/uid-{number}/1", "ns", now=NOW + number)
+        assert status is not None
+        pool = msgspec.structs.replace(pool, status=msgspec.structs.replace(status, spares=[spare("a")]))
+    assert claim(pool, "ns/job/uid-9/1", "ns", now=NOW + 3599) is None
+    assert "wait until" in allowance(pool, "ns/job/uid-9/", NOW + 60).message
+    again = claim(pool, "ns/job/uid-9/1", "ns", now=NOW + 3600)
+    assert again is not None
+    assert [len(entry.at) for entry in again.recent_claims] == [2], "the first has been forgotten"
+
+
+def test_a_leader_whose_clock_was_ahead_holds_nobody_up_for_more_than_an_hour() -> None:
+    pool = a_pool(spare("a"), spare("b"), size=2, claims=ClaimLimits(per_hour=1))
+    status = claim(pool, "ns/job/uid-1/1", "ns", now=NOW + 86_400)
+    assert status is not None
+    status = msgspec.structs.replace(status, spares=[spare("a"), spare("b")])
+    pool = msgspec.structs.replace(pool, status=status)
+    assert claim(pool, "ns/job/uid-1/2", "ns", now=NOW) is None
+    status = claim(pool, "other/job/uid-2/1", "other", now=NOW)
+    assert status is not None
+    pool = msgspec.structs.replace(pool, status=msgspec.structs.replace(status, spares=[spare("b")]))
+    assert claim(pool, "ns/job/uid-1/2", "ns", now=NOW + 3600) is not None
+
+
+def test_what_is_remembered_of_claims_is_bounded() -> None:
+    pool = a_pool(*(spare(f"n{index}") for index in range(3)), size=3)
+    claims_of = [NamespaceClaims(namespace=f"ns-{index}", at=[timestamp(NOW)] * 1024) for index in range(4)]
+    pool = msgspec.structs.replace(pool, status=msgspec.structs.replace(pool.status, recent_claims=claims_of))
+    status = claim(pool, JOB, "ns", now=NOW + 1)
+    assert status is not None
+    assert sum(len(entry.at) for entry in status.recent_claims) == MOST_REMEMBERED
+    assert status.recent_claims[0].namespace == "ns"
 
 
 def test_a_claimed_spare_is_made_up_for() -> None:

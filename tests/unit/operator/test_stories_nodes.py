@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import SpareStatus
+from falcon_operator.api import ClaimLimits, SpareStatus
 from falcon_operator.intent.last_resort import PLACE_SECONDS
 from tests.unit.operator.telling import operator, run, state, trained
 from tests.unit.operator.test_stories_return import left_slow, take_spares
@@ -126,6 +126,25 @@ async def test_a_pod_whose_node_a_sibling_took_is_unpinned() -> None:
     world.nodes["node-a"].taints["somebody"] = "else's"  # the taint stands for the sibling: the node has no room
     await run(world, operator, state("Running"), seconds=120)
     assert world.node_of(0).name == "spare-1"
+
+
+async def test_over_the_pools_limit_a_dead_node_is_replaced_by_any_other_free_node() -> None:
+    world = World()
+    await trained(world)
+    world.nodes["node-z"] = Node("node-z", False)
+    other = SpareStatus(node="spare-8", state="Claimed", claimed_by="ml/other/uid/1")
+    world.pool = replace(
+        world.pool,
+        spec=replace(world.pool.spec, claims=ClaimLimits(per_namespace=1)),
+        status=replace(world.pool.status, spares=[*world.pool.status.spares, other]),
+    )
+    lost = world.node_of(0)
+    world.kill_node(lost.name)
+    lost.ready = False
+    await run(world, operator, state("Recovering"), seconds=60)
+    await run(world, operator, state("Running"), seconds=120)
+    assert world.node_of(0).name == "node-z", "the spare is left to the others"
+    assert world.claims == 0
 
 
 async def test_the_wait_says_what_for_and_until_when() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_operator.api import TAINT_FENCED
+from falcon_operator.api import TAINT_FENCED, ClaimLimits, NamespaceClaims
+from falcon_operator.times import timestamp
 from tests.unit.operator.telling import condition, operator, run, state, steps, trained
 from tests.unit.operator.world import World
 
@@ -57,6 +58,28 @@ async def test_without_a_spare_the_replacement_waits_and_says_so() -> None:
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[spare]))
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
     assert world.node_of(0).name == "spare-1"
+
+
+async def test_over_the_pools_limit_the_replacement_waits_and_names_the_field() -> None:
+    world = World()
+    await trained(world)
+    claims = [NamespaceClaims(namespace="ml", at=[timestamp(world.clock.unix())])]
+    world.pool = replace(
+        world.pool,
+        spec=replace(world.pool.spec, claims=ClaimLimits(per_hour=1)),
+        status=replace(world.pool.status, recent_claims=claims),
+    )
+    world.node_of(0).slow = 3.0
+    await run(world, operator, lambda w: w.status.diagnoses and "spec.claims.perHour" in w.status.diagnoses[0].next)
+    (found,) = [entry for entry in world.status.conditions if entry.type == "WarmPoolUsable"]
+    assert (found.status, found.reason) == ("False", "PerHourLimitReached")
+    assert "raise it" in found.message
+    assert "WarmPoolUnusable" in [reason for reason, _ in world.events]
+    assert world.claims == 0
+    world.pool = replace(world.pool, status=replace(world.pool.status, recent_claims=[]))
+    await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
+    assert world.node_of(0).name == "spare-1"
+    assert [entry.namespace for entry in world.pool.status.recent_claims] == ["ml"]
 
 
 async def test_observe_only_writes_down_what_it_would_have_done() -> None:
