@@ -253,7 +253,7 @@ class Leader:
             etcd_healthy=bus.etcd_healthy,
             bus_healthy=bus.healthy,
             agents=bus.agents,
-            rejected_reports=bus.rejected_reports,
+            refused_reports=bus.refused_reports,
             queue_depth=len(self._queue),
             fenced_nodes=len(self._kube.taints(TAINT_FENCED)),
             bus=bus.state,

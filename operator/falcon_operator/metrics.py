@@ -58,7 +58,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     gateways_known: int
     gateway_streams: int
     agents: int
-    rejected_reports: int
+    refused_reports: Mapping[tuple[str, str, str], int]  # by namespace, job and reason
     queue_depth: int
     fenced_nodes: int
     bus: BusState = BusState()
@@ -195,7 +195,12 @@ def _of_readings(now: Readings) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily("falcon_gateways_streaming", "Gateways whose streams work.", value=now.gateway_streams)
     yield GaugeMetricFamily("falcon_agents", "Agents that are alive.", value=now.agents)
-    yield CounterMetricFamily("falcon_reports_rejected", "Reports that could not be read.", value=now.rejected_reports)
+    refused = CounterMetricFamily(
+        "falcon_reports_refused", "Reports that could not be read.", labels=["namespace", "job", "reason"]
+    )
+    for labels, count in sorted(now.refused_reports.items()):
+        refused.add_metric(labels, count)
+    yield refused
     yield GaugeMetricFamily("falcon_queue_depth", "Objects that wait for their turn.", value=now.queue_depth)
     yield GaugeMetricFamily("falcon_fenced_nodes", "Nodes with Falcon's fence.", value=now.fenced_nodes)
     yield from _of_bus(now.bus)

@@ -120,6 +120,7 @@ class JobReports(msgspec.Struct, frozen=True, kw_only=True):
     gone_since_seconds: dict[str, float] = {}
     # Since when this operator hears etcd, or all gateways; None while it does not.
     session_healthy_since_seconds: float | None = None
+    unread: dict[str, str] = {}  # by pod uid: why its newest report cannot be read; the one before it stands
     bus_full: bool = False  # etcd refuses every write: a report comes by a gateway's stream or not at all
 
 
@@ -164,8 +165,11 @@ class Kube(Protocol):
 
     async def list_nodes(self) -> list[NodeView]: ...
 
-    async def list_occupants(self, node: str) -> list[Occupant]:
-        """Return the pods on a node that have not ended, of all namespaces. The answer is some seconds old at most."""
+    async def list_occupants(self, node: str, *, fresh: bool = False) -> list[Occupant]:
+        """Return the pods on a node that have not ended, of all namespaces.
+
+        The answer is some seconds old at most; ``fresh``: it is read now.
+        """
         ...
 
     async def taint_node(self, node: str, key: str, value: str) -> None:

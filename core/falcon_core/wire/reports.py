@@ -39,6 +39,11 @@ MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Small = Annotated[int, Meta(ge=0, le=1 << 32)]
 Known = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: not known
+# Likewise, and in nanoseconds they still have 64 bits: readers compute with arrays of such numbers.
+KnownUs = Annotated[int, Meta(ge=-1, le=((1 << 63) - 1) // 1_000)]
+KnownMs = Annotated[int, Meta(ge=-1, le=((1 << 63) - 1) // 1_000_000)]
+KnownTenths = Annotated[int, Meta(ge=-1, le=((1 << 63) - 1) // 100_000_000)]
+CountMs = Annotated[int, Meta(ge=0, le=((1 << 63) - 1) // 1_000_000)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Times = Annotated[list[Count], Meta(max_length=RECENT_ITERATIONS)]
 
@@ -72,14 +77,16 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     tracking: Annotated[int, Meta(ge=0, lt=len(_TRACKING))]
     iterations: Count = 0
     period_calls: Count = 0  # 0: not known
-    iteration_us: Known = -1  # medians of the newest iterations
-    compute_us: Known = -1
-    wait_us: Known = -1
-    healthy_iteration_us: Known = -1
-    healthy_compute_us: Known = -1
+    iteration_us: KnownUs = -1  # medians of the newest iterations
+    compute_us: KnownUs = -1
+    wait_us: KnownUs = -1
+    healthy_iteration_us: KnownUs = -1
+    healthy_compute_us: KnownUs = -1
     healthy_noise_permille: Known = -1
-    quiet_ms: Known = -1  # from its newest call's end to the report, rounded up; -1: no call yet
-    hang_deadline_tenths: Known = -1  # of a second, rounded down: who is silent for too long remains so when decoded
+    quiet_ms: KnownMs = -1  # from its newest call's end to the report, rounded up; -1: no call yet
+    hang_deadline_tenths: KnownTenths = (
+        -1
+    )  # of a second, rounded down: who is silent for too long remains so when decoded
     cpu_permille: Known = -1
     run_delay_permille: Known = -1
     healthy_run_delay_permille: Known = -1
@@ -98,7 +105,7 @@ class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class _Process(msgspec.Struct, array_like=True, frozen=True, gc=False):
     local_rank: Small
     rank: Known
-    started_ms: Count  # after the first of the pod's processes
+    started_ms: CountMs  # after the first of the pod's processes
     end: _End | None = None
     blocked_since_unix_ns: Int64 | None = None
 
@@ -116,7 +123,7 @@ class _Launch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    window_ms: Count
+    window_ms: CountMs
     throttled_permille: Known = -1
     healthy_throttled_permille: Known = -1
 
@@ -158,7 +165,10 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
     Raises:
         ValueError: the bytes are no report, are beyond the bounds, or come from a version that is not known.
     """
-    report = _decoder.decode(raw)
+    try:
+        report = _decoder.decode(raw)
+    except RecursionError as error:  # lists in lists without end, where a newer version would have a field
+        raise msgspec.DecodeError("nested too deeply") from error
     return Summary(
         pod_uid=pod_uid,
         sequence=report.sequence,

@@ -204,8 +204,9 @@ class EtcdBus:
         return self._cache.agents()
 
     @property
-    def rejected_reports(self) -> int:
-        return self._cache.rejected
+    def refused_reports(self) -> dict[tuple[str, str, str], int]:
+        """Return how many reports could not be read, by namespace, job and reason."""
+        return self._cache.refused()
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,15 @@ A pod is alive or gone only as far as its gateway is heard now, in the incarnati
 gateway are unknown: their agents connect to another one, whose newer entries then hold. An agent that has not done so
 after ``REJOIN_SECONDS``, though some gateway was there all the time, is gone.
 
-A pod may report what it likes in its payload. A report that cannot be read is counted, and the one before it stays.
+A pod may report what it likes in its payload. A report that cannot be read is counted, the job's status names its pod,
+and the report before it stays.
 """
 
 from __future__ import annotations
 
-import contextlib
+from collections import Counter as Tally
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -22,6 +24,7 @@ from falcon_gateway import Batch, Entries, PodEntry
 from falcon_operator.ports import JobReports, Received
 
 OLD = float("-inf")  # received at an unknown time before this session
+RefusedReport = Literal["Malformed", "Impossible"]  # cut or no report at all; beyond the bounds, or of another version
 _MOST_REMEMBERED = 4_096  # batches; the second way is seconds behind the first at most
 
 
@@ -35,6 +38,8 @@ class _Job:
         self.summaries: dict[str, Received] = {}
         self.gone_since: dict[str, float] = {}  # pods whose agents are silent
         self.unknown_since: dict[str, float] = {}  # pods whose gateways are not heard
+        self.unread: dict[str, str] = {}  # why the pod's newest report cannot be read
+        self.refused: Tally[RefusedReport] = Tally()
 
     def weigh(self, pod_uid: str, entry: PodEntry, heard: Mapping[str, int], now: float) -> bool:
         """Note whether the pod's gateway is heard; return whether that is news."""
@@ -49,7 +54,7 @@ class _Job:
     def keep(self, pod_uids: Collection[str]) -> None:
         """Forget all other pods."""
         self.entries.keep(pod_uids)
-        for known in (self.summaries, self.gone_since, self.unknown_since):
+        for known in (self.summaries, self.gone_since, self.unknown_since, self.unread):
             for pod_uid in known.keys() - set(pod_uids):
                 del known[pod_uid]
 
@@ -63,7 +68,6 @@ class ReportsCache:
         self._heard: dict[str, int] = {}  # gateways → incarnations
         self._hearing_since: float | None = None  # any gateway
         self.incarnations: dict[str, int] = {}  # the newest of each gateway that has sent a batch
-        self.rejected = 0  # reports that could not be read
 
     def take(self, batch: Batch, now: float) -> JobKey | None:
         """Take over a batch, whichever way it came. Return its job if the batch says anything new."""
@@ -115,7 +119,16 @@ class ReportsCache:
             alive=frozenset(job.entries.pods.keys() - job.gone_since.keys() - job.unknown_since.keys()),
             gone_since_seconds=gone,
             session_healthy_since_seconds=healthy_since,
+            unread=dict(job.unread),
         )
+
+    def refused(self) -> dict[tuple[str, str, str], int]:
+        """Return how many reports could not be read, by namespace, job and reason."""
+        counts: Tally[tuple[str, str, str]] = Tally()
+        for job in self._jobs.values():
+            for reason, count in job.refused.items():
+                counts[(job.key.namespace, job.key.name, reason)] += count
+        return dict(counts)
 
     def forget(self, job_uid: str) -> None:
         self._jobs.pop(job_uid, None)
@@ -149,21 +162,19 @@ class ReportsCache:
             job.gone_since.setdefault(pod_uid, now)
         if entry.payload == (before.payload if before is not None else b""):
             return  # an agent sends its newest report once more when it connects
-        summary = self._decode(pod_uid, entry.payload)
-        if summary is None:
+        try:
+            summary = decode_summary(entry.payload, pod_uid)
+        except ValueError as error:
+            job.refused["Impossible" if isinstance(error, msgspec.ValidationError) else "Malformed"] += 1
+            job.unread[pod_uid] = str(error)
             return
+        job.unread.pop(pod_uid, None)
         known = job.summaries.get(pod_uid)
         if known is not None:
             summary = _with_known_excess(known.summary, summary)
         # what is first seen of an agent that is gone was reported at any time before
         received_at = now if before is not None or entry.alive else OLD
         job.summaries[pod_uid] = Received(summary=summary, at_seconds=received_at)
-
-    def _decode(self, pod_uid: str, payload: bytes) -> Summary | None:
-        with contextlib.suppress(ValueError):
-            return decode_summary(payload, pod_uid)
-        self.rejected += 1
-        return None
 
     # -- gateways ----------------------------------------------------------------------------------------------------
 

@@ -193,8 +193,10 @@ class KubeClient:
                 found.setdefault(pod.node, []).append(Occupant(namespace=pod.namespace, name=pod.name, role=role))
         return found
 
-    async def list_occupants(self, node: str) -> list[Occupant]:
+    async def list_occupants(self, node: str, *, fresh: bool = False) -> list[Occupant]:
         """Return the node's pods that have not ended. The API server has an index by node, so it reads no others."""
+        if fresh:
+            self._occupants.drop(node)
 
         async def read() -> list[Occupant]:
             fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"

@@ -24,6 +24,7 @@ from falcon_core.recovery.observation import Action, Replace
 from falcon_core.recovery.state import Departure
 from falcon_operator.api import TAINT_FENCED, NodeVerdict, TrainingJob
 from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
+from falcon_operator.intent import observe
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import BurnInResult, Snapshot
 
@@ -134,6 +135,7 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Return the taints to set and remove, and the burn-ins of nodes that the job has left."""
     wanted: list[Effect] = []
     owner = fence_owner(snap.job)
+    tested = snap.pool is not None and not observe.pool_messages(snap)
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
@@ -143,7 +145,7 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
             wanted.append(TaintNode(node.name, TAINT_FENCED, owner))
         if not exclusion.fenced and node.taints.get(TAINT_FENCED) == owner:
             wanted.append(UntaintNode(node.name, TAINT_FENCED))
-        if exclusion.test == "Pending" and node.ready and node.name not in busy and snap.pool is not None:
+        if exclusion.test == "Pending" and node.ready and node.name not in busy and tested:
             wanted.append(BurnIn(node.name, exclusion.test_since))
     return wanted
 

@@ -143,7 +143,9 @@ class JobReconciler:
             phase_seen_at=self._phase_seen_at(intent, memory),
         )
         if named is not None and intent is not None and intent.membership.exclusions:
-            snap = replace(snap, burn_ins=await self._burn_ins.look(intent.membership.exclusions, named))
+            namespace = job.metadata.namespace
+            looked = await self._burn_ins.look(intent.membership.exclusions, named, namespace, snap.nodes)
+            snap = replace(snap, burn_ins=looked)
         if not snap.problems and _about_to_begin(snap):
             snap = await self._dry_run(snap)
         return snap

@@ -43,16 +43,20 @@ def is_settled(results: Sequence[BurnInResult]) -> bool:
     return last != "Disturbed" or len(results) >= MOST_TESTS
 
 
-def weigh(pod: PodView, peers_gflops: float | None, tenants: Sequence[str]) -> BurnInResult:
+def weigh(
+    pod: PodView, peers_gflops: float | None, tenants: Sequence[str], accusers: Sequence[str] = ()
+) -> BurnInResult:
     """Return what the test in ``pod`` says about its node.
 
     Args:
         peers_gflops: the median score of the node's peers; None where it has none.
         tenants: names of other workloads' pods on the node.
+        accusers: names of pods on the node that belong to whoever calls the node slow. Beside these no slow test
+            counts: they could slow it by means that no counter shows (the caches, the other half of a core).
     """
     container = pod.containers.get(BURN_IN_CONTAINER)
     if container is not None and container.exit_code is not None:
-        return _weigh_end(container, container.exit_code, peers_gflops, tenants)
+        return _weigh_end(container, container.exit_code, peers_gflops, (tenants, accusers))
     if pod.phase in ("Succeeded", "Failed") or pod.deleting:
         why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
         return BurnInResult(outcome="Failed", message=f"the test's pod ended without a result: {why}")
@@ -60,7 +64,7 @@ def weigh(pod: PodView, peers_gflops: float | None, tenants: Sequence[str]) -> B
 
 
 def _weigh_end(
-    container: ContainerView, exit_code: int, peers_gflops: float | None, tenants: Sequence[str]
+    container: ContainerView, exit_code: int, peers_gflops: float | None, beside: tuple[Sequence[str], Sequence[str]]
 ) -> BurnInResult:
     try:
         report = decode_report(container.exit_message)
@@ -77,7 +81,7 @@ def _weigh_end(
     score = _score(report)
     if peers_gflops is None:
         return BurnInResult(outcome="Passed", gflops=score)
-    return _compare(report, score, peers_gflops, tenants)
+    return _compare(report, score, peers_gflops, *beside)
 
 
 def _score(report: BurnInReport) -> float:
@@ -90,11 +94,16 @@ def _score(report: BurnInReport) -> float:
     return report.gflops / (1.0 - stolen)
 
 
-def _compare(report: BurnInReport, score: float, peers_gflops: float, tenants: Sequence[str]) -> BurnInResult:
+def _compare(
+    report: BurnInReport, score: float, peers_gflops: float, tenants: Sequence[str], accusers: Sequence[str]
+) -> BurnInResult:
     slower = ratio(score, peers_gflops)
     if not is_slow(score, peers_gflops):
         return BurnInResult(outcome="Passed", gflops=score, ratio=slower)
     message = f"its test is {slower:.1f}x slower than the median of its peers ({peers_gflops:.1f} GFLOP/s)"
+    if accusers:
+        message += f", but pods of the namespace that calls it slow run on it: {listed(accusers)}"
+        return BurnInResult(outcome="Disturbed", gflops=score, ratio=slower, message=message)
     left = _share_left(report, shared=bool(tenants))
     if left == 0 or not is_slow(score / left, peers_gflops):
         message += f", but others used its CPUs meanwhile: {_disturbance(report, tenants)}"

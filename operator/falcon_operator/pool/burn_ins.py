@@ -1,8 +1,12 @@
 """The operator's own tests of nodes that jobs have left: burn-in pods on these nodes, and their common result.
 
 A pod's name derives from the exclusion that asks for it and from how many tests went before, so that nothing about the
-tests is remembered outside the pods. Scores are compared with those of the pool's spares, which passed the same test.
-The pods of a node stay until its outcome stands in the job's record.
+tests is remembered outside the pods. Scores are compared with those of the pool's spares on the same kind of machine,
+which passed the same test. The pods of a node stay until its outcome stands in the job's record.
+
+A slow test fences the node for everybody, so the job that calls it slow must have no hand in it. Who is on the node is
+read anew at each look while a test runs, and once after it has ended: whoever leaves later was there all the same. Pods
+of the job's own namespace make a slow test worthless, whatever they request and whoever owns them.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ from falcon_operator.manifests.burn_in import (
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_settled, weigh
 from falcon_operator.pool.claims import median_gflops
-from falcon_operator.pool.nodes import tenants
-from falcon_operator.ports import Kube, PodView
+from falcon_operator.pool.nodes import alike, neighbours, pods_of
+from falcon_operator.ports import Kube, NodeView, Occupant, PodView
 
 _NAMES = MOST_TESTS + SLOW_TESTS - 1  # the most tests that an exclusion can ask for before it has an outcome
 
@@ -39,6 +43,8 @@ class BurnIns:
         self._kube = kube
         self._namespace = namespace
         self._clock = clock
+        self._beside: dict[str, set[Occupant]] = {}  # by a test's uid: who was seen on its node
+        self._ended: set[str] = set()  # tests whose end has been seen
 
     async def start(self, node: str, since: float, pool: WarmPool, pods: PodSettings) -> None:
         """Start the next test of an excluded node, unless a test is running or it is too early for another test."""
@@ -62,8 +68,13 @@ class BurnIns:
             )
         )
 
-    async def look(self, excluded: Sequence[Exclusion], pool: WarmPool) -> dict[str, BurnInResult]:
-        """Return the results of these nodes' tests by node; tests whose outcome is known already are deleted."""
+    async def look(
+        self, excluded: Sequence[Exclusion], pool: WarmPool, namespace: str, nodes: Mapping[str, NodeView]
+    ) -> dict[str, BurnInResult]:
+        """Return the results of these nodes' tests by node; tests whose outcome is known already are deleted.
+
+        ``namespace``: of the job that has left the nodes.
+        """
         pods = await self._pods(pool)
         results: dict[str, BurnInResult] = {}
         done: list[PodView] = []
@@ -72,13 +83,23 @@ class BurnIns:
             if entry.test != "Pending":
                 done += [pod for pod in tests if not pod.deleting]
             elif tests:
-                results[entry.node] = await self._together(entry.node, tests, pool)
+                among = alike(entry.node, nodes)
+                results[entry.node] = await self._together(entry.node, tests, pool, namespace, among)
         await asyncio.gather(*(self._kube.delete_pod(pod) for pod in done))
+        for pod in done:
+            self._beside.pop(pod.uid, None)
+            self._ended.discard(pod.uid)
         return results
 
-    async def _together(self, node: str, tests: Sequence[PodView], pool: WarmPool) -> BurnInResult:
-        others = tenants(await self._kube.list_occupants(node))
-        results = [weigh(pod, median_gflops(pool, without=node), others) for pod in tests]
+    async def _together(
+        self, node: str, tests: Sequence[PodView], pool: WarmPool, namespace: str, among: frozenset[str]
+    ) -> BurnInResult:
+        peers = median_gflops(pool, without=node, among=among)
+        present = await self._kube.list_occupants(node, fresh=True)
+        results = []
+        for pod in tests:
+            beside = self._note(pod, present)
+            results.append(weigh(pod, peers, neighbours(beside, self._namespace), pods_of(beside, namespace)))
         last = results[-1]
         spares = pool.status.spares
         if last.outcome == "Passed" and last.ratio is None and any(spare.state == "Testing" for spare in spares):
@@ -86,6 +107,15 @@ class BurnIns:
         if is_settled(results):
             return last
         return msgspec.structs.replace(last, outcome="Running", message=f"{last.message}; it is tested again")
+
+    def _note(self, test: PodView, present: Sequence[Occupant]) -> list[Occupant]:
+        """Add those who are present to those seen beside the test, unless it has ended before; return all."""
+        beside = self._beside.setdefault(test.uid, set())
+        if test.uid not in self._ended:
+            beside.update(present)
+        if weigh(test, None, []).outcome != "Running":
+            self._ended.add(test.uid)
+        return sorted(beside, key=lambda pod: (pod.namespace, pod.name))
 
     async def _pods(self, pool: WarmPool) -> dict[str, PodView]:
         labels = {LABEL_ROLE: ROLE_BURN_IN, LABEL_PURPOSE: PURPOSE_EXCLUDED, LABEL_POOL: pool.metadata.name}

@@ -55,9 +55,13 @@ def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
     return next((spare for spare in claimed if spare.claimed_by == claim_key), None)
 
 
-def median_gflops(pool: WarmPool, *, without: str = "") -> float | None:
-    """Return the median score of the pool's nodes except ``without``; None where no node has a score."""
-    scores = [score for spare in pool.status.spares if spare.node != without and (score := gflops(spare))]
+def median_gflops(pool: WarmPool, *, without: str = "", among: Collection[str] | None = None) -> float | None:
+    """Return the median score of the pool's nodes except ``without``; None where no node has a score.
+
+    ``among``: of these nodes alone.
+    """
+    spares = [spare for spare in pool.status.spares if spare.node != without and (among is None or spare.node in among)]
+    scores = [score for spare in spares if (score := gflops(spare))]
     return statistics.median(scores) if scores else None
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from falcon_operator.api import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration, WarmPool
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 from falcon_operator.ports import NodeTaint, NodeView, Occupant
 
 _OF_THE_NODE = ("DaemonSet", "Node")  # owners of pods that belong to each node: daemons and mirror pods
+# Labels by which machines differ. A node without such a label is like others without it.
+_HARDWARE = (
+    "kubernetes.io/arch",
+    "node.kubernetes.io/instance-type",
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+)
 _TOLERATED = [Toleration(key=key, operator="Exists", effect="NoSchedule") for key in (TAINT_SPARE, TAINT_FENCED)]
 # Kubernetes sets these for what ``ready`` and ``unschedulable`` say already, and lifts them a moment later.
 _MIRRORED = [f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")]
@@ -30,6 +39,35 @@ def tenants(occupants: Iterable[Occupant]) -> list[str]:
 def trainers(occupants: Iterable[Occupant]) -> list[str]:
     """Return the names of training pods."""
     return [f"{pod.namespace}/{pod.name}" for pod in occupants if pod.role == ROLE_TRAINER]
+
+
+def neighbours(occupants: Iterable[Occupant], own_namespace: str) -> list[str]:
+    """Return the names of the pods that may slow a test on their node: tenants, and training pods of any job.
+
+    ``own_namespace``: Falcon's, where burn-in pods are its own. A pod elsewhere may call itself what it likes.
+    """
+    strangers = (pod for pod in occupants if (pod.role, pod.namespace) != (ROLE_BURN_IN, own_namespace))
+    return tenants(msgspec.structs.replace(pod, role="") for pod in strangers)
+
+
+def pods_of(occupants: Iterable[Occupant], namespace: str) -> list[str]:
+    """Return the names of the pods of a namespace, whatever they are."""
+    return [f"{pod.namespace}/{pod.name}" for pod in occupants if pod.namespace == namespace]
+
+
+def alike(node: str, nodes: Mapping[str, NodeView]) -> frozenset[str]:
+    """Return the nodes with the same kind of machine, as far as their labels say; only these compare with each other.
+
+    A job names its pool itself. Without this rule it could have a slower kind of machine fenced for being slower.
+    """
+    if node not in nodes:
+        return frozenset()
+    kind = _kind(nodes[node])
+    return frozenset(other.name for other in nodes.values() if _kind(other) == kind)
+
+
+def _kind(node: NodeView) -> tuple[str | None, ...]:
+    return tuple(node.labels.get(label) for label in _HARDWARE)
 
 
 def is_selected(pool: WarmPool, node: NodeView) -> bool:

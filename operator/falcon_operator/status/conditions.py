@@ -90,6 +90,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
         agent_lost(view),
         agents_cut_off(view),
         pool_missing(view),
+        reports_readable(view),
         run_readable(unreadable),
         Finding("StatusShown", True, "Whole", "the API server took the whole status", quiet=True),
         Finding("Suspended", False, "Resumed", "spec.suspend is false"),
@@ -197,6 +198,19 @@ def pool_missing(view: View) -> Finding | None:
     if spares.limit:
         return Finding("WarmPoolUsable", False, f"{spares.limit}LimitReached", spares.message, shown=True)
     return Finding("WarmPoolUsable", True, "Usable", "the pool exists and serves this namespace", quiet=True)
+
+
+def reports_readable(view: View) -> Finding:
+    """Build the finding on whether the newest report of each pod could be read."""
+    unread = view.snap.reports.unread
+    pods = [pod for pod in view.snap.pods if pod.uid in unread]
+    if not pods:
+        return Finding("ReportsReadable", True, "Readable", "every agent's newest report is read", quiet=True)
+    message = (
+        f"the newest report of {listed([pod.name for pod in pods])} cannot be read ({unread[pods[0].uid]}), so an older"
+        " one stands: is its agent of this release, and does nobody else report in its place?"
+    )
+    return Finding("ReportsReadable", False, "Unreadable", message, shown=True)
 
 
 def run_readable(unreadable: tuple[str, ...]) -> Finding:

@@ -27,7 +27,12 @@ _CONDITIONS = (
     ("Suspended", "Normal"),
     ("AgentLost", "Warning"),
 )
-_WENT_WRONG = (("Accepted", "NotAccepted"), ("WarmPoolUsable", "WarmPoolUnusable"), ("RunReadable", "RunUnreadable"))
+_WENT_WRONG = (
+    ("Accepted", "NotAccepted"),
+    ("WarmPoolUsable", "WarmPoolUnusable"),
+    ("RunReadable", "RunUnreadable"),
+    ("ReportsReadable", "ReportsUnreadable"),
+)
 
 
 class Look(msgspec.Struct, frozen=True):

@@ -170,11 +170,12 @@ class FakeKube:
                 ready=node.ready,
                 ready_changed_unix=node.ready_changed,
                 taints=dict(node.taints),
+                labels=dict(node.labels),
             )
             for node in self.world.nodes.values()
         ]
 
-    async def list_occupants(self, node: str) -> list[Occupant]:
+    async def list_occupants(self, node: str, *, fresh: bool = False) -> list[Occupant]:
         return self.world.tenants.get(node, [])
 
     async def taint_node(self, node: str, key: str, value: str) -> None:
@@ -221,6 +222,7 @@ class FakeBus:
             gone_since_seconds=dict(world.gone_since),
             session_healthy_since_seconds=world.bus_up_since,
             bus_full=world.bus_full,
+            unread=dict(world.unread),
         )
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:

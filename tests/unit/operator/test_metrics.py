@@ -86,7 +86,7 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
         gateways_known=3,
         gateway_streams=1,
         agents=3,
-        rejected_reports=4,
+        refused_reports={("ml", "gpt2", "Malformed"): 4},
         queue_depth=5,
         fenced_nodes=6,
         bus=bus,
@@ -105,7 +105,7 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     assert found["falcon_gateways_known"] == 3.0
     assert found["falcon_gateways_streaming"] == 1.0
     assert found["falcon_agents"] == 3.0
-    assert found["falcon_reports_rejected_total"] == 4.0
+    assert found['falcon_reports_refused_total{job="gpt2",namespace="ml",reason="Malformed"}'] == 4.0
     assert found["falcon_queue_depth"] == 5.0
     assert found["falcon_fenced_nodes"] == 6.0
     assert (found["falcon_bus_full"], found["falcon_bus_corrupt"]) == (1.0, 0.0)

@@ -100,6 +100,7 @@ async def test_a_test_without_peers_waits_for_the_score_of_a_spare() -> None:
     await run(world, operator, lambda w: len(w.made) == 4)
     spares = [replace(spare, state="Testing", gemm_gflops="") for spare in world.pool.status.spares]
     untested = replace(spares[0], node="spare-2")
+    world.nodes["spare-2"] = Node("spare-2", True)
     claimed = [replace(spare, gemm_gflops="") for spare in world.pool.status.spares]
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[*claimed, untested]))
     await run(world, operator, lambda w: bool(w.tested), seconds=60)

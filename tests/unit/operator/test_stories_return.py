@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from falcon_operator.api import TAINT_FENCED
 from falcon_operator.intent.last_resort import PLACE_SECONDS
-from falcon_operator.pool.burn_in_result import MOST_TESTS
+from falcon_operator.pool.burn_in_result import MOST_TESTS, SLOW_TESTS
 from falcon_operator.ports import Occupant
 from tests.unit.operator.telling import operator, run, state, steps, trained
 from tests.unit.operator.world import Node, World
@@ -84,6 +85,68 @@ async def test_a_node_that_a_tenant_slows_is_not_fenced() -> None:
     slow.slow = 1.0
     pass_time(world, 600)
     await run(world, operator, lambda w: w.exclusions == [], seconds=30)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        Occupant(namespace="ml", name="burner", requests=False),
+        Occupant(namespace="ml", name="burner-x7", owner="DaemonSet"),
+        Occupant(namespace="ml", name="burner", role="burn-in"),
+        Occupant(namespace="ml", name="another-job-0", role="trainer"),
+        Occupant(namespace="another", name="job-0", role="trainer"),
+        Occupant(namespace="another", name="burner", role="burn-in"),
+    ],
+    ids=lambda pod: f"{pod.namespace}-{pod.role or pod.owner or 'pod'}",
+)
+async def test_a_tenant_cannot_have_a_node_fenced_by_slowing_its_test(pod: Occupant) -> None:
+    world = World()
+    world.tenants["node-c"] = [pod]
+    slow = await left_slow(world, 3.0)
+    assert (slow.taints, world.exclusions[0].test) == ({}, "Unavailable")
+    assert pod.name in world.status.diagnoses[0].result
+
+
+async def test_who_leaves_after_a_test_was_there_all_the_same() -> None:
+    world = World()
+    await trained(world)
+    slow = world.node_of(2)
+    slow.slow = 3.0
+    world.tenants[slow.name] = [Occupant(namespace="ml", name="burner")]
+    looks = 0
+
+    def fenced(world: World) -> bool:
+        nonlocal looks
+        looks += bool(world.tested)
+        if looks == 3:  # the end of the first test has been seen
+            del world.tenants[slow.name]
+        return TAINT_FENCED in slow.taints
+
+    await run(world, operator, fenced, seconds=180)
+    assert len(world.tested) == 1 + SLOW_TESTS, "the disturbed test still counts for nothing"
+
+
+async def test_a_node_is_compared_with_its_own_kind_of_machine() -> None:
+    world = World()
+    for node in world.nodes.values():
+        node.labels = {"node.kubernetes.io/instance-type": "fast" if node.spare else "plain"}
+    slow = await left_slow(world, 3.0)
+    assert (slow.taints, world.exclusions[0].test) == ({}, "Unavailable")
+    assert [verdict.outcome for verdict in world.intent.verdicts] == ["NoPeers"]
+
+
+async def test_a_pool_that_does_not_serve_the_job_tests_no_node_for_it() -> None:
+    world = World()
+    await trained(world)
+    world.pool = replace(world.pool, spec=replace(world.pool.spec, allowed_namespaces=["another"]))
+    lost = world.node_of(2)
+    world.nodes["node-z"] = Node("node-z", False)
+    world.kill_node(lost.name)
+    lost.ready = False
+    await run(world, operator, lambda w: w.exclusions != [], seconds=60)
+    lost.dead, lost.ready = False, True
+    await run(world, operator, state("Running"), seconds=900)
+    assert world.tested == []
 
 
 async def test_a_slow_node_is_better_than_a_dead_node() -> None:

@@ -63,6 +63,7 @@ class Node:
         self.ready = True
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
         self.uid = f"uid-of-{name}"
+        self.labels: dict[str, str] = {}
         self.ready_changed = START_UNIX
 
 
@@ -110,6 +111,7 @@ class World:
         self.plan: Plan | None = None
         self.bus_up_since: float | None = self.clock.monotonic() - 100.0
         self.bus_full = False
+        self.unread: dict[str, str] = {}  # by pod uid
         self.received: dict[str, Received] = {}
         self.voices = Voices()
         self.gone_since: dict[str, float] = {}

@@ -213,14 +213,26 @@ def test_batches_that_come_before_their_gateway_is_heard_count_from_then_on() ->
 # -- rubbish -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [b"{", b'{"pod_uid": 1}', b"x" * 300_000], ids=["cut", "mistyped", "huge"])
-def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_report(value: bytes) -> None:
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (report()[:-1], "Malformed"),
+        (b'{"pod_uid": 1}', "Impossible"),
+        (b"x" * 300_000, "Impossible"),
+        (b"\x98" + report()[1:] + b"\x91" * 60_000, "Malformed"),
+    ],
+    ids=["cut", "mistyped", "huge", "nested"],
+)
+def test_a_report_that_cannot_be_read_is_counted_and_leaves_the_last_report(value: bytes, reason: str) -> None:
     cache = hearing()
     take(cache, entry())
     assert take(cache, entry(change=2, payload=value)) == JOB
-    assert cache.rejected == 1
+    assert cache.refused() == {("ns", "job", reason): 1}
+    assert list(of(cache).unread) == ["pod-a"]
     assert of(cache).summaries["pod-a"].summary.sequence == 1
     assert of(cache).alive == {"pod-a"}, "it speaks all the same"
+    take(cache, entry(change=3, payload=report(3)))
+    assert of(cache).unread == {}
 
 
 def slow_rank(iteration: int, comms: list[CommSignals]) -> RankSignals:
