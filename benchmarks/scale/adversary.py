@@ -57,8 +57,9 @@ replace = msgspec.structs.replace
 class Honest:
     """What the honest job notices."""
 
-    delays_seconds: list[float] = field(default_factory=list)
-    overdue: int = 0  # reports that had not arrived when the measurement ended
+    delays_seconds: list[float] = field(default_factory=list)  # until the report, or a newer one of its pod, arrived
+    replaced: int = 0  # reports for which a newer one of their pod arrived: a report is the pod's whole state
+    overdue: int = 0  # reports that had not arrived when the measurement ended, and nothing newer either
     lost: float = 0  # times that a gateway called an agent lost
     sessions: int = 0  # streams beyond the first of each agent
 
@@ -73,6 +74,8 @@ class Honest:
             return "**no report arrived**"
         middle, late = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
         said = f"reports arrive after {1000 * middle:.0f} ms (p99 {1000 * late:.0f} ms)"
+        if self.replaced:
+            said += f", {self.replaced} of {len(ordered)} replaced by the next"
         troubles = {"missing": self.overdue, "called lost": self.lost, "new streams": self.sessions}
         return said + "".join(f", **{count:.0f} {name}**" for name, count in troubles.items() if count)
 
@@ -83,7 +86,7 @@ class Observer:
     def __init__(self) -> None:
         self.cache = ReportsCache()
         self.honest = Honest()
-        self.sent: dict[bytes, float] = {}
+        self.sent: dict[bytes, tuple[int, float]] = {}  # payload → pod and time, oldest first
         self._sessions: dict[str, set[int]] = {}
 
     def take(self, batch: Batch) -> None:
@@ -93,10 +96,20 @@ class Observer:
             return
         for entry in batch.entries:
             self._sessions.setdefault(entry.pod_uid, set()).add(entry.session)
-            sent = self.sent.pop(entry.payload, None)
-            if sent is not None:
-                self.honest.delays_seconds.append(now - sent)
+            if entry.payload in self.sent:
+                self._arrived(entry.payload, now)
             self.honest.lost += not entry.alive
+
+    def _arrived(self, payload: bytes, now: float) -> None:
+        """Note the arrival of a report, and with it that of all older ones of its pod."""
+        pod = self.sent[payload][0]
+        for known, (of, sent) in list(self.sent.items()):
+            if of == pod:
+                del self.sent[known]
+                self.honest.delays_seconds.append(now - sent)
+                self.honest.replaced += known != payload
+            if known == payload:
+                return
 
     def streams(self) -> int:
         return sum(map(len, self._sessions.values()))
@@ -192,7 +205,7 @@ async def _report(client: AgentClient, observer: Observer, pod: int) -> None:
     """Report as an honest agent that has news twice a second."""
     for number in itertools.count():
         payload = encode_summary(Summary(pod_uid="", sequence=number, unix_ns=pod, generation=1), ())
-        observer.sent[payload] = time.monotonic()
+        observer.sent[payload] = (pod, time.monotonic())
         client.report(payload, urgent=True)
         await asyncio.sleep(REPORT_EVERY_SECONDS)
 
