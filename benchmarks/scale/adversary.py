@@ -49,6 +49,7 @@ COUNTERS: Final = tuple(f"falcon_gateway_{name}_total" for name in ("refused", "
 PASSED: Final = "falcon_gateway_passed_bytes_total"
 SAMPLE: Final = re.compile(r"^(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+)$")
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+LOOK_SECONDS: Final = 0.05
 MIB: Final = 1 << 20
 replace = msgspec.structs.replace
 
@@ -62,6 +63,7 @@ class Honest:
     overdue: int = 0  # reports that had not arrived when the measurement ended, and nothing newer either
     lost: float = 0  # times that a gateway called an agent lost
     sessions: int = 0  # streams beyond the first of each agent
+    late_seconds: float = 0.0  # the most by which its own process, that of operator and agents, was late to wake
 
     @property
     def noticed(self) -> bool:
@@ -77,6 +79,7 @@ class Honest:
         if self.replaced:
             said += f", {self.replaced} of {len(ordered)} replaced by the next"
         troubles = {"missing": self.overdue, "called lost": self.lost, "new streams": self.sessions}
+        said += f"; its own process late by up to {1000 * self.late_seconds:.0f} ms"
         return said + "".join(f", **{count:.0f} {name}**" for name, count in troubles.items() if count)
 
 
@@ -196,6 +199,7 @@ async def running(root: Path) -> AsyncIterator[Scene]:
                 await agent.connected()
                 stack.callback(asyncio.create_task(_report(agent.client, observer, index)).cancel)
             stack.callback(asyncio.create_task(_command(desired)).cancel)
+            stack.callback(asyncio.create_task(_watch_the_clock(observer)).cancel)
             yield Scene(site, gateways, observer, desired)
     finally:
         site.stop()
@@ -208,6 +212,14 @@ async def _report(client: AgentClient, observer: Observer, pod: int) -> None:
         observer.sent[payload] = (pod, time.monotonic())
         client.report(payload, urgent=True)
         await asyncio.sleep(REPORT_EVERY_SECONDS)
+
+
+async def _watch_the_clock(observer: Observer) -> None:
+    """Note how late this process wakes: what the machine, not a gateway, has delayed."""
+    while True:
+        due = time.monotonic() + LOOK_SECONDS
+        await asyncio.sleep(LOOK_SECONDS)
+        observer.honest.late_seconds = max(observer.honest.late_seconds, time.monotonic() - due)
 
 
 async def _command(desired: Desired) -> None:
