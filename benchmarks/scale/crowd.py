@@ -28,18 +28,19 @@ Body = dict[str, Any]
 def prepare(api: ApiServer, store: Store, pods: int) -> None:
     """Fill the server with that many running pods and as many nodes, one pod on each node."""
     api.ok("kubectl", "create", "namespace", NAMESPACE)
-    the_pod, the_node = _model_pod(api), _model_node(api)
-    asyncio.run(_write(store, "nodes", (_node(the_node, number) for number in range(pods))))
-    asyncio.run(_write(store, "pods", (_pod(the_pod, number) for number in range(pods))))
+    the_pod, the_node = _model_pod(api), model_node(api)
+    asyncio.run(write(store, "nodes", (numbered_node(the_node, number) for number in range(pods))))
+    asyncio.run(write(store, "pods", (_pod(the_pod, number) for number in range(pods))))
     for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/nodes"):
         deadline = time.monotonic() + SECONDS
-        while _count(api, path) < pods:
+        while count(api, path) < pods:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the server has {_count(api, path)} of {pods} objects at {path}")
+                raise TimeoutError(f"the server has {count(api, path)} of {pods} objects at {path}")
             time.sleep(0.5)
 
 
-def _count(api: ApiServer, path: str) -> int:
+def count(api: ApiServer, path: str) -> int:
+    """Return how many objects the server has at a path; 1 where there is none."""
     metadata = json.loads(api.ok("kubectl", "get", "--raw", f"{path}?limit=1"))["metadata"]
     return 1 + int(metadata.get("remainingItemCount", 0))
 
@@ -77,7 +78,8 @@ def _model_pod(api: ApiServer) -> Body:
     return _made(api, manifest, status)
 
 
-def _model_node(api: ApiServer) -> Body:
+def model_node(api: ApiServer) -> Body:
+    """Return a node as the server stores one."""
     labels = {f"example.com/label-{number}": "a-value" for number in range(20)}
     images = [{"names": [f"registry.example/image-{number}:1"], "sizeBytes": 10**9} for number in range(50)]
     return _made(api, node("model", labels), {**READY, "images": images})
@@ -116,11 +118,13 @@ def _pod(model: Body, number: int) -> Body:
     return pod
 
 
-def _node(model: Body, number: int) -> Body:
+def numbered_node(model: Body, number: int) -> Body:
+    """Return the node of that number."""
     return {**model, "metadata": {**model["metadata"], "name": f"node-{number}", "uid": str(uuid.uuid4())}}
 
 
-async def _write(store: Store, kind: str, objects: Iterable[Body]) -> None:
+async def write(store: Store, kind: str, objects: Iterable[Body]) -> None:
+    """Write objects into the server's etcd; ``kind`` is one of ``PREFIXES``."""
     endpoint = store.url.removeprefix("http://")
     async with Client([endpoint]) as client:
         for batch in _batches(objects, MAX_TXN_OPS):
