@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,6 @@ import msgspec
 
 from benchmarks.scale.room import Body, Room, room, say
 from benchmarks.scale.training import Pod
-from tests.integration.operator.cluster import until_async
 
 BURST_JOBS: Final = 20
 BURST_PODS: Final = 32
@@ -73,7 +72,7 @@ async def measure(programs: Path, jobs: int = BURST_JOBS, pods: int = BURST_PODS
                 began = time.time()
                 await _lose(found, lost)
                 nodes = [found.nodes[pod.uid] for pod in lost]
-                await _decided(lambda: all(node in decisions.excluded for node in nodes))
+                await found.until(lambda: all(node in decisions.excluded for node in nodes), seconds=DECIDED_SECONDS)
                 excluded = sorted(decisions.excluded[node] - began for node in nodes)
                 say(f"{len(nodes)} nodes at once: excluded within {excluded[-1]:.2f} s")
     return Burst(jobs=jobs, lost=len(nodes), excluded=excluded, fenced=fenced)
@@ -108,9 +107,5 @@ async def _lose_single_nodes(found: Room, decisions: _Decisions, singles: int) -
         witnessed[node] = time.time()
 
     await asyncio.gather(*(lose(number) for number in range(singles)))
-    await _decided(lambda: all(node in decisions.fenced for node in witnessed))
+    await found.until(lambda: all(node in decisions.fenced for node in witnessed), seconds=DECIDED_SECONDS)
     return witnessed
-
-
-async def _decided(true: Callable[[], bool]) -> None:
-    await until_async(true, seconds=DECIDED_SECONDS, every=0.01)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.scale import idle
-from benchmarks.scale.processes import cpu_seconds, resident_mib
+from benchmarks.scale.processes import cpu_seconds, machine, resident_mib
 from benchmarks.scale.room import Room
 
 MEASURED: Final = ("gateway", "etcd", "operator")  # all other processes are counted apart
@@ -33,6 +33,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     ages: dict[float, float]  # upper bound in seconds → share of the reports that were used within it
     lost: float  # agents that the gateway took for lost
     thinned: float
+    idle: float  # cores that nobody used
+    stolen: float  # cores that the machine did not get from its host
 
     @property
     def cores(self) -> float:
@@ -50,6 +52,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
             f"| {self.what} | {self.agents} | {cpu} | **{self.cores:.2f}** | {self.operator_mib:.0f} |"
             f" {self.gateway_mib:.0f} | {self.requests_per_second:.1f} | {self.written_per_second / 1024:.1f} |"
             f" {self.database_mib:.0f} | {self.percentile(0.99)} | {self.lost:.0f} |"
+            f" {self.idle:.2f} | {self.stolen:.2f} |"
         )
 
     def percentile(self, share: float) -> str:
@@ -61,7 +64,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 _COLUMNS: Final = (
     *("CPU seconds a minute", "agents", "gateway", "etcd", "operator", "agents' player", "API server", "its etcd"),
     *("cores of the first three", "operator, MiB", "gateway, MiB", "API requests a second", "KiB/s into etcd"),
-    *("database, MiB", "99 % of reports used in, s", "agents taken for lost"),
+    *("database, MiB", "99 % of reports used in, s", "agents taken for lost", "cores idle", "cores stolen"),
 )
 HEAD: Final = f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|"
 
@@ -74,6 +77,8 @@ class _Reading(msgspec.Struct, frozen=True):
     ages: dict[float, float]
     lost: float
     thinned: float
+    idle: float
+    stolen: float
 
 
 async def _read(room: Room) -> _Reading:
@@ -86,6 +91,7 @@ async def _read(room: Room) -> _Reading:
         {float(bound): float(count) for bound, count in _BUCKET.findall(page)},
         await room.gateway.counter("agents_lost_total"),
         await room.gateway.counter("thinned_total"),
+        *machine(),
     )
 
 
@@ -111,6 +117,8 @@ async def measure(room: Room, what: str, seconds: float) -> Cost:
         ages=_shares(before.ages, after.ages),
         lost=after.lost - before.lost,
         thinned=after.thinned - before.thinned,
+        idle=(after.idle - before.idle) / passed,
+        stolen=(after.stolen - before.stolen) / passed,
     )
 
 

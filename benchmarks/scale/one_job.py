@@ -13,7 +13,6 @@ import msgspec
 
 from benchmarks.scale import hour, meter
 from benchmarks.scale.room import SECOND, Body, Room, room, say
-from tests.integration.operator.cluster import until_async
 
 PODS: Final = 1_250
 FEW: Final = 3  # pods of the job with which a diagnosis is compared
@@ -83,7 +82,7 @@ async def _slow_down(found: Room, pods: int, slow_ranks: int) -> Onset:
         # each with another offset within its pod, so that the slow ranks are no pattern
         ranks = [min(index * step + index % RANKS, pods * RANKS - 1) for index in range(slow_ranks)]
         since = training.slow_down(ranks, FACTOR, time.time_ns()) / SECOND
-        await until_async(lambda: named, seconds=DIAGNOSIS_SECONDS)
+        await found.until(lambda: named, seconds=DIAGNOSIS_SECONDS, every=0.05)
     onset = Onset(pods=pods, slow_ranks=slow_ranks, seconds=named[0] - since)
     assert math.isfinite(onset.seconds)
     say(f"{pods} pods: named {onset.seconds:.2f} s after the first slow iteration")

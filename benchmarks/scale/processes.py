@@ -14,6 +14,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def machine() -> tuple[float, float]:
+    """Return the seconds in which cores were idle, and those that the hypervisor took away, since the start."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return (int(fields[4]) + int(fields[5])) / TICKS, int(fields[8]) / TICKS
+
+
 def resident_mib(pid: int) -> float:
     """Return the resident memory of a process."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]

@@ -126,17 +126,13 @@ class Room:
                 self.trainings[name] = Training(JobKey(crowd.NAMESPACE, name, uid), self.agents, ranks)
         await self._connect(bodies)
         self._placed()
-        await until_async(
-            lambda: all(self.trainings[name].running() == pods for name in names), seconds=WAIT_SECONDS, every=0.5
-        )
+        await self.until(lambda: all(self.trainings[name].running() == pods for name in names))
         say(f"{len(names)} jobs of {pods} pods run")
 
     async def _made(self, count: int) -> list[Body]:
         """Wait until the operator has made the pods; return them."""
         path = f"/api/v1/namespaces/{crowd.NAMESPACE}/pods"
-        await until_async(
-            lambda: crowd.count(self.api, path) >= len(self._of_agent) + count, seconds=WAIT_SECONDS, every=1.0
-        )
+        await self.until(lambda: crowd.count(self.api, path) >= len(self._of_agent) + count, every=3.0)
         say(f"{count} pods made")
         return await asyncio.to_thread(self.kubelets.waiting)
 
@@ -161,9 +157,7 @@ class Room:
             self._of_agent[number] = training
             training.add(uid, number, at_ns)
         await self.agents.drain()
-        await until_async(
-            lambda: (self.operator.metric("falcon_agents") or 0) >= len(self._of_agent), seconds=WAIT_SECONDS, every=1.0
-        )
+        await self.until(lambda: (self.operator.metric("falcon_agents") or 0) >= len(self._of_agent), every=1.0)
         say(f"{len(self._of_agent)} agents are connected")
 
     def _placed(self) -> None:
@@ -194,6 +188,18 @@ class Room:
             await self.agents.drain()
             second += 1
             await asyncio.sleep(second - LEAD_SECONDS - time.time())
+
+    async def until(self, true: Callable[[], object], *, seconds: float = WAIT_SECONDS, every: float = 0.5) -> None:
+        """Wait until something is true. Raises RuntimeError when the operator has ended, as one does that starves."""
+
+        def reached() -> bool:
+            process = self.operator.process
+            if process is None or process.poll() is not None:
+                end = self.operator.log.read_text().splitlines()[-1:]
+                raise RuntimeError(f"the operator has ended: {''.join(end)}")
+            return bool(true())
+
+        await until_async(reached, seconds=seconds, every=every)
 
     # -- what is seen ------------------------------------------------------------------------------------------------
 
