@@ -21,6 +21,7 @@ from tests.integration.operator.cluster import READY, node
 NAMESPACE: Final = "research"
 REPLICAS: Final = 64  # pods of a job
 PREFIXES: Final = {"pods": f"/registry/pods/{NAMESPACE}/", "nodes": "/registry/minions/"}
+AT_A_TIME: Final = 32  # writes
 SECONDS: Final = 300.0  # for the server to take over what was written
 Body = dict[str, Any]
 
@@ -130,6 +131,18 @@ async def write(store: Store, kind: str, objects: Iterable[Body]) -> None:
         for batch in _batches(objects, MAX_TXN_OPS):
             puts = [Op.put(PREFIXES[kind] + body["metadata"]["name"], json.dumps(body).encode()) for body in batch]
             await client.txn([], puts)
+
+
+async def write_singly(store: Store, kind: str, objects: Iterable[Body]) -> None:
+    """Write objects into the server's etcd, each at a revision of its own.
+
+    Whoever watches the server counts on it: no two changes of the server's own have the same resourceVersion.
+    """
+    async with Client([store.url.removeprefix("http://")]) as client:
+        for batch in _batches(objects, AT_A_TIME):
+            keys = [PREFIXES[kind] + body["metadata"]["name"] for body in batch]
+            values = [json.dumps(body).encode() for body in batch]
+            await asyncio.gather(*map(client.put, keys, values))
 
 
 def _batches(objects: Iterable[Body], size: int) -> Iterator[list[Body]]:

@@ -40,18 +40,18 @@ class Kubelets:
         nodes = [crowd.numbered_node(self._model, self._nodes + index) for index in range(len(pods))]
         self._nodes += len(nodes)
         self._bodies |= {node["metadata"]["name"]: node for node in nodes}
-        await crowd.write(self._store, "nodes", nodes)
+        await crowd.write_singly(self._store, "nodes", nodes)
         await until_async(lambda: crowd.count(self._api, "/api/v1/nodes") >= self._nodes, seconds=120.0, every=0.5)
         await asyncio.sleep(KNOWN_SECONDS)
         running = [
             _running(pod, node["metadata"]["name"], index)
             for index, (pod, node) in enumerate(zip(pods, nodes, strict=True))
         ]
-        await crowd.write(self._store, "pods", running)
+        await crowd.write_singly(self._store, "pods", running)
 
     async def lose(self, nodes: Sequence[str]) -> None:
         """Mark the nodes as no longer ready."""
-        await crowd.write(self._store, "nodes", [{**self._bodies[name], "status": NOT_READY} for name in nodes])
+        await crowd.write_singly(self._store, "nodes", [{**self._bodies[name], "status": NOT_READY} for name in nodes])
 
 
 def _running(pod: Body, node: str, index: int) -> Body:
