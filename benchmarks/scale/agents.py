@@ -76,6 +76,11 @@ class Agents:
             self._process.kill()
         await self._process.wait()
 
+    def check(self) -> None:
+        """Raise what ended the reading of what comes back, if anything did."""
+        if self._reading is not None and self._reading.done():
+            self._reading.result()
+
     def add(self, *, namespace: str, job: str, pod_uid: str, endpoint: str, tls: Path, at_ns: int) -> int:
         """Let an agent connect. Return its number."""
         self._number += 1

@@ -19,10 +19,10 @@ from benchmarks.scale.room import Body, Room, room, say
 from benchmarks.scale.training import Pod
 
 BURST_JOBS: Final = 20
-BURST_PODS: Final = 32
+BURST_PODS: Final = 16
 LOST: Final = 200  # nodes at once, the same number in each of the burst's jobs
 SINGLES: Final = 40  # jobs that lose one node each, one after the other
-SINGLE_PODS: Final = 4
+SINGLE_PODS: Final = 2
 RANKS: Final = 8
 SETTLE_SECONDS: Final = 15.0
 SILENCE_SECONDS: Final = 5.0  # from the stream's end until the agent counts as silent, with time to spare

@@ -59,6 +59,7 @@ class Room:
         self.trainings: dict[str, Training] = {}  # by job name
         self._of_agent: dict[int, Training] = {}
         self.nodes: dict[str, str] = {}  # by pod uid
+        self._playing: asyncio.Task[None] | None = None
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -178,8 +179,17 @@ class Room:
         """Return the pod's job."""
         return self._of_agent[pod.agent]
 
-    async def play(self) -> None:
-        """Let all jobs report, until cancelled."""
+    @contextlib.asynccontextmanager
+    async def playing(self) -> AsyncIterator[None]:
+        """Let all jobs report meanwhile."""
+        self._playing = asyncio.create_task(self._play(), name="play")
+        try:
+            yield
+        finally:
+            self._playing.cancel()
+            await asyncio.wait({self._playing})
+
+    async def _play(self) -> None:
         second = time.time_ns() // SECOND + 1
         while True:
             for training in list(self.trainings.values()):
@@ -190,9 +200,15 @@ class Room:
             await asyncio.sleep(second - LEAD_SECONDS - time.time())
 
     async def until(self, true: Callable[[], object], *, seconds: float = WAIT_SECONDS, every: float = 0.5) -> None:
-        """Wait until something is true. Raises RuntimeError when the operator has ended, as one does that starves."""
+        """Wait until something is true.
+
+        Raises RuntimeError when the operator has ended, as one does that starves, and what ended the playing.
+        """
 
         def reached() -> bool:
+            self.agents.check()
+            if self._playing is not None and self._playing.done():
+                self._playing.result()
             process = self.operator.process
             if process is None or process.poll() is not None:
                 end = self.operator.log.read_text().splitlines()[-1:]
@@ -250,15 +266,8 @@ async def room(programs: Path, folder: Path, **environment: str) -> AsyncIterato
         found = Room(api, installation, Kubelets(api, store), programs)
         try:
             await found.start(**environment)
-            async with found.agents:
-                playing = asyncio.create_task(found.play(), name="play")
-                try:
-                    yield found
-                finally:
-                    if playing.done():
-                        playing.result()
-                    playing.cancel()
-                    await asyncio.wait({playing})
+            async with found.agents, found.playing():
+                yield found
         finally:
             if hasattr(found, "gateway"):
                 found.gateway.send(signal.SIGKILL)

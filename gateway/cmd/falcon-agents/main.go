@@ -162,16 +162,15 @@ func (c *crowd) add(number uint32, payload []byte, wait time.Duration) error {
 	return nil
 }
 
-// arrived passes a command on to whoever wrote the schedule.
+// arrived passes a command on to whoever wrote the schedule. The payload leaves before any frame that relies on it.
 func (c *crowd) arrived(a *agent, command arrival) {
 	key := fmt.Sprintf("%s/%s/%s/%d", a.pod.Namespace, a.pod.Job, command.Name, command.Revision)
 	c.mu.Lock()
-	known := c.known[key]
-	c.known[key] = true
-	c.mu.Unlock()
-	if known {
+	defer c.mu.Unlock()
+	if c.known[key] {
 		command.Payload = nil
 	}
+	c.known[key] = true
 	payload, err := json.Marshal(command)
 	if err != nil {
 		panic(err) // a struct of numbers and texts
