@@ -97,7 +97,7 @@ class Room:
         )
         await asyncio.to_thread(self._installation.start_etcd)
         await until_async(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0, seconds=WAIT_SECONDS)
-        tls = self._files("falcon-gateway")
+        tls = self._files("falcon-gateway-tls")
         files = Files(tls, tls / "jobs-ca.crt", self._files("falcon-etcd-root"))
         self.gateway = Gateway(self.folder, "gateway-0", files, self.etcd, binary=self._programs / "falcon-gateway")
         self.gateway.start()
