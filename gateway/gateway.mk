@@ -5,13 +5,21 @@ GATEWAY_GO := GOFLAGS=-buildvcs=false go
 GATEWAY_TOOLS := $(FALCON_CACHE)/gateway-tools-$(shell sha256sum gateway/tools/go.mod | cut -c1-8)
 export GATEWAY_OUT
 
-.PHONY: gateway gateway-test gateway-race gateway-lint gateway-format gateway-proto
+.PHONY: gateway gateway-programs gateway-test gateway-race gateway-lint gateway-format gateway-proto
 gateway: $(GATEWAY_OUT)/falcon-gateway ## build falcon-gateway
 
 $(GATEWAY_OUT)/falcon-gateway: $(GATEWAY_SOURCES)
 	@command -v go >/dev/null || { echo "go is not on PATH: install Go 1.26 or newer"; exit 1; }
 	@mkdir -p $(GATEWAY_OUT)
 	@cd gateway && CGO_ENABLED=0 $(GATEWAY_GO) build -trimpath -ldflags "-s -w" -o $@ ./cmd/falcon-gateway
+
+# the last line of its output is the folder
+gateway-programs: gateway $(GATEWAY_OUT)/falcon-agents ## build falcon-gateway and the agents that benchmarks/scale plays
+	@echo $(GATEWAY_OUT)
+
+$(GATEWAY_OUT)/falcon-agents: $(GATEWAY_SOURCES)
+	@mkdir -p $(GATEWAY_OUT)
+	@cd gateway && CGO_ENABLED=0 $(GATEWAY_GO) build -trimpath -ldflags "-s -w" -o $@ ./cmd/falcon-agents
 
 gateway-test: ## the gateway's Go tests, under the race detector
 	@cd gateway && CGO_ENABLED=1 $(GATEWAY_GO) test -race ./...

@@ -21,6 +21,7 @@ from tests.integration.operator.cluster import READY, node
 NAMESPACE: Final = "research"
 REPLICAS: Final = 64  # pods of a job
 PREFIXES: Final = {"pods": f"/registry/pods/{NAMESPACE}/", "nodes": "/registry/minions/"}
+AT_A_TIME: Final = 32  # writes
 SECONDS: Final = 300.0  # for the server to take over what was written
 Body = dict[str, Any]
 
@@ -28,18 +29,19 @@ Body = dict[str, Any]
 def prepare(api: ApiServer, store: Store, pods: int) -> None:
     """Fill the server with that many running pods and as many nodes, one pod on each node."""
     api.ok("kubectl", "create", "namespace", NAMESPACE)
-    the_pod, the_node = _model_pod(api), _model_node(api)
-    asyncio.run(_write(store, "nodes", (_node(the_node, number) for number in range(pods))))
-    asyncio.run(_write(store, "pods", (_pod(the_pod, number) for number in range(pods))))
+    the_pod, the_node = _model_pod(api), model_node(api)
+    asyncio.run(write(store, "nodes", (numbered_node(the_node, number) for number in range(pods))))
+    asyncio.run(write(store, "pods", (_pod(the_pod, number) for number in range(pods))))
     for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/nodes"):
         deadline = time.monotonic() + SECONDS
-        while _count(api, path) < pods:
+        while count(api, path) < pods:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the server has {_count(api, path)} of {pods} objects at {path}")
+                raise TimeoutError(f"the server has {count(api, path)} of {pods} objects at {path}")
             time.sleep(0.5)
 
 
-def _count(api: ApiServer, path: str) -> int:
+def count(api: ApiServer, path: str) -> int:
+    """Return how many objects the server has at a path; 1 where there is none."""
     metadata = json.loads(api.ok("kubectl", "get", "--raw", f"{path}?limit=1"))["metadata"]
     return 1 + int(metadata.get("remainingItemCount", 0))
 
@@ -77,7 +79,8 @@ def _model_pod(api: ApiServer) -> Body:
     return _made(api, manifest, status)
 
 
-def _model_node(api: ApiServer) -> Body:
+def model_node(api: ApiServer) -> Body:
+    """Return a node as the server stores one."""
     labels = {f"example.com/label-{number}": "a-value" for number in range(20)}
     images = [{"names": [f"registry.example/image-{number}:1"], "sizeBytes": 10**9} for number in range(50)]
     return _made(api, node("model", labels), {**READY, "images": images})
@@ -116,16 +119,30 @@ def _pod(model: Body, number: int) -> Body:
     return pod
 
 
-def _node(model: Body, number: int) -> Body:
+def numbered_node(model: Body, number: int) -> Body:
+    """Return the node of that number."""
     return {**model, "metadata": {**model["metadata"], "name": f"node-{number}", "uid": str(uuid.uuid4())}}
 
 
-async def _write(store: Store, kind: str, objects: Iterable[Body]) -> None:
+async def write(store: Store, kind: str, objects: Iterable[Body]) -> None:
+    """Write objects into the server's etcd; ``kind`` is one of ``PREFIXES``."""
     endpoint = store.url.removeprefix("http://")
     async with Client([endpoint]) as client:
         for batch in _batches(objects, MAX_TXN_OPS):
             puts = [Op.put(PREFIXES[kind] + body["metadata"]["name"], json.dumps(body).encode()) for body in batch]
             await client.txn([], puts)
+
+
+async def write_singly(store: Store, kind: str, objects: Iterable[Body]) -> None:
+    """Write objects into the server's etcd, each at a revision of its own.
+
+    Whoever watches the server counts on it: no two changes of the server's own have the same resourceVersion.
+    """
+    async with Client([store.url.removeprefix("http://")]) as client:
+        for batch in _batches(objects, AT_A_TIME):
+            keys = [PREFIXES[kind] + body["metadata"]["name"] for body in batch]
+            values = [json.dumps(body).encode() for body in batch]
+            await asyncio.gather(*map(client.put, keys, values))
 
 
 def _batches(objects: Iterable[Body], size: int) -> Iterator[list[Body]]:

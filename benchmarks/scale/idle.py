@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.scale.processes import cpu_seconds, resident_mib
 from tests.integration.api.apiserver import ApiServer, running_store, serving
 from tests.integration.operator.cluster import CRDS, Installation, until
 from tests.integration.ports import free_port
@@ -73,18 +74,17 @@ def measure(jobs: int = JOBS) -> Idle:
             until(lambda: _pods(api) == jobs * REPLICAS, seconds=WAIT_SECONDS, every=2.0)
             time.sleep(QUIET_SECONDS / 2)  # for the last writes
             assert operator.process is not None
-            used = _cpu_seconds(operator.process.pid)
+            used = cpu_seconds(operator.process.pid)
             requests, seconds = _counted(api, QUIET_SECONDS)
-            used = _cpu_seconds(operator.process.pid) - used
-            status = Path(f"/proc/{operator.process.pid}/status").read_text().splitlines()
-            [resident] = [line for line in status if line.startswith("VmRSS")]
+            used = cpu_seconds(operator.process.pid) - used
+            resident = resident_mib(operator.process.pid)
         finally:
             installation.stop()
     return Idle(
         jobs=jobs,
         requests_per_second=requests - alone,
         cpu_share=used / seconds,
-        resident_mib=int(resident.split()[1]) / 1024,
+        resident_mib=resident,
     )
 
 
@@ -105,18 +105,14 @@ def _pods(api: ApiServer) -> int:
 
 def _counted(api: ApiServer, seconds: float) -> tuple[float, float]:
     """Return the API server's requests per second over a while, watches left out, and the length of the while."""
-    before, began = _requests(api), time.monotonic()
+    before, began = answered(api), time.monotonic()
     time.sleep(seconds)
     passed = time.monotonic() - began
-    rate = (_requests(api) - before) / passed
+    rate = (answered(api) - before) / passed
     print(f"{rate:.2f} requests a second", file=sys.stderr, flush=True)
     return rate, passed
 
 
-def _requests(api: ApiServer) -> float:
+def answered(api: ApiServer) -> float:
+    """Return how many requests the API server has answered, watches left out."""
     return sum(float(count) for count in _COUNT.findall(api.ok("kubectl", "get", "--raw", "/metrics")))
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.scale.crowd import prepare
+from benchmarks.scale.processes import resident_mib
 from benchmarks.scale.watchers import Measured
 from tests.integration.api.apiserver import ApiServer, running_store, serving
 from tests.integration.operator.cluster import CRDS, Installation, until
@@ -103,8 +104,6 @@ def _operator(api: ApiServer) -> tuple[float, float]:
             until(lambda: operator.logged("pods and nodes listed"), seconds=WAIT_SECONDS, every=0.1)
             seconds = time.monotonic() - began
             assert operator.process is not None
-            status = Path(f"/proc/{operator.process.pid}/status").read_text().splitlines()
-            [resident] = [line for line in status if line.startswith("VmRSS")]
-            return seconds, int(resident.split()[1]) / 1024
+            return seconds, resident_mib(operator.process.pid)
         finally:
             installation.stop()

@@ -8,7 +8,7 @@ events, incidents seen) begins at 0 again with each process, as counters may.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from falcon_operator.bus.alarms import BusState
 
 JobName = tuple[str, str]
+_AGES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -86,6 +87,12 @@ class Metrics:
         self._errors = Counter(
             "falcon_reconcile_errors", "Looks that failed and are repeated.", ["kind"], registry=self.registry
         )
+        self._report_age = Histogram(
+            "falcon_report_age_seconds",
+            "From a report's receipt at its gateway to the end of the first look that uses it.",
+            buckets=_AGES,
+            registry=self.registry,
+        )
         self._events = Counter(
             "falcon_events", "Turning points of jobs, by the reason of their Event.", ["reason"], registry=self.registry
         )
@@ -129,6 +136,11 @@ class Metrics:
     def iterations(self, name: JobName, current_seconds: float | None, healthy_seconds: float | None) -> None:
         """Take the job's iteration times as this look has found them, in seconds; None: not known."""
         self._iterations[name] = (current_seconds, healthy_seconds)
+
+    def reports_used(self, ages_seconds: Iterable[float]) -> None:
+        """Count the reports that a look at a job was the first to use, by their age at its end."""
+        for seconds in ages_seconds:
+            self._report_age.observe(seconds)
 
     def pool(self, name: str, ready: int | None, size: int = 0) -> None:
         """Take over the figures of a pool whose status changed; None: the pool is gone."""

@@ -108,6 +108,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 
     summary: Summary
     at_seconds: float
+    gateway_unix: float | None = None  # when its gateway received it, unix seconds of the gateway's clock
 
 
 class JobReports(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,7 +174,8 @@ class ReportsCache:
             summary = _with_known_excess(known.summary, summary)
         # what is first seen of an agent that is gone was reported at any time before
         received_at = now if before is not None or entry.alive else OLD
-        job.summaries[pod_uid] = Received(summary=summary, at_seconds=received_at)
+        gateway_unix = entry.received_unix_ns / 1e9
+        job.summaries[pod_uid] = Received(summary=summary, at_seconds=received_at, gateway_unix=gateway_unix)
 
     # -- gateways ----------------------------------------------------------------------------------------------------
 

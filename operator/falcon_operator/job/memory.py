@@ -15,6 +15,7 @@ class Memory(msgspec.Struct):
     uid: str
     phase: tuple[int, str] = (0, "")  # generation and phase as last seen, and since when
     phase_at: float = float("-inf")  # monotonic
+    reports_until: float = float("-inf")  # reports that came until then have been used, monotonic
     run: TrainingRun | None = None  # as last read or written
     intent: Intent | None = None  # the newest: its figures may be ahead of the run's
     run_at: float = float("-inf")  # of the last write, monotonic

@@ -9,6 +9,7 @@ thousand ranks must not hold up the election or another job's events.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -53,6 +54,10 @@ class Metrics(Protocol):
         """Take the job's iteration times as this look has found them, in seconds; None: not known."""
         ...
 
+    def reports_used(self, ages_seconds: Iterable[float]) -> None:
+        """Count the reports that a look at a job was the first to use, by their age at its end."""
+        ...
+
 
 class Settings(Protocol):
     """The part of the operator's settings that the reconciler uses."""
@@ -94,6 +99,7 @@ class JobReconciler:
         try:
             snap = await self._observe(job, memory)
             decision = await asyncio.to_thread(decide, snap)
+            self._count_reports(snap, memory)
             if decision.intent is None:
                 return decision.again_seconds
             figures = decision.status.iterations
@@ -113,6 +119,16 @@ class JobReconciler:
             return CONFLICT_SECONDS  # deleted meanwhile: look again
         due = [decision.again_seconds, again, *postponed]
         return min((seconds for seconds in due if seconds is not None), default=None)
+
+    def _count_reports(self, snap: Snapshot, memory: Memory) -> None:
+        """Count the reports that this look was the first to use."""
+        now = self._clock.unix()
+        self._metrics.reports_used(
+            max(0.0, now - received.gateway_unix)
+            for received in snap.reports.summaries.values()
+            if received.gateway_unix is not None and received.at_seconds > memory.reports_until
+        )
+        memory.reports_until = snap.monotonic
 
     # -- observe -----------------------------------------------------------------------------------------------------
 

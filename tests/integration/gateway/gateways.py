@@ -96,9 +96,17 @@ class Gateway:
     """One process. Its ports stay while it is down."""
 
     def __init__(
-        self, root: Path, name: str, files: Files, etcd: EtcdServer, ip: str = "127.0.0.1", **environment: str
+        self,
+        root: Path,
+        name: str,
+        files: Files,
+        etcd: EtcdServer,
+        ip: str = "127.0.0.1",
+        binary: Path = BINARY,
+        **environment: str,
     ) -> None:
         self.name = name
+        self._binary = binary
         host = f"[{ip}]" if ":" in ip else ip
         self.agents, self.operator, self.pages = (f"{host}:{free_port()}" for _ in range(3))
         self.log = root / f"{name}.log"
@@ -120,7 +128,7 @@ class Gateway:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", str(BINARY)], env=self._environment, stdout=log, stderr=log
+                ["setpriv", "--pdeathsig", "KILL", str(self._binary)], env=self._environment, stdout=log, stderr=log
             )
 
     def send(self, number: signal.Signals) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -24,6 +24,8 @@ class Metrics:
     def event(self, reason: str) -> None: ...
 
     def iterations(self, name: tuple[str, str], current: float | None, healthy: float | None) -> None: ...
+
+    def reports_used(self, ages_seconds: Iterable[float]) -> None: ...
 
 
 def operator(world: World) -> JobReconciler:

@@ -72,6 +72,7 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     metrics.reconciled("TrainingJob", 0.02, False)
     metrics.event("Replacing")
     metrics.watch_interrupted("pods", "expired")
+    metrics.reports_used([0.3, 2.0])
     metrics.leading = True
     bus = BusState(
         databases=(Database(endpoint="a:1", size_bytes=7, in_use_bytes=8, quota_bytes=9, revision=1),),
@@ -98,6 +99,8 @@ def test_pools_reconciles_and_the_leaders_readings() -> None:
     assert found['falcon_reconcile_errors_total{kind="TrainingJob"}'] == 1.0
     assert found['falcon_events_total{reason="Replacing"}'] == 1.0
     assert found['falcon_watch_interruptions_total{reason="expired",resource="pods"}'] == 1.0
+    assert found['falcon_report_age_seconds_bucket{le="1.0"}'] == 1.0
+    assert found["falcon_report_age_seconds_count"] == 2.0
     assert found["falcon_leading"] == 1.0
     assert found["falcon_etcd_session_healthy"] == 1.0
     assert found["falcon_bus_healthy"] == 0.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable
 
-from falcon_operator.job.reconciler import DISPLAY_SECONDS
+import msgspec
+import pytest
+
+from falcon_operator.job.reconciler import DISPLAY_SECONDS, JobReconciler
 from falcon_operator.status.limits import essence
-from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.telling import Metrics, Settings, operator, run, trained
 from tests.unit.operator.world import World
 
 replace = msgspec.structs.replace
@@ -38,6 +41,31 @@ async def test_a_postponed_write_asks_to_be_called_again() -> None:
         again = await reconciler.reconcile("ml", "gpt2")
         assert again is not None
         assert again <= DISPLAY_SECONDS
+
+
+class Ages(Metrics):
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def reports_used(self, ages_seconds: Iterable[float]) -> None:
+        self.seconds += ages_seconds
+
+
+async def test_each_report_is_counted_once_with_its_age() -> None:
+    world, ages = World(), Ages()
+    await trained(world)
+    reconciler = JobReconciler(world.kube, world.bus, Settings(), ages, world.clock)
+    await reconciler.reconcile("ml", "gpt2")
+    assert len(ages.seconds) == len(world.received)
+    ages.seconds.clear()
+    await reconciler.reconcile("ml", "gpt2")
+    assert ages.seconds == []
+    world.end_rank(0, signal=9)  # reported at once
+    world.tick()
+    world.clock.seconds += 0.4
+    await reconciler.reconcile("ml", "gpt2")
+    assert ages.seconds
+    assert max(ages.seconds) == pytest.approx(0.4)
 
 
 async def test_a_job_that_is_gone_is_forgotten_once() -> None:

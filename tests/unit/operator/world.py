@@ -390,7 +390,7 @@ class World:
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)
         if report is not None:
-            self.received[pod.uid] = Received(summary=report, at_seconds=now)
+            self.received[pod.uid] = Received(summary=report, at_seconds=now, gateway_unix=self.clock.unix())
 
     def _signals(self, rank: int, node: Node) -> RankSignals:
         values = self.history.get(rank, [])
