@@ -143,6 +143,30 @@ func TestTheHotBatchHoldsWhatChangedSinceTheSnapshot(t *testing.T) {
 	}
 }
 
+func TestTheStoreGetsOneOrdinaryBatchASecondAndTheStreamsTwo(t *testing.T) {
+	w := newWorld(t, 10)
+	for i := range 10 {
+		w.join(fmt.Sprintf("p%d", i), 1, start)
+		w.report(fmt.Sprintf("p%d", i), "well", false, start)
+	}
+	if output := w.flush(after(1)); !output.ToStore {
+		t.Fatal("the store did not get the first batch")
+	}
+	w.report("p1", "slow", false, after(1))
+	if output := w.flush(after(1.5)); output == nil || output.ToStore || len(w.entries(output)) != 1 {
+		t.Errorf("half a second later: %+v", output)
+	}
+	if w.flush(after(1.95)) != nil {
+		t.Error("the store's turn came early")
+	}
+	if output := w.flush(after(2)); output == nil || !output.ToStore || output.Snapshot || len(w.entries(output)) != 1 {
+		t.Errorf("a second later the store has its turn: %+v", output)
+	}
+	if w.flush(after(3.5)) != nil {
+		t.Error("something was passed on though nothing had changed")
+	}
+}
+
 func TestAHotBatchBeyondHalfOfTheSnapshotIsASnapshot(t *testing.T) {
 	w := newWorld(t, 10)
 	for i := range 10 {

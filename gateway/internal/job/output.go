@@ -10,8 +10,10 @@ const (
 	// Agents report in the same second while all is well: so many reports become one batch.
 	coalesce = 500 * time.Millisecond
 	// Batches of a job follow each other no faster than this, ordinary and urgent ones.
-	ordinaryGap = time.Second
+	ordinaryGap = 500 * time.Millisecond
 	urgentGap   = 100 * time.Millisecond
+	// The store gets ordinary batches no faster than this. The operator's streams do not wait for it.
+	storeGap = time.Second
 	// The hot batch holds what changed since the last snapshot; a snapshot takes its place at the latest after this time.
 	snapshotEvery = 10 * time.Second
 )
@@ -22,11 +24,13 @@ type outputState struct {
 	dirtySince time.Time      // of the oldest change that was not passed on; zero: there is none
 	urgent     bool           // one of these changes is urgent
 	flushed    time.Time
+	stored     time.Time // when a batch last went to the store
 	hotSince   time.Time // of the oldest change that the last snapshot lacks; zero: there is none
 	newest     uint64    // the newest change of any entry
 	covered    uint64    // the newest change that the last snapshot holds
 	stale      bool      // the snapshot holds pods that are no longer announced
 	writing    bool      // a write to the store is under way
+	late       bool      // the store lacks a hot batch: the next one holds the same
 	owed       bool      // the store missed a batch: only a snapshot makes it whole
 	thinned    bool      // the job's budget is what it waits for
 }
@@ -91,7 +95,8 @@ func (j *Job) due(now time.Time, storeLive bool) bool {
 		return false
 	}
 	changed := !out.dirtySince.IsZero() && now.Sub(out.dirtySince) >= coalesce
-	missed := out.owed && storeLive && !out.writing
+	late := out.late && now.Sub(out.stored) >= storeGap
+	missed := (out.owed || late) && storeLive && !out.writing
 	return changed || missed || out.stale || out.hotTooLong(now)
 }
 
@@ -110,9 +115,11 @@ func (j *Job) take(now time.Time, storeLive bool) *Output {
 		}
 	}
 	out := &j.output
-	toStore := storeLive && !out.writing
-	snapshot := (out.owed && toStore) || out.stale || len(hot) == 0 || out.hotTooLong(now) ||
-		2*sizeOf(hot) > sizeOf(all) || sizeOf(hot) > packTo
+	free := storeLive && !out.writing
+	needed := (out.owed && free) || out.stale || len(hot) == 0 || sizeOf(hot) > packTo
+	later := free && !needed && !out.urgent && now.Sub(out.stored) < storeGap
+	toStore := free && !later
+	snapshot := needed || !later && (out.hotTooLong(now) || 2*sizeOf(hot) > sizeOf(all))
 	pods := hot
 	if snapshot {
 		pods = all
@@ -122,8 +129,12 @@ func (j *Job) take(now time.Time, storeLive bool) *Output {
 	if !out.dirtySince.IsZero() {
 		delay = now.Sub(out.dirtySince)
 	}
+	if toStore {
+		out.stored = now
+	}
 	out.flushed, out.dirtySince, out.urgent = now, time.Time{}, false
-	out.owed = !toStore || (out.owed && !snapshot)
+	out.late = later
+	out.owed = !free || (out.owed && !snapshot)
 	out.writing = out.writing || toStore
 	batches := j.pack(pods)
 	size := 0
