@@ -59,7 +59,8 @@ class Run:
                 start = startup.measure(PODS)
                 self._found(start.table(), limits.of_start(start))
             case "idle":
-                self._found(idle.measure().table(), [])
+                waiting = idle.measure()
+                self._found(waiting.table(), limits.of_idle(waiting))
             case "one-job":
                 one = asyncio.run(one_job.measure(self._programs, one_job.PODS, self._seconds))
                 self._found(_costs(one.costs), limits.of_one_job(one))

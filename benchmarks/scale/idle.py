@@ -38,12 +38,6 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: float  # of a core, of the operator alone
     resident_mib: float
 
-    def falls_short(self) -> list[str]:
-        """Return the limits that are not kept."""
-        if self.requests_per_second <= MOST_REQUESTS:
-            return []
-        return [f"{self.requests_per_second:.1f} requests a second while nothing happens, at most {MOST_REQUESTS:.0f}"]
-
     def table(self) -> str:
         """Return the figures as a Markdown table."""
         return "\n".join(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from benchmarks.scale.burst import Burst
-from benchmarks.scale.idle import MOST_REQUESTS
+from benchmarks.scale.idle import MOST_REQUESTS, Idle
 from benchmarks.scale.meter import Cost
 from benchmarks.scale.one_job import OneJob
-from benchmarks.scale.startup import MOST_SECONDS, Figures
+from benchmarks.scale.startup import MOST_BYTES, MOST_SECONDS, Figures
 
 HEALTHY_CORES = 1.0  # gateway, etcd and operator together
 SLOW_CORES = 2.0
@@ -50,6 +50,15 @@ def table(limits: Sequence[Limit]) -> str:
 def of_start(start: Figures) -> list[Limit]:
     return [
         Limit(what=f"start with {start.pods} pods", measured=start.operator_seconds, most=MOST_SECONDS, unit="s"),
+        Limit(what="memory of a pod", measured=start.pod_bytes, most=MOST_BYTES, unit="bytes"),
+    ]
+
+
+def of_idle(idle: Idle) -> list[Limit]:
+    return [
+        Limit(
+            what="API requests while jobs wait", measured=idle.requests_per_second, most=MOST_REQUESTS, unit="a second"
+        )
     ]
 
 

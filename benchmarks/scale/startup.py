@@ -39,15 +39,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     kopf: Measured
     pod_bytes: float
 
-    def falls_short(self) -> list[str]:
-        """Return the limits that are not kept."""
-        found = []
-        if self.operator_seconds > MOST_SECONDS:
-            found.append(f"start {self.operator_seconds:.1f} s, at most {MOST_SECONDS:.0f} s")
-        if self.pod_bytes > MOST_BYTES:
-            found.append(f"a pod takes {self.pod_bytes:.0f} bytes, at most {MOST_BYTES}")
-        return found
-
     def table(self) -> str:
         """Return the figures as a Markdown table."""
         watchers = {"mirrors of pods and nodes alone": self.inventory, "kopf, pods alone": self.kopf}
