@@ -19,6 +19,7 @@ settings.load_profile("falcon")
 
 _REAL = ("integration", "e2e")  # folders of tests of real processes
 _BEGUN = pytest.StashKey[CpuTimes]()
+_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,6 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_BEGUN] = cpu_times()
+    item.stash[_FAILED] = False
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,13 +41,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Say beside a failure how much CPU time the hypervisor took."""
     report = yield
     if report.failed and _BEGUN in item.stash:
+        item.stash[_FAILED] = True
         stolen = stolen_share(item.stash[_BEGUN])
         report.sections.append(("machine", f"a hypervisor took {stolen:.0%} of the CPU time since the test began"))
     return report
 
 
 def _disturbed(item: pytest.Item) -> bool:
-    """Check whether a failed test is worth a repetition, and wait until the machine is fit for it."""
+    """Check whether a failed test is worth a repetition, and wait until the machine is fit for it.
+
+    The plugin asks after every test, also after those that passed.
+    """
+    if not item.stash[_FAILED]:
+        return False
     if stolen_share(item.stash[_BEGUN]) <= DISTURBING or seconds_for_the_machine() <= 0:
         return False
     wait_for_quiet(min(30.0, seconds_for_the_machine()))
