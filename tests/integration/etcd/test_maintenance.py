@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,7 +45,12 @@ async def test_a_full_database_takes_writes_again_once_compacted_defragmented_an
     assert alarm == Alarm(full.member_id, "NoSpace")
 
     await client.compact(full.revision, physical=True, timeout_seconds=30)
-    assert (await client.status()).db_in_use_bytes < QUOTA_BYTES / 4
+    for _ in range(100):  # etcd counts what is in use a moment later
+        if (await client.status()).db_in_use_bytes < QUOTA_BYTES / 4:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("the compaction freed nothing")
     await client.maintenance.defragment(full.endpoint, 30)
     assert (await client.status()).db_size_bytes < QUOTA_BYTES / 4
     with pytest.raises(NoSpace):  # room alone is not enough

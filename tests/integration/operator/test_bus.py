@@ -352,7 +352,7 @@ async def test_operator_and_gateways_that_start_while_etcd_is_away_find_each_oth
     for gateway in gateways:
         await gateway.ready()
     session.names(*gateways)
-    assert session.bus.healthy
+    await until_async(lambda: session.bus.healthy)
     await session.bus.publish_plan(GPT.key, PLAN)
     async with bench.agent(GPT, 0) as agent:
         await has_plan(agent, epoch=1)
