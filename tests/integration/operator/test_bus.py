@@ -358,7 +358,7 @@ async def test_operator_and_gateways_that_start_while_etcd_is_away_find_each_oth
         await has_plan(agent, epoch=1)
         agent.client.report(report(1), urgent=True)
         await sees(session, 1)
-        assert session.reports().alive == {POD}
+        await until_async(lambda: session.reports().alive == {POD})
     await until_async(lambda: POD in session.reports().gone_since_seconds)
     assert not session.bus.etcd_healthy
 
