@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ import msgspec
 
 from benchmarks.decide.cases import PROCS, cases, describe
 from benchmarks.decide.timing import Report, Timing
+from benchmarks.results import provenance, put
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
@@ -34,7 +34,6 @@ CHECKED: Final = 1250
 LIMITS_MS: Final = {"healthy": 60.0, "one straggler": 100.0, "1 000 slow ranks, or a tenth": 300.0, "stalled": 200.0}
 REPETITIONS: Final = 15
 CODE: Final = ("core/falcon_core", "operator/falcon_operator", "benchmarks/decide/*.py")
-BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->\n"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,18 +147,6 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if value >= 100 else f"{value:.3g}"
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def provenance() -> str:
-    """Say when the table was measured, and with which code."""
-    changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *CODE) else ""
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    load = os.getloadavg()[0]
-    return f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}.*\n"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.decide", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -167,13 +154,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit is not kept")
     parser.add_argument("--full", action="store_true", help="all sizes; writes RESULTS.md")
     options = parser.parse_args()
-    head = provenance()
+    head = provenance(*CODE)
     found = list(rows(SIZES if options.full else (CHECKED,)))
     body = "\n".join([head, times_table(found), sizes_table(found)])
     print(body)
     if options.full:
-        before, _, rest = RESULTS.read_text().partition(BEGIN)
-        RESULTS.write_text(f"{before}{BEGIN}\n{body}\n{END}{rest.partition(END)[2]}")
+        put(RESULTS, body)
     short = [row for row in found if not row.kept]
     if short:
         print("Falls short:\n\n" + short_table(short))

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.results import provenance, put
 from benchmarks.scale import agents, burst, idle, limits, many_jobs, meter, one_job, startup
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 GROWTH: Final = Path(__file__).with_name("growth.svg")
-BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->\n"
 PARTS: Final = ("start", "idle", "one-job", "many-jobs", "burst")
 CHECKED: Final = ("one-job", "many-jobs", "burst")
 PODS: Final = 12_800
@@ -31,15 +28,6 @@ STEPS: Final = (10, 25, 50, 100, 200)  # jobs
 CHECKED_STEPS: Final = (25,)
 SECONDS: Final = 120.0
 CHECKED_SECONDS: Final = 40.0
-
-
-def provenance() -> str:
-    """Say when the tables were measured, and with which code."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return f"*Commit {commit}, {when}, load average {os.getloadavg()[0]:.1f}.*\n"
 
 
 class Run:
@@ -122,8 +110,7 @@ def main() -> int:
     body = "\n".join([head, *run.tables, limits.table(run.limits)])
     print(body)
     if options.full:
-        before, _, rest = RESULTS.read_text().partition(BEGIN)
-        RESULTS.write_text(f"{before}{BEGIN}\n{body}\n{END}{rest.partition(END)[2]}")
+        put(RESULTS, body)
     short = [limit for limit in run.limits if not limit.kept]
     for limit in short:
         print(f"Falls short: {limit.what}: {limit.measured:.3g} {limit.unit}, at most {limit.most:.3g}")

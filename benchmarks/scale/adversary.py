@@ -14,9 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import os
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.results import provenance, put
 from benchmarks.scale.attacks import ATTACKS, Target, launch
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.reports import encode_summary
@@ -42,13 +40,10 @@ from tests.integration.gateway.gateways import BERT, GPT, Gateway, Site
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TABLE: Final = Path(__file__).with_name("ADVERSARY.md")
-BEGIN, END = "<!-- measured -->\n", "<!-- end of measured -->\n"
 SECONDS: Final = 10.0  # of each attack
 REPORT_EVERY_SECONDS: Final = 0.5
 COUNTERS: Final = tuple(f"falcon_gateway_{name}_total" for name in ("refused", "reports", "paused", "thinned"))
 PASSED: Final = "falcon_gateway_passed_bytes_total"
-SAMPLE: Final = re.compile(r"^(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+)$")
-LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 LOOK_SECONDS: Final = 0.05
 MIB: Final = 1 << 20
 replace = msgspec.structs.replace
@@ -160,22 +155,15 @@ class Scene:
         """Return the attacker's counters of all gateways and of the operator."""
         found: Counter[str] = Counter()
         for gateway in self.gateways:
-            for line in (await gateway.page("metrics")).splitlines():
-                name, labels, value = _sample(line)
+            for sample in await gateway.samples():
+                name, labels = sample.name, sample.labels
                 ours = labels.get("job") in (GPT.uid, "unknown")
                 if ours and (name in COUNTERS or name == PASSED) and labels.get("outcome") != "accepted":
                     detail = labels.get("reason") or labels.get("outcome")
-                    found[f"{name}{{{detail}}}" if detail else name] += int(value)
+                    found[f"{name}{{{detail}}}" if detail else name] += int(sample.value)
         for (_, job, reason), count in self.observer.cache.refused().items():
             found[f"falcon_reports_refused_total{{{reason}}}"] += count if job == GPT.name else 0
         return found
-
-
-def _sample(line: str) -> tuple[str, dict[str, str], float]:
-    match = SAMPLE.match(line)
-    if match is None:
-        return "", {}, 0.0
-    return match["name"], dict(LABEL.findall(match["labels"])), float(match["value"])
 
 
 @contextlib.asynccontextmanager
@@ -293,15 +281,6 @@ def falls_short(rows: list[Row]) -> list[str]:
     return [f"{row.attack}: {row.others}" for row in rows if row.noticed]
 
 
-def provenance() -> str:
-    """Say when the table was measured, and with which code."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return f"*Commit {commit}, {when}, load average {os.getloadavg()[0]:.1f}; each attack {SECONDS:.0f} s.*\n"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale.adversary",
@@ -311,7 +290,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the table into ADVERSARY.md")
     parser.add_argument("--check", action="store_true", help="exit code 1 where the honest job noticed an attack")
     options = parser.parse_args()
-    head, rows = provenance(), asyncio.run(measure_all())
+    head, rows = provenance(note=f"; each attack {SECONDS:.0f} s"), asyncio.run(measure_all())
     lines = [
         "| attack | effect on the attacker | effect on the honest job | how it is seen |",
         "|---|---|---|---|",
@@ -320,8 +299,7 @@ def main() -> int:
     body = head + "\n" + "\n".join(lines) + "\n"
     print(body)
     if options.write:
-        before, _, rest = TABLE.read_text().partition(BEGIN)
-        TABLE.write_text(f"{before}{BEGIN}\n{body}\n{END}{rest.partition(END)[2]}")
+        put(TABLE, body)
     short = falls_short(rows)
     for noticed in short:
         print(f"Falls short: {noticed}")

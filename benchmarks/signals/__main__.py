@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.results import provenance, put
 from benchmarks.signals import cost
 from benchmarks.signals.changes import healthy_table, sick_table, small_table
 from benchmarks.signals.periods import period_table
@@ -64,33 +63,6 @@ def _tables(quick: bool, data: Path | None) -> dict[str, Callable[[], str]]:
     }
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _measured() -> str:
-    """Say when the tables were measured, and with which code."""
-    changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *_CODE) else ""
-    load = os.getloadavg()[0]
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}.*\n"
-
-
-def _put(text: str, name: str, body: str) -> str:
-    """Return the text with the table of that name replaced.
-
-    Raises:
-        ValueError: the text has no place for the table.
-    """
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    placed, count = re.subn(
-        re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{body}\n{end}", text, count=1, flags=re.DOTALL
-    )
-    if not count:
-        raise ValueError(f"{_RESULTS} has no place for the table {name!r}")
-    return placed
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.signals", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few seeds and short series: a minute; printed only")
@@ -114,12 +86,12 @@ def main() -> None:
             f"describes it; without it, measure the other tables: --only {','.join(sorted({*tables} - {'tcpd'}))}"
         )
     for name in names:
-        measured = _measured()
+        measured = provenance(*_CODE)
         begin = time.monotonic()
         body = f"{measured}\n{tables[name]()}"
         print(f"## {name}: {time.monotonic() - begin:.0f} s\n\n{body}", flush=True)
         if not quick:
-            _RESULTS.write_text(_put(_RESULTS.read_text(), name, body))
+            put(_RESULTS, body, name)
 
 
 if __name__ == "__main__":

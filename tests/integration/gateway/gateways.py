@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import re
 import signal
 import subprocess
 import time
@@ -15,6 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from falcon_core.wire.keys import REPORTS, JobKey
 from falcon_etcd import Client
@@ -39,8 +41,6 @@ from tests.integration.pki import Issued
 from tests.integration.ports import free_port
 
 BINARY = Path(os.environ.get("GATEWAY_OUT", "")) / "falcon-gateway"
-_SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _revisions = itertools.count(1)
 
 
@@ -162,16 +162,18 @@ class Gateway:
     async def ready(self) -> None:
         await eventually(lambda: self.page("readyz"))
 
+    async def samples(self) -> list[Sample]:
+        """Return all samples of the page of metrics; none if the process does not answer."""
+        families = text_string_to_metric_families(await self.page("metrics"))
+        return [sample for family in families for sample in family.samples]
+
     async def counter(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that have the given labels."""
-        total = 0.0
-        for line in (await self.page("metrics")).splitlines():
-            sample = _SAMPLE.match(line)
-            if sample is None or sample["name"] != f"falcon_gateway_{name}":
-                continue
-            if labels.items() <= dict(_LABEL.findall(sample["labels"] or "")).items():
-                total += float(sample["value"])
-        return total
+        return sum(
+            sample.value
+            for sample in await self.samples()
+            if sample.name == f"falcon_gateway_{name}" and labels.items() <= sample.labels.items()
+        )
 
     async def counted(self, name: str, at_least: float = 1, **labels: str) -> None:
         """Wait until a metric has reached a value."""
