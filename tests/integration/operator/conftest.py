@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.api.apiserver import ApiServer, running_apiserver
+from tests.integration.operator.bench import Bench
 from tests.integration.operator.cluster import CRDS, Installation, namespaces
 
 _names = namespaces()
@@ -30,3 +31,19 @@ def installation(api: ApiServer, tmp_path: Path) -> Iterator[Installation]:
     yield installed
     installed.stop()
     api.run("kubectl", "delete", "nodes,warmpools,trainingjobs", "--all", "-A", "--wait=false")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Bench]:
+    """Yield an installation of the bus whose etcd runs."""
+    bench = Bench(tmp_path)
+    bench.etcd.start()
+    yield bench
+    bench.stop()
+
+
+@pytest.fixture
+async def bench(running: Bench) -> AsyncIterator[Bench]:
+    """Yield that installation; its sessions end before it."""
+    yield running
+    await running.close()
