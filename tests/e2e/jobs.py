@@ -172,6 +172,13 @@ class Job:
         """Return the script's own steps: step, loss, step_seconds, unix_seconds."""
         return [line for line in self.log_lines() if line["event"] == "step"]
 
+    def restarted_seconds(self) -> float | None:
+        """Return when the newest restart of the processes made its first step, unix seconds; None: not yet."""
+        lines = self.log_lines()
+        starts = [index for index, line in enumerate(lines) if line["event"] == "start"]
+        after = lines[starts[-1] :] if len(starts) > 1 else []
+        return next((float(line["unix_seconds"]) for line in after if line["event"] == "step"), None)
+
     def own_clock_seconds(self, last: int = 20) -> float:
         """Return the median step time of the newest steps by the script's own clock."""
         return statistics.median(step["step_seconds"] for step in self.steps()[-last:])

@@ -52,18 +52,11 @@ def test_etcd_leaves_its_dead_node_and_a_killed_rank_does_not_wait_for_it(
         pods = [pod for pod in system.items("pods", "app.kubernetes.io/component=etcd") if _serves(pod)]
         return next((pod for pod in pods if pod["metadata"]["uid"] != member["metadata"]["uid"]), None)
 
-    def first_step_again() -> float | None:
-        """Return when the restarted ranks made their first step, unix seconds."""
-        lines = job.log_lines()
-        starts = [index for index, line in enumerate(lines) if line["event"] == "start"]
-        after = lines[starts[-1] :] if len(starts) > 1 else []
-        return next((float(line["unix_seconds"]) for line in after if line["event"] == "step"), None)
-
     victim = job.member(1)
     killed_at = time.time()
     faults.kill(home)
     assert faults.send_signal(victim["node"], f"python3 {SCRIPT}", signal.SIGKILL, victim["podUid"]) >= 1
-    restarted_seconds = wait_for("the ranks train again", first_step_again, timeout_seconds=60) - killed_at
+    restarted_seconds = wait_for("the ranks train again", job.restarted_seconds, timeout_seconds=60) - killed_at
     assert moved() is None, "etcd was back before the restart: nothing is shown"
     wait_for("training goes on", lambda: int(job.steps()[-1]["step"]) >= 20, timeout_seconds=60)
     wait_for("the node is seen as lost", lambda: not _is_ready(cluster, home), timeout_seconds=60)

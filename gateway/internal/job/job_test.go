@@ -73,6 +73,17 @@ func (w *world) flush(now time.Time) *Output {
 	return output
 }
 
+// newWellWorld is a world in which each pod has joined and reported at the start.
+func newWellWorld(t *testing.T, pods int) *world {
+	t.Helper()
+	w := newWorld(t, pods)
+	for i := range pods {
+		w.join(fmt.Sprintf("p%d", i), 1, start)
+		w.report(fmt.Sprintf("p%d", i), "well", false, start)
+	}
+	return w
+}
+
 func (w *world) entries(output *Output) map[string]*wire.Entry {
 	w.Helper()
 	entries := map[string]*wire.Entry{}
@@ -119,11 +130,7 @@ func TestReportsOfOneSecondBecomeOneSnapshot(t *testing.T) {
 }
 
 func TestTheHotBatchHoldsWhatChangedSinceTheSnapshot(t *testing.T) {
-	w := newWorld(t, 10)
-	for i := range 10 {
-		w.join(fmt.Sprintf("p%d", i), 1, start)
-		w.report(fmt.Sprintf("p%d", i), "well", false, start)
-	}
+	w := newWellWorld(t, 10)
 	if output := w.flush(after(1)); !output.Snapshot {
 		t.Fatal("the first batch is no snapshot")
 	}
@@ -144,11 +151,7 @@ func TestTheHotBatchHoldsWhatChangedSinceTheSnapshot(t *testing.T) {
 }
 
 func TestTheStoreGetsOneOrdinaryBatchASecondAndTheStreamsTwo(t *testing.T) {
-	w := newWorld(t, 10)
-	for i := range 10 {
-		w.join(fmt.Sprintf("p%d", i), 1, start)
-		w.report(fmt.Sprintf("p%d", i), "well", false, start)
-	}
+	w := newWellWorld(t, 10)
 	if output := w.flush(after(1)); !output.ToStore {
 		t.Fatal("the store did not get the first batch")
 	}

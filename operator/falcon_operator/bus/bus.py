@@ -107,7 +107,7 @@ class EtcdBus:
             gateway_pods,
             clock,
         )
-        self._sweep = Sweep(client, self._leader_key, self._stored, clock, live_jobs)
+        self._sweep = Sweep(self._leader_key, self._stored, clock, live_jobs)
         self._credentials: dict[str, certs.Pair] = {}
         self._authenticating = asyncio.Lock()
 
@@ -250,7 +250,7 @@ class EtcdBus:
             await self._sweep.remove(job)
             log.info("swept", job=job.name, namespace=job.namespace, uid=job.uid)
         await self._sweep.remove_gateways(self._gateways.registered)
-        await self._sweep.remove_agents()
+        await access.remove_agents(self._client)
 
     def _drop(self, key: JobKey) -> None:
         self._wanted.withdraw(key)
@@ -354,9 +354,11 @@ class EtcdBus:
         if self._gateways.all_answer:
             self._unwritten.set()
             return
-        for lacking in self._stored.lacks(self._wanted.values):
-            if lacking in (key.announce, command):
-                await self._write(lacking)
+        needed = {
+            name: value for name in (key.announce, command) if (value := self._wanted.values.get(name)) is not None
+        }
+        for lacking in self._stored.lacks(needed):
+            await self._write(lacking)
 
     async def _write_always(self) -> None:
         """Write into etcd whatever it lacks of what is wanted."""

@@ -51,6 +51,11 @@ class _Job:
             self.unknown_since.setdefault(pod_uid, now)
         return news
 
+    @property
+    def alive(self) -> frozenset[str]:
+        """Return the pods whose agents are known to be alive."""
+        return frozenset(self.entries.pods.keys() - self.gone_since.keys() - self.unknown_since.keys())
+
     def keep(self, pod_uids: Collection[str]) -> None:
         """Forget all other pods."""
         self.entries.keep(pod_uids)
@@ -116,7 +121,7 @@ class ReportsCache:
                 gone[pod] = job.gone_since.get(pod, lost_at)
         return JobReports(
             summaries=dict(job.summaries),
-            alive=frozenset(job.entries.pods.keys() - job.gone_since.keys() - job.unknown_since.keys()),
+            alive=job.alive,
             gone_since_seconds=gone,
             session_healthy_since_seconds=healthy_since,
             unread=dict(job.unread),
@@ -139,10 +144,7 @@ class ReportsCache:
 
     def agents(self) -> int:
         """Return the number of agents that are known to be alive."""
-        return sum(
-            len(job.entries.pods.keys() - job.gone_since.keys() - job.unknown_since.keys())
-            for job in self._jobs.values()
-        )
+        return sum(len(job.alive) for job in self._jobs.values())
 
     # -- batches -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What is left in etcd by jobs and gateways that are gone, and by earlier releases."""
+"""What is left in etcd by jobs and gateways that are gone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from falcon_core.wire.keys import REPORTS, JobKey
-from falcon_etcd import Client, Op
-from falcon_operator.bus import access
+from falcon_etcd import Op
 from falcon_operator.bus.leader_key import LeaderKey
 from falcon_operator.bus.stored import Stored
 from falcon_operator.clock import Clock
@@ -23,13 +22,11 @@ class Sweep:
 
     def __init__(
         self,
-        client: Client,
         leader_key: LeaderKey,
         stored: Stored,
         clock: Clock,
         live_jobs: Callable[[Uids], Awaitable[Uids]],
     ) -> None:
-        self._client = client
         self._leader_key = leader_key
         self._stored = stored
         self._clock = clock
@@ -62,9 +59,6 @@ class Sweep:
             if now - since >= GONE_SECONDS:
                 await self._remove([f"{REPORTS}{gateway}/"])
                 log.info("swept", gateway=gateway)
-
-    async def remove_agents(self) -> None:
-        await access.remove_agents(self._client)
 
     async def _remove(self, prefixes: list[str]) -> None:
         await self._leader_key.write(*map(Op.delete_prefix, prefixes))
