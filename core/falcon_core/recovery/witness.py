@@ -2,7 +2,9 @@
 
 A member is lost if its agent is silent while the operator itself has heard the bus for long enough, *and* a second
 witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers advance,
-only its agent is gone. Many agents that fall silent together mean trouble with the bus, and nothing is done.
+only its agent is gone. Many agents that fall silent together on nodes that are Ready mean trouble with the bus, and
+nothing is done. A node that is NotReady explains its agent's silence, however many such nodes there are; but where
+nobody is heard at all, the way to all of them may be cut, and they may train.
 
 What the peers show is read once for all silent members, so that the cost is linear in the number of ranks.
 """
@@ -64,12 +66,9 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
     silent = {member.replica: member for member in obs.members if member.pod == "Present" and member.alive is False}
     if not silent:
         return Liveness()
-    if not obs.bus_healthy:
-        return Liveness(bus_trouble="the operator has not heard etcd or all gateways for long enough")
-    if len(silent) > max(1, len(obs.members) // 2):
-        return Liveness(
-            bus_trouble=f"{len(silent)} of {len(obs.members)} agents fell silent together, which points at the bus"
-        )
+    trouble = _bus_trouble(obs, silent)
+    if trouble:
+        return Liveness(bus_trouble=trouble)
     witnesses = _witnesses(obs, silent, stop if not obs.running else None)
     lost = [
         Lost(replica=replica, witness=witness, node_not_ready=not silent[replica].node_ready)
@@ -77,6 +76,19 @@ def assess_liveness(obs: Observation, stop: StopIncident | None) -> Liveness:
         if witness
     ]
     return Liveness(lost=lost, agents_lost=[replica for replica, witness in witnesses.items() if not witness])
+
+
+def _bus_trouble(obs: Observation, silent: dict[int, MemberSeen]) -> str:
+    """Say why silence proves nothing now, "" where it proves something."""
+    if not obs.bus_healthy:
+        return "the operator has not heard etcd or all gateways for long enough"
+    members = len(obs.members)
+    unexplained = sum(member.node_ready for member in silent.values())
+    if unexplained > max(1, members // 2):
+        return f"{unexplained} of {members} agents on Ready nodes fell silent together, which points at the bus"
+    if len(silent) == members > 1:
+        return f"all {members} agents fell silent together with nodes that are NotReady: the way to them may be cut"
+    return ""
 
 
 def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIncident | None) -> dict[int, str]:

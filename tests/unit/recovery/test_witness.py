@@ -64,10 +64,26 @@ def test_an_own_session_that_is_not_whole_proves_nothing() -> None:
     assert "etcd" in live.bus_trouble
 
 
-def test_many_silent_together_are_the_bus() -> None:
-    live = assess_liveness(seen({1: {"alive": False}, 2: {"alive": False, "node_ready": False}}), None)
-    assert live.lost == []
+GONE = {"alive": False, "node_ready": False}
+
+
+def test_many_silent_together_on_ready_nodes_are_the_bus() -> None:
+    live = assess_liveness(seen({1: {"alive": False}, 2: {"alive": False}}), None)
+    assert (live.lost, live.agents_lost) == ([], [])
     assert "2 of 3 agents" in live.bus_trouble
+
+
+@pytest.mark.parametrize(("silent", "gone"), [({1: GONE, 2: GONE}, [1, 2]), ({1: {"alive": False}, 2: GONE}, [2])])
+def test_most_nodes_of_a_job_can_be_lost_together(silent: dict[int, dict[str, Any]], gone: list[int]) -> None:
+    live = assess_liveness(seen(silent), None)
+    assert [node.replica for node in live.lost] == gone
+    assert live.bus_trouble == ""
+
+
+def test_where_nobody_is_heard_the_way_to_all_may_be_cut() -> None:
+    live = assess_liveness(seen(dict.fromkeys(range(3), GONE)), None)
+    assert live.lost == []
+    assert "all 3 agents" in live.bus_trouble
 
 
 def test_a_pod_that_is_not_there_is_not_silent() -> None:
