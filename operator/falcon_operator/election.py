@@ -34,6 +34,16 @@ class LeadershipLost(Exception):  # noqa: N818 - an event, not a fault
     """The end of a leadership: another candidate may lead from now on, and this process must do nothing more."""
 
 
+def lost_leadership(error: Exception) -> LeadershipLost | None:
+    """Return the loss of leadership that an error, or a group of errors, consists of; None if there is more in it."""
+    if isinstance(error, LeadershipLost):
+        return error
+    if not isinstance(error, ExceptionGroup):
+        return None
+    found = [lost_leadership(part) for part in error.exceptions]
+    return found[0] if all(found) else None
+
+
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """A Lease as stored. ``resource_version`` and ``renewed`` are only compared, never used in a calculation."""
 

@@ -105,7 +105,7 @@ class Router:
     def node(self, node: str) -> None:
         for name, nodes in self._nodes.items():
             if node in nodes:
-                self._queue.add(job_key(*name))
+                self._queue.add(job_key(*name), urgent=True)  # often the second witness of a lost node
         for pool in self._pools:
             self._queue.add(pool_key(pool))
 

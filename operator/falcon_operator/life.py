@@ -21,7 +21,7 @@ from falcon_operator.cluster.nodes import Breaker
 from falcon_operator.cluster.pace import Pace
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import Transport, load_configuration
-from falcon_operator.election import Election, LeadershipLost
+from falcon_operator.election import Election, LeadershipLost, lost_leadership
 from falcon_operator.leader import Leader
 from falcon_operator.metrics import Metrics
 from falcon_operator.settings import EXIT_CONFIG, Settings, SettingsError, load
@@ -113,7 +113,11 @@ def live() -> int:
     logs.configure(settings.log_level)
     try:
         asyncio.run(operate(settings))
-    except Exception:
-        log.exception("failed")
+    except Exception as error:
+        lost = lost_leadership(error)
+        if lost is None:
+            log.exception("failed")
+        else:
+            log.error("leadership lost", error=str(lost))
         return EXIT_FAILED
     return 0

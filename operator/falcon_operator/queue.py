@@ -4,7 +4,7 @@ Turns of different keys run side by side, so that a job whose turn takes long (i
 job waiting. A key is never worked on twice at the same time. A key that is added while it is being worked on gets one
 more turn. A key that fails comes back after a delay that grows with each failure; a key that worked may ask to come
 back after a while. Between two turns of the same key lies a least pause, so that a job with many reporters costs no
-more than a job with few.
+more than a job with few. What is urgent may skip one such pause, and not the next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class KeyedQueue(Generic[K]):
     """A queue of keys and the times at which they are due. It has no I/O and no task of its own; ``get`` waits.
 
-    At least ``pause_seconds`` lie between the ends of two turns of the same key.
+    At least ``pause_seconds`` lie between a turn of a key and the next one, or the next but one where that is urgent.
     """
 
     def __init__(self, clock: Clock, *, pause_seconds: float = 0.0) -> None:
@@ -39,6 +39,8 @@ class KeyedQueue(Generic[K]):
         self._working: dict[K, float | None] = {}  # in work → due again, if it was added meanwhile
         self._not_before: dict[K, float] = {}
         self._failures: dict[K, int] = {}
+        self._hurried: set[K] = set()  # keys that skipped their latest pause
+        self._urgent: set[K] = set()  # keys in work that were added meanwhile as urgent
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -46,17 +48,25 @@ class KeyedQueue(Generic[K]):
         now = self._clock.monotonic()
         return sum(due <= now for due in self._due.values())
 
-    def add(self, key: K, delay_seconds: float = 0.0) -> None:
+    def add(self, key: K, delay_seconds: float = 0.0, *, urgent: bool = False) -> None:
         """Put ``key`` into the queue, due after the delay.
 
-        Of several calls for the same key, the earliest time counts.
+        Of several calls for the same key, the earliest time counts. ``urgent``: skip the pause, unless the key skipped
+        the one before, or has failed.
         """
         due = self._clock.monotonic() + delay_seconds
         if key in self._working:
             before = self._working[key]
             self._working[key] = due if before is None else min(before, due)
+            if urgent:
+                self._urgent.add(key)
             return
-        due = max(due, self._not_before.get(key, due))
+        not_before = self._not_before.get(key, due)
+        if due < not_before:
+            if urgent and key not in self._hurried and key not in self._failures:
+                self._hurried.add(key)
+            else:
+                due = not_before
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             heapq.heappush(self._heap, (due, next(self._order), key))
@@ -75,6 +85,8 @@ class KeyedQueue(Generic[K]):
             heapq.heappop(self._heap)
             del self._due[key]
             self._working[key] = None
+            if now >= self._not_before.get(key, now):
+                self._hurried.discard(key)
             return key
         return None
 
@@ -113,12 +125,14 @@ class KeyedQueue(Generic[K]):
     def _end(self, key: K, again_seconds: float | None) -> None:
         now = self._clock.monotonic()
         added = self._working.pop(key)
+        urgent = key in self._urgent
+        self._urgent.discard(key)
         failing = key in self._failures
         if not failing:
             self._not_before[key] = now + self._pause
         wishes = [wish for wish in (added, None if again_seconds is None else now + again_seconds) if wish is not None]
         if wishes:
-            self.add(key, min(wishes) - now)
+            self.add(key, min(wishes) - now, urgent=urgent)
         elif not self._pause:
             self._not_before.pop(key, None)
         self._forget_idle(now)
@@ -129,6 +143,7 @@ class KeyedQueue(Generic[K]):
             self._not_before = {
                 key: until for key, until in self._not_before.items() if until > now or key in self._due
             }
+            self._hurried &= self._not_before.keys()
 
 
 async def work(

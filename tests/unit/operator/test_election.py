@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from falcon_operator import election
-from falcon_operator.election import Election, Holder, LeadershipLost, may_take, observe
+from falcon_operator.election import Election, Holder, LeadershipLost, lost_leadership, may_take, observe
 from falcon_operator.ports import Conflict, NotFound
 from tests.unit.operator.fake_clock import FakeClock
 
@@ -177,3 +177,12 @@ async def test_a_lease_given_back_by_nobody_is_left_alone(clock: FakeClock) -> N
     leases = OneLease()
     await Election(leases, "a", clock).release()
     assert leases.holder is None
+
+
+def test_several_tasks_that_notice_a_lost_leadership_are_no_failure() -> None:
+    """The end is logged as one line then, without a traceback."""
+    lost, disk = LeadershipLost("not renewed for 7 s"), OSError("disk")
+    assert lost_leadership(lost) is lost
+    assert lost_leadership(ExceptionGroup("tasks", [ExceptionGroup("bus", [lost]), lost])) is lost
+    assert lost_leadership(ExceptionGroup("tasks", [lost, disk])) is None
+    assert lost_leadership(disk) is None

@@ -101,6 +101,45 @@ def test_between_two_turns_of_a_key_lies_the_pause_and_other_keys_do_not_wait_fo
     assert queue.take() == "a"
 
 
+def test_what_is_urgent_skips_one_pause_and_not_the_next(clock: FakeClock) -> None:
+    queue = KeyedQueue[str](clock, pause_seconds=0.2)
+    queue.add("a")
+    assert queue.take() == "a"
+    queue.done("a")
+    queue.add("a", urgent=True)
+    assert queue.take() == "a"
+    queue.done("a")
+    queue.add("a", urgent=True)
+    assert queue.take() is None, "a flood of what is urgent costs twice as much as any other, and no more"
+    clock.advance(0.2)
+    assert queue.take() == "a"
+    queue.done("a")
+    queue.add("a", urgent=True)
+    assert queue.take() == "a", "it has paused since"
+
+
+def test_what_became_urgent_during_a_turn_follows_it_at_once(clock: FakeClock) -> None:
+    queue = KeyedQueue[str](clock, pause_seconds=0.2)
+    queue.add("a")
+    assert queue.take() == "a"
+    queue.add("a", urgent=True)
+    queue.done("a", 5.0)
+    assert queue.take() == "a"
+    queue.done("a")
+    assert queue.take() is None
+
+
+def test_a_key_that_failed_is_not_urgent(clock: FakeClock) -> None:
+    queue = KeyedQueue[str](clock)
+    queue.add("a")
+    assert queue.take() == "a"
+    queue.failed("a")
+    queue.add("a", urgent=True)
+    assert queue.take() is None
+    clock.advance(FIRST_BACKOFF_SECONDS)
+    assert queue.take() == "a"
+
+
 def test_depth_counts_what_is_due(clock: FakeClock) -> None:
     queue = KeyedQueue[str](clock)
     queue.add("a")
