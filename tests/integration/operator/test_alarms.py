@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from falcon_etcd import Client, EtcdError, NoSpace, Unavailable
+from falcon_etcd import Client, EtcdError, Unavailable
 from falcon_etcd._proto import rpc_pb2 as pb
 from falcon_etcd._rpc import ALARM
 from falcon_operator.bus.alarms import ALARMS_SECONDS, LONGEST_PAUSE_SECONDS, Alarms
 from tests.integration.etcd_server import EtcdServer
+from tests.integration.full_etcd import PIECE, fill_with_history, fill_with_live_data
 from tests.unit.operator.fake_clock import FakeClock
 
 QUOTA_BYTES = 16 * 1024 * 1024
-PIECE = bytes(512 * 1024)
-PIECES = QUOTA_BYTES // len(PIECE)
-KEYS = [f"/falcon/v1/{number:03}" for number in range(2 * PIECES)]
+KEY = "/falcon/v1/000"
 
 
 @pytest.fixture
@@ -43,16 +42,6 @@ async def running(server: EtcdServer) -> AsyncIterator[Client]:
         yield client
 
 
-async def fill(client: Client, keys: list[str]) -> None:
-    """Write large values to the keys, one after the other, until etcd refuses."""
-    for key in keys:
-        try:
-            await client.put(key, PIECE)
-        except NoSpace:
-            return
-    raise AssertionError("the quota was never reached")
-
-
 async def test_history_that_fills_the_quota_is_removed_and_writes_work_again(servers: list[EtcdServer]) -> None:
     async with running(servers[0]) as client:
         clock = FakeClock()
@@ -61,11 +50,11 @@ async def test_history_that_fills_the_quota_is_removed_and_writes_work_again(ser
         assert alarms.state.notes == ()
         (database,) = alarms.state.databases
         assert database.quota_bytes == QUOTA_BYTES
-        await fill(client, [KEYS[0]] * len(KEYS))
+        await fill_with_history(client, KEY)
         await alarms.check()
         assert alarms.state.full
         assert alarms.state.notes[0].startswith("BusFull: ")
-        await client.put(KEYS[0], PIECE)
+        await client.put(KEY, PIECE)
         clock.advance(ALARMS_SECONDS)
         await alarms.check()
         assert (alarms.state.full, alarms.state.healed, alarms.state.notes) == (False, 1, ())
@@ -76,7 +65,7 @@ async def test_live_data_that_exceed_the_quota_are_said_until_they_are_deleted(s
     async with running(servers[0]) as client:
         clock = FakeClock()
         alarms = Alarms(client, clock, retention_seconds=None)
-        await fill(client, KEYS)
+        await fill_with_live_data(client, "/falcon/v1/")
         await alarms.check()
         assert alarms.state.full
         assert "quotaBackendBytes" in alarms.state.notes[0]
@@ -87,14 +76,14 @@ async def test_live_data_that_exceed_the_quota_are_said_until_they_are_deleted(s
         clock.advance(LONGEST_PAUSE_SECONDS)
         await alarms.check()
         assert not await client.maintenance.alarms()
-        await client.put(KEYS[0], PIECE)
+        await client.put(KEY, PIECE)
 
 
 async def test_a_corrupt_etcd_is_said_and_never_disarmed(servers: list[EtcdServer]) -> None:
     async with running(servers[0]) as client:
         clock = FakeClock()
         alarms = Alarms(client, clock, retention_seconds=None)
-        await fill(client, [KEYS[0]] * len(KEYS))
+        await fill_with_history(client, KEY)
         member = (await client.status()).member_id
         raised = pb.AlarmRequest(action=pb.AlarmRequest.ACTIVATE, memberID=member, alarm=pb.CORRUPT)
         await client._call(ALARM, raised, "raise CORRUPT, as etcd's own check does")
@@ -105,7 +94,7 @@ async def test_a_corrupt_etcd_is_said_and_never_disarmed(servers: list[EtcdServe
         assert [note.partition(":")[0] for note in alarms.state.notes] == ["BusFull", "BusCorrupt"]
         assert {alarm.kind for alarm in await client.maintenance.alarms()} == {"NoSpace", "Corrupt"}
         with pytest.raises(EtcdError):
-            await client.put(KEYS[0], b"")
+            await client.put(KEY, b"")
 
 
 async def test_every_member_that_answers_is_defragmented(servers: list[EtcdServer]) -> None:
@@ -113,7 +102,7 @@ async def test_every_member_that_answers_is_defragmented(servers: list[EtcdServe
     async with running(server) as client:
         clock = FakeClock()
         alarms = Alarms(client, clock, retention_seconds=None)
-        await fill(client, [KEYS[0]] * len(KEYS))
+        await fill_with_history(client, KEY)
         server.kill(server.members[2])
         for _ in range(20):  # a follower may compact later, or lead only now
             await _look(alarms)
@@ -122,7 +111,7 @@ async def test_every_member_that_answers_is_defragmented(servers: list[EtcdServe
                 break
         assert len(alarms.state.databases) == 2
         assert all(database.size_bytes < QUOTA_BYTES / 2 for database in alarms.state.databases)
-        await client.put(KEYS[0], PIECE)
+        await client.put(KEY, PIECE)
 
 
 async def _look(alarms: Alarms) -> None:

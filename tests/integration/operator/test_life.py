@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from falcon_etcd import NoSpace
 from falcon_operator.bus import certs
 from falcon_operator.settings import EXIT_CONFIG
 from tests.integration.api.apiserver import running_apiserver
 from tests.integration.etcd_server import EtcdServer
+from tests.integration.full_etcd import fill_with_live_data
 from tests.integration.gateway.gateways import Files, Gateway
 from tests.integration.operator.authority import Authority
 from tests.integration.operator.cluster import (
@@ -117,16 +117,12 @@ def test_it_finds_its_gateways_and_they_become_ready_while_etcd_is_away(installa
 
 
 async def test_a_full_etcd_is_said_with_its_remedy_by_an_operator_that_stays_ready(installation: Installation) -> None:
-    quota_bytes, piece = 16 * 1024 * 1024, bytes(512 * 1024)
-    installation.etcd = EtcdServer(installation.folder, arguments=["--quota-backend-bytes", str(quota_bytes)])
+    installation.etcd = EtcdServer(installation.folder, arguments=["--quota-backend-bytes", str(16 * 1024 * 1024)])
     operator = installation.operator("op-a", FALCON_ETCD_RETENTION_SECONDS="3600")
     installation.start_etcd()
     await until_async(lambda: operator.metric("falcon_etcd_session_healthy") == 1.0)
     async with installation.etcd.client("root") as root:
-        with contextlib.suppress(NoSpace):
-            for number in range(2 * quota_bytes // len(piece)):
-                await root.put(f"/foreign/{number}", piece)
-        # live data, so that there is time to look: history alone would be gone within seconds
+        await fill_with_live_data(root, "/foreign/")  # history alone would be gone within seconds
         await until_async(lambda: "etcd.quotaBackendBytes" in operator.get("/readyz"))
         assert operator.get("/readyz").splitlines()[0] == "ok"
         assert operator.metric("falcon_bus_full") == 1.0
@@ -136,7 +132,7 @@ async def test_a_full_etcd_is_said_with_its_remedy_by_an_operator_that_stays_rea
     page = operator.get("/readyz")
     assert page.splitlines()[0] == "ok"
     assert "BusFull" not in page, "after a minute, BusFilling stands there: so much was written"
-    assert len(operator.logged("bus full")) == len(operator.logged("bus has room again")) == 1
+    assert 1 <= len(operator.logged("bus full")) == len(operator.logged("bus has room again"))
     assert len(operator.logged("bus small")) == 1  # 16 MiB at a retention of an hour
 
 
