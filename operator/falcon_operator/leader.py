@@ -141,7 +141,7 @@ class Leader:
         try:
             if key.kind != "TrainingJob":
                 return await self._pools.reconcile(key.name)
-            return await jobs.reconcile(key.namespace, key.name)
+            return await jobs.reconcile(key.namespace, key.name, lambda: self._queue.is_urgent(key))
         except Unreadable as error:
             log.warning("unreadable", kind=key.kind, namespace=key.namespace, name=key.name, error=str(error))
             await self._kube.report_unreadable(key.kind, error)

@@ -18,7 +18,7 @@ from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.leases import KubeLeases
 from falcon_operator.cluster.nodes import Breaker
-from falcon_operator.cluster.pace import Pace
+from falcon_operator.cluster.pace import Paces
 from falcon_operator.cluster.secrets import CertificateStore
 from falcon_operator.cluster.transport import Transport, load_configuration
 from falcon_operator.election import Election, LeadershipLost, lost_leadership
@@ -43,7 +43,7 @@ async def operate(settings: Settings) -> None:
             loop.add_signal_handler(number, stop.set)
 
     handle_signals()
-    transport = Transport(configuration, lambda: election.assert_leading(), Pace(clock))
+    transport = Transport(configuration, lambda: election.assert_leading(), Paces(clock))
     election = Election(KubeLeases(transport, settings.namespace), settings.identity, clock)
     kube = KubeClient(
         transport,

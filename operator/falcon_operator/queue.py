@@ -90,6 +90,10 @@ class KeyedQueue(Generic[K]):
             return key
         return None
 
+    def is_urgent(self, key: K) -> bool:
+        """Check whether a key in work was added meanwhile as urgent: its turn had better end soon."""
+        return key in self._urgent
+
     def seconds_to_next(self) -> float | None:
         """Return the seconds until the next key is due; None while there is no key."""
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:

@@ -162,9 +162,10 @@ class KubeClient:
         state = self._runs.drop(name)
         try:
             if before is None:
-                data = await self._http.call("POST", path_of(API_VERSION, RUNS, meta.namespace), body=manifest)
+                path = path_of(API_VERSION, RUNS, meta.namespace)
+                data = await self._http.call("POST", path, body=manifest, lane="Intent")
             else:
-                data = await self._http.call("PUT", path_of(API_VERSION, RUNS, *name), body=manifest)
+                data = await self._http.call("PUT", path_of(API_VERSION, RUNS, *name), body=manifest, lane="Intent")
         except (Conflict, NotFound):
             self._jobs.drop(name)  # the run of a job that was deleted while no watch reported it goes with the job
             raise

@@ -3,11 +3,18 @@
 A job's turn has one write under way at a time. So among the jobs that write, first come, first served gives each of
 them the same share: a job that makes a thousand pods waits once for each pod, and a job that has to write one line
 waits once.
+
+What was decided must be durable soon, however many pods are being made at that time, and an Event must not hold up what
+it announces. Intents and Events therefore have lanes of their own.
 """
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from falcon_operator.clock import Clock
+
+Lane = Literal["Intent", "Event", "Other"]
 
 WRITES_PER_SECOND = 100.0
 BURST = 200
@@ -27,3 +34,14 @@ class Pace:
         now = self._clock.monotonic()
         self._taken_until = max(self._taken_until, now) + self._each_seconds
         return max(0.0, self._taken_until - now - self._burst_seconds)
+
+
+class Paces:
+    """A pace for each lane."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._lanes: dict[Lane, Pace] = {lane: Pace(clock) for lane in get_args(Lane)}
+
+    def wait_seconds(self, lane: Lane) -> float:
+        """Take the lane's next turn and return in how many seconds it comes."""
+        return self._lanes[lane].wait_seconds()

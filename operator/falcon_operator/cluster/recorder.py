@@ -63,9 +63,9 @@ async def record(server: Transport, event: Manifest) -> None:
     path = path_of("v1", "events", event["metadata"]["namespace"])
     try:
         try:
-            await server.call("POST", path, body=event)
+            await server.call("POST", path, body=event, lane="Event")
         except AlreadyExists:
             name = f"{path}/{event['metadata']['name']}"
-            await server.call("PATCH", name, body=repeated(event), content_type=MERGE_PATCH)
+            await server.call("PATCH", name, body=repeated(event), content_type=MERGE_PATCH, lane="Event")
     except (Conflict, NotFound, Rejected, OSError) as error:
         log.warning("event not recorded", reason=event["reason"], note=event["message"], error=str(error))

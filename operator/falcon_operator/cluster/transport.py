@@ -19,7 +19,7 @@ import msgspec
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from falcon_operator.cluster.pace import Pace
+from falcon_operator.cluster.pace import Lane, Paces
 from falcon_operator.ports import Conflict, NotFound, Rejected
 
 TIMEOUT_SECONDS = 15.0
@@ -72,11 +72,11 @@ class Transport:
     """A connection pool for the API server, and connections apart from it.
 
     A watch keeps its connection for good, and the election must not wait until others' calls give one back.
-    ``may_write`` is called before every write and raises to forbid the write. ``pace`` says how long a write waits for
-    its turn.
+    ``may_write`` is called before every write and raises to forbid the write. ``paces`` say how long a write waits
+    for its turn.
     """
 
-    def __init__(self, configuration: Configuration, may_write: Callable[[], None], pace: Pace | None = None) -> None:
+    def __init__(self, configuration: Configuration, may_write: Callable[[], None], paces: Paces | None = None) -> None:
         self._configuration = configuration
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
@@ -84,7 +84,7 @@ class Transport:
         unlimited.connection_pool_maxsize = 0
         self._apart = ApiClient(unlimited)
         self._may_write = may_write
-        self._pace = pace
+        self._paces = paces
 
     async def close(self) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]
@@ -99,6 +99,7 @@ class Transport:
         body: Any = None,
         content_type: str = JSON,
         guarded: bool = True,
+        lane: Lane = "Other",
     ) -> bytes:
         """Send a request and return the answer's body. Raises Conflict, NotFound, Rejected, :class:`Unavailable`.
 
@@ -106,8 +107,8 @@ class Transport:
         nobody.
         """
         if guarded and method != "GET":
-            if self._pace is not None:
-                await asyncio.sleep(self._pace.wait_seconds())
+            if self._paces is not None:
+                await asyncio.sleep(self._paces.wait_seconds(lane))
             self._may_write()
         try:
             client = self._client if guarded else self._apart

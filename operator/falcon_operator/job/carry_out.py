@@ -1,10 +1,12 @@
 """Carries out what a look at a job has decided.
 
-An effect that is refused or fails holds up no other, and is wanted again by the next look.
+An effect that is refused or fails holds up no other, and is wanted again by the next look. So are those that are left
+when something urgent calls for a look: making a thousand pods must not hold up the decision about the next lost node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -23,6 +25,7 @@ from falcon_operator.ports import Bus, Kube, Rejected
 
 GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
 REFUSED_SECONDS = 5.0
+LEAST_SECONDS = 0.5  # of effects, before something urgent ends them: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 
@@ -36,15 +39,22 @@ class EffectRunner:
         self._burn_ins = burn_ins
         self._clock = clock
 
-    async def carry_out(self, snap: Snapshot, decision: Decision, memory: Memory) -> float | None:
-        """Carry out every effect that can be carried out.
+    async def carry_out(
+        self, snap: Snapshot, decision: Decision, memory: Memory, is_urgent: Callable[[], bool]
+    ) -> float | None:
+        """Carry out every effect that can be carried out, or some of them if the next look ``is_urgent``.
 
-        Return in how many seconds to try again what was refused or failed; None if nothing was.
+        Return in how many seconds to look again at what was refused, failed or left; None if nothing was.
         """
+        began = self._clock.monotonic()
+        left = False
         refused = broken = ""
         makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in decision.effects:
+            left = is_urgent() and self._clock.monotonic() - began >= LEAST_SECONDS
+            if left:
+                break
             if isinstance(effect, fx.CreatePod):
                 makes_pods = makes_pods and await self._is_still_wanted(snap.job)
                 if not makes_pods:
@@ -56,6 +66,8 @@ class EffectRunner:
             elif error is not None:
                 broken = str(error)
         memory.refused, memory.broken = refused, broken
+        if left:
+            return 0.0
         return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
 
     async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: Memory) -> Exception | None:

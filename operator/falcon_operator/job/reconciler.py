@@ -9,7 +9,7 @@ thousand ranks must not hold up the election or another job's events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -84,8 +84,11 @@ class JobReconciler:
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
         self._memory: dict[tuple[str, str], Memory] = {}
 
-    async def reconcile(self, namespace: str, name: str) -> float | None:
-        """Look at the job once. Return when to look again (seconds); None if only a change makes that worth while."""
+    async def reconcile(self, namespace: str, name: str, is_urgent: Callable[[], bool] = lambda: False) -> float | None:
+        """Look at the job once. Return when to look again (seconds); None if only a change makes that worth while.
+
+        ``is_urgent`` says whether something has happened since that calls for the next look soon.
+        """
         job = await self._kube.get_job(namespace, name)
         memory = self._memory.get((namespace, name))
         if memory is not None and (job is None or job.metadata.uid != memory.uid):
@@ -111,7 +114,7 @@ class JobReconciler:
                 await self._write_status(job, decision, memory),
             ]
             await self._record(job, decision.events, memory)
-            again = await self._runner.carry_out(snap, decision, memory)
+            again = await self._runner.carry_out(snap, decision, memory, is_urgent)
         except Conflict:
             memory.intent = None
             return CONFLICT_SECONDS

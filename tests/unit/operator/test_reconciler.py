@@ -7,7 +7,9 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from falcon_operator.job.carry_out import LEAST_SECONDS
 from falcon_operator.job.reconciler import DISPLAY_SECONDS, JobReconciler
+from falcon_operator.ports import Manifest, PodView
 from falcon_operator.status.limits import essence
 from tests.unit.operator.telling import Metrics, Settings, operator, run, trained
 from tests.unit.operator.world import World
@@ -105,6 +107,30 @@ async def test_a_pod_that_the_server_refuses_is_reported_and_tried_again() -> No
     await run(world, operator, lambda w: "exceeded quota" in w.status.summary)
     world.refuse_pods = ""
     await run(world, operator, lambda w: w.status.state == "Running")
+
+
+async def test_something_urgent_ends_a_long_turn_and_the_next_looks_make_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    reconciler = operator(world)
+    create = world.kube.create_pod
+
+    async def create_slowly(manifest: Manifest) -> PodView:
+        world.clock.seconds += LEAST_SECONDS
+        return await create(manifest)
+
+    monkeypatch.setattr(world.kube, "create_pod", create_slowly)
+    looks = []
+    for _ in range(10):
+        before = len(world.made)
+        again = await reconciler.reconcile("ml", "gpt2", lambda: True)
+        looks.append((len(world.made) - before, again))
+    assert world.job is not None
+    replicas = world.job.spec.replicas
+    assert sum(made for made, _ in looks) == replicas, "nothing is left for good"
+    assert [made for made, _ in looks if made] == [1] * replicas
+    assert [again for made, again in looks if made][:-1] == [0.0] * (replicas - 1)
 
 
 async def test_the_essence_has_no_figures() -> None:

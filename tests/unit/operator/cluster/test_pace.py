@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_operator.cluster.pace import Pace
+from falcon_operator.cluster.pace import Pace, Paces
 from tests.unit.operator.fake_clock import FakeClock
 
 
@@ -17,3 +17,11 @@ def test_after_a_burst_each_write_waits_a_little_longer_and_time_pays_it_back() 
     assert pace.wait_seconds() == pytest.approx(0.1)
     clock.advance(60.0)
     assert [pace.wait_seconds() for _ in range(4)] == pytest.approx([0.0, 0.0, 0.0, 0.1], abs=1e-9)
+
+
+def test_a_decision_waits_for_no_pods() -> None:
+    paces = Paces(FakeClock())
+    while not paces.wait_seconds("Other"):
+        pass
+    assert paces.wait_seconds("Other") > 0
+    assert (paces.wait_seconds("Intent"), paces.wait_seconds("Event")) == (0.0, 0.0)
