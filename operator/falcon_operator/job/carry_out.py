@@ -25,7 +25,7 @@ from falcon_operator.ports import Bus, Kube, Rejected
 
 GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
 REFUSED_SECONDS = 5.0
-LEAST_SECONDS = 0.5  # of effects, before something urgent ends them: all of them are carried out in the end
+LEAST_SECONDS = 0.5  # of effects in a turn after one that ended early: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
 log = structlog.get_logger(__name__)
 
@@ -46,14 +46,14 @@ class EffectRunner:
 
         Return in how many seconds to look again at what was refused, failed or left; None if nothing was.
         """
-        began = self._clock.monotonic()
-        left = False
+        least_until = self._clock.monotonic() + LEAST_SECONDS * memory.ended_early
+        memory.ended_early = False
         refused = broken = ""
         makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in decision.effects:
-            left = is_urgent() and self._clock.monotonic() - began >= LEAST_SECONDS
-            if left:
+            if is_urgent() and self._clock.monotonic() >= least_until:
+                memory.ended_early = True
                 break
             if isinstance(effect, fx.CreatePod):
                 makes_pods = makes_pods and await self._is_still_wanted(snap.job)
@@ -66,7 +66,7 @@ class EffectRunner:
             elif error is not None:
                 broken = str(error)
         memory.refused, memory.broken = refused, broken
-        if left:
+        if memory.ended_early:
             return 0.0
         return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
 

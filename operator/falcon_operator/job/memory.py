@@ -24,5 +24,6 @@ class Memory(msgspec.Struct):
     refused: str = ""
     refused_fences: dict[str, str] = {}
     broken: str = ""
+    ended_early: bool = False  # the last look left effects to the next one
     refused_status: TrainingJobStatus | None = None  # refused by the API server; a minimal status was written instead
     recorded: set[fx.Event] = set()  # since the last status that was written whole

@@ -129,8 +129,8 @@ async def test_something_urgent_ends_a_long_turn_and_the_next_looks_make_the_res
     assert world.job is not None
     replicas = world.job.spec.replicas
     assert sum(made for made, _ in looks) == replicas, "nothing is left for good"
-    assert [made for made, _ in looks if made] == [1] * replicas
-    assert [again for made, again in looks if made][:-1] == [0.0] * (replicas - 1)
+    assert [made for made, _ in looks[: replicas + 1]] == [0] + [1] * replicas, "the first turn ends at once"
+    assert [again for _, again in looks[:replicas]] == [0.0] * replicas
 
 
 async def test_the_essence_has_no_figures() -> None:
