@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,7 @@ from falcon_operator.queue import KeyedQueue, work
 from falcon_operator.settings import Settings
 from falcon_operator.work import Key, job_key, pool_key
 
+SWITCH_SECONDS = 0.0005  # that a decision keeps the interpreter while the event loop waits for it; Python's own is 5 ms
 TURNS = 256  # jobs and pools that are looked at at the same time: most of a turn is waiting for answers
 DECISIONS = 4  # of them computing at the same time, beside the event loop with election and health
 PAUSE_SECONDS = 0.2  # between two looks at one object
@@ -95,6 +97,7 @@ class Leader:
 
         Raises an exception group with the failures; ``LeadershipLost`` may be among them.
         """
+        sys.setswitchinterval(SWITCH_SECONDS)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(DECISIONS, "decide"))
         certificates = await self._insist("certificates", self._certificates)
         etcd_tls, gateway_tls = self._write_files(certificates)
