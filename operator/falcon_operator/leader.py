@@ -163,8 +163,8 @@ class Leader:
             bus.all_announced(self._first.uids)
             self._first = None
 
-    def _job_reported(self, key: JobKey) -> None:
-        self._queue.add(job_key(key.namespace, key.name))
+    def _job_reported(self, key: JobKey, some_are_silent: bool) -> None:
+        self._queue.add(job_key(key.namespace, key.name), urgent=some_are_silent)
 
     def _look_at_all(self) -> None:
         """Put all jobs and pools into the queue, since every plan has to be published again."""

@@ -64,10 +64,10 @@ class BusCertificates(Protocol):
 class EtcdBus:
     """One leader's session with etcd and the gateways. ``run`` does the work; the other methods answer at once.
 
-    ``on_change`` is called for each job with news. ``on_restored`` is called when the leader key was taken: every job
-    is to be looked at. ``live_jobs`` returns those of some uids whose jobs exist, ``gateway_pods`` the pods of the
-    gateways (None: not listed yet). ``retention_seconds`` is the time for which etcd keeps history; None where that is
-    not known.
+    ``on_change`` is called for each job with news; True: some of its agents are silent. ``on_restored`` is called when
+    the leader key was taken: every job is to be looked at. ``live_jobs`` returns those of some uids whose jobs exist,
+    ``gateway_pods`` the pods of the gateways (None: not listed yet). ``retention_seconds`` is the time for which etcd
+    keeps history; None where that is not known.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class EtcdBus:
         clock: Clock,
         *,
         identity: str,
-        on_change: Callable[[JobKey], None],
+        on_change: Callable[[JobKey, bool], None],
         on_restored: Callable[[], None],
         live_jobs: Callable[[frozenset[str]], Awaitable[frozenset[str]]],
         gateway_pods: Callable[[], Pods | None],
@@ -325,7 +325,7 @@ class EtcdBus:
     def _take_batch(self, batch: Batch) -> None:
         changed = self._cache.take(batch, self._clock.monotonic())
         if changed is not None:
-            self._on_change(changed)
+            self._on_change(changed, any(not entry.alive for entry in batch.entries))
 
     async def _listen_always(self) -> None:
         while True:
@@ -338,7 +338,7 @@ class EtcdBus:
         if self._etcd.healthy_since(now) is not None or self._gateways.all_answer:
             self._session.heard(now)
         for key in self._cache.hear(self._heard(), now):
-            self._on_change(key)
+            self._on_change(key, False)
 
     def _heard(self) -> dict[str, int]:
         return self._gateways.heard(self.etcd_healthy, self._cache.incarnations)

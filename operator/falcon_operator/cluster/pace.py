@@ -10,23 +10,31 @@ it announces. Intents and Events therefore have lanes of their own.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Final, Literal, NamedTuple
 
 from falcon_operator.clock import Clock
 
 Lane = Literal["Intent", "Event", "Other"]
 
-WRITES_PER_SECOND = 100.0
-BURST = 200
+
+class Bound(NamedTuple):
+    """What may be written: a second, and at once after a time without any."""
+
+    per_second: float
+    burst: int
+
+
+# Small bursts leave the processor to the decisions when many nodes are lost at once: a write takes some 4 ms of it.
+BOUNDS: Final[dict[Lane, Bound]] = {"Intent": Bound(100.0, 200), "Event": Bound(50.0, 50), "Other": Bound(100.0, 50)}
 
 
 class Pace:
-    """A bound on writes per second. ``burst`` writes may follow each other at once after a time without any."""
+    """A bound on the writes of a lane."""
 
-    def __init__(self, clock: Clock, per_second: float = WRITES_PER_SECOND, burst: int = BURST) -> None:
+    def __init__(self, clock: Clock, bound: Bound) -> None:
         self._clock = clock
-        self._each_seconds = 1.0 / per_second
-        self._burst_seconds = burst / per_second
+        self._each_seconds = 1.0 / bound.per_second
+        self._burst_seconds = bound.burst / bound.per_second
         self._taken_until = float("-inf")  # monotonic: as if each write took its share of a second
 
     def wait_seconds(self) -> float:
@@ -40,7 +48,7 @@ class Paces:
     """A pace for each lane."""
 
     def __init__(self, clock: Clock) -> None:
-        self._lanes: dict[Lane, Pace] = {lane: Pace(clock) for lane in get_args(Lane)}
+        self._lanes: dict[Lane, Pace] = {lane: Pace(clock, bound) for lane, bound in BOUNDS.items()}
 
     def wait_seconds(self, lane: Lane) -> float:
         """Take the lane's next turn and return in how many seconds it comes."""

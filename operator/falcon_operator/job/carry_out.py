@@ -6,7 +6,7 @@ when something urgent calls for a look: making a thousand pods must not hold up 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -46,15 +46,10 @@ class EffectRunner:
 
         Return in how many seconds to look again at what was refused, failed or left; None if nothing was.
         """
-        least_until = self._clock.monotonic() + LEAST_SECONDS * memory.ended_early
-        memory.ended_early = False
         refused = broken = ""
         makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
-        for effect in decision.effects:
-            if is_urgent() and self._clock.monotonic() >= least_until:
-                memory.ended_early = True
-                break
+        for effect in self._until_urgent(decision.effects, memory, is_urgent):
             if isinstance(effect, fx.CreatePod):
                 makes_pods = makes_pods and await self._is_still_wanted(snap.job)
                 if not makes_pods:
@@ -65,10 +60,22 @@ class EffectRunner:
                 makes_pods = makes_pods and not isinstance(effect, fx.CreatePod)  # a quota would refuse the next, too
             elif error is not None:
                 broken = str(error)
+        if memory.ended_early:  # what was refused before was not tried again
+            refused, broken = refused or memory.refused, broken or memory.broken
         memory.refused, memory.broken = refused, broken
-        if memory.ended_early:
-            return 0.0
-        return BROKEN_SECONDS if broken else REFUSED_SECONDS if refused else None
+        return _again_seconds(memory)
+
+    def _until_urgent(
+        self, effects: Sequence[fx.Effect], memory: Memory, is_urgent: Callable[[], bool]
+    ) -> Iterator[fx.Effect]:
+        """Yield the effects until the next look is urgent; after a turn that ended early, for a while in any case."""
+        least_until = self._clock.monotonic() + LEAST_SECONDS * memory.ended_early
+        memory.ended_early = False
+        for effect in effects:
+            if is_urgent() and self._clock.monotonic() >= least_until:
+                memory.ended_early = True
+                return
+            yield effect
 
     async def _attempt(self, snap: Snapshot, effect: fx.Effect, memory: Memory) -> Exception | None:
         """Carry out an effect. Return the error that prevented it, which is logged once; None if it was carried out."""
@@ -145,6 +152,15 @@ class EffectRunner:
             await self._kube.apply_service(service)
             await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
             memory.groundwork_at = now
+
+
+def _again_seconds(memory: Memory) -> float | None:
+    """Return in how many seconds to look again; None: no need."""
+    if memory.ended_early:
+        return 0.0
+    if memory.broken:
+        return BROKEN_SECONDS
+    return REFUSED_SECONDS if memory.refused else None
 
 
 def bus_key(job: TrainingJob) -> JobKey:

@@ -71,7 +71,7 @@ class Session:
             BusCertificates(jobs, control, control.cert, control.cert),
             SystemClock(),
             identity=identity,
-            on_change=self.changed.append,
+            on_change=lambda key, _: self.changed.append(key),
             on_restored=self._on_restored,
             live_jobs=self._live_jobs,
             gateway_pods=lambda: self.pods,
