@@ -31,6 +31,8 @@ def installation(api: ApiServer, tmp_path: Path) -> Iterator[Installation]:
     yield installed
     installed.stop()
     api.run("kubectl", "delete", "nodes,warmpools,trainingjobs", "--all", "-A", "--wait=false")
+    # Nodes of the same names follow, and no kubelet ends the pods that are bound to them.
+    api.run("kubectl", "delete", "pods", "--all", "-A", "--force", "--grace-period=0", "--wait=false")
 
 
 @pytest.fixture
