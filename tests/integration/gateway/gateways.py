@@ -126,6 +126,9 @@ class Gateway:
         }
 
     def start(self) -> None:
+        """Start the process. Raises FileNotFoundError with the remedy."""
+        if not self._binary.exists():
+            raise FileNotFoundError(f"{self._binary} is missing: run `make gateway`")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", str(self._binary)], env=self._environment, stdout=log, stderr=log
