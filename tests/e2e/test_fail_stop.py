@@ -20,6 +20,11 @@ def _last_step(job: Job) -> int:
     return int(job.steps()[-1]["step"])
 
 
+def _replaced(status: Json) -> bool:
+    """Check whether the status, which is written after the run, shows that the job trains after a replacement."""
+    return status["state"] == "Running" and status.get("counters", {}).get("replacements", 0) > 0
+
+
 def _advances(job: Job, by: int = 5, timeout_seconds: float = 30) -> None:
     begun = _last_step(job)
     wait_for(
@@ -57,7 +62,7 @@ def test_a_killed_node_is_replaced_by_the_spare(nodes: None, start: Callable[[Js
     faults.kill(victim["node"])
     after = job.wait(
         "training goes on without the node",
-        lambda s: s["state"] == "Running" and victim["node"] not in job.nodes(),
+        lambda s: _replaced(s) and victim["node"] not in job.nodes(),
         120,
     )
     _advances(job)
@@ -96,7 +101,7 @@ def test_the_operator_killed_in_a_replacement_finishes_it_once(
     system.run("delete", "pod", "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
     after = job.wait(
         "the replacement is finished",
-        lambda s: s["state"] == "Running" and victim["node"] not in job.nodes(),
+        lambda s: _replaced(s) and victim["node"] not in job.nodes(),
         150,
     )
     assert after["counters"]["replacements"] == 1
