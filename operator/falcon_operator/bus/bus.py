@@ -354,10 +354,8 @@ class EtcdBus:
         if self._gateways.all_answer:
             self._unwritten.set()
             return
-        needed = {
-            name: value for name in (key.announce, command) if (value := self._wanted.values.get(name)) is not None
-        }
-        for lacking in self._stored.lacks(needed):
+        wanted = self._wanted.values
+        for lacking in self._stored.lacks({name: wanted[name] for name in (key.announce, command) if name in wanted}):
             await self._write(lacking)
 
     async def _write_always(self) -> None:
