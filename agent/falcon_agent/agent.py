@@ -85,7 +85,7 @@ class Agent:
             status = self._run_dir.status()
             urgent = urgent or turned or status != self._last_status
             self._last_status = status
-            if urgent or now - looked >= LOOK_SECONDS:
+            if urgent or now - looked >= LOOK_SECONDS or self._speaker.moment_has_come(time.time_ns()):
                 looked = now
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())

@@ -18,7 +18,8 @@ import numpy as np
 from falcon_agent.ring_reader import HOLE_SECONDS, Batch, RingReader
 from falcon_core.signals.changepoint import Slowdown
 from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
-from falcon_core.signals.rank import Measured, RankChain
+from falcon_core.signals.measured import Measured
+from falcon_core.signals.rank import RankChain
 from falcon_core.signals.transfers import Link, Matched, match, slow_links, transfer_medians, waits
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import Kind, RecordArray, RingFormatError, RingHeader
@@ -127,7 +128,7 @@ class _Rank:
             Point(
                 number=iteration.number,
                 start_unix_ns=iteration.start_ns + self.offset_ns,
-                duration_ns=iteration.duration_ns,
+                duration_ns=measured.iteration_ns,
                 compute_ns=measured.compute_ns,
                 wait_ns=measured.wait_ns,
                 healthy_ns=self.chain.healthy_ns,

@@ -5,8 +5,8 @@
 - Each ``DETAIL_SECONDS`` while the detail of some rank matters. It matters where the rank's own computation has grown,
   and where the operator asks for it, which alone can compare the ranks with each other.
 - Each ``SLOW_SECONDS`` during a slowdown whose level still moves.
-- Each ``REPORT_SECONDS`` otherwise. All pods of a job report in the same second, so that whoever gathers the reports
-  writes them once.
+- Each ``REPORT_SECONDS`` otherwise. All pods of a job report at the same moment, as far as their nodes' clocks agree,
+  so that whoever gathers the reports writes them once, and the operator looks at them once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,17 @@ def computes_slowly(rank: RankSignals, detection: Detection) -> bool:
 class Speaker:
     """The memory of what was reported last, and when. Times are seconds."""
 
-    def __init__(self, job_uid: str) -> None:
-        self._offset = zlib.crc32(job_uid.encode()) % (1000 * int(REPORT_SECONDS)) / 1000
+    def __init__(self, job_uid: str, report_seconds: float = REPORT_SECONDS) -> None:
+        self._report_seconds = report_seconds
+        self._offset = zlib.crc32(job_uid.encode()) % int(1000 * report_seconds) / 1000
         self._reported_at = float("-inf")  # monotonic
         self._slot = -1
         self._levels: dict[int, int] = {}
         self._detailed: frozenset[int] = frozenset()
+
+    def moment_has_come(self, unix_ns: int) -> bool:
+        """Check whether the moment at which all pods of the job report has passed since the newest report."""
+        return self._slot_at(unix_ns) != self._slot
 
     def detail_due(
         self,
@@ -55,7 +60,7 @@ class Speaker:
         detailed = silent | frozenset(
             rank.rank for rank in summary.ranks if rank.rank in asked or computes_slowly(rank, detection)
         )
-        slot = int((summary.unix_ns / 1e9 - self._offset) // REPORT_SECONDS)
+        slot = self._slot_at(summary.unix_ns)
         waited = now - self._reported_at
         due = (
             urgent
@@ -68,6 +73,9 @@ class Speaker:
         self._reported_at, self._slot, self._detailed = now, slot, detailed
         self._levels = {rank.rank: _level(rank) for rank in summary.ranks}
         return detailed
+
+    def _slot_at(self, unix_ns: int) -> int:
+        return int((unix_ns / 1e9 - self._offset) // self._report_seconds)
 
     def _level_moved(self, summary: Summary, detection: Detection) -> bool:
         """Check whether the iteration time of a rank in a slowdown differs from what was reported last."""

@@ -36,6 +36,21 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     # The agents' reports hold as many.
     lasting_windows: int = 3
 
+    # Times the median of the others since the first iteration, where nothing healthy is known. Means over a generation
+    # have little noise, so it may be below the median rule's factor; a role of its own (the first rank's logs and
+    # metrics) makes a healthy rank compute longer, too, but rarely by so much.
+    lasting_factor: float = 1.25
+
+    # Times the distance within which this share of the job's other ranks lie around the median of their group. Unequal
+    # shares of the work scatter as well: of 16 ranks with normal shares of 15 %, the largest stands so far apart in one
+    # job of 700 (drawn 4 000 times). Fewer ranks would be a worse estimate, and all of them would let one hide another.
+    apart_factor: float = 3.0
+    apart_share: float = 0.95
+
+    # Share of the job's nodes on which ranks may be slow from the first iteration. A role that recurs on many nodes,
+    # such as each node's first rank, is how the job shares out its work.
+    few_share: float = 0.25
+
     # Transfers that gained this many times what a computation gained are a link's: a busy node alone slowed transfers
     # by a ninth of what it slowed computation, a link of 50 Mbit/s by at least four times as much.
     link_over_computation: float = 3.0

@@ -43,4 +43,20 @@ class Cause(enum.StrEnum):
     NODE_LOST = "NodeLost"
     HANG = "Hang"
     SLOW_LINK = "SlowLink"  # transfers last longer, and no computation accounts for it
+    IMBALANCE = "Imbalance"  # a rank computes longer, and its share of the work may be why
     UNKNOWN = "Unknown"
+
+
+class Evidence(enum.StrEnum):
+    """The evidence that a slow rank's node is at fault, and not the rank's share of the work (``recovery.confidence``).
+
+    The first four are enough to take the node; the others are not.
+    """
+
+    COUNTER_SHOWS_CAUSE = "CounterShowsCause"  # the container's counters explain it: throttling, contention
+    WAS_HEALTHY_HERE = "WasHealthyHere"  # it was well in this place, and its work is always the same
+    STAYED_LONGER = "StayedLonger"  # far longer than this job's slowness has ever stayed with a node
+    WHOLE_NODE = "WholeNode"  # all ranks of the node are slow, and they do not share their data
+    SINCE_START = "SinceStart"  # it was never seen healthy
+    WORK_MAY_MOVE = "WorkMayMove"  # shares of the work depend on the data
+    FOLLOWS_THE_ROLE = "FollowsTheRole"  # the replica was as slow on another node

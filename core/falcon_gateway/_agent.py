@@ -148,7 +148,8 @@ class AgentClient:
                     pb.FromAgent(report=pb.Report(sequence=sequence, urgent=report.urgent, payload=report.payload))
                 )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), beat_seconds)
+                async with asyncio.timeout(beat_seconds):
+                    await self._news.wait()
             self._news.clear()
         raise AssertionError("numbers do not end")
 

@@ -103,7 +103,8 @@ class Stream(Generic[RequestT, ResponseT]):
     async def __aenter__(self) -> Stream[RequestT, ResponseT]:
         self._channel = self._tls.channel(self._endpoint)
         try:
-            await asyncio.wait_for(self._channel.channel_ready(), _CONNECT_SECONDS)
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._channel.channel_ready()
         except TimeoutError:
             await self._channel.close()
             raise Unavailable(f"{self._endpoint}: no connection within {_CONNECT_SECONDS:.0f} s") from None

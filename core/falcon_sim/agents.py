@@ -8,6 +8,7 @@ and others' rings, which hold the newest iterations, when something is up: first
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -106,21 +107,20 @@ class Agents:
         """Read every ring, from the oldest iteration that it holds."""
         self._read_those(range(self._model.job.parallelism.world))
 
-    def read_suspects(self, named: int | None = None) -> None:
+    def read_suspects(self, named: Collection[int] = ()) -> None:
         """Read the suspects' rings.
 
         They are one ring of each tensor-parallel group, and all rings of the two groups that wait longest for a rank of
         their own. In a tensor-parallel group the slow rank makes the others wait in every pass; the excess of these
         waits tells which group it is. The rings of a group that is no longer suspected are closed, unless a rank of the
-        group computes slowly or is ``named`` as the culprit, whose relief has to be seen.
+        group computes slowly or is ``named`` as a culprit, whose relief has to be seen.
         """
         tensor = self._model.shape[2]
         self._read_those(range(0, self._model.job.parallelism.world, tensor))
         if tensor == 1:
             return
         suspected = self._longest_waiting(tensor)
-        if named is not None:
-            suspected.add(named - named % tensor)
+        suspected |= {rank - rank % tensor for rank in named}
         for first in sorted(suspected):
             self._read_those(range(first, first + tensor))
         read = {rank - rank % tensor for rank in self._readers if rank % tensor and rank not in self.sentinels}
@@ -239,6 +239,7 @@ class Agents:
             healthy_iteration_ns=health.iteration_ns,
             healthy_compute_ns=health.compute_ns,
             onset=self._onset(rank, signals),
+            work=signals.work,
         )
 
     def profile(self, iterations: int) -> tuple[dict[int, RecordArray], int]:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.planning.goodput import Activity
-from falcon_core.recovery import failslow, machine
+from falcon_core.recovery import machine, prices
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -330,14 +330,14 @@ class Engine:
         if self.agents is None or not self._training or slow is None:
             return
         if slow.phase != "Checking":
-            self.agents.read_suspects(slow.culprit.rank if slow.culprit is not None else None)
+            self.agents.read_suspects([culprit.rank for culprit in self.state.culprits])
         elif self._made >= HISTORY_ITERATIONS:  # core waits for all ranks: each is read once
             self.agents.read_all()
 
     def _begin_again(self) -> None:
         """Let somebody from outside start the job that the recovery has given up."""
         policy = self.scenario.mitigation
-        self.state = replace(self.state, level=None, slow=None, stop=None, hang=None, attempts=[])
+        self.state = replace(self.state, level=None, slow=None, beside=[], stop=None, hang=None, attempts=[])
         self.cluster.begin_again(self.now, policy.unwatched_notice_seconds + policy.unwatched_restart_seconds)
 
     def _leave_and_return(self) -> None:
@@ -345,7 +345,7 @@ class Engine:
         cluster, burn_ins = self.cluster, self._burn_ins
         self.state = burn_ins.look(self.state, cluster.nodes, self.now)
         if cluster.waiting:
-            price = failslow.overhead_seconds(self.state, self.policy, replace_node.TYPE)
+            price = prices.overhead_seconds(self.state, self.policy, replace_node.TYPE)
             self.state = cluster.recall(self.state, burn_ins.usable(self.state, cluster.nodes), price, self.now)
             again = burn_ins.next_at(self.state)
             if math.isfinite(again):
@@ -356,7 +356,7 @@ class Engine:
         ladder, agents, slow = self._ladder, self.agents, self.state.slow
         if ladder is None or agents is None or not self._training:
             return
-        if slow is not None and slow.phase not in ("Detected", "Located"):
+        if slow is not None and not slow.unexplained and slow.phase != "Located":
             return
 
         def observe() -> Observation:
@@ -373,7 +373,7 @@ class Engine:
             self.cluster.swap_roles(list(step.nodes))
             slow = self.state.slow
             if slow is not None and slow.culprit is not None:  # it sits on another rank: located anew, its loss kept
-                self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"))
+                self.state = replace(self.state, slow=replace(slow, culprit=None, phase="Detected"), beside=[])
 
     def _probed(self, role: int, peer: int) -> float:
         links: Floats = self.machines.conditions(self.now, self.counts).links

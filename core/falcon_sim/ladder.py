@@ -73,7 +73,7 @@ class Ladder:
         """Choose the rung after S2 where nobody computes slowly, so that S2 has nothing to share."""
         if slow is None or strategy is None or strategy.name != rungs.S2:
             return strategy
-        if slow.culprit is not None or len(self._rungs) == 1 or slow.phase != "Detected":
+        if slow.culprit is not None or len(self._rungs) == 1 or not slow.unexplained:
             return None
         return rungs.due([rung for rung in self._rungs if rung.name != rungs.S2], self._applied, slow)
 
@@ -81,7 +81,7 @@ class Ladder:
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
         """Plan S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
-        self._agents.read_suspects(slow.culprit.rank if slow is not None and slow.culprit is not None else None)
+        self._agents.read_suspects([slow.culprit.rank] if slow is not None and slow.culprit is not None else ())
         width = self._scenario.detection.consecutive_iterations
         # reading all rings for it is dear where only the sentinels' are open
         unread = slow is None and self._scenario.detection.sentinels > 0

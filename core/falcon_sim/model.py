@@ -6,6 +6,11 @@ are reduced stage by stage, a small all-reduce over the world (the gradient's no
 
 What a fault does: computation by ``compute`` (a factor for each rank), communication by ``links`` (a factor for each
 pair of nodes; a collective is as fast as the slowest link of its ring, and a link within a node is never slow).
+
+Noise is drawn for each rank and iteration, for all ranks of an iteration together, for each micro-batch (its work: long
+sequences take long in every pass and on every stage) and for each pass of each rank. A pass of rank r lasts base × r's
+factor in the iteration × the micro-batch's work × the pass's noise. Where micro-batches differ, the longest passes meet
+others at different stages, so that a pipeline takes longer than the mean of its passes says.
 """
 
 from __future__ import annotations
@@ -22,11 +27,32 @@ NORM_SECONDS = 0.001  # the all-reduce of the gradient's norm
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """The machines under the job for a while."""
+    """The machines under the job for a while, and the work that the job gives them."""
 
-    compute: Floats  # [world]: factor of the rank's computation, 1 is healthy
+    compute: Floats  # [world] or [iterations, world]: factor of the rank's computation, 1 is healthy
     links: Floats  # [nodes, nodes]: factor between two of the job's nodes, by role
     counts: tuple[int, ...]  # micro-batches of each replica
+    work: Floats | None = None  # [iterations, data]: work of the replica's micro-batches, 1 is usual; None: all 1
+
+
+class Draws(msgspec.Struct, frozen=True):
+    """What differs from micro-batch to micro-batch and from pass to pass, for replicas with the same schedule."""
+
+    schedule: Schedule
+    work: Floats | None = None  # [micro-batches, iterations, replicas]; None: all 1
+    scatter: Floats | None = None  # noise of passes: [steps, iterations, replicas, tensor]; None: all 1
+
+    @property
+    def alike(self) -> bool:
+        """Return whether all passes of a stage and direction take equally long."""
+        return self.work is None and self.scatter is None
+
+    def factor(self, step: int) -> Floats:
+        """Return the factor on a step's computation: [iterations, replicas, tensor], or axes of length 1."""
+        factor = np.ones((1, 1, 1))
+        if self.work is not None:
+            factor = factor * self.work[self.schedule.steps[step].work.microbatch][:, :, None]
+        return factor if self.scatter is None else factor * self.scatter[step]
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -35,6 +61,7 @@ class Group(msgspec.Struct, frozen=True):
     schedule: Schedule
     replicas: list[int]
     played: Played  # arrays [steps, iterations, replicas of the group]
+    draws: Draws
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -60,7 +87,7 @@ class JobModel:
         self.forward = np.array(by_stage(job, job.forward_seconds))
         self.backward = np.array(by_stage(job, job.backward_seconds))
         self.node = (np.arange(degrees.world) // job.procs_per_node).reshape(self.shape)
-        self._rng = rng
+        self.rng = rng
         self._schedules: dict[int, Schedule] = {}
         self.layouts: dict[tuple[int, int], Any] = {}  # of the records, by micro-batches and stage
 
@@ -82,14 +109,15 @@ class JobModel:
 
     def block(self, iterations: int, conditions: Conditions) -> Block:
         """Draw the next iterations."""
-        job, rng = self.job, self._rng
+        job, rng = self.job, self.rng
         noise = np.exp(job.noise * rng.standard_normal((iterations, *self.shape)))
-        compute = conditions.compute.reshape(self.shape) * noise
+        compute = conditions.compute.reshape(-1, *self.shape) * noise
+        if job.common_noise > 0:
+            compute *= np.exp(job.common_noise * rng.standard_normal((iterations, 1, 1, 1)))
         if job.spikes > 0:
             hit = np.flatnonzero(rng.random(iterations) < job.spikes)
             flat = compute.reshape(iterations, -1)
             flat[hit, rng.integers(flat.shape[1], size=len(hit))] *= job.spike_factor
-        slowest = compute.max(axis=3)  # [iterations, pipeline, data]: tensor ranks meet in every pass
         wire = np.exp(job.transfer_noise * rng.standard_normal((iterations, *self.shape[:2])))
         hops = self._hops(conditions.links)
         experts = self._expert_links(conditions.links)
@@ -98,17 +126,36 @@ class JobModel:
         for count in sorted(set(conditions.counts)):
             replicas = [place for place, own in enumerate(conditions.counts) if own == count]
             schedule = self.schedule(count)
-            played = self._play(schedule, slowest[:, :, replicas], wire[:, :, replicas], hops[:, replicas], experts)
-            groups.append(Group(schedule, replicas, played))
+            draws = self._draws(schedule, conditions, iterations, replicas)
+            played = self._play(draws, compute[:, :, replicas], wire[:, :, replicas], hops[:, replicas], experts)
+            groups.append(Group(schedule, replicas, played, draws))
             for stage in range(self.shape[0]):
                 finished[:, stage, replicas] = played.ends[schedule.of_stage(stage)[-1]]
         reduced = self._reduce(finished, conditions.links, wire)
         seconds = reduced.max(axis=(1, 2)) + NORM_SECONDS + job.optimizer_seconds
         return Block(seconds, compute, groups, finished, reduced)
 
-    def _play(self, schedule: Schedule, slowest: Floats, wire: Floats, hops: Floats, experts: Floats) -> Played:
-        job = self.job
+    def _draws(self, schedule: Schedule, conditions: Conditions, iterations: int, replicas: list[int]) -> Draws:
+        """Draw the micro-batches' work and the passes' noise; nothing is drawn for noise of 0."""
+        job, given = self.job, conditions.work
+        work = scatter = None
+        if given is not None or job.work_noise > 0:
+            work = np.ones((schedule.microbatches, iterations, len(replicas)))
+        if work is not None and given is not None:
+            work *= given[:, replicas]
+        if work is not None and job.work_noise > 0:
+            work *= np.exp(job.work_noise * self.rng.standard_normal(work.shape))
+        if job.pass_noise > 0:
+            shape = (len(schedule.steps), iterations, len(replicas), self.shape[2])
+            scatter = np.exp(job.pass_noise * self.rng.standard_normal(shape))
+        return Draws(schedule, work, scatter)
+
+    def _play(self, draws: Draws, compute: Floats, wire: Floats, hops: Floats, experts: Floats) -> Played:
+        """Play a schedule. ``compute``: [iterations, pipeline, replicas, tensor]."""
+        job, schedule = self.job, draws.schedule
         chunks = schedule.chunks
+        places = {step.work: place for place, step in enumerate(schedule.steps)}
+        slowest = compute.max(axis=3)  # tensor ranks meet in every pass
         times = {
             (stage, forward): (self.forward if forward else self.backward)[stage] / chunks * slowest[:, stage]
             + (job.tensor_seconds + job.expert_seconds * experts[stage]) / chunks
@@ -116,13 +163,31 @@ class JobModel:
             for forward in (True, False)
         }
 
+        def duration(work: Pass) -> Floats:
+            usual: Floats = times[work.stage, work.forward]
+            if draws.alike:
+                return usual
+            base = (self.forward if work.forward else self.backward)[work.stage] / chunks
+            met = (compute[:, work.stage] * draws.factor(places[work])).max(axis=2)
+            moved = (job.tensor_seconds + job.expert_seconds * experts[work.stage]) / chunks
+            lasts: Floats = base * met + moved * self.payload(draws, work.microbatch)
+            return lasts
+
         def transfer(source: Pass, work: Pass) -> Floats:
             edge = min(source.stage, work.stage) if abs(source.stage - work.stage) == 1 else schedule.stages - 1
             moved: Floats = job.transfer_seconds * hops[edge] * wire[:, work.stage]
-            return moved
+            sized: Floats = moved * self.payload(draws, work.microbatch)
+            return sized
 
         lockstep = job.parallelism.expert
-        return play(schedule, lambda work: times[work.stage, work.forward], transfer, lockstep=lockstep)
+        return play(schedule, duration, transfer, lockstep=lockstep)
+
+    def payload(self, draws: Draws, microbatch: int) -> Floats:
+        """Return the factor on a micro-batch's payloads: [iterations, replicas], or [1, 1] where all are alike."""
+        if self.job.sizes == "Fixed" or draws.work is None:
+            return np.ones((1, 1))
+        factor: Floats = draws.work[microbatch]
+        return factor
 
     def _hops(self, links: Floats) -> Floats:
         """Return [pipeline, data]: the factor from each stage to the next (the last's: to the first)."""

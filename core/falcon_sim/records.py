@@ -28,6 +28,8 @@ TENSOR, EXPERT, PIPELINE, DATA, WORLD = 1, 2, 3, 4, 5  # communicator ids, as ea
 _LAUNCH_SECONDS = 5e-6  # between two calls that the host enqueues
 _POLL_SECONDS = 5e-4  # of the shim's helper thread, which notices when a call began
 SEND_NS = 10_000  # a send only hands its buffer over
+_TOKEN_BYTES = 1 << 12  # of a call whose payload grows with the work
+_EVALUATION_BYTES = 64  # a handful of sums
 _CLOCK_SKEW_NS = 3_600_000_000_000
 _BYTES = {Op.ALL_REDUCE: 1 << 24, Op.ALL_TO_ALL: 1 << 22, Op.SEND: 1 << 21, Op.RECV: 1 << 21}
 
@@ -45,6 +47,7 @@ class Layout(NamedTuple):
     peer: Ints
     steps: Ints  # [passes]: the stage's, as indices into the schedule's steps
     seconds: Floats  # [passes]: their computation by a healthy rank
+    microbatches: Ints  # [passes]
     place: Ints  # [calls in passes]: the pass, as an index into ``steps``
     begins: Ints  # [calls in passes]: _Bounds
     ends: Ints
@@ -88,6 +91,46 @@ class RingWriter:
         self._taken = last
         return self._ready[self._ends[first - self._first] : self._ends[last - self._first]]
 
+    def introductions(self, at_ns: int) -> RecordArray:
+        """Write the records that introduce the communicators, before a generation's first call: [communicators]."""
+        degrees = self._model.job.parallelism
+        seats = [
+            (TENSOR, degrees.tensor, self._tensor),
+            (EXPERT, degrees.expert, self._replica % degrees.expert),
+            (PIPELINE, degrees.pipeline, self._stage),
+            (DATA, degrees.data, self._replica),
+            (WORLD, degrees.world, self.rank),
+        ]
+        seats = [seat for seat in seats if seat[1] > 1]
+        out = np.zeros(len(seats), dtype=RECORD_DTYPE)
+        out["comm"], out["group"], out["peer_or_root"] = np.array(seats, dtype=np.int64).reshape(-1, 3).T
+        out["kind"], out["t_start_ns"] = Kind.DESCRIPTOR, at_ns + self.offset_ns
+        self._number(out)
+        return out
+
+    def aside(self, starts_ns: npt.NDArray[np.int64], ends_ns: npt.NDArray[np.int64]) -> RecordArray:
+        """Write all-reduces of all ranks that are no part of an iteration, as of an evaluation: [calls] → [calls].
+
+        They come between two blocks: after the last iteration that was taken, and before the next block.
+        """
+        out = np.zeros(len(starts_ns), dtype=RECORD_DTYPE)
+        out["op"], out["comm"], out["bytes"], out["peer_or_root"] = Op.ALL_REDUCE, WORLD, _EVALUATION_BYTES, -1
+        out["dtype"], out["t_start_ns"] = DType.FLOAT32, starts_ns + self.offset_ns
+        blocking = self._model.job.calls == "Blocking"
+        out["kind"] = Kind.BLOCKING if blocking else Kind.ENQUEUED
+        out["duration_ns"] = ends_ns - starts_ns if blocking else 0
+        done = self._taken - self._first
+        made = self._numbers.get(WORLD, 0)
+        out["comm_seq"] = made + done * self._calls_in_comm.get(WORLD, 0) + np.arange(len(out))
+        self._numbers[WORLD] = made + len(out)
+        self._number(out)
+        return out
+
+    def _number(self, out: RecordArray) -> None:
+        """Number records that belong to no block, after the block's records that were taken."""
+        out["seq"] = self._written + int(self._ends[self._taken - self._first]) + 1 + np.arange(len(out))
+        self._written += len(out)
+
     def _open(self, block: Block, begins_ns: npt.NDArray[np.int64], first: int) -> None:
         """Make the records of the whole rest of a block; records that are never taken count as never written."""
         done = self._taken - self._first
@@ -102,7 +145,8 @@ class RingWriter:
         count, width = starts.shape
         out = np.zeros((count, width), dtype=RECORD_DTYPE)
         begins = begins_ns[first:].astype(np.float64)[:, None] + self.offset_ns
-        out["op"], out["bytes"], out["peer_or_root"] = layout.op, layout.size, layout.peer
+        out["op"], out["peer_or_root"] = layout.op, layout.peer
+        out["bytes"] = self._sizes(group, layout, slice(first, len(block)))
         out["dtype"] = DType.BFLOAT16
         comms = layout.comm
         out["comm"] = comms
@@ -114,6 +158,17 @@ class RingWriter:
             self._calls_in_comm[comm] = share
         self._ready, self._ends = self._recorded(out, starts, ends, begins)
         self._ready["seq"] = self._written + 1 + np.arange(len(self._ready))
+
+    def _sizes(self, group: Group, layout: Layout, rows: slice) -> npt.NDArray[np.int64]:
+        """Return the payloads, bytes: [calls], or [iterations, calls] where they grow with the work."""
+        if group.draws.work is None or self._model.job.sizes == "Fixed":
+            return layout.size
+        calls = len(layout.place)
+        work = group.draws.work[:, rows, group.replicas.index(self._replica)]
+        grown = np.repeat(layout.size[None], work.shape[1], axis=0)
+        tokens = np.rint(work[layout.microbatches[layout.place]].T * layout.size[:calls] / _TOKEN_BYTES)
+        grown[:, :calls] = np.maximum(1, tokens).astype(np.int64) * _TOKEN_BYTES
+        return grown
 
     def _recorded(
         self, calls: RecordArray, starts: Floats, ends: Floats, begins_ns: Floats
@@ -145,21 +200,31 @@ class RingWriter:
         """Compute when each call began and ended, seconds since its iteration's begin: [iterations, calls] each."""
         model, played, place = self._model, group.played, group.replicas.index(self._replica)
         tensor = model.job.tensor_seconds / group.schedule.chunks
-        own = block.compute[rows, self._stage, self._replica, self._tensor]
-        met = block.compute[rows, self._stage, self._replica].max(axis=1)
+        compute = block.compute[rows, self._stage, self._replica]  # [iterations, tensor]
+        own, met = compute[:, self._tensor], compute.max(axis=1)
         bounds = np.empty((len(_Bounds), len(layout.steps), len(own)))
         for row, times in ((_Bounds.READY, played.ready), (_Bounds.START, played.starts), (_Bounds.END, played.ends)):
             bounds[row] = times[:, rows, place][layout.steps]
-        start, base = bounds[_Bounds.START], layout.seconds[:, None]
-        bounds[_Bounds.COMPUTED] = start + base * own
-        bounds[_Bounds.REDUCED] = start + base * met + tensor
+        start, base, draws = bounds[_Bounds.START], layout.seconds[:, None], group.draws
+        if draws.alike:
+            bounds[_Bounds.COMPUTED] = start + base * own
+            bounds[_Bounds.REDUCED] = start + base * met + tensor
+        else:
+            for number, step in enumerate(layout.steps.tolist()):
+                spent = layout.seconds[number] * compute * _at(draws.factor(step), rows, place)
+                moved = tensor * _at(model.payload(draws, int(layout.microbatches[number])), rows, place)
+                bounds[_Bounds.COMPUTED, number] = start[number] + spent[:, self._tensor]
+                bounds[_Bounds.REDUCED, number] = start[number] + spent.max(axis=1) + moved
         bounds[_Bounds.SENT] = bounds[_Bounds.END] + SEND_NS / 1e9
         starts = [bounds[layout.begins, layout.place]]
         ends = [bounds[layout.ends, layout.place]]
         reduced = block.reduced[rows, self._stage, self._tensor]
         if model.shape[1] > 1:
-            starts.append(block.finished[None, rows, self._stage, self._replica])
-            ends.append(reduced[None])
+            done = block.finished[rows, self._stage].max(axis=1)
+            buckets = model.job.buckets
+            parts = [done + (reduced - done) * number / buckets for number in range(1, buckets)]
+            starts.append(np.array([block.finished[rows, self._stage, self._replica], *parts]))
+            ends.append(np.array([*parts, reduced]))
         if model.job.parallelism.world > 1:
             starts.append(reduced[None])
             ends.append(block.reduced[None, rows].max(axis=(2, 3)) + NORM_SECONDS)
@@ -195,13 +260,15 @@ class RingWriter:
                 add(Op.SEND, PIPELINE, int(not work.forward), _Bounds.END, _Bounds.SENT)
         _, _, _, _, place, begins, ends = np.array(calls, dtype=np.int64).reshape(-1, 7).T
         if model.shape[1] > 1:
-            calls.append((Op.ALL_REDUCE, DATA, 1 << 28, -1, 0, 0, 0))
+            buckets = model.job.buckets
+            calls += [(Op.ALL_REDUCE, DATA, (1 << 28) // buckets, -1, 0, 0, 0)] * buckets
         if degrees.world > 1:
             calls.append((Op.ALL_REDUCE, WORLD, 4, -1, 0, 0, 0))
         op, comm, size, peer, *_ = np.array(calls, dtype=np.int64).reshape(-1, 7).T
         forward = np.array([schedule.steps[index].work.forward for index in steps])
         seconds = np.where(forward, model.forward[self._stage], model.backward[self._stage]) / schedule.chunks
-        return Layout(op, comm, size, peer, np.array(steps), seconds, place, begins, ends)
+        microbatches = np.array([schedule.steps[index].work.microbatch for index in steps])
+        return Layout(op, comm, size, peer, np.array(steps), seconds, microbatches, place, begins, ends)
 
     def _sends(self, chunk: int, chunks: int, *, forward: bool) -> bool:
         if self._last == 0:
@@ -209,3 +276,10 @@ class RingWriter:
         if forward:
             return self._stage < self._last or chunk < chunks - 1
         return self._stage > 0 or chunk > 0
+
+
+def _at(values: Floats, rows: slice, place: int) -> Floats:
+    """Return these iterations of a replica: [iterations, replicas, ...] → [iterations, ...]; length 1 is all alike."""
+    cut: Floats = values if len(values) == 1 else values[rows]
+    mine: Floats = cut[:, 0 if cut.shape[1] == 1 else place]
+    return mine

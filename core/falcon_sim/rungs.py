@@ -41,7 +41,7 @@ def candidates(strategies: tuple[Strategy, ...]) -> list[ski_rental.Candidate]:
 
 def due(left: list[ski_rental.Candidate], applied: set[str], slow: SlowIncident | None) -> ski_rental.Candidate | None:
     """Return the next strategy that the incident's loss has paid for."""
-    if slow is None or slow.phase not in ("Detected", "Located"):
+    if slow is None or not (slow.unexplained or slow.phase == "Located"):
         return None
     strategy = ski_rental.next_strategy(left, applied)
     return strategy if strategy is not None and ski_rental.due(strategy, slow.loss) else None

@@ -71,7 +71,12 @@ class Job(_Part, frozen=True, kw_only=True):
     reduce_seconds: float = 0.05  # gradients of a stage over the replicas
     optimizer_seconds: float = 0.02  # and all that follows
     calls: Literal["Blocking", "Enqueued"] = "Blocking"  # return when done (Gloo), or when enqueued (NCCL)
+    buckets: int = 1  # calls in which a stage's gradients are reduced
+    sizes: Literal["Fixed", "ByWork"] = "Fixed"  # payloads and transfers of the calls in passes grow with the work
     noise: float = 0.01  # relative, of a rank's computation from iteration to iteration
+    common_noise: float = 0.0  # the same of all ranks together
+    work_noise: float = 0.0  # of a micro-batch's work (its tokens), which all its passes on all stages share
+    pass_noise: float = 0.0  # of each pass of each rank
     transfer_noise: float = 0.05
     spikes: float = 0.0  # share of iterations in which some rank takes spike_factor times as long
     spike_factor: float = 2.0
@@ -280,6 +285,11 @@ def _check_job(job: Job) -> None:
         raise ScenarioError(f"job.procs_per_node {job.procs_per_node} does not divide the world of {degrees.world}")
     if job.microbatches < 1:
         raise ScenarioError(f"job.microbatches is {job.microbatches}, and must be at least 1")
+    if job.buckets < 1:
+        raise ScenarioError(f"job.buckets is {job.buckets}, and must be at least 1")
+    for name in ("noise", "common_noise", "work_noise", "pass_noise"):
+        if not 0 <= getattr(job, name) < math.inf:
+            raise ScenarioError(f"job.{name} is {getattr(job, name)}, and must not be negative")
     if job.chunks < 1 or (job.chunks > 1 and job.schedule != "Interleaved"):
         raise ScenarioError(f"job.chunks {job.chunks} needs schedule: Interleaved")
     _check_times(job)

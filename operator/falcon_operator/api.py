@@ -54,6 +54,7 @@ class Strategy(_Api, frozen=True, kw_only=True):
 
 class MitigationSpec(_Api, frozen=True, kw_only=True):
     mode: Literal["Enforce", "Observe", "Off"] = "Enforce"
+    confidence: Literal["High", "Low"] = "High"
     strategies: list[Strategy] = msgspec.field(
         default_factory=lambda: [Strategy(type="Ignore"), Strategy(type="ReplaceNode")]
     )

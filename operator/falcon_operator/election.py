@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from collections.abc import Awaitable
 from typing import Protocol
 
 import msgspec
@@ -24,9 +25,11 @@ from falcon_operator.clock import Clock
 from falcon_operator.ports import Conflict, NotFound
 
 LEASE_NAME = "falcon-operator"
-LEASE_SECONDS = 10
-RENEW_DEADLINE_SECONDS = 7.0
+LEASE_SECONDS = 15  # as Kubernetes' own controllers, the deadline and the pause as well
+RENEW_DEADLINE_SECONDS = 10.0
 RETRY_SECONDS = 2.0
+AGAIN_SECONDS = 0.2  # after a renewal without an answer: the time until the deadline is short
+CALL_SECONDS = 3.0
 log = structlog.get_logger(__name__)
 
 
@@ -143,12 +146,12 @@ class Election:
     async def _attempt(self, before: Seen | None) -> Seen | None:
         started = self._clock.monotonic()
         try:
-            holder = await asyncio.wait_for(self._leases.read(), RETRY_SECONDS)
+            holder = await _in_time(self._leases.read())
             self.in_touch = True
         except NotFound:
             self.in_touch = True
             fresh = self._mine(Holder(transitions=0))
-            self._hold(await asyncio.wait_for(self._leases.create(fresh), RETRY_SECONDS), started)
+            self._hold(await _in_time(self._leases.create(fresh)), started)
             return None
         seen = observe(before, holder, self._clock.monotonic())
         if not may_take(seen, self._identity, self._clock.monotonic()):
@@ -156,7 +159,7 @@ class Election:
                 log.info("standby", leader=holder.identity)
             return seen
         started = self._clock.monotonic()
-        self._hold(await asyncio.wait_for(self._leases.replace(self._mine(holder)), RETRY_SECONDS), started)
+        self._hold(await _in_time(self._leases.replace(self._mine(holder))), started)
         return seen
 
     def _mine(self, holder: Holder) -> Holder:
@@ -178,15 +181,18 @@ class Election:
 
         Raises :class:`LeadershipLost` as soon as the leadership is no longer certain.
         """
+        pause = RETRY_SECONDS
         while True:
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pause)
             self.assert_leading()
+            pause = RETRY_SECONDS
             try:
                 await self._replace()
             except (Conflict, NotFound):
                 await self._lost_or_renewed()
             except (OSError, TimeoutError) as error:
                 log.warning("lease not renewed", error=str(error) or type(error).__name__)
+                pause = AGAIN_SECONDS
 
     async def _lost_or_renewed(self) -> None:
         """Find out why a renewal was refused. Raises :class:`LeadershipLost` when another candidate holds the Lease.
@@ -194,7 +200,7 @@ class Election:
         An earlier renewal of this candidate may also have succeeded without an answer: then its result is taken over.
         """
         try:
-            holder = await asyncio.wait_for(self._leases.read(), RETRY_SECONDS)
+            holder = await _in_time(self._leases.read())
         except (NotFound, OSError, TimeoutError) as error:
             raise LeadershipLost(f"the Lease {LEASE_NAME} is gone or cannot be read: {error}") from error
         if self._held is None or (holder.identity, holder.transitions) != (self._identity, self._held.transitions):
@@ -222,7 +228,7 @@ class Election:
             self._held, renewed=_now(self._clock), transitions=max(self._held.transitions, least_epoch)
         )
         started = self._clock.monotonic()
-        self._hold(await asyncio.wait_for(self._leases.replace(wanted), RETRY_SECONDS), started)
+        self._hold(await _in_time(self._leases.replace(wanted)), started)
 
     async def release(self) -> None:
         """Give the Lease back, so that the next leader need not wait."""
@@ -232,9 +238,15 @@ class Election:
                 return
             try:
                 empty = msgspec.structs.replace(held, identity="", renewed=_now(self._clock))
-                await asyncio.wait_for(self._leases.replace(empty), RETRY_SECONDS)
+                await _in_time(self._leases.replace(empty))
             except (Conflict, NotFound, OSError, TimeoutError) as error:
                 log.warning("lease not given back: it expires by itself", error=str(error) or type(error).__name__)
+
+
+async def _in_time(call: Awaitable[Holder]) -> Holder:
+    """Return the call's answer. Raises TimeoutError after ``CALL_SECONDS``."""
+    async with asyncio.timeout(CALL_SECONDS):
+        return await call
 
 
 def _now(clock: Clock) -> str:

@@ -23,12 +23,13 @@ from falcon_operator import handlers
 from falcon_operator.api import TAINT_FENCED, TAINT_SPARE
 from falcon_operator.bus import tls_files
 from falcon_operator.bus.bus import EtcdBus
+from falcon_operator.bus.leader_key import Leadership
 from falcon_operator.clock import Clock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
 from falcon_operator.cluster.secrets import BusCertificates, CertificateStore, MissingSecret
 from falcon_operator.cluster.views import JobSketch, Unreadable
-from falcon_operator.election import Election
+from falcon_operator.election import LeadershipLost, lost_leadership
 from falcon_operator.first_looks import FirstLooks
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.live_jobs import LiveJobs
@@ -42,7 +43,7 @@ from falcon_operator.work import Key, job_key, pool_key
 
 SWITCH_SECONDS = 0.0005  # that a decision keeps the interpreter while the event loop waits for it; Python's own is 5 ms
 TURNS = 256  # jobs and pools that are looked at at the same time: most of a turn is waiting for answers
-DECISIONS = 4  # of them computing at the same time, beside the event loop with election and health
+DECISIONS = 4  # of them computing at the same time, beside the event loops
 PAUSE_SECONDS = 0.2  # between two looks at one object
 RESYNC_SECONDS = 30.0  # between two looks at everything, from memory
 RELIST_SECONDS = 600.0  # between two lists of all jobs and pools, as long as no watch may have missed anything
@@ -63,7 +64,7 @@ class Leader:
         kube: KubeClient,
         store: CertificateStore,
         gateway_pods: GatewayPods,
-        election: Election,
+        leadership: Leadership,
         metrics: Metrics,
         clock: Clock,
         folder: Path,
@@ -73,7 +74,7 @@ class Leader:
         self._kube = kube
         self._store = store
         self._gateway_pods = gateway_pods
-        self._election = election
+        self._leadership = leadership
         self._metrics = metrics
         self._clock = clock
         self._folder = folder  # for certificates, private to this process
@@ -105,7 +106,7 @@ class Leader:
             bus = EtcdBus(
                 client,
                 gateway_tls,
-                self._election,
+                self._leadership,
                 certificates,
                 self._clock,
                 identity=self._settings.identity,
@@ -118,24 +119,28 @@ class Leader:
             jobs = JobReconciler(self._kube, bus, self._settings, self._metrics, self._clock)
             self._metrics.readings = lambda: self._read(bus)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(bus.run(), name="bus")
-                tasks.create_task(self._gateway_pods.run(), name="gateways' pods")
-                tasks.create_task(self._renew(certificates), name="renewal")
-                tasks.create_task(self._kube.watch(self._router.pod, self._router.node), name="pods and nodes")
+
+                def begin(name: str, part: Awaitable[None]) -> None:
+                    tasks.create_task(_until_it_fails(name, part), name=name)
+
+                begin("bus", bus.run())
+                begin("gateways' pods", self._gateway_pods.run())
+                begin("renewal", self._renew(certificates))
+                begin("pods and nodes", self._kube.watch(self._router.pod, self._router.node))
                 existing = await self._insist("the API's definitions", self._relist)
-                tasks.create_task(
+                begin(
+                    "watch",
                     handlers.watch(self._router, self._configuration, self._settings.watch_namespaces, handle_signals),
-                    name="watch",
                 )
                 await self._kube.synced()
                 log.info("pods and nodes listed")
                 self._look_again(set())
                 self._first = FirstLooks(existing)  # kopf may not have named all of them yet
                 self._say_if_all_tried(bus)
-                tasks.create_task(self._resync_always(), name="resync")
-                tasks.create_task(
+                begin("resync", self._resync_always())
+                begin(
+                    "work",
                     work(self._queue, lambda key: self._handle(jobs, bus, key), self._observe, self._clock, TURNS),
-                    name="work",
                 )
 
     # -- work --------------------------------------------------------------------------------------------------------
@@ -145,6 +150,8 @@ class Leader:
             if key.kind != "TrainingJob":
                 return await self._pools.reconcile(key.name)
             return await jobs.reconcile(key.namespace, key.name, lambda: self._queue.is_urgent(key))
+        except LeadershipLost:
+            return None  # the election ends this leader, and says why once
         except Unreadable as error:
             log.warning("unreadable", kind=key.kind, namespace=key.namespace, name=key.name, error=str(error))
             await self._kube.report_unreadable(key.kind, error)
@@ -264,3 +271,13 @@ class Leader:
             gateways_known=len(bus.awaited_gateways),
             gateway_streams=len(bus.streams),
         )
+
+
+async def _until_it_fails(name: str, part: Awaitable[None]) -> None:
+    """Wait for a part of the leader. Say at once which part failed: the others need time to end."""
+    try:
+        await part
+    except Exception as error:
+        lost = lost_leadership(error)  # whoever notices first: the bus, or the election itself
+        log.error("the leader ends", part=name, error=str(lost or error) or type(error).__name__)
+        raise

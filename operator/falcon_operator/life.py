@@ -12,7 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from falcon_operator import health, logs
+from falcon_operator import health, logs, memory
+from falcon_operator.aside import Aside
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
 from falcon_operator.cluster.gateway_pods import GatewayPods
@@ -43,8 +44,9 @@ async def operate(settings: Settings) -> None:
             loop.add_signal_handler(number, stop.set)
 
     handle_signals()
-    transport = Transport(configuration, lambda: election.assert_leading(), Paces(clock))
-    election = Election(KubeLeases(transport, settings.namespace), settings.identity, clock)
+    renewals = Transport(configuration, lambda: election.assert_leading())  # of the election's own event loop
+    election = Election(KubeLeases(renewals, settings.namespace), settings.identity, clock)
+    transport = Transport(configuration, election.assert_leading, Paces(clock))
     kube = KubeClient(
         transport,
         clock,
@@ -55,16 +57,17 @@ async def operate(settings: Settings) -> None:
         on_interruption=metrics.watch_interrupted,
     )
 
-    async def lead(folder: Path) -> None:
-        await election.acquire()
+    async def lead(aside: Aside, folder: Path) -> None:
+        await aside.run(election.acquire())
         metrics.leading = True
         store = CertificateStore(
             transport, settings.namespace, settings.etcd_secret_prefix, settings.gateway_secret_prefix
         )
         gateway_pods = GatewayPods(transport, settings.namespace, settings.gateway_selector, metrics.watch_interrupted)
-        leader = Leader(settings, configuration, kube, store, gateway_pods, election, metrics, clock, folder)
+        leadership = _Leadership(election, aside)
+        leader = Leader(settings, configuration, kube, store, gateway_pods, leadership, metrics, clock, folder)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_or_die(election), name="election")
+            tasks.create_task(aside.run(_or_die(election)), name="election")
             tasks.create_task(leader.run(handle_signals), name="leader")
 
     def missing() -> str:
@@ -74,8 +77,8 @@ async def operate(settings: Settings) -> None:
         return metrics.readings().bus.notes if metrics.readings is not None else ()
 
     with tempfile.TemporaryDirectory(prefix="falcon-") as folder:
-        async with health.serving(settings.metrics_port, metrics.registry, missing, notes):
-            life = asyncio.create_task(lead(Path(folder)), name="life")
+        async with Aside("election") as aside, health.serving(settings.metrics_port, metrics.registry, missing, notes):
+            life = asyncio.create_task(lead(aside, Path(folder)), name="life")
             stopped = asyncio.create_task(stop.wait(), name="stop")
             try:
                 await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,8 +89,24 @@ async def operate(settings: Settings) -> None:
                 stopped.cancel()
                 life.cancel()
                 await asyncio.wait({life})
-                await election.release()
+                await aside.run(election.release())
+                await aside.run(renewals.close())
                 await transport.close()
+
+
+class _Leadership:
+    """The election as the leader's event loop uses it."""
+
+    def __init__(self, election: Election, aside: Aside) -> None:
+        self._election = election
+        self._aside = aside
+
+    @property
+    def epoch(self) -> int:
+        return self._election.epoch
+
+    async def raise_epoch(self, least: int) -> int:
+        return await self._aside.run(self._election.raise_epoch(least))
 
 
 async def _or_die(election: Election) -> None:
@@ -111,6 +130,7 @@ def live() -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
     logs.configure(settings.log_level)
+    memory.settle()
     try:
         asyncio.run(operate(settings))
     except Exception as error:

@@ -8,6 +8,7 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -164,7 +165,9 @@ class Kube(Protocol):
 
     async def apply_secret(self, manifest: Manifest) -> None: ...
 
-    async def list_nodes(self) -> list[NodeView]: ...
+    async def nodes(self) -> Mapping[str, NodeView]:
+        """Return all nodes by name. The mapping is shared between callers, and never changes."""
+        ...
 
     async def list_occupants(self, node: str, *, fresh: bool = False) -> list[Occupant]:
         """Return the pods on a node that have not ended, of all namespaces.

@@ -108,7 +108,8 @@ class KeyedQueue(Generic[K]):
             if key is not None:
                 return key
             try:
-                await asyncio.wait_for(self._changed.wait(), self.seconds_to_next())
+                async with asyncio.timeout(self.seconds_to_next()):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

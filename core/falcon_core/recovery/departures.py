@@ -53,13 +53,17 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
             case Recreate(stay=False):
                 exposure = replace(exposure, lost=exposure.lost + 1)
             case Prepare(replica=replica):
-                culprit = state.slow.culprit if state.slow is not None else None
-                state = left(state, obs.members[replica].node, culprit.slowdown if culprit else 0.0, obs.now)
+                state = left(state, obs.members[replica].node, _slowdown(state, replica), obs.now)
             case Abandon(replica=replica):
                 state = stayed(state, obs.members[replica].node)
             case _:
                 pass
     return replace(state, exposure=exposure)
+
+
+def _slowdown(state: RecoveryState, replica: int) -> float:
+    """Return by how much the replica's rank is slower, as its incident has it; 0 where there is none."""
+    return next((culprit.slowdown for culprit in state.culprits if culprit.replica == replica), 0.0)
 
 
 def left(state: RecoveryState, node: str, slowdown: float, now: float) -> RecoveryState:
@@ -128,19 +132,21 @@ def returns_at(departure: Departure) -> float:
     return max(departure.tested_at, departure.left_at + min(PROBATION_AT_MOST_SECONDS, probation))
 
 
-def spare_seconds(state: RecoveryState, obs: Observation) -> float:
+def spare_seconds(state: RecoveryState, obs: Observation, taken: int = 0) -> float:
     """Return the price of taking a ready spare for a slow node [s], from this job's losses and returns so far.
 
-    Returns 0 where the number of spares is not known, or where no spare is left (then no spare is taken).
+    ``taken``: of the ready spares, how many are promised already. Returns 0 where the number of spares is not known, or
+    where no spare is left (then no spare is taken).
     """
-    if not obs.spares.ready:
+    ready = (obs.spares.ready or 0) - taken
+    if ready <= 0:
         return 0.0
     exposure, nodes = state.exposure, len(obs.members)
     since = exposure.since if exposure.since is not None else obs.now
     slow = [departure for departure in state.departures if departure.slowdown > 0]
     ends = [obs.now if departure.back_at is None else departure.back_at for departure in slow]
     return spare_price.price(
-        obs.spares.ready,
+        ready,
         losses_per_second=spare_price.loss_rate(
             lost=exposure.lost, node_seconds=exposure.node_seconds + nodes * max(0.0, obs.now - since), nodes=nodes
         ),

@@ -3,12 +3,14 @@
 Ranks whose own computation grew, or that are silent, send it by themselves. The rest is needed only while a slowdown
 has no culprit yet: a rank that was slow from its first iteration has no healthy past to be compared with by its agent,
 and a slow link shows in the waits of all its communicator's members. Then the ranks are asked, all at once in a small
-job, in turns in a large job. The culprit of an open incident is asked as long as the incident is open, so that its
-relief is seen at once.
+job, in turns in a large job. The culprits of open incidents are asked as long as these are open, so that relief is
+seen at once. Without a slowdown, only ranks are asked that are about to be named without an onset (``from_start``,
+``without_onset``).
 """
 
 from __future__ import annotations
 
+from falcon_core.recovery import from_start, without_onset
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.messages import MAX_DETAILED
@@ -20,15 +22,21 @@ TURN_SECONDS = 5.0
 def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> list[int]:
     """Return the ranks to be asked, at most ``MAX_DETAILED``, in ascending order."""
     slow = state.slow
-    if slow is None or not obs.running or not policy.watch:
+    if not obs.running or not policy.watch:
         return []
+    if slow is None:
+        return sorted({*from_start.asked(state, obs), *without_onset.asked(state, obs)})
     if slow.culprit is not None:
-        return [slow.culprit.rank]
+        return sorted(culprit.rank for culprit in state.culprits)
     if obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
         return []
     ranks = sorted(rank.rank for rank in obs.ranks if rank.tracked)
     if len(ranks) <= MAX_DETAILED:
         return ranks
-    turns = -(-len(ranks) // MAX_DETAILED)
-    first = int(obs.now // TURN_SECONDS) % turns * MAX_DETAILED
+    first = int(obs.now // TURN_SECONDS) % turns(len(ranks)) * MAX_DETAILED
     return ranks[first : first + MAX_DETAILED]
+
+
+def turns(ranks: int) -> int:
+    """Return in how many turns so many ranks are asked."""
+    return max(1, -(-ranks // MAX_DETAILED))

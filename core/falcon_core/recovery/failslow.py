@@ -2,9 +2,14 @@
 
 See FALCON §5.
 
-``Detected``: the agents report an onset, or the job is slow against its own earlier generations. No rank is named, and
-no action is taken. A link may be named where no rank computes slowly, but no strategy of this version mends a link.
-``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset.
+``Suspected``: the agents report an onset, or the job is slow against its own earlier generations. The cause is sought;
+nothing is reported, and no action is taken (``habits``).
+``Detected``: the slowdown lasts, and no rank is named. A link may be named where no rank computes slowly, but no
+strategy of this version mends a link.
+``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. A rank that has
+been slower than its peers since the first iteration (``from_start``), or for long though the job hardly is
+(``without_onset``), is named without an onset. A node is taken only
+where the evidence is against the node and not against the rank's share of the work (``confidence``).
 ``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs, and its
 speed decides whether the replacement helped.
 
@@ -13,88 +18,99 @@ Relief is judged on the culprit's own compute time, not on the job's iteration t
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
-from falcon_core.model import Cause
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
-from falcon_core.planning.restart_price import restart_price
-from falcon_core.recovery import departures
+from falcon_core.recovery import (
+    checking,
+    confidence,
+    flapping,
+    from_start,
+    habits,
+    job_change,
+    pieces,
+    together,
+    without_onset,
+)
+from falcon_core.recovery.common import Common
 from falcon_core.recovery.failstop import resumed_at
+from falcon_core.recovery.figures import with_newest_figures
 from falcon_core.recovery.links import slow_link
-from falcon_core.recovery.locate import locate, no_longer_slow
-from falcon_core.recovery.medians import median
+from falcon_core.recovery.locate import compared_ranks, culprit_of, no_longer_slow, stragglers
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
     Observation,
     Policy,
     Prepare,
-    RankSeen,
-    SlowClosed,
     Switch,
 )
+from falcon_core.recovery.prices import next_candidate
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import ignore, replace_node
-from falcon_core.signals.level import SETTLED_ITERATIONS, Level, slowdown_since_earlier
+from falcon_core.signals.level import SETTLED_ITERATIONS
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
-REFRESH_SECONDS = 3.0  # the culprit's figures are taken anew this often until an action is under way
-CHECK_ITERATIONS = 2  # × consecutive: before a replacement is judged
-CHECK_SECONDS = 60.0  # of training, after which a replacement that has not brought the time back did not help
 replace = msgspec.structs.replace
-
-_DEFAULT_OVERHEADS = {
-    ignore.TYPE: ignore.DEFAULT_OVERHEAD_SECONDS,
-    replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
-}
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
+    state, obs, shared = job_change.held_against(state, obs, policy)
     state = _learn_healthy(state, obs, policy)
+    state = from_start.look(state, obs, policy)
+    state = without_onset.look(state, obs, policy)
     slow = state.slow
     if slow is None:
-        return _detect(state, obs, policy), []
+        return _open(_detect(state, obs, policy), obs, policy, shared)
     if slow.phase == "Checking":
-        return _check(state, slow, obs, policy)
+        return checking.step(state, slow, obs, policy)
     if obs.running and state.stop is None:
-        if slow.phase == "Detected":
-            return _watch(state, slow, obs, policy)
-        slow = _count(slow, obs)
-        if no_longer_slow(slow, obs, policy):
-            return _relieved(state, slow, obs)
-        state = replace(state, slow=slow)
+        slow = _count(slow, obs, policy, shared)
+        if slow.unexplained:
+            return _watch(state, slow, obs, policy, shared)
+        return _act(replace(state, slow=slow), obs, policy, shared)
     if slow.phase == "Mitigating":
-        return _mitigate(state, slow, obs)
-    if obs.running and state.stop is None:
-        return _ladder(state, slow, obs, policy, locate(obs, policy, slow))
+        return _mitigate(state, slow, obs, policy)
     return state, []
+
+
+def _act(
+    state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
+) -> tuple[RecoveryState, list[Action]]:
+    """Look at all that are named and at who stands out beside them, and climb the ladder."""
+    found = together.find(state, obs, policy, shared)
+    state, closed = together.follow(state, found, obs, policy)
+    slow = together.first_of(state)
+    slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
+    if flapping.is_over(slow, obs.now):
+        state, actions = _relieved(state, slow, obs, policy)
+        return state, [*closed, *actions]
+    state = together.name(replace(state, slow=slow), found, obs, policy)
+    if slow.phase == "Mitigating":
+        state, actions = _mitigate(state, slow, obs, policy)
+    else:
+        state, actions = _ladder(state, obs, policy, found)
+    return state, [*closed, *actions]
 
 
 def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
     if not obs.running or state.slow is not None or any(rank.sent.onset for rank in obs.ranks):
         return state
-    level = _level(obs.ranks, policy)
-    before = state.healthy_ns
-    if level is None or (before is not None and level.iteration_ns > before * (1 + policy.verify)):
+    level = from_start.level_of(obs.ranks, policy)
+    if level is None:
         return state
+    before = state.healthy_ns
     settled = level.iterations >= SETTLED_ITERATIONS
+    # Iterations of another number of calls do other work, as with more micro-batches: there is nothing to compare with.
+    other_work = settled and state.level is not None and state.level.period_calls != level.period_calls
+    if before is not None and level.iteration_ns > before * (1 + policy.verify) and not other_work:
+        return state
     return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
-
-
-def _level(ranks: list[RankSeen], policy: Policy) -> Level | None:
-    """Return what the agents have learned of the present generation's healthy time; None before that."""
-    known = [rank.sent for rank in ranks if rank.sent.healthy_iteration_ns]
-    if not known:
-        return None
-    return Level(
-        iteration_ns=int(median([sent.healthy_iteration_ns or 0 for sent in known])),
-        noise=median([sent.healthy_noise or 0.0 for sent in known]),
-        iterations=min([sent.iterations for sent in known]),
-        world_size=policy.world_size,
-        period_calls=int(median([sent.period_calls or 0 for sent in known])),
-    )
 
 
 def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
@@ -103,16 +119,18 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
     onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
     reported = 2 * len(onsets) > len(tracked)
-    if not reported and (onsets or not _slow_from_the_start(state, tracked, policy)):
+    if not reported and (onsets or not from_start.against_earlier(state, tracked, policy)):
         return state
     level = obs.iteration_ns(policy.consecutive, fresh=True)
     if level is None:
         return state
     if reported:
         first = sorted(onsets, key=lambda onset: onset.unix_ns)[len(onsets) // 2]
+        # A slowdown that outlives its culprit's has another reason from now on.
+        outlived = any(relieved.at >= first.unix_ns / 1e9 for relieved in state.relieved)
         found = SlowIncident(
             id="",
-            phase="Detected",
+            phase="Suspected",
             onset_at=first.unix_ns / 1e9,
             onset_generation=obs.generation,
             onset_iteration=first.iteration,
@@ -120,12 +138,13 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
             healthy_ns=min(first.before_ns, state.healthy_ns or first.before_ns),
             slow_ns=int(level),
             loss=ski_rental.Loss(generation=obs.generation, counted_iterations=max(0, first.iteration - 1)),
+            quiet_iteration=obs.iterations if outlived else 0,
         )
     else:
         assert state.level is not None  # what it is slow against
         found = SlowIncident(
             id="",
-            phase="Detected",
+            phase="Suspected",
             onset_at=resumed_at(obs),
             onset_generation=obs.generation,
             onset_iteration=1,
@@ -137,70 +156,138 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     return replace(state, slow=found)
 
 
-def _slow_from_the_start(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
-    """Check whether the settled level lies above that of the job's earlier generations (docs/architecture.md §5).
-
-    Called where the agents report no onset.
-    """
-    if state.level is None:
-        return False
-    known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
-    if not known or median(known) <= state.level.iteration_ns:
-        return False
-    level = _level(tracked, policy)
-    return (
-        level is not None
-        and slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None
-    )
+def _open(
+    state: RecoveryState, obs: Observation, policy: Policy, shared: Common | None
+) -> tuple[RecoveryState, list[Action]]:
+    """Open an incident for ranks that are slow though no agent reports an onset, if there is no incident."""
+    if state.slow is not None:
+        return state, []
+    found = from_start.incident(state, obs, policy) or without_onset.incident(state, obs, policy)
+    if found is None or found.culprit is None:
+        return state, []
+    return _blame(replace(state, grown=None), found, found.culprit, obs, policy, shared)
 
 
 def _watch(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None
+) -> tuple[RecoveryState, list[Action]]:
+    """Handle a slowdown without a culprit: forget it if it passes, else name the culprit, the slow link or the job.
+
+    The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
+    """
+    slow = habits.after_look(state, slow, obs, policy)
+    found = stragglers(compared_ranks(obs), policy, slow)
+    culprit = culprit_of(found, obs, policy, shared)
+    if not found:
+        slow = replace(slow, quiet_iteration=obs.iterations)
+    if culprit is None and slow.onset_iteration <= 1:
+        culprit = from_start.named(state, obs, policy)
+        slow = replace(slow, from_start=culprit is not None)
+    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * policy.consecutive
+    in_pieces = culprit is None
+    if in_pieces:
+        state, suspected = pieces.look(state, slow, obs, policy)
+        culprit, own = culprit_of(suspected, obs, policy, shared), pieces.since(state, slow, policy)
+    if culprit is not None:
+        slow = _since_own_onset(slow, own, obs)
+        return _blame(state, slow, culprit, obs, policy, shared, in_pieces=in_pieces)
+    if no_longer_slow(slow, obs, policy):
+        return _passed(state, slow, obs, policy)
+    link = slow.link or slow_link(obs, policy, slow)
+    if not found and link is None and not slow.id and (change := job_change.found(state, slow, obs, policy, shared)):
+        return replace(state, slow=None, change=change, healthy_ns=change.after_ns), []
+    if link is not None and not slow.id:
+        state, slow = together.numbered(state, replace(slow, phase="Detected"), policy)
+    return replace(state, slow=replace(slow, link=link)), []
+
+
+def _passed(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """Handle the phase ``Detected``: forget a slowdown that passes, else name the culprit or the slow link.
+    """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
+    node = "" if slow.id else pieces.of_spell(state, slow)
+    if node:
+        return replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None), []
+    state = habits.remember(state, slow, obs, policy)
+    return _relieved(state, slow, obs, policy) if slow.id else (replace(state, slow=None), [])
 
-    The link is looked for only where no rank stands out as the culprit.
-    """
-    slow = _count(slow, obs)
-    culprit = locate(obs, policy, slow)
-    if culprit is None and no_longer_slow(slow, obs, policy):
-        return _relieved(state, slow, obs) if slow.id else (replace(state, slow=None), [])
-    link = slow.link
-    if culprit is None and link is None:
-        link = slow_link(obs, policy, slow)
-    if not slow.id and (culprit is not None or link is not None):
-        state = replace(state, incidents=state.incidents + 1)
-        slow = replace(slow, id=f"{policy.job}-{state.incidents}", named_ns=slow.slow_ns)
-    if culprit is None:
-        return replace(state, slow=replace(slow, link=link)), []
+
+def _blame(
+    state: RecoveryState,
+    slow: SlowIncident,
+    culprit: Culprit,
+    obs: Observation,
+    policy: Policy,
+    shared: Common | None,
+    *,
+    in_pieces: bool = False,
+) -> tuple[RecoveryState, list[Action]]:
+    """Name the culprit and those that are slow beside it, and climb the ladder."""
+    slow = flapping.resume(state, slow, culprit, obs.now, policy)
+    if not slow.id:
+        state, slow = together.numbered(state, slow, policy)
     slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)
-    return _ladder(replace(state, slow=slow), slow, obs, policy, culprit)
+    state = replace(pieces.named(state, culprit, slow, obs, policy), slow=slow)
+    each = together.find(state, obs, policy, shared)
+    by_itself = next((other for other in each if other.rank == culprit.rank), culprit)
+    if slow.without_onset:
+        by_itself = culprit
+    if in_pieces and by_itself is culprit:  # it does not stand out in as many windows in a row
+        each = [*each, culprit]
+    state = replace(state, slow=replace(together.first_of(state), culprit=by_itself))
+    state = together.name(state, each, obs, policy, at_once=True)
+    return _ladder(state, obs, policy, each)
 
 
-def _count(slow: SlowIncident, obs: Observation) -> SlowIncident:
-    """Add the loss of the iterations since the last look."""
+def _count(slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None) -> SlowIncident:
+    """Add the loss of the iterations since the last look, without what all ranks gained alike."""
     done = obs.iterations
     counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
     fresh = done - counted
     level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
+    common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
     loss = ski_rental.accumulate(
-        slow.loss, generation=obs.generation, iterations=done, slow_ns=level, healthy_ns=slow.healthy_ns
+        slow.loss,
+        generation=obs.generation,
+        iterations=done,
+        slow_ns=level,
+        healthy_ns=slow.healthy_ns + common_ns,
     )
-    return replace(slow, loss=loss, slow_ns=int(level))
+    return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
+
+
+def _since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
+    """Let the loss count from the culprit's ``own`` onset, if the job was slow before that for another reason.
+
+    Whoever stands out for ``lasting_windows`` of C iterations is found within them: at the newest look at which nobody
+    stood out the culprit had been slow for fewer. What was lost before is not the culprit's.
+    """
+    if slow.from_start or slow.onset_generation != obs.generation:
+        return slow
+    if own <= slow.onset_iteration:
+        return slow
+    iterations = obs.iterations - own + 1
+    excess_seconds = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns) / 1e9
+    loss = replace(slow.loss, seconds=iterations * excess_seconds)
+    return replace(slow, loss=loss, onset_iteration=own, onset_at=obs.now - iterations * slow.slow_ns / 1e9)
 
 
 def _ladder(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, current: Culprit | None
+    state: RecoveryState, obs: Observation, policy: Policy, found: Collection[Culprit]
 ) -> tuple[RecoveryState, list[Action]]:
-    """Handle the phase ``Located``: apply each strategy whose price the loss has reached.
+    """Handle the phase ``Located``: apply each strategy that is due.
 
-    ``current``: the rank that stands out at this look.
+    ``found``: who stands out at this look.
     """
-    slow = _with_newest_figures(slow, obs, current)
+    slow = together.first_of(state)
+    current = next((culprit for culprit in found if culprit.rank == together.culprit(slow).rank), None)
+    slow = confidence.judged(state, with_newest_figures(slow, current, obs.now), current, obs, policy)
+    state = together.led_by_the_slowest(replace(state, slow=slow), obs, policy)
+    slow = together.first_of(state)
     actions: list[Action] = []
-    while (strategy := _next(state, slow, obs, policy)) is not None and ski_rental.due(strategy, slow.loss):
+    while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
         applied = Applied(
             strategy=strategy.name,
             at=obs.now,
@@ -211,172 +298,63 @@ def _ladder(
             observed_only=not policy.enforce and strategy.name != ignore.TYPE,
         )
         if strategy.name == replace_node.TYPE and policy.enforce:
-            if current is None or current.rank != _named(slow).rank or obs.now < slow.retry_at:
+            if not together.may_be_replaced(slow, obs, policy):
                 break  # named, but not slow at this moment: wait for it
             hindrance = replace_node.hindrance(obs.spares)
             if hindrance:
                 slow = replace(slow, blocked=hindrance)
                 break
-            reason = f"rank {current.rank} computes {current.slowdown:.1f}x slower"
-            actions.append(Prepare(_named(slow).replica, reason, slow.id))
+            culprit = together.culprit(slow)
+            actions.append(Prepare(culprit.replica, replace_node.reason(culprit), slow.id))
             slow = replace(slow, phase="Mitigating", blocked="")
         slow = replace(slow, applied=[*slow.applied, applied])
-    return replace(state, slow=slow), actions
+    state = replace(state, slow=slow)
+    if any(applied.strategy == replace_node.TYPE for applied in slow.applied):
+        state, joined = together.join(state, obs, policy)
+        actions += joined
+    return state, actions
 
 
-def _with_newest_figures(slow: SlowIncident, obs: Observation, current: Culprit | None) -> SlowIncident:
-    """Refresh the culprit's figures each ``REFRESH_SECONDS``, and at once when they first show a cause."""
-    if current is None or current.rank != _named(slow).rank:
-        return slow
-    explained = _named(slow).cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
-    if not explained and obs.now - slow.refreshed_at < REFRESH_SECONDS:
-        return slow
-    return replace(slow, culprit=_refreshed(_named(slow), current), refreshed_at=obs.now)
+def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether the loss has reached the strategy's price, and the evidence allows what it does."""
+    if strategy.name == replace_node.TYPE and not confidence.suffices(slow.evidence, policy):
+        return False
+    return ski_rental.due(strategy, slow.loss)
 
 
-def _refreshed(named: Culprit, current: Culprit) -> Culprit:
-    """Return the newest figures. A cause that was found once is kept until the figures show another cause."""
-    culprit = replace(current, healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns)
-    if current.cause is not Cause.UNKNOWN:
-        return culprit
-    return replace(
-        culprit,
-        cause=named.cause,
-        cause_culprit=named.cause_culprit,
-        cause_peers=named.cause_peers,
-        cause_healthy=named.cause_healthy,
-    )
-
-
-def _named(slow: SlowIncident) -> Culprit:
-    assert slow.culprit is not None  # every phase after Detected has one
-    return slow.culprit
-
-
-def _next(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
-    """Choose the cheapest strategy that is left, among the strategies that this version knows."""
-    candidates = [
-        _replacement(state, slow, obs, policy, configured)
-        if name == replace_node.TYPE
-        else ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
-        for name, configured in policy.strategies
-        if name in _DEFAULT_OVERHEADS
-    ]
-    done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
-    return ski_rental.next_strategy(candidates, done)
-
-
-def _replacement(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, configured_seconds: float | None
-) -> ski_rental.Candidate:
-    """Price a replacement: the standstill, the work since the last checkpoint, and the spare that it takes."""
-    price = restart_price(
-        configured_seconds=configured_seconds,
-        measured_seconds=state.overheads.get(replace_node.TYPE),
-        default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
-        interval_seconds=policy.checkpoint_interval_seconds,
-    )
-    spare = departures.spare_seconds(state, obs)
-    return ski_rental.Candidate(
-        name=replace_node.TYPE,
-        overhead_seconds=price.seconds + spare,
-        spare_seconds=spare,
-        redo_seconds=price.redo_seconds,
-    )
-
-
-def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
-    """Return how long training stands still for the strategy [s]: as measured, else as configured, else our guess.
-
-    ``departures.last_resort`` weighs this time against waiting. Redone work is no part of the time, because a job that
-    waits makes no work that could be lost.
-    """
-    configured = dict(policy.strategies).get(name)
-    guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
-    return state.overheads.get(name, guess)
-
-
-def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
-    """Return the strategy that the ladder would apply next to the open slowdown, for display; None without any."""
-    return _next(state, state.slow, obs, policy) if state.slow is not None else None
-
-
-def _mitigate(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
-    """Wait until the prepared pod can take over; training goes on meanwhile."""
-    replica = _named(slow).replica
+def _mitigate(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Wait until the prepared pods can take over; training goes on meanwhile."""
+    replica = together.culprit(slow).replica
     prepared = obs.prepared.get(replica)
     if prepared is None:  # the ladder for fail-stop took it, or the intent was withdrawn
         return replace(state, slow=replace(slow, phase="Checking", switched_at=obs.now)), []
     if not obs.running and not obs.members[replica].acknowledged:
         return state, []  # a failure is being met: first see whether the culprit's pod still lives
-    if prepared.ready:
-        slow = replace(slow, phase="Checking", switched_at=obs.now, replaced_by=prepared.claimed_node)
-        return replace(state, slow=slow), [Switch(replica)]
-    failure = replace_node.failed(prepared)
-    if not failure:
-        return state, []
-    slow = replace(
-        slow,
-        phase="Located",
-        blocked=failure,
-        retry_at=obs.now + replace_node.RETRY_SECONDS,
-        applied=[applied for applied in slow.applied if applied.strategy != replace_node.TYPE],
-    )
-    return replace(state, slow=slow), [Abandon(replica)]
+    failure = "" if prepared.ready else replace_node.failed(prepared)
+    if failure:
+        state = replace(state, slow=together.given_back(slow, failure, obs.now))
+        state, others = together.give_back(state)
+        return state, [Abandon(replica), *others]
+    state, actions = together.without_failed(state, obs)
+    training = obs.running and state.stop is None
+    joined: list[Action] = []
+    if training and together.may_wait(slow):
+        state, joined = together.join(state, obs, policy)
+        actions += joined
+    if not prepared.ready or slow.well_since is not None:  # it may have recovered for good: see ``flapping``
+        return state, actions
+    if training and (joined or together.awaited(state, obs)):
+        return state, actions
+    state = replace(state, slow=together.switched(slow, prepared, obs.now))
+    state, others = together.switch(state, obs)
+    return state, [*actions, Switch(replica), *others]
 
 
-def _relieved(state: RecoveryState, slow: SlowIncident, obs: Observation) -> tuple[RecoveryState, list[Action]]:
-    level = obs.iteration_ns(8)
-    slow = replace(slow, slow_ns=max(slow.slow_ns, slow.named_ns))  # the newest iterations are fast again
-    closed = SlowClosed(incident=slow, outcome="Relieved", iteration_ns=None if level is None else int(level))
-    actions: list[Action] = [closed]
-    if slow.phase == "Mitigating":
-        actions.insert(0, Abandon(_named(slow).replica))
-    return replace(state, slow=None), actions
-
-
-def _check(
+def _relieved(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
-    """Handle the phase ``Checking``: judge whether the replacement helped, and measure what it cost.
-
-    The time that loading a checkpoint takes says nothing of the node, so the judgement begins when training goes on.
-    Once some rank trains, all ranks train. A rank that is not seen to train is waited for (``CHECK_SECONDS``); after
-    that, the other ranks' times decide.
-    """
-    if not obs.running or state.stop is not None:
-        return state, []
-    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
-    done = min((rank.sent.iterations for rank in tracked), default=0)
-    if slow.trained_at is None:
-        resumed = resumed_at(obs)
-        if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
-            return state, []
-        slow = replace(slow, trained_at=resumed)
-        state = replace(state, slow=slow)
-    level = obs.iteration_ns(policy.consecutive)
-    assert slow.trained_at is not None
-    if level is None or done < CHECK_ITERATIONS * policy.consecutive:
-        return state, []
-    if level <= slow.healthy_ns * (1 + policy.verify):
-        return _judged(state, slow, level, helped=True)
-    return _judged(state, slow, level) if obs.now - slow.trained_at > CHECK_SECONDS else (state, [])
-
-
-def _judged(
-    state: RecoveryState, slow: SlowIncident, level: float | None, helped: bool = False
-) -> tuple[RecoveryState, list[Action]]:
-    cost = None
-    overheads = state.overheads
-    if slow.trained_at is not None and slow.switched_at is not None:
-        cost = max(0.0, slow.trained_at - slow.switched_at)
-        learned = ski_rental.learn(overheads.get(replace_node.TYPE), cost)
-        overheads = {**overheads, replace_node.TYPE: round(learned, 2)}
-    closed = SlowClosed(
-        incident=slow,
-        outcome="Helped" if helped else "NotHelped",
-        iteration_ns=None if level is None else int(level),
-        cost_seconds=cost,
-    )
-    return replace(state, slow=None, overheads=overheads), [closed]
+    state, actions = together.passed(state, slow, obs, policy)
+    state, others = together.promoted(replace(state, slow=None))
+    return state, [*actions, *others]

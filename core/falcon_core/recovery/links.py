@@ -81,13 +81,12 @@ def _compute_ns(ranks: list[RankSeen], policy: Policy) -> tuple[Floats, Floats]:
 def _views(obs: Observation, names: Names, policy: Policy) -> list[RankView]:
     iterations = medians([rank.sent.iteration_ns or [0] for rank in obs.ranks], policy.consecutive).tolist()
     computes = medians([rank.sent.compute_ns for rank in obs.ranks], policy.consecutive).tolist()
-    stage_size = max(1, policy.world_size // max(1, policy.stages))
     return [
         RankView(
             rank=rank.rank,
             iteration_ns=iteration_ns,
             node=obs.members[rank.replica].node,
-            work=str(rank.rank // stage_size),
+            work=str(policy.stage_of(rank.rank)),
             compute_ns=compute_ns,
             healthy_compute_ns=rank.sent.healthy_compute_ns,
             waits=_waits(rank, names),

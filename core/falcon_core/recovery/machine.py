@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, failslow, failstop, hanging
-from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, SlowClosed, Switch
+from falcon_core.recovery import departures, failslow, failstop, hanging, together
+from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, Switch
 from falcon_core.recovery.state import RecoveryState
 
 
@@ -24,12 +24,10 @@ def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Re
     if any(isinstance(action, GiveUp) for action in actions):
         return state, actions
     left = {action.replica for action in actions if isinstance(action, Replace | Switch)}
-    slow = state.slow
-    if slow is not None and slow.culprit is not None and slow.culprit.replica in left and slow.phase != "Checking":
-        actions.append(SlowClosed(incident=slow, outcome="Superseded"))
-        state = msgspec.structs.replace(state, slow=None)
+    state, superseded = together.superseded(state, left, obs)
+    actions = [*actions, *superseded]
     if not policy.watch:
-        return msgspec.structs.replace(state, slow=None, hang=None), actions
+        return msgspec.structs.replace(state, slow=None, beside=[], hang=None), actions
     state, closed = hanging.step(state, obs, policy)
     if actions:
         return state, [*actions, *closed]  # the generation changes: look again before judging speed

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.recovery.medians import Table
+from falcon_core.recovery.medians import Floats, Ints, Table, medians
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
@@ -122,6 +122,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return each rank's iteration times, ns, in the order of ``ranks``."""
         return Table([rank.sent.iteration_ns for rank in self.ranks])
 
+    @cached_property
+    def compute_levels(self) -> tuple[Ints, Floats]:
+        """Return the ranks with a recent report of computation, and the median of each rank's newest, ns: [n], [n]."""
+        known = [rank for rank in self.ranks if rank.fresh and rank.sent.iterations and rank.sent.compute_ns]
+        numbers = np.fromiter((rank.rank for rank in known), dtype=np.int64, count=len(known))
+        return numbers, medians([rank.sent.compute_ns for rank in known])
+
     def iteration_ns(self, newest: int, *, fresh: bool = False) -> float | None:
         """Return the job's iteration time: the median over the ranks of the median of their newest iterations.
 
@@ -140,6 +147,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     job: str  # prefix of incident ids
     watch: bool = True  # False: failures are handled, speed is judged by nobody (spec.mitigation.mode: Off)
     enforce: bool = True
+    confidence: Literal["High", "Low"] = "High"  # what it takes to take a node: evidence against it, or a diagnosis
     strategies: list[tuple[str, float | None]]  # type and configured price (standstill and redone work), seconds
     checkpoint_interval_seconds: float | None = None  # declared; None: not known (``planning.restart_price``)
     verify: float = 0.10
@@ -150,6 +158,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1
     layout: Parallelism | None = None  # None: only communicators of all ranks can be identified
+
+    @property
+    def stage_size(self) -> int:
+        """Return how many ranks a pipeline stage has."""
+        return max(1, self.world_size // max(1, self.stages))
+
+    def stage_of(self, rank: int) -> int:
+        """Return the rank's pipeline stage, from 0: the slowest-varying part of a rank's number."""
+        return rank // self.stage_size
 
 
 class Restart(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """What the recovery remembers: everything it needs to go on after its process died, and nothing else.
 
 It is stored with the job (in its TrainingRun) before any action is carried out, so each field is an intent or a fact
-that cannot be observed again. Times are unix seconds. A job has at most one slowdown, one failure and one hang open at
-a time: a second cause joins the open incident (docs/architecture.md §8).
+that cannot be observed again. Times are unix seconds. A job has at most one failure and one hang open at a time: a
+second cause joins the open incident (docs/architecture.md §8). Nodes that are slow at the same time have an incident
+each.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.model import Cause, Component, Severity
+from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.signals.level import Level
+from falcon_core.wire.messages import Work
 
 NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
+MOST_BESIDE = 7  # slow nodes besides the first: with a failure and a hang they fit into a status
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -39,7 +42,8 @@ class Culprit(_State, frozen=True, kw_only=True):
     cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy value
     cause_peers: float | None = None
     cause_healthy: float | None = None
-    also: list[int] = []  # further slow ranks, the first NAMED_RANKS
+    work: Work = "Fixed"  # what its calls show of how much it has to do
+    also: list[int] = []  # further slow ranks without an incident of their own, the first NAMED_RANKS
     also_total: int = 0  # all of them
 
 
@@ -73,13 +77,14 @@ class Applied(_State, frozen=True, kw_only=True):
     spare_seconds: float = 0.0  # part of the overhead, for the spare that was taken
     redo_seconds: float = 0.0  # part of the overhead, for the work since the last checkpoint
     observed_only: bool = False
+    shares: str = ""  # id of the incident whose restart it shares (``together``)
 
 
 class SlowIncident(_State, frozen=True, kw_only=True):
     """A slowdown from onset to relief."""
 
     id: str
-    phase: Literal["Detected", "Located", "Mitigating", "Checking"]
+    phase: Literal["Suspected", "Detected", "Located", "Mitigating", "Checking"]
     onset_at: float
     onset_generation: int
     onset_iteration: int
@@ -87,16 +92,123 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     healthy_ns: int  # iteration time before the onset
     slow_ns: int  # iteration time since the onset
     named_ns: int = 0  # iteration time when the culprit was named
+    peak_ns: int = 0  # the longest iteration time while nobody was named
     loss: Loss
+    carried_seconds: float = 0.0  # of the loss: from earlier times (``flapping``)
+    common_ns: int = 0  # of slow_ns: what all ranks gained alike, and no part of the loss
+    quiet_iteration: int = 0  # of onset_generation: the newest at which nobody stood out
+    from_start: bool = False  # the culprit computes longer than its peers since the first iteration, and was never well
+    without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
     link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
+    evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
+    stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
     applied: list[Applied] = []
     blocked: str = ""  # why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement
     replaced_by: str = ""  # the node that took the culprit's place
+    well_since: float | None = None  # of a culprit that was well at the newest look
     trained_at: float | None = None  # when iterations were seen again after the switch
+
+    @property
+    def unexplained(self) -> bool:
+        """Return whether no rank is named; a link may be."""
+        return self.phase in ("Suspected", "Detected")
+
+    @property
+    def is_incident(self) -> bool:
+        """Return whether this is an incident, and not only a suspicion (``habits``)."""
+        return self.phase != "Suspected"
+
+
+class SinceStart(_State, frozen=True, kw_only=True):
+    """Who has computed longer than its peers ever since a generation's levels had settled (``from_start``)."""
+
+    generation: int
+    iteration: int = 0  # of the first look; 0: nobody may join any more
+    ranks: list[int] = []  # at most ``from_start.MOST_SUSPECTS``
+    reports: int = 0  # in which all of them did
+    counted_iteration: int = 0  # of the newest of these reports
+
+
+class Grown(_State, frozen=True, kw_only=True):
+    """Whose computation has grown by itself, in a generation without an onset (``without_onset``)."""
+
+    generation: int
+    iteration: int  # of the look that found the first of them
+    healthy_ns: int  # the job's iteration time at that look
+    compute_ns: dict[int, int] = {}  # healthy computation at the look that found it, by rank
+    reports: int = 0  # in which all of them were slow
+    slow_ns: float = 0.0  # the job's iteration time, its mean over these reports
+    counted_iteration: int = 0  # of the newest of these reports
+
+
+class Relieved(_State, frozen=True, kw_only=True):
+    """A slowdown of a node that passed by itself (``flapping``)."""
+
+    id: str
+    node: str
+    at: float
+    times: int = 1  # that it was slow, until all of it was forgotten
+    loss_seconds: float  # of all these times, decayed until then
+    retry_at: float = 0.0  # earliest time of the next preparation
+
+
+class Suspect(_State, frozen=True, kw_only=True):
+    """The rank that stood out alone in the newest slow windows (``pieces``)."""
+
+    rank: int
+    node: str
+    windows: int  # for it, less those against it
+    at: float  # when the newest of them was seen
+    generation: int
+    iteration: int  # up to which windows are counted
+    beginnings: list[int]  # of the newest spells in which it stood out, iterations of that generation
+
+    @property
+    def since(self) -> int:
+        """Return the first iteration of the newest spell."""
+        return self.beginnings[-1]
+
+
+class Stay(_State, frozen=True, kw_only=True):
+    """A slowness that stayed with a replica and its node until it ended (``confidence``)."""
+
+    replica: int
+    node: str
+    end: Literal["Passed", "NotHelped", "Left"]  # by itself; it outlived a replacement; the node was left for a failure
+    at: float  # when it ended
+    generation: int  # in which it ended, after iteration ``last`` of that generation
+    last: int
+    iterations: int = 0  # for which it stayed
+
+
+class JobChange(_State, frozen=True, kw_only=True):
+    """A change of the job itself (``job_change``): all ranks compute longer alike, and this is the level from then on.
+
+    Agents do not know what the other ranks gained: until their generation ends they report an onset, and their healthy
+    times are those of before.
+    """
+
+    since: float
+    generation: int
+    iteration: int  # the first at the new level
+    before_ns: int  # iteration time before and after this change
+    after_ns: int
+    peak_ns: int  # iteration time after the change, when it was found; the level may have fallen since
+    reference_ns: int  # iteration time that is healthy to the agents: that before the generation's first change
+    period_calls: int = 0  # to which all of this applies
+    growth: list[float] = []  # by pipeline stage: computation at the new level over the agents' healthy computation
+    recurring: bool = False  # a phase that was reported before
+
+
+class Spell(_State, frozen=True, kw_only=True):
+    """Slowdowns of a size that nobody explained and that passed by themselves (``habits``)."""
+
+    size: float  # iteration time at its longest ÷ healthy iteration time
+    iterations: int  # for which the longest of them lasted
 
 
 class Step(_State, frozen=True, kw_only=True):
@@ -209,10 +321,30 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     incidents: int = 0  # numbered from 1; ids derive from it
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
     level: Level | None = None  # the healthy time once it has settled; later generations are compared with it
+    change: JobChange | None = None
+    phases: list[float] = []  # after ÷ before of changes that went back again, newest last (``job_change``)
+    spells: list[Spell] = []  # newest last
+    since_start: SinceStart | None = None
+    grown: Grown | None = None
+    relieved: list[Relieved] = []  # newest last
+    suspect: Suspect | None = None
+    stays: list[Stay] = []  # newest last
     slow: SlowIncident | None = None
+    beside: list[SlowIncident] = []  # of further slow nodes, while ``slow`` is open (``together``)
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     attempts: list[Attempt] = []
     overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
     departures: list[Departure] = []  # oldest first
     exposure: Exposure = Exposure()
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether there is no incident, and nothing is being repaired."""
+        return self.slow is None and self.stop is None and self.hang is None
+
+    @property
+    def culprits(self) -> list[Culprit]:
+        """Return the culprits of the open slowdowns, the first one's first."""
+        incidents = (self.slow, *self.beside)
+        return [slow.culprit for slow in incidents if slow is not None and slow.culprit is not None]

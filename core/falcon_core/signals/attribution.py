@@ -110,7 +110,7 @@ class WaitBaseline:
         inside, outside = times - self._baseline
         return Excess(inside, outside, self._baseline[1])
 
-    def wait_ns(self, iteration: Iteration, own_ns: int | None, excess: Excess | None) -> int | None:
+    def wait_ns(self, iteration_ns: int, own_ns: int | None, excess: Excess | None) -> int | None:
         """Return the wait [ns]; 0 if interrupted; None while the baseline is being learned or where ends are not known.
 
         Excesses of calls that overlap are counted once: the wait and ``own_ns``, the computation, together take at most
@@ -120,7 +120,7 @@ class WaitBaseline:
             return None
         if excess is None:
             return 0
-        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), iteration.duration_ns - own_ns)
+        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), iteration_ns - own_ns)
 
     def learn(self, times: Floats | None) -> None:
         """Learn the times of an uninterrupted iteration as healthy."""

@@ -23,7 +23,11 @@ _COMM_SEQ_MODULO = 1 << 32
 _AT_ONCE = 80  # calls from which looking them up at once is faster
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NO_KEYS = np.empty(0, dtype=np.uint64)
+MOST_SIZES = 1024  # remembered of one operation, communicator and data type; further ones share _SHARED tokens
+MOST_TOKENS = 16_384  # from here on new sizes share one token of their kind, and new kinds one of their operation
+_SHARED = 64
 _Key = tuple[int, int, int, int]
+_Kind = tuple[int, int, int]
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -41,12 +45,14 @@ class Trait:
     GRADIENTS = 4  # so many are, that it can be nothing else (but in a layer's own communicator)
     SENDS = 8
     RECEIVES = 16
+    SPREADS = 32  # each member sends a part of its data to each other member: who computes what depends on the data
 
 
 _TRAITS = np.zeros(256, dtype=np.uint8)
 _TRAITS[[int(op) for op in SYNCHRONISING_OPS]] = Trait.SYNCHRONISING
 _TRAITS[[Op.ALL_REDUCE, Op.REDUCE_SCATTER]] |= np.uint8(Trait.REDUCING)
 _TRAITS[Op.SEND], _TRAITS[Op.RECV] = Trait.SENDS, Trait.RECEIVES
+_TRAITS[Op.ALL_TO_ALL] |= np.uint8(Trait.SPREADS)
 
 
 def traits(ops: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -60,12 +66,14 @@ def traits(ops: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.uin
 class Calls(msgspec.Struct, frozen=True):
     """Calls in order: arrays of one length."""
 
-    tokens: Ints  # small numbers, one for each distinct (op, comm, dtype, bytes)
+    tokens: Ints  # small numbers, one for each distinct (op, comm, dtype, bytes), see Tokenizer
     numbers: Ints  # of the record in its ring
     starts_ns: Ints
     ends_ns: Ints  # equal to the start where the call returned when it was enqueued
     measured: Flags  # the end is real
     traits: npt.NDArray[np.uint8]  # bits of Trait
+    kinds: Ints  # small numbers, one for each distinct (op, comm, dtype)
+    sizes: Ints  # bytes
 
     def has(self, trait: int) -> Flags:
         """Check which calls have this bit of Trait: [n]."""
@@ -74,7 +82,8 @@ class Calls(msgspec.Struct, frozen=True):
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.tokens, self.numbers, self.starts_ns, self.ends_ns, self.measured, self.traits
+        numbers = self.tokens, self.numbers, self.starts_ns, self.ends_ns
+        return *numbers, self.measured, self.traits, self.kinds, self.sizes
 
     def cut(self, first: int, last: int) -> Calls:
         return Calls(
@@ -84,6 +93,8 @@ class Calls(msgspec.Struct, frozen=True):
             self.ends_ns[first:last],
             self.measured[first:last],
             self.traits[first:last],
+            self.kinds[first:last],
+            self.sizes[first:last],
         )
 
     def copy(self) -> Calls:
@@ -171,58 +182,105 @@ def _joined(records: list[RecordArray]) -> RecordArray:
 
 
 class Tokenizer:
-    """Small numbers for each distinct (op, comm, dtype, bytes), in the order of first appearance."""
+    """Small numbers for each distinct (op, comm, dtype, bytes), in the order of first appearance; memory is bounded.
+
+    MOST_SIZES sizes of each kind, (op, comm, dtype), have tokens of their own; all further ones share a few. Sizes that
+    recur in every iteration are among the first, and sizes that depend on the data have no end.
+    """
 
     def __init__(self) -> None:
         self._names: dict[_Key, int] = {}
-        self._known = _Known([])
+        self._shared: dict[tuple[_Kind, int], int] = {}  # tokens of sizes that have none of their own
+        self._kinds: dict[_Kind, int] = {}
+        self._sizes: list[int] = []  # sizes that have a token of their own, by kind
+        self._comms: list[int] = []  # by token
+        self._kind_of_token: Ints = np.empty(256, dtype=np.int64)
+        self._known = _Known({})
         self._one_by_one = 0  # calls since that was made anew
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self._comms)
 
     @property
     def comms(self) -> Ints:
-        """Return the communicator's id of each token: [tokens]."""
-        return np.fromiter((comm for _, comm, _, _ in self._names), np.uint64, len(self._names)).astype(np.int64)
+        """Return the communicator's id of each token: [tokens]; 0 where tokens were too many to know."""
+        return np.array(self._comms, dtype=np.uint64).astype(np.int64)
 
     def calls(self, records: RecordArray) -> Calls:
         """Convert the columns of the records: [n] → n calls."""
         starts = records["t_start_ns"].astype(np.int64)
+        tokens = self._tokens(records)
         return Calls(
-            tokens=self._tokens(records),
+            tokens=tokens,
             numbers=records["seq"].astype(np.int64) - 1,
             starts_ns=starts,
             ends_ns=starts + records["duration_ns"].astype(np.int64),
             measured=records["kind"] == Kind.BLOCKING,
             traits=traits(records["op"], records["bytes"]),
+            kinds=self._kind_of_token[tokens],
+            sizes=records["bytes"].astype(np.int64),
         )
 
     def _tokens(self, records: RecordArray) -> Ints:
         """Return the tokens, [n]: known tokens all at once, and the few new tokens one after the other."""
         columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
-        names = self._names
         if records.shape[0] < _AT_ONCE:
             keys = zip(*(column.tolist() for column in columns), strict=True)
-            return np.fromiter((names.setdefault(key, len(names)) for key in keys), np.int64, records.shape[0])
+            return np.fromiter(map(self._token, keys), np.int64, records.shape[0])
         columns = [column.copy() for column in columns]
         tokens = self._known.tokens(columns)
         missing = np.flatnonzero(tokens < 0)
         if missing.shape[0]:
             keys = zip(*(column[missing].tolist() for column in columns), strict=True)
-            tokens[missing] = [names.setdefault(key, len(names)) for key in keys]
+            tokens[missing] = list(map(self._token, keys))
             self._one_by_one += missing.shape[0]
-            if self._one_by_one >= len(names):  # which costs no more than they did
-                self._known, self._one_by_one = _Known(list(names)), 0
+            if self._one_by_one >= len(self._names):  # which costs no more than they did
+                self._known, self._one_by_one = _Known(self._names), 0
         return tokens
+
+    def _token(self, key: _Key) -> int:
+        """Return the key's token, if need be a new one."""
+        known = self._names.get(key)
+        return self._new(key) if known is None else known
+
+    def _new(self, key: _Key) -> int:
+        """Return a new token, or where no more sizes are remembered a token that they share."""
+        op, comm, dtype, size = key
+        kind = (op, comm, dtype)
+        full = len(self) >= MOST_TOKENS
+        if full and kind not in self._kinds:
+            kind = (op, 0, 0)
+        number = self._kinds.setdefault(kind, len(self._kinds))
+        if number == len(self._sizes):
+            self._sizes.append(0)
+        if full or self._sizes[number] >= MOST_SIZES:
+            shared = (kind, 0 if full else (size * int(_MIX) >> 32) % _SHARED)
+            if shared not in self._shared:
+                self._shared[shared] = self._add(kind[1], number)
+            return self._shared[shared]
+        self._sizes[number] += 1
+        token = self._names[key] = self._add(comm, number)
+        return token
+
+    def _add(self, comm: int, kind: int) -> int:
+        token = len(self._comms)
+        self._comms.append(comm)
+        if token == self._kind_of_token.shape[0]:
+            self._kind_of_token = np.concatenate((self._kind_of_token, np.empty_like(self._kind_of_token)))
+        self._kind_of_token[token] = kind
+        return token
 
 
 class _Known:
     """Tokens of known keys by a hash: a key that shares its hash with an earlier one is not found here."""
 
-    def __init__(self, keys: list[_Key]) -> None:
-        columns = [np.array(column, dtype=np.uint64) for column in zip(*keys, strict=True)] or [_NO_KEYS] * 4
-        hashes, tokens = np.unique(_hashes(columns), return_index=True)
+    def __init__(self, names: dict[_Key, int]) -> None:
+        columns = [np.array(column, dtype=np.uint64) for column in zip(*names, strict=True)] or [_NO_KEYS] * 4
+        hashes, places = np.unique(_hashes(columns), return_index=True)
         self._hashes = hashes
-        self._tokens = tokens.astype(np.int64)
-        self._columns = [column[tokens] for column in columns]
+        self._tokens = np.fromiter(names.values(), np.int64, len(names))[places]
+        self._columns = [column[places] for column in columns]
 
     def tokens(self, columns: list[npt.NDArray[Any]]) -> Ints:
         """Look tokens up: [n] each → [n], −1 where not known."""
@@ -252,9 +310,9 @@ class CallLog:
 
     @staticmethod
     def _empty(capacity: int) -> Calls:
-        tokens, numbers, starts_ns, ends_ns = np.empty((4, capacity), dtype=np.int64)
+        tokens, numbers, starts_ns, ends_ns, kinds, sizes = np.empty((6, capacity), dtype=np.int64)
         flags, bits = np.empty(capacity, dtype=np.bool_), np.empty(capacity, dtype=np.uint8)
-        return Calls(tokens, numbers, starts_ns, ends_ns, flags, bits)
+        return Calls(tokens, numbers, starts_ns, ends_ns, flags, bits, kinds, sizes)
 
     @property
     def end(self) -> int:

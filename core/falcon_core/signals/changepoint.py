@@ -8,12 +8,16 @@ Everything is judged on logarithms, in which a slowdown is an addition and noise
 - *Step*: the posterior mass of short run lengths reaches CERTAINTY; then the median of the samples since must lie
   ``verify`` above the reference, and so far that noise cannot explain it. Outliers do not move a median: spikes, pauses
   for garbage collection and checkpoint stalls pass.
-- *Stairs and ramps* have no step that is large enough: a longer window is held against the reference itself.
+- *Stairs and ramps* have no step that is large enough: a longer window is held against the reference itself. What is
+  so slow that the reference follows is held against the level that the job once settled at (``drift``).
 - *Doubt*: a median errs, too. The samples since an onset count as ``verify`` above if they lack no more than one
   standard error of their median (a quarter of it at most), and are not few. A window without an onset must reach it:
   it is looked at again and again, until noise lifts it.
 - *Growth*: during a slowdown a window is held against the slow level before it: another cause, with its own onset.
-- *Relief*: the newest samples are back within ``verify`` of the reference, and well below the slow level.
+- *Relief*: the newest samples are back within ``verify`` of the reference, and well below the slow level. They are so
+  many that the slow level lies four standard errors of their median away: a slowdown near the threshold would otherwise
+  end and begin again by noise. One less than at an onset, since an end that was none is found again, while a slowdown
+  that stays open hides the next.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ import numpy as np
 
 from falcon_core.signals.bocd import Prior, RunLengthPosterior
 from falcon_core.signals.calls import Floats
+from falcon_core.signals.drift import WINDOW, Drift, Place
 from falcon_core.signals.reference import NOISE_FLOOR, Reference
+from falcon_core.signals.settled import SettledBlocks
 
 __all__ = ["CERTAINTY", "HAZARD", "PRIOR", "SHORT_RUN", "ChangeDetector", "Reference", "Slowdown"]
 
@@ -45,6 +51,8 @@ _MOST_DOUBT = 0.25  # share of ``verify``
 _FEW_SAMPLES = 20  # of fewer, the lowest must have risen, too: three spikes in five are no step
 _DROP_WINDOW = 8
 _DELAY = (8, 40)  # samples before one may teach the reference: half of those it has seen, within these bounds
+_RELIEF_DEVIATIONS = 4.0
+_MOST_RELIEF = 40  # samples of which a relief's median is taken at most
 _LOW_QUANTILE = 0.2
 _LOW_RISE = 1 / 3  # of the median's rise
 
@@ -57,6 +65,7 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     reported_iteration: int  # at whose end it was certain
     before_ns: int  # the healthy level
     after_ns: int
+    gradual: bool = False  # found against the settled level (``drift``), or grown on such a slowdown
 
 
 class _History:
@@ -97,10 +106,10 @@ class _History:
         """Count the samples of iteration ``number`` or later ones."""
         return len(self) - int(self._numbers[self._first : self._end].searchsorted(number))
 
-    def place(self, back: int) -> tuple[int, int]:
+    def place(self, back: int) -> Place:
         """Return number and start of the ``back``-th newest sample, 1 being the newest."""
         at = max(self._first, self._end - back)
-        return int(self._numbers[at]), int(self._starts[at])
+        return Place(int(self._numbers[at]), int(self._starts[at]))
 
 
 def _median(levels: Floats) -> float:
@@ -118,7 +127,14 @@ def _quantile(ascending: Floats, share: float) -> float:
 class ChangeDetector:
     """A detector of the onset and the relief of slowdowns, fed with one iteration at a time."""
 
-    def __init__(self, *, verify_percent: int, consecutive: int, known: Reference | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        verify_percent: int,
+        consecutive: int,
+        known: Reference | None = None,
+        settled: SettledBlocks | None = None,
+    ) -> None:
         self.slowdown: Slowdown | None = None
         self.reference = known
         self._verify = math.log1p(verify_percent / 100)
@@ -127,6 +143,7 @@ class ChangeDetector:
         self._unlearned: deque[float] = deque()
         self._posterior = self._fresh_posterior()
         self._candidate: int | None = None  # iteration at which a step may have begun
+        self._drift = Drift(self._verify, settled)
 
     @staticmethod
     def _fresh_posterior() -> RunLengthPosterior:
@@ -136,6 +153,16 @@ class ChangeDetector:
     def healthy_ns(self) -> int | None:
         """Return the reference [ns]; None while it is being learned."""
         return None if self.reference is None else round(math.exp(self.reference.level))
+
+    @property
+    def settled(self) -> SettledBlocks:
+        """Return what the anchored reference rests on."""
+        return self._drift.blocks
+
+    @property
+    def at_best(self) -> bool:
+        """Return whether the healthy samples are at the job's settled level now."""
+        return self._drift.at_best
 
     def feed(self, number: int, start_ns: int, duration_ns: int) -> bool:
         """Take an uninterrupted iteration; True if ``slowdown`` appeared, grew by another onset, or ended."""
@@ -147,13 +174,16 @@ class ChangeDetector:
                 self.reference = Reference.of(self._newest.levels(_BASELINE_SAMPLES))
             return False
         if self.slowdown is not None:
-            return self._relieved(reference, self.slowdown) or self._grew(reference, self.slowdown, level)
+            over = self._relieved(reference, self.slowdown) or self._is_held(reference, self.slowdown)
+            return over or self._grew(reference, self.slowdown, level)
         self._posterior.update((level - reference.level) / max(reference.noise, NOISE_FLOOR))
         if self._dropped(reference, level):
             return False
         rise = self._step(reference, level) or self._drifted(reference, level)
         if rise is not None:
             self._begin(reference, rise, self._slow_samples(reference, rise), reference)
+            return True
+        if self._drift.due() and self._degraded(reference):
             return True
         self._learn(reference, level)
         return False
@@ -183,7 +213,9 @@ class ChangeDetector:
         self._unlearned.append(level)
         delay = min(max(reference.samples // 2, _DELAY[0]), _DELAY[1])
         while len(self._unlearned) > delay and self._candidate is None:
-            reference.learn(self._unlearned.popleft())
+            healthy = self._unlearned.popleft()
+            reference.learn(healthy)
+            self._drift.learn(healthy)
 
     def _step(self, reference: Reference, level: float) -> float | None:
         """Return the rise since a step that the posterior shows and the samples verify."""
@@ -224,6 +256,30 @@ class ChangeDetector:
                 return rise
         return None
 
+    def _degraded(self, reference: Reference) -> bool:
+        """Begin a slowdown where the newest samples lie too far above the settled level; that level is then healthy."""
+        middle = self._newest.place(WINDOW // 2)
+        rise = self._drift.rise(self._newest.levels(WINDOW), reference, middle)
+        first, settled = self._drift.crossed, self._drift.level
+        if rise is None or first is None or settled is None:
+            return False
+        self.reference = reference.moved(settled, reference.samples).without_wander()
+        self._begin(self.reference, rise, first, self.reference, gradual=True)
+        return True
+
+    def _is_held(self, reference: Reference, slowdown: Slowdown) -> bool:
+        """Take the level of a slow degradation for the job's own where it has not moved for very long."""
+        if not slowdown.gradual or not self._drift.due():
+            return False
+        newest = self._newest.levels(WINDOW)
+        if not self._drift.is_held(newest, self._newest.place(WINDOW // 2), self._newest.place(1)):
+            return False
+        self.reference = reference.moved(_median(newest), WINDOW)
+        self._drift.restart()
+        self.slowdown = None
+        self._forget()
+        return True
+
     def _slow_samples(self, reference: Reference, rise: float, most: int = _REMEMBERED) -> int:
         """Count the newest that are slow: they begin where the sum of what exceeds half the rise is smallest."""
         levels = self._newest.levels(most)
@@ -231,9 +287,11 @@ class ChangeDetector:
         before = int(excess.argmin()) + 1 if excess.min() < 0 else 0
         return max(len(levels) - before, 1)
 
-    def _begin(self, reference: Reference, rise: float, slow: int, healthy: Reference) -> None:
-        """Begin a slowdown: the newest ``slow`` samples lie ``rise`` above the reference."""
-        first, start_ns = self._newest.place(slow)
+    def _begin(
+        self, reference: Reference, rise: float, since: int | Place, healthy: Reference, *, gradual: bool = False
+    ) -> None:
+        """Begin a slowdown: the newest ``since`` samples, or those since then, lie ``rise`` above the reference."""
+        first, start_ns = self._newest.place(since) if isinstance(since, int) else since
         reported, _ = self._newest.place(1)
         self.slowdown = Slowdown(
             first_iteration=first,
@@ -241,9 +299,11 @@ class ChangeDetector:
             reported_iteration=reported,
             before_ns=round(math.exp(healthy.level)),
             after_ns=round(math.exp(reference.level + rise)),
+            gradual=gradual,
         )
         self._unlearned.clear()
         self._candidate = None
+        self._drift.interrupt()
 
     def _grew(self, reference: Reference, slowdown: Slowdown, level: float) -> bool:
         """Check whether the newest samples lie above the slow ones before as a slowdown lies above the reference.
@@ -260,7 +320,7 @@ class ChangeDetector:
             slow = reference.moved(max(_median(before), _median(before[-count:])), min(known - count, count))
             rise = self._rise(slow, count)
             if rise is not None and rise >= self._verify:
-                self._begin(slow, rise, self._slow_samples(slow, rise, known), reference)
+                self._begin(slow, rise, self._slow_samples(slow, rise, known), reference, gradual=slowdown.gradual)
                 return True
         return False
 
@@ -270,9 +330,12 @@ class ChangeDetector:
         if not len(slow):  # an agent that knows of the slowdown reads the ring again, from before its onset
             return False
         level = _median(slow[-_FEW_SAMPLES:])
-        newest = _median(slow[-self._consecutive :])
         rise = math.log(slowdown.after_ns) - reference.level
-        if len(slow) > self._consecutive and newest - reference.level <= min(self._verify, rise / 2):
+        bound = min(self._verify, rise / 2)
+        needed = self._consecutive
+        if rise > bound:
+            needed = max(needed, min(reference.samples_for((rise - bound) / _RELIEF_DEVIATIONS), _MOST_RELIEF))
+        if len(slow) > needed and _median(slow[-needed:]) - reference.level <= bound:
             self.slowdown = None
             self._forget()
             return True
@@ -289,6 +352,7 @@ class ChangeDetector:
         if not reference.exceeds_noise(drop, _DROP_WINDOW) and not self._is_lower(reference):
             return False
         self.reference = Reference.of(self._newest.levels(_DROP_WINDOW))
+        self._drift.drop(self.reference.level)
         self._forget()
         return True
 

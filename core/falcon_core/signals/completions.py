@@ -7,7 +7,8 @@ communicator run one after the other, so a start that would overlap the next cal
 
 The shim knows no cycles: it samples windows of as many calls as a cycle has, so that a window holds each position once,
 but may begin in one cycle and end in the next. Of such a pair one cycle is made. Its length is the host's, since in a
-steady state both sides advance at one rate.
+steady state both sides advance at one rate. Where sizes vary, the pair is the window: its bytes, and the host's
+time from its first call to that call's next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Ints, Trait
-from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.iteration import Iteration, Sizes
 from falcon_core.wire.ring import Flag, Kind, RecordArray
 
 Key = TypeVar("Key")
@@ -105,6 +106,8 @@ class Completions:
             late, late_durations, late_comms, late_known = self._device_times(following.calls)
             if not (known | late_known)[synchronising].all():
                 return None
+            if iteration.sizes is not None and following.sizes is not None:
+                iteration = _window(iteration, following, int(known.argmax()))
             starts = np.where(known, starts, late - iteration.duration_ns)
             durations = np.where(known, durations, late_durations)
             comms = np.where(known, comms, late_comms)
@@ -123,6 +126,15 @@ class Completions:
         known = np.array([time is not None for time in times], dtype=np.bool_)
         columns = np.array([time or (0, 0, 0) for time in times], dtype=np.uint64).astype(np.int64)
         return columns[:, 0].copy(), columns[:, 1], columns[:, 2], known
+
+
+def _window(iteration: Iteration, following: Iteration, first: int) -> Iteration:
+    """Return an iteration with the bytes and the host's time of the window that begins at its call ``first``."""
+    own, late = iteration.calls, following.calls
+    calls = int(own.sizes[first:].sum() + late.sizes[:first].sum())
+    sizes = Sizes(calls, calls + int(late.sizes[first] - own.sizes[first]))
+    took_ns = int(late.starts_ns[first] - own.starts_ns[first])
+    return msgspec.structs.replace(iteration, end_ns=iteration.start_ns + took_ns, sizes=sizes)
 
 
 def in_turn(starts_ns: Ints, durations_ns: Ints) -> Ints:

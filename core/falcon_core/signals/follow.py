@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from falcon_core.signals.alignment import exact_alignment, usual_alignment
-from falcon_core.signals.calls import CallLog, Ints
+from falcon_core.signals.calls import CallLog, Calls, Ints
 from falcon_core.signals.period import Period
 
 _RESUME_CALLS = 8  # at least so many calls, and a whole cycle, must fit before an interrupted cycle goes on
@@ -25,6 +25,7 @@ class Cycle:
         self.start = start  # index of the present cycle's first call
         self.cursor = start  # index of the next call to compare
         self.varies = period.cycle is not None  # single calls differ from cycle to cycle
+        self.varying = period.varying  # the sizes that are ignored
         self._by_gaps = period.by_gaps
         self._waits = False  # the call at the cursor differs; those that follow will show whether the cycle goes on
         self._strays: list[int] = []  # positions of the longest gap in the newest cycles
@@ -33,6 +34,16 @@ class Cycle:
     def calls(self) -> int:
         return len(self.tokens)
 
+    def tokens_of(self, calls: Calls) -> Ints:
+        """Return the tokens of calls as this cycle compares them: [n]."""
+        return calls.tokens if self.varying is None else self.varying.tokens(calls)
+
+    def is_of(self, period: Period, log: CallLog) -> bool:
+        """Check whether a period of as many calls has the same calls, in any order, as far as sizes are compared."""
+        first = log.base + period.first
+        tokens = self.tokens_of(log.view(first, first + self.calls))
+        return self.varying == period.varying and np.array_equal(np.sort(tokens), np.sort(self.tokens))
+
     @property
     def decides_at(self) -> int:
         """Return how many calls the next comparison needs, counted from the first call ever."""
@@ -40,7 +51,7 @@ class Cycle:
 
     def differing(self, log: CallLog) -> Ints:
         """Find the places after the cursor where the call that came differs from the cycle's call."""
-        fresh = log.view(self.cursor, log.end).tokens
+        fresh = self.tokens_of(log.view(self.cursor, log.end))
         expected = self.tokens[(self.cursor - self.start + np.arange(fresh.shape[0])) % self.calls]
         return np.flatnonzero(fresh != expected)
 
@@ -106,10 +117,10 @@ class Interruption:
             return None
         width = max(cycle.calls, _RESUME_CALLS)
         begin = max(self._exact_from, log.base)
-        found = exact_alignment(log.view(begin, log.end).tokens, cycle.tokens, width)
+        found = exact_alignment(cycle.tokens_of(log.view(begin, log.end)), cycle.tokens, width)
         while found is None and cycle.varies and self._usual_from + 2 * width <= log.end:
             begin = max(self._usual_from, log.base)
-            found = usual_alignment(log.view(begin, begin + 2 * width).tokens, cycle.tokens)
+            found = usual_alignment(cycle.tokens_of(log.view(begin, begin + 2 * width)), cycle.tokens)
             self._usual_from = begin + width
         if found is None:
             self._exact_from = max(begin, log.end - width + 1)

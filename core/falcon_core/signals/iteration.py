@@ -19,6 +19,8 @@ one and no more. What is known after a call is therefore the same in whatever re
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
@@ -27,6 +29,17 @@ from falcon_core.signals.follow import Cycle, Interruption
 from falcon_core.signals.period import Period
 from falcon_core.signals.resume import Anchor, first_cycle, is_ahead, place_in_cycle
 from falcon_core.signals.search import CycleHistory, PeriodSearch
+from falcon_core.signals.sizes import Varying
+
+
+class Sizes(NamedTuple):
+    """The bytes that an iteration's time may depend on: a call's size has to do with what is computed after or before.
+
+    The time from one call to the next is in the iteration of the former, whichever of the two it was that grew with it.
+    """
+
+    calls: int  # of its calls
+    next_calls: int  # of the calls that come next after each of its calls: the last one begins the next iteration
 
 
 class Iteration(msgspec.Struct, frozen=True):
@@ -37,6 +50,7 @@ class Iteration(msgspec.Struct, frozen=True):
     end_ns: int  # start of the next cycle
     interrupted: bool  # other calls came in between: its time is no measure
     calls: Calls
+    sizes: Sizes | None = None  # where sizes vary; None if interrupted
 
     @property
     def duration_ns(self) -> int:
@@ -65,6 +79,11 @@ class IterationTracker:
     def period_calls(self) -> int | None:
         """Return the number of calls in an iteration; None while undetermined."""
         return None if self._history.may_be_micro_batches else self.cycle_calls
+
+    @property
+    def varying(self) -> Varying | None:
+        """Return the sizes that the cycle ignores, since they depend on the data; None where all sizes recur."""
+        return None if self._cycle is None else self._cycle.varying
 
     @property
     def regular(self) -> bool:
@@ -134,7 +153,7 @@ class IterationTracker:
             return self._follow(self._cycle, done)
         if self._resume(self._cycle, self._interruption, done):
             return True
-        return self._lost and self._take(self._search.search(self._log, self._cycle.calls), done)
+        return self._lost and self._take(self._search.search(self._log, self._cycle), done)
 
     def _take(self, period: Period | None, done: list[Iteration]) -> bool:
         """Count cycles from ``period.first``, an index into the present log; earlier results are void."""
@@ -148,7 +167,8 @@ class IterationTracker:
         elif log.base == 0 and 2 * period.first <= log.end:
             self.iterations = 0
         if period.cycle is None:
-            tokens = log.view(begins, begins + lag).tokens.copy()
+            calls = log.view(begins, begins + lag)
+            tokens = calls.tokens.copy() if period.varying is None else period.varying.tokens(calls)
         else:
             tokens = np.roll(period.cycle, -((begins - first) % lag))
         self._cycle = Cycle(period, tokens, begins)
@@ -165,7 +185,7 @@ class IterationTracker:
             if self._anchor is not None and self._reached(self._anchor, cycle):
                 continue
             self._complete(cycle, done, cycle.start + cycle.calls, interrupted=False)
-            if self._history.is_review_due() and self._take(self._search.review(self._log, cycle.calls), done):
+            if self._history.is_review_due() and self._take(self._search.review(self._log, cycle), done):
                 return True
             if cycle.follow_longest_gap(self._log):
                 return True
@@ -197,6 +217,10 @@ class IterationTracker:
         self._history.interrupted(cycle.calls)
         return True
 
+    def _sizes(self, calls: Calls, next_start: int) -> Sizes:
+        own = int(calls.sizes.sum())
+        return Sizes(own, own - int(calls.sizes[0]) + int(self._log.view(next_start, next_start + 1).sizes[0]))
+
     def _complete(self, cycle: Cycle, done: list[Iteration], next_start: int, *, interrupted: bool) -> None:
         """Add an iteration, from the present start to ``next_start``."""
         calls = self._log.view(max(cycle.start, self._log.base), next_start)
@@ -209,6 +233,7 @@ class IterationTracker:
                 end_ns=int(self._log.view(next_start, next_start + 1).starts_ns[0]),
                 interrupted=interrupted,
                 calls=calls.copy(),
+                sizes=None if cycle.varying is None or interrupted else self._sizes(calls, next_start),
             )
         )
         cycle.start = next_start

@@ -21,6 +21,9 @@ recur (32 × (send, recv) + 1 all-reduce: 2 instead of 65). What exact runs leav
 - *One token only.* Equal tokens show nothing; the gaps between them may: several equal gradient buckets come in
   a burst after one long computation. The lag is the smallest at which the centred logarithms of the gaps recur, if the
   long gaps make up a good part of the time; otherwise each call is an iteration.
+- *Sizes that vary.* Where no run is long enough because of sizes that depend on the data, these are ignored; ``sizes``.
+- *Other sizes.* A run that came at least twice before in other sizes, about as long, was broken each time: layers of an
+  iteration whose sequences have another length than the last ones. It is a fragment, too.
 - *Flipped tokens.* Where no exact run is long enough, single calls may differ from cycle to cycle; see ``noisy``.
 """
 
@@ -32,6 +35,7 @@ from numpy.fft import irfft, rfft
 
 from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
+from falcon_core.signals.sizes import LEAST_CYCLES, NEWEST, Varying, irregular, steady_kinds
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
 REPETITIONS = 3
@@ -65,6 +69,7 @@ class Period(msgspec.Struct, frozen=True):
     first: int
     by_gaps: bool = False  # one token only: the phase is in the gaps
     cycle: Ints | None = None  # the tokens that are usual from ``first`` on: [calls]; None where all cycles are alike
+    varying: Varying | None = None  # the sizes that are ignored
 
 
 def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
@@ -72,7 +77,32 @@ def find_period(calls: Calls, *, noisy: bool = True) -> Period | None:
     if len(calls) < EVIDENCE_CALLS_ONE_TOKEN:
         return None
     found = _exact(calls)
-    return _noisy(calls) if found is None and noisy else found
+    return period_of_varying_sizes(calls) or _noisy(calls) if found is None and noisy else found
+
+
+def period_of_varying_sizes(calls: Calls) -> Period | None:
+    """Find the period of the newest calls without the sizes that depend on the data; None where sizes do not vary."""
+    for newest in NEWEST:
+        offset = max(0, len(calls) - newest)
+        found = _of_varying_sizes(calls.cut(offset, len(calls)))
+        if found is not None:
+            return msgspec.structs.replace(found, first=offset + found.first)
+        if offset == 0:
+            break
+    return None
+
+
+def _of_varying_sizes(calls: Calls) -> Period | None:
+    varying = irregular(calls)
+    while varying is not None:
+        found = _exact(varying.view(calls))
+        if found is None or found.calls == 1 or len(calls) - found.first < LEAST_CYCLES * found.calls:
+            return None  # too few; calls that neither sizes nor gaps tell apart show nothing
+        steady = steady_kinds(varying, calls.cut(found.first, len(calls)), found.calls)
+        if not steady:
+            return msgspec.structs.replace(found, varying=varying)
+        varying = varying.without(steady)
+    return None
 
 
 def _exact(calls: Calls) -> Period | None:
@@ -100,6 +130,8 @@ def _of_run(calls: Calls, lag: int, run: int) -> Period | None:
     if lag == 1:
         return _one_token(calls, first)
     if not _is_evident(calls.cut(first, count), lag, calls.cut(0, first)) or _is_fragment(calls, lag, run):
+        return None
+    if _came_in_other_sizes(calls, lag, run):
         return None
     return _iterations_and_extras(calls, lag, first) or Period(lag, first)
 
@@ -193,6 +225,19 @@ def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
     within = sum(end - begin + lag for begin, end in earlier) + run + lag
     extra = tokens.shape[0] - (earlier[0][0] - lag) - within
     return not (_plausible(calls.cut(first, len(calls)), lag) and extra <= _EXTRA_SHARE * within)
+
+
+def _came_in_other_sizes(calls: Calls, lag: int, run: int) -> bool:
+    """Check whether the newest run came more than once before, about as long, but for its sizes."""
+    kinds, tokens = calls.kinds[: len(calls) - run - lag], calls.tokens
+    newest = np.sort(tokens[-lag:])
+    earlier = _runs_of(np.sort(calls.kinds[-lag:]), kinds, least=max(1, _FRAGMENT_SHARE * run))
+    others = [
+        end
+        for begin, end in earlier
+        if _FRAGMENT_SHARE * (end - begin) <= run and not np.array_equal(np.sort(tokens[end - lag : end]), newest)
+    ]
+    return len(others) > 1
 
 
 def _iterations_and_extras(calls: Calls, lag: int, first: int) -> Period | None:

@@ -6,7 +6,7 @@ again after the agent's death leads to the same counts, and a recorded ring is a
 
 from __future__ import annotations
 
-import itertools
+import copy
 import math
 import statistics
 from collections import deque
@@ -16,13 +16,17 @@ import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, inside_outside, measured_comms
-from falcon_core.signals.calls import CallOrder, Calls, Floats, Tokenizer
+from falcon_core.signals.attribution import measured_comms
+from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
+from falcon_core.signals.expected import Slope
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline, Pause
 from falcon_core.signals.iteration import Iteration, IterationTracker
+from falcon_core.signals.measured import Measured, Measurer, newest_known
 from falcon_core.signals.resume import Anchor
+from falcon_core.signals.settled import SettledBlocks
+from falcon_core.signals.work import Peers, work_of
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import Kind, RecordArray
 
@@ -39,18 +43,11 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
     noise: float = 0.0  # of the logarithm of the iteration time
     healthy_compute_ns: int | None = None
     compute_noise: float = 0.0
+    expected: Slope | None = None  # of the iteration time by bytes, where sizes vary
+    expected_compute: Slope | None = None
     slowdown: Slowdown | None = None
     pauses: list[Pause] = []
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """An iteration with what is the rank's own in it, ns; None where that is not known."""
-
-    iteration: Iteration
-    compute_ns: int | None
-    wait_ns: int | None
-    times: Floats | None = None  # of the calls and gaps, by position
-    excess: Excess | None = None
+    settled: SettledBlocks = SettledBlocks()
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +85,7 @@ class RankChain:
         self._memory = memory
         self._tracker = IterationTracker(memory.anchor if memory else None)
         self._completions = Completions()
+        self._peers = Peers()
         self._completed = False  # completions came, and no call since
         self._hang = HangDeadline(memory.pauses if memory else ())
         self._period_changes = 0
@@ -112,21 +110,26 @@ class RankChain:
             verify_percent=self._detection.verify_percent,
             consecutive=self._detection.consecutive_iterations,
             known=known,
+            settled=memory.settled if memory is not None else None,
         )
         self._healthy_compute: Reference | None = None
+        self._best_compute: float | None = None  # level of the healthy computation when the job was at its best
         self._first_compute: list[int] = []
+        self._measurer = Measurer(memory.expected, memory.expected_compute) if memory else Measurer()
         if memory is not None:
             if memory.anchor is not None:  # without it iterations are numbered anew, and its first one means nothing
                 self._detector.slowdown = memory.slowdown
             if memory.healthy_compute_ns:
                 level = math.log(memory.healthy_compute_ns)
                 self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
-        self._waits = WaitBaseline()
+                self._best_compute = level
+        self._best_waits = copy.copy(self._measurer.waits)
         self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
         self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
         self._unlearned_samples: deque[Measured] = deque()
         self._completions.forget()
         self._newest = 0
+        self._judged = 0
         self._unlearned: deque[Measured] = deque()
 
     def feed(self, records: RecordArray, *, lost: bool = False) -> bool:
@@ -134,6 +137,7 @@ class RankChain:
 
         ``lost``: there were records before these that cannot be read any more.
         """
+        self._peers.feed(records)
         changed = lost and self._take(self._tokenizer.calls(self._order.release()))
         for piece in self._completions.cut(records):
             if self._completed and len(piece) and piece["kind"][0] != Kind.COMPLETED:
@@ -170,7 +174,7 @@ class RankChain:
         return _first(had) != _first(self._detector.slowdown)
 
     def _measure(self, iteration: Iteration) -> Measured:
-        measured = self._attributed(iteration)
+        measured = self._measurer.measure(iteration)
         self._recent.append(measured)
         self._newest = iteration.number
         if iteration.interrupted:
@@ -178,27 +182,38 @@ class RankChain:
         if measured.compute_ns is None:
             self._completions.wait_for(iteration)
             self._take_samples()
-        self._detector.feed(iteration.number, iteration.start_ns, iteration.duration_ns)
+        if self._measurer.is_settled(iteration):
+            self._judge(measured)
+        elif settled := {each.iteration.number: each for each in self._measurer.settle(iteration)}:
+            recent = [settled.get(each.iteration.number, each) for each in self._recent]
+            self._recent = deque(recent, maxlen=RECENT_ITERATIONS)
+            for each in settled.values():
+                if each.iteration.number > self._judged:
+                    self._judge(each)
+        return measured
+
+    def _judge(self, measured: Measured) -> None:
+        """Look for a change with this iteration, and learn from an earlier one if there is none."""
+        iteration = measured.iteration
+        self._judged = iteration.number
+        was_slow = self._detector.slowdown is not None
+        self._detector.feed(iteration.number, iteration.start_ns, measured.iteration_ns)
         if self._detector.slowdown is not None:
+            if self._detector.slowdown.gradual and not was_slow:
+                self._return_to_best()
             self._unlearned.clear()
             self._unlearned_samples.clear()
-            return measured
+            return
         self._unlearned.append(measured)
         if len(self._unlearned) > _HEALTHY_DELAY or self._detector.reference is None:
             self._learn(self._unlearned.popleft())
-        return measured
-
-    def _attributed(self, iteration: Iteration) -> Measured:
-        own, times = compute_ns(iteration), inside_outside(iteration)
-        excess = self._waits.excess(iteration, times)
-        return Measured(iteration, own, self._waits.wait_ns(iteration, own, excess), times, excess)
 
     def _take_samples(self) -> None:
         """Take the iterations whose device times have come."""
         for iteration in self._completions.resolved():
-            measured = self._attributed(iteration)
+            measured = self._measurer.measure(iteration)
             self._sampled.append(measured)
-            if self._detector.slowdown is None:
+            if self._detector.slowdown is None and self._measurer.is_settled(iteration):
                 self._unlearned_samples.append(measured)
         while self._unlearned_samples and self._is_settled(self._unlearned_samples[0]):
             self._learn(self._unlearned_samples.popleft())
@@ -207,9 +222,21 @@ class RankChain:
         """Check whether a slowdown that includes the sample would have been found by now."""
         return self._detector.reference is None or self._newest - sample.iteration.number > _HEALTHY_DELAY
 
+    def _return_to_best(self) -> None:
+        """Take for healthy what was healthy at the job's best: a slow degradation has taught all that follows."""
+        self._measurer.waits = copy.copy(self._best_waits)
+        if self._healthy_compute is not None and self._best_compute is not None:
+            self._healthy_compute = self._healthy_compute.moved(self._best_compute, self._healthy_compute.samples)
+
     def _learn(self, healthy: Measured) -> None:
-        self._waits.learn(healthy.times)
-        if not healthy.compute_ns:
+        self._follow(healthy)
+        if self._detector.at_best:
+            self._best_waits = copy.copy(self._measurer.waits)  # learning replaces its arrays
+            self._best_compute = None if self._healthy_compute is None else self._healthy_compute.level
+
+    def _follow(self, healthy: Measured) -> None:
+        self._measurer.learn(healthy)
+        if not healthy.compute_ns or not self._measurer.explains_compute(healthy.iteration):
             return
         if self._healthy_compute is not None:
             self._healthy_compute.learn(math.log(healthy.compute_ns))
@@ -262,14 +289,18 @@ class RankChain:
     def memory(self) -> RankMemory:
         """Return what the next agent shall know."""
         reference, compute = self._detector.reference, self._healthy_compute
+        expected, expected_compute = self._measurer.slopes
         return RankMemory(
             anchor=self._tracker.position,
             healthy_ns=self._detector.healthy_ns,
             noise=reference.noise if reference else 0.0,
             healthy_compute_ns=_level_ns(compute),
             compute_noise=compute.noise if compute else 0.0,
+            expected=expected,
+            expected_compute=expected_compute,
             slowdown=self._detector.slowdown,
             pauses=self._hang.pauses,
+            settled=self._detector.settled,
         )
 
     def track(self) -> Track | None:
@@ -284,7 +315,7 @@ class RankChain:
             if measured.excess is not None and (share := measured.excess.stall_share) is not None
         ]
         return Track(
-            iteration_ns=statistics.median(measured.iteration.duration_ns for measured in newest),
+            iteration_ns=statistics.median(measured.iteration_ns for measured in newest),
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             stall_share=statistics.median(stalls) if stalls else None,
@@ -328,7 +359,8 @@ class RankChain:
         """Make the report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
         recent = list(self._recent)
         attributed = list(self._sampled) or recent
-        times = [measured.iteration.duration_ns for measured in recent]
+        times = [measured.iteration_ns for measured in recent]
+        whole = next((each.iteration for each in reversed(recent) if not each.iteration.interrupted), None)
         slowdown = self._detector.slowdown
         return RankSignals(
             rank=rank,
@@ -337,13 +369,14 @@ class RankChain:
             period_calls=self._tracker.period_calls,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
             iteration_ns=times,
-            compute_ns=_newest_known([measured.compute_ns for measured in attributed]),
-            wait_ns=_newest_known([measured.wait_ns for measured in attributed]),
+            compute_ns=newest_known([measured.compute_ns for measured in attributed]),
+            wait_ns=newest_known([measured.wait_ns for measured in attributed]),
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
+            work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
         )
 
 
@@ -353,12 +386,6 @@ def _first(slowdown: Slowdown | None) -> int | None:
 
 def _level_ns(reference: Reference | None) -> int | None:
     return None if reference is None else round(math.exp(reference.level))
-
-
-def _newest_known(values: list[int | None]) -> list[int]:
-    """Return the newest values up to the first that is unknown, oldest first."""
-    known = list(itertools.takewhile(lambda value: value is not None, reversed(values)))
-    return [value for value in reversed(known) if value is not None]
 
 
 def _onset(slowdown: Slowdown, unix_offset_ns: int) -> Onset:

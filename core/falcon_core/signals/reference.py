@@ -19,7 +19,8 @@ from falcon_core.signals.calls import Floats
 
 NOISE_FLOOR = 0.01
 DEVIATIONS = 5.0  # of a median, by which a change must exceed noise
-_SLOW_RATE = 1 / 1000  # of the reference, once as many samples were seen
+MEAN_SAMPLES = 1000  # up to here a level is the mean of all samples, and then of the newest by and by
+_SLOW_RATE = 1 / MEAN_SAMPLES
 _NOISE_RATE = 1 / 100
 _CORRELATION_RATE = 1 / 300
 _NOISE_PRIOR = 0.05
@@ -107,15 +108,28 @@ class Reference:
         The reference is uncertain too, after few samples; and noise that lasts from one sample to the next averages out
         more slowly.
         """
+        return self._single_error() * math.sqrt(1 / samples + 1 / self.samples)
+
+    def samples_for(self, error: float) -> int:
+        """Return how many samples have a median that errs by ``error`` (> 0), against a level that is certain."""
+        return math.ceil((self._single_error() / error) ** 2)
+
+    def _single_error(self) -> float:
+        """Return the standard error of a median times the square root of its samples."""
         correlation = min(max(self._correlation, 0.0), _MOST_CORRELATION)
         lasting = (1 + correlation) / (1 - correlation)
-        variance = lasting * (1 / samples + 1 / self.samples)
-        return _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(variance)
+        return _TO_DEVIATION * max(self.noise, NOISE_FLOOR) * math.sqrt(lasting)
 
     def moved(self, level: float, samples: int) -> Reference:
         """Return the same noise around another level, known from ``samples``."""
         other = copy.copy(self)  # what is learned replaces numbers and lists, and changes no list but the counts
         other.level, other.samples, other._long = level, samples, list(self._long)
+        return other
+
+    def without_wander(self) -> Reference:
+        """Return the same level and noise where the wander that was learned was a slow degradation."""
+        other = copy.copy(self)
+        other._wander = 0.0
         return other
 
     def wanders(self, rise: float) -> bool:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections import deque
 
 from falcon_core.signals.calls import CallLog
-from falcon_core.signals.period import EVIDENCE_CALLS, MOST_MICRO_BATCHES, REPETITIONS, Period, find_period
+from falcon_core.signals.follow import Cycle
+from falcon_core.signals.period import (
+    EVIDENCE_CALLS,
+    MOST_MICRO_BATCHES,
+    REPETITIONS,
+    Period,
+    find_period,
+    period_of_varying_sizes,
+)
 
 _NOISY_FROM = 96  # calls; before, few differences would pass for noise
 _NOISY_GROWTH = 0.25
@@ -26,20 +34,36 @@ class PeriodSearch:
         self.at = 0  # as many calls as the next search needs
         self._noisy_at = _NOISY_FROM  # the same for the search that lets single calls differ
 
-    def search(self, log: CallLog, known: int | None) -> Period | None:
-        """Look for another period than ``known``, unless too few calls came since the last search."""
+    def search(self, log: CallLog, lost: Cycle | None) -> Period | None:
+        """Look for a period, another than that of the cycle which was ``lost``, unless too few calls came since.
+
+        A lost cycle may go on in other sizes. If it has done so before, sizes vary; otherwise it is followed in those.
+        """
         if log.end < self.at:
             return None
         self.at = log.end + max(_LEAST_CALLS, int((log.end - log.base) * _GROWTH))
-        return self.review(log, known)
+        found = self._find(log)
+        if found is None or lost is None or found.calls != lost.calls:
+            return found
+        if found.varying is None and (varying := period_of_varying_sizes(log.view(log.base, log.end))) is not None:
+            found = varying
+        return None if found.cycle is not None or lost.is_of(found, log) else found
 
-    def review(self, log: CallLog, known: int | None) -> Period | None:
-        """Look for another period than ``known`` (calls in its cycle) now."""
+    def review(self, log: CallLog, known: Cycle) -> Period | None:
+        """Look for another number of calls than in the ``known`` cycle now.
+
+        Where sizes are ignored, a longer one: within an iteration they may all be equal.
+        """
+        found = self._find(log)
+        if found is None or found.calls == known.calls:
+            return None
+        return None if known.varying is not None and found.calls < known.calls else found
+
+    def _find(self, log: CallLog) -> Period | None:
         noisy = log.end >= self._noisy_at
         if noisy:
             self._noisy_at = log.end + max(1, int((log.end - log.base) * _NOISY_GROWTH))
-        found = find_period(log.view(log.base, log.end), noisy=noisy)
-        return None if found is None or found.calls == known else found
+        return find_period(log.view(log.base, log.end), noisy=noisy)
 
 
 class CycleHistory:

@@ -18,6 +18,7 @@ MAX_PAIRS = 8  # likewise, pairs of it and a peer
 MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
+Work = Literal["Fixed", "InBytes", "Hidden"]  # what a rank's calls show of how much it has to do (``signals.work``)
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +129,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     comms: list[CommSignals] = []  # ≤ MAX_COMMS, while it is slow or silent; absent in the reports of earlier agents
     pairs: list[PairSignals] = []  # ≤ MAX_PAIRS, while it is silent
     comms_left_out: Int64 = 0  # communicators and pairs beyond the bounds
+    work: Work = "Fixed"  # in the detail; earlier agents do not say it
 
 
 class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):

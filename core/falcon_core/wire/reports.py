@@ -12,6 +12,7 @@ readers give the default to a report that lacks them.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -29,6 +30,7 @@ from falcon_core.wire.messages import (
     RankSignals,
     Summary,
     ThrottleSignals,
+    Work,
 )
 
 REPORT_VERSION: Final = 2  # 1 was JSON
@@ -48,6 +50,7 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Times = Annotated[list[Count], Meta(max_length=RECENT_ITERATIONS)]
 
 _TRACKING: Final[tuple[Literal["NoRing", "Undetermined", "Tracking"], ...]] = ("NoRing", "Undetermined", "Tracking")
+_WORK: Final[tuple[Work, ...]] = ("Fixed", "InBytes", "Hidden")
 _LAUNCH: Final[tuple[Literal["Idle", "Running", "Stopping", "Stopped", "Exited"], ...]] = (
     "Idle",
     "Running",
@@ -55,6 +58,7 @@ _LAUNCH: Final[tuple[Literal["Idle", "Running", "Stopping", "Stopped", "Exited"]
     "Stopped",
     "Exited",
 )
+_MOST_LAUNCHES: Final = 16_384
 _US: Final = 1_000
 _MS: Final = 1_000_000
 
@@ -70,6 +74,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     left_out: Count = 0  # communicators and pairs beyond the bounds
     lost_records: Count = 0
     holes: Count = 0
+    work: Annotated[int, Meta(ge=0, lt=len(_WORK))] = 0
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -127,17 +132,21 @@ class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
     healthy_throttled_permille: Known = -1
 
 
+_NO_LAUNCH: Final = msgspec.Raw(msgspec.msgpack.encode(None))
+
+
 class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
     version: Annotated[int, Meta(ge=2, le=3)]  # this one, and the next
     sequence: Count
     unix_ns: Int64
     generation: Count
-    launch: _Launch | None = None
+    launch: msgspec.Raw = _NO_LAUNCH  # a ``_Launch`` or None: read by itself, since it hardly ever changes
     throttle: _Throttle | None = None
     ranks: Annotated[list[_Rank], Meta(max_length=MAX_RANKS)] = []
 
 
 _decoder = msgspec.msgpack.Decoder(_Report)
+_launch_decoder = msgspec.msgpack.Decoder(_Launch | None)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -149,7 +158,7 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
             summary.sequence,
             summary.unix_ns,
             summary.generation,
-            _launch(summary.launch),
+            msgspec.Raw(_encoder.encode(_launch(summary.launch))),
             _throttle(summary.throttle),
             [_brief(rank, summary.unix_ns, rank.rank in detailed) for rank in summary.ranks[:MAX_RANKS]],
         )
@@ -166,6 +175,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
     """
     try:
         report = _decoder.decode(raw)
+        launch = _launch_status(bytes(report.launch))
     except RecursionError as error:  # lists in lists without end, where a newer version would have a field
         raise msgspec.DecodeError("nested too deeply") from error
     return Summary(
@@ -173,7 +183,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         sequence=report.sequence,
         unix_ns=report.unix_ns,
         generation=report.generation,
-        launch=_launch_status(report.launch),
+        launch=launch,
         ranks=[_signals(rank, report.unix_ns) for rank in report.ranks],
         throttle=_throttle_signals(report.throttle),
     )
@@ -217,6 +227,7 @@ def _detail(rank: RankSignals) -> _Detail:
         rank.comms_left_out,
         rank.lost_records,
         rank.holes,
+        _WORK.index(rank.work),
     )
 
 
@@ -249,6 +260,7 @@ def _signals(sent: _Rank, unix_ns: int) -> RankSignals:
         comms=detail.comms,
         pairs=detail.pairs,
         comms_left_out=detail.left_out,
+        work=_WORK[detail.work],
     )
 
 
@@ -321,7 +333,10 @@ def _process(rank: LaunchRank, first_unix_ns: int) -> _Process:
     )
 
 
-def _launch_status(sent: _Launch | None) -> LaunchStatus | None:
+@lru_cache(maxsize=_MOST_LAUNCHES)
+def _launch_status(raw: bytes) -> LaunchStatus | None:
+    """Read what the launcher says. The newest of each pod is kept, since most reports only repeat it."""
+    sent = _launch_decoder.decode(raw)
     if sent is None:
         return None
     return LaunchStatus(

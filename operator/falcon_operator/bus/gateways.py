@@ -148,7 +148,8 @@ class Gateways:
                         log.info("gateway found", gateway=gateway, address=address)
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), CHECK_SECONDS)
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._changed.wait()
 
     def _client(self, address: str) -> OperatorClient:
         return OperatorClient(address, self._tls, self._desired, self._leader(), self._on_batch)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -252,8 +252,8 @@ class KubeClient:
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    async def list_nodes(self) -> list[NodeView]:
-        return [node.view for node in self._inventory.nodes.views()]
+    async def nodes(self) -> Mapping[str, NodeView]:
+        return self._inventory.nodes_by_name()
 
     def taints(self, key: str) -> list[str]:
         """Return the values of this taint, of each known node that has it; none before nodes have been listed."""

@@ -8,7 +8,7 @@ there the burn-in pods are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from falcon_operator.cluster import nodes, pods
@@ -17,7 +17,7 @@ from falcon_operator.cluster.nodes import Node
 from falcon_operator.cluster.pods import PodMirror
 from falcon_operator.cluster.reflector import Interruption, Reflector, Server, uncounted
 from falcon_operator.cluster.transport import path_of
-from falcon_operator.ports import PodView
+from falcon_operator.ports import NodeView, PodView
 
 
 class Unsynced(OSError):  # noqa: N818 - a state
@@ -36,6 +36,8 @@ class Inventory:
         self._on_pod: Callable[[PodView], None] = lambda _: None
         self._on_node: Callable[[str], None] = lambda _: None
         self._nodes: Mirror[Node] = Mirror(self._node_changed)
+        self._named: Mapping[str, NodeView] = {}  # of the list in ``_named_from``
+        self._named_from: list[Node] = []
         self._pods = {namespace: PodMirror(self._pod_changed) for namespace in namespaces or ("",)}
         self._node_reflector = Reflector(server, self._nodes, path_of("v1", "nodes"), nodes.item, None, on_interruption)
         selected = {"labelSelector": pods.SELECTOR}
@@ -63,6 +65,17 @@ class Inventory:
         """Return all nodes. Raises :class:`Unsynced` before they have been listed."""
         _check_synced(self._nodes, "nodes")
         return self._nodes
+
+    def nodes_by_name(self) -> Mapping[str, NodeView]:
+        """Return the nodes' views by name. Raises :class:`Unsynced`.
+
+        The mapping is shared by all looks until a node changes: making it anew for each would cost most of a look at a
+        job in a large cluster.
+        """
+        listed = self.nodes.views()
+        if self._named_from is not listed:
+            self._named_from, self._named = listed, {node.view.name: node.view for node in listed}
+        return self._named
 
     def pods_of(self, namespace: str) -> PodMirror:
         """Return the mirror that holds the namespace's pods. Raises :class:`Unsynced` before they have been listed."""

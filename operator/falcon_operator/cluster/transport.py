@@ -69,9 +69,8 @@ async def load_configuration() -> Configuration:
 
 
 class Transport:
-    """A connection pool for the API server, and connections apart from it.
+    """A connection pool for the API server, and connections apart from it for watches, which keep theirs for good.
 
-    A watch keeps its connection for good, and the election must not wait until others' calls give one back.
     ``may_write`` is called before every write and raises to forbid the write. ``paces`` say how long a write waits
     for its turn.
     """
@@ -103,16 +102,15 @@ class Transport:
     ) -> bytes:
         """Send a request and return the answer's body. Raises Conflict, NotFound, Rejected, :class:`Unavailable`.
 
-        ``guarded``: whether only the leader may make this write; the election's own calls are not guarded, and wait for
-        nobody.
+        ``guarded``: whether only the leader may make this write; the election's own calls are not guarded, and wait
+        for no turn.
         """
         if guarded and method != "GET":
             if self._paces is not None:
                 await asyncio.sleep(self._paces.wait_seconds(lane))
             self._may_write()
         try:
-            client = self._client if guarded else self._apart
-            response = await self._send(client, method, path, query, body, content_type, TIMEOUT_SECONDS)
+            response = await self._send(self._client, method, path, query, body, content_type, TIMEOUT_SECONDS)
             data = cast(bytes, await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error

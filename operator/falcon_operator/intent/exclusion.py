@@ -27,6 +27,7 @@ from falcon_operator.effects import BurnIn, Effect, TaintNode, UntaintNode
 from falcon_operator.intent import observe
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import BurnInResult, Snapshot
+from falcon_operator.ports import NodeView
 
 VERDICTS = 32  # that are remembered
 DETAIL_LENGTH = 300
@@ -133,21 +134,26 @@ def _is_steady(snap: Snapshot, name: str) -> bool:
 
 def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Return the taints to set and remove, and the burn-ins of nodes that the job has left."""
-    wanted: list[Effect] = []
-    owner = fence_owner(snap.job)
+    if not intent.membership.exclusions:
+        return []
     tested = snap.pool is not None and not observe.pool_messages(snap)
     busy = {pod.node for pod in snap.pods if pod.phase not in ("Succeeded", "Failed")}
+    wanted: list[Effect] = []
     for exclusion in intent.membership.exclusions:
         node = snap.nodes.get(exclusion.node)
-        if node is None:
-            continue
-        if exclusion.fenced and not exclusion.tainted and TAINT_FENCED not in node.taints:
-            wanted.append(TaintNode(node.name, TAINT_FENCED, owner))
-        if not exclusion.fenced and node.taints.get(TAINT_FENCED) == owner:
-            wanted.append(UntaintNode(node.name, TAINT_FENCED))
-        if exclusion.test == "Pending" and node.ready and node.name not in busy and tested:
-            wanted.append(BurnIn(node.name, exclusion.test_since))
+        if node is not None:
+            wanted += _taints(exclusion, node, fence_owner(snap.job))
+            if exclusion.test == "Pending" and node.ready and node.name not in busy and tested:
+                wanted.append(BurnIn(node.name, exclusion.test_since))
     return wanted
+
+
+def _taints(exclusion: Exclusion, node: NodeView, owner: str) -> list[Effect]:
+    if exclusion.fenced and not exclusion.tainted and TAINT_FENCED not in node.taints:
+        return [TaintNode(node.name, TAINT_FENCED, owner)]
+    if not exclusion.fenced and node.taints.get(TAINT_FENCED) == owner:
+        return [UntaintNode(node.name, TAINT_FENCED)]
+    return []
 
 
 def _departure(intent: Intent, exclusion: Exclusion) -> Departure:

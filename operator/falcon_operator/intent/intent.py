@@ -7,6 +7,7 @@ intent again. All times are unix seconds.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import msgspec
 
@@ -87,7 +88,7 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
         membership=members.release(intent.membership),
         master_addr="",
         master_port=0,
-        recovery=replace(recovery, slow=None, stop=None, hang=None),
+        recovery=replace(recovery, slow=None, beside=[], stop=None, hang=None),
     )
 
 
@@ -141,16 +142,23 @@ def unused_claims(
 
 
 def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
-    """Put incidents that are over into the history; the oldest are dropped."""
-    return replace(intent, history=[*reversed(closed), *intent.history][:HISTORY]) if closed else intent
+    """Put incidents that are over into the history, without an open one that has come back; the oldest are dropped."""
+    recovery = intent.recovery
+    open_ids = {slow.id for slow in (recovery.slow, *recovery.beside) if slow is not None}
+    past = [old for old in intent.history if old.slow is None or old.slow.id not in open_ids]
+    ids = {incident.slow.id for incident in closed if incident.slow is not None}
+    past = [old for old in past if old.slow is None or old.slow.id not in ids]
+    return replace(intent, history=[*reversed(closed), *past][:HISTORY])
 
 
 def close_open_incidents(intent: Intent, outcome: str, now: float) -> Intent:
     """Close the open incidents when the job ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
     recovery = intent.recovery
+    found: list[tuple[str, Any]] = [("slow", slow) for slow in (*recovery.beside, recovery.slow)]
+    found += [("stop", recovery.stop), ("hang", recovery.hang)]
     closed = [
         ClosedIncident(at=now, outcome="Suspended" if outcome == "Suspended" else "Ended", **{kind: incident})
-        for kind in ("slow", "stop", "hang")
-        if (incident := getattr(recovery, kind)) is not None and incident.id
+        for kind, incident in found
+        if incident is not None and incident.id
     ]
-    return replace(remember(intent, closed), recovery=replace(recovery, slow=None, stop=None, hang=None))
+    return replace(remember(intent, closed), recovery=replace(recovery, slow=None, beside=[], stop=None, hang=None))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, failslow
+from falcon_core.recovery import departures, prices
 from falcon_core.recovery.membership import Exclusion, Member, Replacement, apply_actions
 from falcon_core.recovery.observation import Policy, Recreate
 from falcon_core.recovery.state import Step
@@ -128,7 +128,7 @@ def _departed(snap: Snapshot, intent: Intent, since: float, policy: Policy) -> s
         intent.recovery,
         _left(snap, intent),
         stood_still_seconds=snap.now - since,
-        replacement_seconds=failslow.overhead_seconds(intent.recovery, policy, replace_node.TYPE),
+        replacement_seconds=prices.overhead_seconds(intent.recovery, policy, replace_node.TYPE),
     )
 
 

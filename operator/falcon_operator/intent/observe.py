@@ -40,6 +40,7 @@ def policy(job: TrainingJob) -> Policy:
         job=job.metadata.name,
         watch=spec.mitigation.mode != "Off",
         enforce=spec.mitigation.mode == "Enforce",
+        confidence=spec.mitigation.confidence,
         strategies=[
             (strategy.type, None if strategy.overhead_seconds is None else float(strategy.overhead_seconds))
             for strategy in spec.mitigation.strategies

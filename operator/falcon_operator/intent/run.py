@@ -14,7 +14,7 @@ import msgspec
 
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.state import Culprit, RecoveryState
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_operator.api import (
     API_VERSION,
     LABEL_JOB,
@@ -180,12 +180,30 @@ def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
         recovery = replace(recovery, healthy_ns=1)
     if recovery.level is not None:
         recovery = replace(recovery, level=replace(recovery.level, iteration_ns=1, noise=0.0, iterations=1))
-    slow = recovery.slow
-    if slow is not None:
-        recovery = replace(
-            recovery, slow=replace(slow, loss=Loss(), slow_ns=0, refreshed_at=0.0, culprit=_place_of(slow.culprit))
-        )
+    if recovery.since_start is not None:
+        recovery = replace(recovery, since_start=replace(recovery.since_start, reports=0, counted_iteration=0))
+    recovery = replace(
+        recovery,
+        grown=None,
+        slow=_lasting_slow(recovery.slow) if recovery.slow is not None else None,
+        beside=[_lasting_slow(slow) for slow in recovery.beside],
+    )
     return replace(spec, recovery=recovery)
+
+
+def _lasting_slow(slow: SlowIncident) -> SlowIncident:
+    return replace(
+        slow,
+        loss=Loss(),
+        slow_ns=0,
+        peak_ns=0,
+        carried_seconds=0.0,
+        common_ns=0,
+        quiet_iteration=0,
+        refreshed_at=0.0,
+        well_since=None,
+        culprit=_place_of(slow.culprit),
+    )
 
 
 def _place_of(culprit: Culprit | None) -> Culprit | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -34,7 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     intent: Intent | None = None  # as stored; None: there is no TrainingRun
     unreadable: tuple[str, ...] = ()  # parts of the TrainingRun that another version wrote and that were left out
     pods: list[PodView] = []  # with the job's uid and the trainer's role
-    nodes: dict[str, NodeView] = {}
+    nodes: Mapping[str, NodeView] = {}
     pool: WarmPool | None = None  # the one that the job names
     reports: JobReports = JobReports()
     burn_ins: dict[str, BurnInResult] = {}  # by node

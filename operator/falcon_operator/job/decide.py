@@ -13,7 +13,6 @@ import msgspec
 
 from falcon_core.recovery import machine
 from falcon_core.recovery.detail import wanted_detail
-from falcon_core.recovery.failslow import next_step
 from falcon_core.recovery.membership import apply_actions
 from falcon_core.recovery.observation import (
     Action,
@@ -24,6 +23,8 @@ from falcon_core.recovery.observation import (
     SlowClosed,
     StopClosed,
 )
+from falcon_core.recovery.prices import next_step
+from falcon_core.recovery.quiet import is_quiet
 from falcon_core.recovery.witness import assess_liveness
 from falcon_core.times import LEAVE_SECONDS
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
@@ -57,6 +58,7 @@ from falcon_operator.status.render import render
 from falcon_operator.status.view import View
 
 LOOK_SECONDS = 2.0  # while it runs: losses accumulate and deadlines pass also when nothing happens
+QUIET_SECONDS = 5.0  # while it runs, and is well
 GATHER_SECONDS = 1.0
 replace = msgspec.structs.replace
 
@@ -148,8 +150,15 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
             AskDetail(intent.membership.generation, wanted_detail(intent.recovery, obs, policy)),
         ],
         events=[*_warnings(snap, before), *events],
-        again_seconds=LOOK_SECONDS if intent.membership.phase == "Run" else GATHER_SECONDS,
+        again_seconds=_again_seconds(intent, obs),
     )
+
+
+def _again_seconds(intent: Intent, obs: Observation) -> float:
+    if intent.membership.phase != "Run":
+        return GATHER_SECONDS
+    is_settled = not intent.membership.exclusions and not intent.membership.replacements
+    return QUIET_SECONDS if is_settled and is_quiet(intent.recovery, obs) else LOOK_SECONDS
 
 
 # -- recover ---------------------------------------------------------------------------------------------------------

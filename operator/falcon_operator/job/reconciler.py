@@ -38,6 +38,7 @@ from falcon_operator.status.limits import essence, have_moved, minimal
 
 DISPLAY_SECONDS = 3.0  # between two writes of figures that have moved
 FIGURES_SECONDS = 30.0  # between two writes of figures that have hardly moved
+WELL_RUN_SECONDS = 300.0  # likewise of the run's, while all is well: if they are lost, they are learned again
 CONFLICT_SECONDS = 0.1
 log = structlog.get_logger(__name__)
 replace = msgspec.structs.replace
@@ -138,7 +139,7 @@ class JobReconciler:
     async def _observe(self, job: TrainingJob, memory: Memory) -> Snapshot:
         pods, nodes, pools, run = await asyncio.gather(
             self._kube.list_pods(job.metadata.namespace, {LABEL_JOB_UID: job.metadata.uid}),
-            self._kube.list_nodes(),
+            self._kube.nodes(),
             self._kube.list_pools(),
             self._kube.get_run(job.metadata.namespace, job.metadata.name),
         )
@@ -150,7 +151,7 @@ class JobReconciler:
             intent=intent,
             unreadable=run.problems if run is not None and intent is not None else (),
             pods=[pod for pod in pods if is_trainer(pod)],
-            nodes={node.name: node for node in nodes},
+            nodes=nodes,
             pool=named,
             reports=self._bus.reports(job.metadata.uid),
             problems=[str(problem) for problem in problems(job)],
@@ -216,6 +217,7 @@ class JobReconciler:
     async def _write_run(self, job: TrainingJob, intent: Intent, memory: Memory) -> float | None:
         """Store the intent. If only figures have changed, store it at most every ``FIGURES_SECONDS``.
 
+        While all is well, every ``WELL_RUN_SECONDS``.
         Return in how many seconds a postponed write is due; None if no write was postponed.
         """
         spec = encode(job, intent)
@@ -224,7 +226,7 @@ class JobReconciler:
         if before is not None and spec == before.spec:
             return None
         now = self._clock.monotonic()
-        due = memory.run_at + FIGURES_SECONDS - now
+        due = memory.run_at + (WELL_RUN_SECONDS if intent.recovery.is_well else FIGURES_SECONDS) - now
         if before is not None and due > 0 and lasting(spec) == lasting(before.spec):
             return due
         try:

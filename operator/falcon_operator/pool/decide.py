@@ -18,7 +18,7 @@ takes a claim back only when its job is gone or over. The pool also tests the no
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -71,7 +71,7 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
     )
 
 
-def abandoned(name: str, nodes: Sequence[NodeView]) -> list[Effect]:
+def abandoned(name: str, nodes: Iterable[NodeView]) -> list[Effect]:
     """Return the effects left to do after a pool was deleted. Its pods are deleted with it (owner references)."""
     return [UntaintNode(node.name, TAINT_SPARE) for node in nodes if node.taints.get(TAINT_SPARE) == name]
 

@@ -37,7 +37,7 @@ class Kube(Protocol):
 
     async def write_pool_status(self, pool: WarmPool, status: WarmPoolStatus) -> WarmPool: ...
 
-    async def list_nodes(self) -> list[NodeView]: ...
+    async def nodes(self) -> Mapping[str, NodeView]: ...
 
     async def list_pods(self, namespace: str, labels: dict[str, str]) -> list[PodView]: ...
 
@@ -82,7 +82,7 @@ class PoolReconciler:
         pool = await self._kube.get_pool(name)
         if pool is None or pool.metadata.deletion_timestamp:
             self._refused.pop(name, None)
-            for effect in abandoned(name, await self._kube.list_nodes()):
+            for effect in abandoned(name, (await self._kube.nodes()).values()):
                 await self._do(effect)
             return None
         try:
@@ -106,7 +106,7 @@ class PoolReconciler:
 
     async def _observe(self, pool: WarmPool) -> PoolSnapshot:
         name = pool.metadata.name
-        nodes = {node.name: node for node in await self._kube.list_nodes()}
+        nodes = await self._kube.nodes()
         snap = PoolSnapshot(
             pool=pool,
             nodes=nodes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,7 +24,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One pool and its surroundings at one moment. ``live_jobs`` was read after ``pool`` and ``nodes``."""
 
     pool: WarmPool
-    nodes: dict[str, NodeView]
+    nodes: Mapping[str, NodeView]
     burn_ins: list[PodView] = []  # the pool's own tests, and its tests of nodes that jobs have left
     occupants: dict[str, list[Occupant]] = {}  # pods by node: the pool's spares, and as many other nodes as are needed
     live_jobs: frozenset[str] = frozenset()  # uids of jobs that are not over

@@ -10,10 +10,11 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.recovery.state import JobChange
 from falcon_operator.api import Condition, TrainingJobStatus
 from falcon_operator.intent import observe
 from falcon_operator.status.view import State, View
-from falcon_operator.status.words import link_where, listed
+from falcon_operator.status.words import change_words, link_where, listed
 from falcon_operator.times import clock_time, timestamp
 
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
@@ -86,6 +87,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
     findings = [
         ready(view, state),
         degraded(view),
+        job_changed(view.intent.recovery.change),
         recovering(view, state),
         agent_lost(view),
         agents_cut_off(view),
@@ -139,6 +141,17 @@ def degraded(view: View) -> Finding:
         message = f"slow transfers over {link_where(slow.link)}: see diagnosis {slow.id}"
         return Finding("Degraded", True, "SlowLink", message)
     return Finding("Degraded", False, "NoStraggler", "no rank is known to be slow")
+
+
+def job_changed(change: JobChange | None) -> Finding:
+    """Build the finding on whether the job itself has changed: all ranks compute longer alike."""
+    if change is None:
+        message = "all ranks compute as before, or as they have done since this generation began"
+        return Finding("JobChanged", False, "AsBefore", message)
+    words = change_words(change)
+    if change.recurring:
+        return Finding("JobChanged", True, "Recurs", f"{words}; such a phase has come and gone before")
+    return Finding("JobChanged", True, "AllRanksAlike", words)
 
 
 def recovering(view: View, state: State) -> Finding:

@@ -17,6 +17,7 @@ from falcon_core.recovery.state import Applied, Culprit, SlowIncident, SlowLink,
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
+from falcon_operator.status.doubt import cause_of, doubt_words, imbalance_words, is_kept
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, seconds
@@ -28,13 +29,14 @@ replace = msgspec.structs.replace
 def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -> list[DiagnosisStatus]:
     """Return all incidents, open and over, the newest first.
 
-    ``next_strategy``: the next strategy against the open slowdown.
+    ``next_strategy``: the next strategy against the open slowdown, or the first of them.
     """
     recovery = intent.recovery
     found = [
         describe_stop(recovery.stop) if recovery.stop else None,
         describe_hang(recovery.hang) if recovery.hang else None,
         describe_slowdown(recovery.slow, policy, next_strategy) if recovery.slow else None,
+        *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
     ]
     return sorted((note for note in found if note is not None), key=_number, reverse=True)
@@ -83,26 +85,40 @@ def _result(closed: ClosedIncident) -> str:
 # -- fail-slow -------------------------------------------------------------------------------------------------------
 
 
-def describe_slowdown(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> DiagnosisStatus | None:
-    """Describe a slowdown; None while neither a rank nor a link is named."""
+def describe_slowdown(
+    slow: SlowIncident, policy: Policy, next_strategy: Candidate | None, first: SlowIncident | None = None
+) -> DiagnosisStatus | None:
+    """Describe a slowdown; None while neither a rank nor a link is named.
+
+    ``first``: the open slowdown that this one stands beside. Then the job's figure is what this node costs by itself.
+    """
     culprit = slow.culprit
     if culprit is None:
         return None if slow.link is None else _describe_link(slow, slow.link, policy)
+    cause = cause_of(slow, culprit)
     return DiagnosisStatus(
         id=slow.id,
-        what="fail-slow, computation",
+        what=f"fail-slow, {'imbalance' if cause is Cause.IMBALANCE else 'computation'}",
         where=_slow_where(culprit),
         since=_since(slow),
-        slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x; rank {culprit.slowdown:.1f}x",
-        why=_why(culprit),
-        cause=culprit.cause.value,
+        slowdown=_slowdown(slow, culprit, by_itself=first is not None or any(entry.shares for entry in slow.applied)),
+        why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else _why(culprit),
+        cause=cause.value,
         evidence=_evidence(culprit),
         done=_slow_done(slow),
-        next=_slow_next(slow, policy, next_strategy),
+        next=_slow_next(slow, policy, next_strategy) if first is None else _beside_next(slow, policy, first),
         state="Open" if slow.phase == "Located" else "Mitigating",
         node=culprit.node,
         rank=culprit.rank,
     )
+
+
+def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
+    job = f"job {slow.slow_ns / (slow.healthy_ns + slow.common_ns):.1f}x{' by itself' if by_itself else ''}"
+    if slow.from_start:
+        since = f"rank {culprit.rank} computes {culprit.slowdown:.1f}x as long as its peers, since the first iteration"
+        return f"{job}; {since}"
+    return f"{job}; rank {culprit.slowdown:.1f}x"
 
 
 def _describe_link(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisStatus:
@@ -208,10 +224,11 @@ def _step(at: float, what: str) -> DoneStep:
 
 
 def _endured(slow: SlowIncident, acted: Applied) -> str:
-    return (
-        f"ignored for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached a"
-        f" replacement's cost ({_cost(acted)})"
-    )
+    ignored = f"ignored for {seconds(acted.at - slow.onset_at)}"
+    if acted.shares:
+        spare = f", which has paid for a spare ({acted.spare_seconds:.1f} s)" if acted.spare_seconds >= 0.1 else ""
+        return f"{ignored}, a loss of {acted.loss_seconds:.1f} s by itself{spare}; shares the restart of {acted.shares}"
+    return f"{ignored}, until the loss ({acted.loss_seconds:.1f} s) reached a replacement's cost ({_cost(acted)})"
 
 
 def _cost(price: Applied | Candidate) -> str:
@@ -232,6 +249,8 @@ def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | No
         return "a pod is being prepared on another node while training goes on; then all ranks restart"
     if slow.phase == "Checking":
         return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
+    if slow.culprit is not None and is_kept(slow, policy):
+        return doubt_words(slow, slow.culprit)
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
     if any(applied.observed_only for applied in slow.applied):
@@ -241,6 +260,19 @@ def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | No
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
     cost = _cost(next_strategy)
     return f"{action} when the loss reaches a replacement's cost ({cost})"
+
+
+def _beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
+    """Return what is next for a node beside the first slow node."""
+    observed = any(applied.observed_only for applied in slow.applied)
+    if slow.phase != "Located" or slow.blocked or observed or is_kept(slow, policy) or first.culprit is None:
+        return _slow_next(slow, policy, None)
+    node = first.culprit.node
+    if first.phase == "Checking":
+        return f"once it is known whether replacing {node} helped, this node is judged by itself"
+    if not any(name == replace_node.TYPE for name, _ in policy.strategies):
+        return _slow_next(slow, policy, None)
+    return f"when {node} is replaced, this node is left in the same restart if its own loss has paid for a spare"
 
 
 def _unavailable(policy: Policy) -> str:

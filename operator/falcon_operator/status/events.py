@@ -18,9 +18,9 @@ from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import is_true
 from falcon_operator.status.limits import EVENT, fit_text
 from falcon_operator.status.verdicts import GOOD_NEWS, NODE_RETURNS, verdict_words
-from falcon_operator.status.words import listed
+from falcon_operator.status.words import change_words, listed
 
-_OPENED = {Cause.SLOW_LINK.value: "SlowLink", Cause.HANG.value: "Hang"}
+_OPENED = {Cause.SLOW_LINK.value: "SlowLink", Cause.IMBALANCE.value: "Imbalance", Cause.HANG.value: "Hang"}
 _CONDITIONS = (
     ("Succeeded", "Normal"),
     ("Failed", "Warning"),
@@ -51,6 +51,7 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
     if any(isinstance(action, Abandon) for action in actions):
         found.append(Event("Warning", "ReplacementAbandoned", "the prepared pod did not take over; see Diagnoses"))
     found += _of_verdicts(before.intent, after.intent)
+    found += _of_change(before.intent, after.intent)
     found += _of_conditions(before.status, after.status)
     found += _of_generation(before.intent, after.intent, after.status.summary)
     return [Event(event.type, event.reason, fit_text(event.note, EVENT)) for event in found]
@@ -86,6 +87,14 @@ def _of_verdicts(before: Intent, after: Intent) -> list[Event]:
         for verdict in after.verdicts
         if verdict not in before.verdicts and verdict.outcome != "NotReady"  # the Event NodeLost has reported that
     ]
+
+
+def _of_change(before: Intent, after: Intent) -> list[Event]:
+    """Return the Event for a change of the job. A phase that recurs, and a level that falls, make none."""
+    old, new = before.recovery.change, after.recovery.change
+    if new is None or new.recurring or (old is not None and old.since == new.since):
+        return []
+    return [Event("Normal", "JobChanged", change_words(new))]
 
 
 def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.state import SlowIncident
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
+from falcon_operator.status.doubt import is_kept
 from falcon_operator.status.limits import fit
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import fault_brief, link_brief, listed, milliseconds
@@ -35,7 +37,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
     )
     if view.unheard and view.blind_since is None:
         return fit(status)  # what was shown stays until the first report
-    current, healthy = view.current_ns, intent.recovery.healthy_ns
+    current, healthy = view.current_ns, _healthy_ns(intent.recovery)
     generation = view.snap.job.metadata.generation
     return fit(
         replace(
@@ -58,6 +60,12 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
             ),
         )
     )
+
+
+def _healthy_ns(recovery: RecoveryState) -> int | None:
+    """Return the healthy iteration time, estimated where the job has taken a slow start for its health."""
+    slow = recovery.slow
+    return slow.healthy_ns if slow is not None and slow.from_start else recovery.healthy_ns
 
 
 def counters(intent: Intent) -> Counters:
@@ -101,8 +109,8 @@ def _summary(view: View, state: State) -> str:
     if view.stalled_since is not None:
         awaited = f"; {view.awaited}" if view.awaited else ""
         return f"stalled: no rank has moved since {clock_time(view.stalled_since)}{awaited}"
-    if slow is not None and (slow.id or slow.slow_ns > slow.healthy_ns * (1 + view.policy.verify)):
-        return _slow_summary(slow)
+    if slow is not None and _is_shown(slow, view.policy):
+        return _slow_summary(slow, view.policy, len(recovery.beside))
     if view.unheard:
         return view.snap.job.status.summary
     if state in ("Pending", "Starting"):
@@ -110,26 +118,33 @@ def _summary(view: View, state: State) -> str:
     return f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"
 
 
-def _slow_summary(slow: SlowIncident) -> str:
+def _is_shown(slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether the summary speaks of a slowdown: not while it is suspected, nor when it is about to end."""
+    return bool(slow.id) or (slow.is_incident and slow.slow_ns > slow.healthy_ns * (1 + policy.verify))
+
+
+def _slow_summary(slow: SlowIncident, policy: Policy, beside: int) -> str:
     since = clock_time(slow.onset_at)
     if slow.culprit is not None:
         culprit = slow.culprit
-        return (
-            f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x slower since {since};"
-            f" {_slow_doing(slow)}"
-        )
+        slower = "as long as its peers from the start" if slow.from_start else f"slower since {since}"
+        more = f", and {beside} more node{'s' * (beside > 1)}" if beside else ""
+        doing = _slow_doing(slow, policy)
+        return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
     factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"
     if slow.link is not None:
         return f"{factor}: {link_brief(slow.link)}; ignored so far, {slow.loss.seconds:.1f} s lost"
     return f"{factor}; no rank stands out"
 
 
-def _slow_doing(slow: SlowIncident) -> str:
+def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
     match slow.phase:
         case "Mitigating":
             return "replacing the node"
         case "Checking":
             return f"replaced by {slow.replaced_by}, restarting" if slow.replaced_by else "replaced, restarting"
+        case _ if is_kept(slow, policy):
+            return "kept: not known to be the node's fault"
         case _ if slow.blocked:
             return f"waits: {slow.blocked}"
         case _:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from falcon_core.model import Cause
-from falcon_core.recovery.state import Fault, Place, SlowLink
+from falcon_core.recovery.state import Fault, JobChange, Place, SlowLink
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
+from falcon_operator.times import timestamp
 
 _BRIEF = {Cause.NODE_LOST: "node lost", Cause.OUT_OF_MEMORY: "out of memory"}
 NAMED = 5  # of a list: the rest is counted
@@ -98,3 +99,13 @@ def link_brief(link: SlowLink) -> str:
     ranks = listed([str(end.rank) for end in link.ranks], link.members)
     nodes = listed(list(dict.fromkeys(end.node for end in link.ranks)), most=3)
     return f"{which} between ranks {ranks} ({nodes}) is slow"
+
+
+def change_words(change: JobChange) -> str:
+    """Return what is known of a change of the job itself, as a sentence without its full stop."""
+    after, before = milliseconds(change.after_ns), milliseconds(change.before_ns)
+    return (
+        f"since {timestamp(change.since)} (iteration {change.iteration} of generation {change.generation}) iterations"
+        f" take {after} instead of {before} ({change.after_ns / change.before_ns:.2f}x); all ranks compute longer"
+        " alike, so the job itself has changed, and no node or link is at fault"
+    )

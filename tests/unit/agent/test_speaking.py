@@ -71,6 +71,24 @@ def test_all_pods_of_a_job_report_in_the_same_second_and_jobs_at_different_times
     assert len({min(seconds(f"job-{number}")) for number in range(40)}) > 5
 
 
+def test_the_jobs_moment_comes_once_in_ten_seconds_at_the_same_time_for_all_its_pods() -> None:
+    def moments(first_look: float) -> list[float]:
+        pod = Pod("a-job")
+        pod.look(after=first_look)
+        came = []
+        for tenth in range(1, 400):
+            unix_ns = int((START + pod.now) * 1e9) + tenth * 100_000_000
+            if pod.speaker.moment_has_come(unix_ns):
+                came.append(unix_ns / 1e9)
+                pod.look(after=unix_ns / 1e9 - START - pod.now)
+                break
+        return came
+
+    early, late = moments(0.3), moments(0.7)
+    assert len(early) == len(late) == 1
+    assert abs(early[0] - late[0]) % REPORT_SECONDS < 0.11
+
+
 def test_a_change_is_reported_at_once() -> None:
     pod = Pod()
     pod.look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -162,9 +163,9 @@ class FakeKube:
     async def apply_secret(self, manifest: Manifest) -> None:
         self.world.applied.append(manifest["kind"])
 
-    async def list_nodes(self) -> list[NodeView]:
-        return [
-            NodeView(
+    async def nodes(self) -> Mapping[str, NodeView]:
+        return {
+            node.name: NodeView(
                 name=node.name,
                 uid=node.uid,
                 ready=node.ready,
@@ -173,7 +174,7 @@ class FakeKube:
                 labels=dict(node.labels),
             )
             for node in self.world.nodes.values()
-        ]
+        }
 
     async def list_occupants(self, node: str, *, fresh: bool = False) -> list[Occupant]:
         return self.world.tenants.get(node, [])

@@ -17,6 +17,7 @@ class OneLease:
     def __init__(self) -> None:
         self.holder: Holder | None = None
         self.down = False
+        self.refused = 0  # writes
 
     async def read(self) -> Holder:
         if self.down:
@@ -32,6 +33,7 @@ class OneLease:
 
     async def replace(self, holder: Holder) -> Holder:
         if self.down:
+            self.refused += 1
             raise OSError("no answer")
         if self.holder is None or self.holder.resource_version != holder.resource_version:
             raise Conflict("changed")
@@ -64,8 +66,8 @@ def test_a_renewal_is_timed_from_when_it_was_seen() -> None:
 @pytest.mark.parametrize(
     ("holder", "age_seconds", "free"),
     [
-        (Holder(identity="other"), 9.9, False),
-        (Holder(identity="other"), 10.1, True),
+        (Holder(identity="other"), election.LEASE_SECONDS - 0.1, False),
+        (Holder(identity="other"), election.LEASE_SECONDS + 0.1, True),
         (Holder(identity="other", lease_seconds=60), 30.0, False),
         (Holder(identity=""), 0.0, True),
         (Holder(identity="me"), 0.0, True),
@@ -130,6 +132,17 @@ async def test_a_leader_that_cannot_renew_ends_before_another_can_begin(clock: F
     with pytest.raises(LeadershipLost):
         await leader.keep()
     assert clock.monotonic() - before < election.LEASE_SECONDS
+
+
+async def test_a_renewal_without_an_answer_is_repeated_at_once(clock: FakeClock) -> None:
+    leases = OneLease()
+    leader = Election(leases, "a", clock)
+    await leader.acquire()
+    leases.down = True
+    with pytest.raises(LeadershipLost):
+        await leader.keep()
+    pauses = (election.RENEW_DEADLINE_SECONDS - election.RETRY_SECONDS) / election.AGAIN_SECONDS
+    assert leases.refused == pytest.approx(pauses, abs=2), "not once in two seconds"
 
 
 async def test_a_leader_whose_lease_was_taken_ends(clock: FakeClock) -> None:

@@ -162,7 +162,11 @@ def test_the_policy_is_the_specs() -> None:
             spec={
                 "procsPerReplica": 4,
                 "detection": {"medianPercent": 200, "verifyPercent": 20},
-                "mitigation": {"mode": "Observe", "strategies": [{"type": "ReplaceNode", "overheadSeconds": 30}]},
+                "mitigation": {
+                    "mode": "Observe",
+                    "confidence": "Low",
+                    "strategies": [{"type": "ReplaceNode", "overheadSeconds": 30}],
+                },
                 "recovery": {"restarts": 1, "window": "30m"},
             }
         ).job
@@ -174,7 +178,8 @@ def test_the_policy_is_the_specs() -> None:
         1,
         1800,
     )
-    assert (rules.strategies, rules.world_size) == ([("ReplaceNode", 30.0)], 4)
+    assert (rules.confidence, rules.strategies, rules.world_size) == ("Low", [("ReplaceNode", 30.0)], 4)
+    assert policy(snapshot().job).confidence == "High"
 
 
 def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:

@@ -218,3 +218,18 @@ async def test_a_turn_that_takes_long_keeps_no_other_key_waiting_and_no_more_tha
         await asyncio.sleep(0)
     assert begun[-1] == "short 3"
     worker.cancel()
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_cancellation_is_not_lost_where_a_key_is_added_at_the_same_moment(clock: FakeClock, steps: int) -> None:
+    queue: KeyedQueue[str] = KeyedQueue(clock)
+    queue.add("later", 60.0)
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    queue.add("earlier", 30.0)
+    for _ in range(steps):  # of the event loop, between the news and the cancellation
+        await asyncio.sleep(0)
+    waiting.cancel()
+    done, _ = await asyncio.wait({waiting}, timeout=0.2)
+    assert done, "it went on waiting for the next key"

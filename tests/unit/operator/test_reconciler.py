@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from falcon_operator.job.carry_out import LEAST_SECONDS
-from falcon_operator.job.reconciler import DISPLAY_SECONDS, JobReconciler
+from falcon_operator.job.decide import QUIET_SECONDS
+from falcon_operator.job.reconciler import (
+    DISPLAY_SECONDS,
+    FIGURES_SECONDS,
+    WELL_RUN_SECONDS,
+    JobReconciler,
+)
 from falcon_operator.ports import Manifest, PodView
 from falcon_operator.status.limits import essence
 from tests.unit.operator.telling import Metrics, Settings, operator, run, trained
@@ -34,15 +40,55 @@ async def test_figures_are_written_now_and_then_and_turning_points_at_once() -> 
     assert world.status.state == "Recovering"
 
 
-async def test_a_postponed_write_asks_to_be_called_again() -> None:
+async def test_figures_are_shown_in_time_though_nothing_else_happens() -> None:
     world = World()
     await trained(world)
     reconciler = operator(world)
-    for _ in range(12):
-        world.tick()
+    await reconciler.reconcile("ml", "gpt2")
+    shown, shown_at = world.status.iterations, world.clock.monotonic()
+    for _ in range(20):
         again = await reconciler.reconcile("ml", "gpt2")
         assert again is not None
-        assert again <= DISPLAY_SECONDS
+        world.tick(again)  # what the reconciler asks for, and nothing else
+        if world.status.iterations != shown:
+            shown, shown_at = world.status.iterations, world.clock.monotonic()
+        assert world.clock.monotonic() - shown_at <= FIGURES_SECONDS + QUIET_SECONDS
+
+
+def run_version(world: World) -> str:
+    assert world.trainingrun is not None
+    return str(world.trainingrun["metadata"]["resourceVersion"])
+
+
+async def test_a_job_that_is_well_costs_a_few_writes_an_hour() -> None:
+    world = World()
+    await trained(world, 60)
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+    begun, version, written = world.clock.seconds, run_version(world), 0
+    statuses, shown = 0, world.status
+    while world.clock.seconds < begun + 600:
+        world.tick()
+        await reconciler.reconcile("ml", "gpt2")
+        written, version = written + (run_version(world) != version), run_version(world)
+        statuses, shown = statuses + (world.status != shown), world.status
+    assert written <= 600 / WELL_RUN_SECONDS
+    assert 600 / FIGURES_SECONDS - 4 <= statuses <= 600 / FIGURES_SECONDS
+
+
+async def test_the_loss_of_an_incident_is_stored_more_often() -> None:
+    world = World()
+    await trained(world, 60)
+    world.node_of(1).slow = 1.6
+    await run(world, operator, lambda w: w.status.state == "Degraded")
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+    begun, stored = world.clock.seconds, set()
+    while world.clock.seconds < begun + 2 * FIGURES_SECONDS + 10 and world.status.state == "Degraded":
+        world.tick()
+        await reconciler.reconcile("ml", "gpt2")
+        stored.add(run_version(world))
+    assert len(stored) >= 3
 
 
 class Ages(Metrics):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from falcon_core.model import Cause
+from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
-from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict
+from falcon_core.recovery.state import Applied, Culprit, JobChange, RecoveryState, SlowIncident
+from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
-from falcon_operator.status.conditions import set_condition
+from falcon_operator.status.conditions import job_changed, set_condition
 from falcon_operator.status.diagnoses import describe_slowdown, diagnoses
+from falcon_operator.status.events import Look, turning_points
+from falcon_operator.status.limits import LINE, TEXT
 from falcon_operator.times import parse_duration
 
 NOON = 1_795_176_250.0  # 2026-11-20T12:04:10Z
@@ -83,6 +87,15 @@ def test_an_open_slowdown_reads_like_a_doctors_note() -> None:
     assert (note.state, note.cause, note.rank, note.severity) == ("Open", "CpuThrottling", 2, "")
 
 
+def test_a_rank_that_was_never_well_reads_as_such() -> None:
+    never = replace(CULPRIT, slowdown=1.4, healthy_compute_ns=None, cause=Cause.UNKNOWN)
+    slow = replace(SLOW, from_start=True, onset_iteration=1, culprit=never)
+    note = describe_slowdown(slow, POLICY, None)
+    assert note is not None
+    assert note.slowdown == "job 2.6x; rank 2 computes 1.4x as long as its peers, since the first iteration"
+    assert note.since == "2026-11-20T12:04:10Z (from the first iteration of generation 1)"
+
+
 def test_what_was_done_and_what_it_cost() -> None:
     replaced = replace(
         SLOW, phase="Checking", applied=[*SLOW.applied, ACTED], switched_at=NOON + 34, replaced_by="spare-1"
@@ -124,6 +137,45 @@ def test_other_causes(culprit: Culprit, words: str) -> None:
     assert "throttled" not in note.why
 
 
+OTHER = replace(
+    SLOW, id="gpt2-2", slow_ns=400_000_000, culprit=replace(CULPRIT, rank=4, node="node-e", slowdown=1.9), applied=[]
+)
+JOINED = Applied(
+    strategy="ReplaceNode", at=NOON + 21, loss_seconds=7.2, overhead_seconds=4.5, spare_seconds=4.5, shares="gpt2-1"
+)
+
+
+def test_a_node_beside_the_first_has_a_note_of_its_own() -> None:
+    first, other = reversed(diagnoses(Intent(recovery=RecoveryState(slow=SLOW, beside=[OTHER])), POLICY, None))
+    assert (first.id, first.slowdown) == ("gpt2-1", "job 2.6x; rank 2.9x")
+    assert (other.id, other.slowdown, other.done) == ("gpt2-2", "job 1.7x by itself; rank 1.9x", [])
+    assert other.next == (
+        "when node-c is replaced, this node is left in the same restart if its own loss has paid for a spare"
+    )
+    checking = replace(SLOW, phase="Checking")
+    note = describe_slowdown(OTHER, POLICY, None, checking)
+    assert note is not None
+    assert note.next == "once it is known whether replacing node-c helped, this node is judged by itself"
+    note = describe_slowdown(replace(OTHER, blocked="no spare"), POLICY, None, SLOW)
+    assert note is not None
+    assert note.next == "waits: no spare; tried again as soon as that changes"
+    note = describe_slowdown(OTHER, replace(POLICY, strategies=[("Ignore", None)]), None, SLOW)
+    assert note is not None
+    assert note.next == "endured: spec.mitigation.strategies offers nothing further"
+
+
+def test_a_node_that_was_left_in_the_restart_of_another() -> None:
+    shared = replace(OTHER, phase="Checking", applied=[JOINED], switched_at=NOON + 34, replaced_by="spare-2")
+    helped = ClosedIncident(at=NOON + 40, outcome="Helped", slow=shared, iteration_ns=233_000_000)
+    (note,) = diagnoses(Intent(history=[helped]), POLICY, None)
+    assert [step.what for step in note.done] == [
+        "ignored for 21 s, a loss of 7.2 s by itself, which has paid for a spare (4.5 s); shares the restart of gpt2-1",
+        "node-e excluded; a pod prepared on another node while training went on",
+        "replaced by spare-2; all ranks restarted",
+    ]
+    assert (note.slowdown, note.result) == ("job 1.7x by itself; rank 1.9x", "iteration 233ms at 12:04:50")
+
+
 def test_nobody_named_no_note() -> None:
     assert describe_slowdown(replace(SLOW, culprit=None), POLICY, None) is None
 
@@ -156,3 +208,99 @@ def test_durations(text: str, seconds: float) -> None:
 def test_no_durations(text: str) -> None:
     with pytest.raises(ValueError, match="write for example"):
         parse_duration(text)
+
+
+CHANGE = JobChange(
+    since=NOON,
+    generation=2,
+    iteration=412,
+    before_ns=250_000_000,
+    after_ns=300_000_000,
+    peak_ns=300_000_000,
+    reference_ns=250_000_000,
+    period_calls=4,
+    growth=[1.25],
+)
+
+
+def test_a_change_of_the_job_reads_as_nobodys_fault() -> None:
+    finding = job_changed(CHANGE)
+    assert (finding.value, finding.reason) == (True, "AllRanksAlike")
+    assert finding.message == (
+        "since 2026-11-20T12:04:10Z (iteration 412 of generation 2) iterations take 300ms instead of 250ms (1.20x);"
+        " all ranks compute longer alike, so the job itself has changed, and no node or link is at fault"
+    )
+    assert job_changed(replace(CHANGE, recurring=True)).reason == "Recurs"
+    assert job_changed(None).value is False
+
+
+def changes_reported(before: JobChange | None, after: JobChange | None) -> list[str]:
+    looks = [Look(Intent(recovery=RecoveryState(change=change)), TrainingJobStatus()) for change in (before, after)]
+    return [event.reason for event in turning_points(*looks)]
+
+
+def test_a_change_of_the_job_makes_one_event() -> None:
+    later = replace(CHANGE, since=NOON + 60, before_ns=300_000_000, after_ns=360_000_000)
+    assert changes_reported(None, CHANGE) == ["JobChanged"]
+    assert changes_reported(CHANGE, later) == ["JobChanged"], "another step"
+    assert changes_reported(CHANGE, CHANGE) == []
+    assert changes_reported(CHANGE, replace(CHANGE, after_ns=280_000_000)) == [], "the level falls"
+    assert changes_reported(CHANGE, None) == []
+    assert changes_reported(None, replace(CHANGE, recurring=True)) == []
+
+
+CANDIDATE = Candidate(name="ReplaceNode", overhead_seconds=13.0)
+UNEXPLAINED = replace(CULPRIT, cause=Cause.UNKNOWN, work="Hidden")
+
+
+def described(evidence: Evidence, policy: Policy = POLICY, culprit: Culprit = UNEXPLAINED, **fields: Any) -> Any:
+    note = describe_slowdown(replace(SLOW, culprit=culprit, evidence=evidence, **fields), policy, CANDIDATE)
+    assert note is not None
+    return note
+
+
+def test_a_rank_whose_work_may_move_is_an_imbalance_and_the_note_says_what_is_missing() -> None:
+    staged = replace(POLICY, stages=2, world_size=4)
+    note = described(Evidence.WORK_MAY_MOVE, staged, stay_iterations=1500)
+    assert (note.what, note.cause, note.state) == ("fail-slow, imbalance", "Imbalance", "Open")
+    assert note.why == (
+        "imbalance: rank 2 (pipeline stage 2 of 2) may have more to do than its peers: how much a rank of this job has"
+        " to do depends on the data, and no counter shows another cause"
+    )
+    assert note.next == (
+        "not replaced: nothing shows yet that node-c is slow, and not rank 2's share of the work, which moves between"
+        " ranks; replaced when the slowness has stayed there for 1500 iterations, or a counter shows a cause, or set"
+        " spec.mitigation.confidence: Low"
+    )
+    assert "which is not known yet" in described(Evidence.WORK_MAY_MOVE).next
+    constant = described(Evidence.WORK_MAY_MOVE, culprit=replace(UNEXPLAINED, work="Fixed"))
+    assert "passed from node to node of this job before" in constant.why
+
+
+def test_other_doubts() -> None:
+    note = described(Evidence.SINCE_START)
+    assert (note.what, note.cause) == ("fail-slow, computation", "Unknown")
+    assert note.next.startswith("not replaced: rank 2 was never seen healthy on node-c")
+    note = described(Evidence.FOLLOWS_THE_ROLE)
+    assert note.cause == "Imbalance"
+    assert "as slow on another node" in note.why
+    assert note.next.startswith("not replaced: the slowness came along from another node")
+
+
+def test_without_doubt_or_with_low_confidence_the_price_decides() -> None:
+    priced = "the node is replaced when the loss reaches a replacement's cost (13 s)"
+    assert described(Evidence.WAS_HEALTHY_HERE).next == priced
+    assert described(Evidence.STAYED_LONGER).what == "fail-slow, computation"
+    assert described(Evidence.WORK_MAY_MOVE, replace(POLICY, confidence="Low")).next == priced
+    endured = replace(POLICY, strategies=[("Ignore", None)])
+    note = describe_slowdown(replace(SLOW, evidence=Evidence.SINCE_START), endured, None)
+    assert note is not None
+    assert note.next.startswith("endured: ")
+
+
+@pytest.mark.parametrize("evidence", Evidence)
+def test_what_is_missing_fits_into_the_status(evidence: Evidence) -> None:
+    long = replace(UNEXPLAINED, rank=99_999, node="n" * 63)
+    note = described(evidence, culprit=long, stay_iterations=99_999_999)
+    assert len(note.next) <= LINE
+    assert len(note.why) <= TEXT

@@ -7,13 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.recovery.common import MAX_STAGES
+from falcon_core.recovery.flapping import MOST_RELIEVED
+from falcon_core.recovery.from_start import MOST_SUSPECTS
+from falcon_core.recovery.job_change import MOST_PHASES
 from falcon_core.recovery.membership import Exclusion, Member, Membership, Replacement
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.state import MOST_BESIDE, Grown, RecoveryState, Relieved, SinceStart
 from falcon_operator.api import ClosedIncident, ObjectMeta, TrainingJob, TrainingJobSpec
-from falcon_operator.intent.intent import Intent
-from falcon_operator.intent.run import build_run, decode, encode, read_run
+from falcon_operator.intent.intent import Intent, close_open_incidents, remember
+from falcon_operator.intent.run import build_run, decode, encode, lasting, read_run
 from tests.unit.operator.telling import condition, operator, run, state, trained
-from tests.unit.operator.test_status import NOON, SLOW
+from tests.unit.operator.test_status import CHANGE, NOON, SLOW
 from tests.unit.operator.world import World
 
 replace = msgspec.structs.replace
@@ -64,7 +68,16 @@ def intent(of: TrainingJob) -> Intent:
         ),
         master_addr="10.0.0.1",
         master_port=20_001,
-        recovery=RecoveryState(incidents=1, slow=SLOW),
+        recovery=RecoveryState(
+            incidents=1,
+            change=replace(CHANGE, growth=[1.2345] * MAX_STAGES),
+            phases=[1.2] * MOST_PHASES,
+            relieved=[Relieved(id="gpt2-1", node="n" * 63, at=NOON, loss_seconds=3.0)] * MOST_RELIEVED,
+            since_start=SinceStart(generation=2, iteration=50, ranks=list(range(MOST_SUSPECTS)), reports=4),
+            grown=Grown(generation=2, iteration=400, healthy_ns=1_250_000_000, compute_ns={5: 800_000_000}, reports=3),
+            slow=SLOW,
+            beside=[replace(SLOW, id=f"gpt2-{number}") for number in range(2, 2 + MOST_BESIDE)],
+        ),
         history=[ClosedIncident(at=NOON, outcome="Helped", slow=SLOW)],
         started_at=NOON,
     )
@@ -82,6 +95,18 @@ def test_an_intent_comes_back_as_it_was_stored(name: str) -> None:
 def test_the_columns_of_a_run_without_pods_are_not_blank() -> None:
     spec = msgspec.to_builtins(encode(job(), Intent(membership=Membership())))
     assert (spec["phase"], spec["nodes"], spec["counters"]["restarts"]) == ("Stop", 0, 0)
+
+
+def test_reports_that_are_counted_are_worth_no_write() -> None:
+    spec = encode(job(), intent(job()))
+    known = spec.recovery.since_start
+    assert known is not None
+    counted = replace(
+        spec, recovery=replace(spec.recovery, since_start=replace(known, reports=5, counted_iteration=99))
+    )
+    fewer = replace(spec, recovery=replace(spec.recovery, since_start=replace(known, ranks=[])))
+    assert lasting(counted) == lasting(spec)
+    assert lasting(fewer) != lasting(spec)
 
 
 @pytest.mark.parametrize("replicas", [3, 64, 1250, 4096])
@@ -111,6 +136,7 @@ def stored(**changes: Any) -> dict[str, Any]:
         ({"version": 2, "shards": {"a": 1}}, ""),
         ({"recovery__slow__phase": "Profiling"}, "spec.recovery.slow"),
         ({"recovery__slow__culprit__cause": "ThermalThrottling"}, "spec.recovery.slow"),
+        ({"recovery__beside__0__phase": "Profiling"}, "spec.recovery.beside"),
         ({"exclusions__0__test": "Running"}, "spec.exclusions"),
         ({"history__0__outcome": "Swapped"}, "spec.history"),
         ({"phase": "Hold"}, ""),
@@ -179,3 +205,25 @@ async def test_the_run_of_a_namesake_that_is_gone_is_not_taken_over() -> None:
     await operator(world).reconcile("ml", "gpt2")
     await run(world, operator, lambda w: w.trainingrun is not None)
     assert read_run(world.trainingrun).metadata.owner_uid == "job-uid"
+
+
+def test_an_incident_that_comes_back_leaves_the_history_until_it_is_over_again() -> None:
+    passed = ClosedIncident(at=NOON, outcome="Relieved", slow=SLOW)
+    other = ClosedIncident(at=NOON, outcome="Relieved", slow=replace(SLOW, id="gpt2-0"))
+    calm = Intent(history=[passed, other])
+    open_again = replace(calm, recovery=RecoveryState(slow=SLOW))
+    assert remember(open_again, []).history == [other]
+    later = replace(passed, at=NOON + 60)
+    assert remember(calm, [later]).history == [later, other]
+
+
+def test_an_incident_beside_the_first_is_kept_apart_from_the_history_too() -> None:
+    passed = ClosedIncident(at=NOON, outcome="Relieved", slow=replace(SLOW, id="gpt2-2"))
+    both = RecoveryState(slow=SLOW, beside=[replace(SLOW, id="gpt2-2")])
+    assert remember(Intent(history=[passed], recovery=both), []).history == []
+    ended = close_open_incidents(Intent(recovery=both), "Suspended", NOON)
+    assert [(entry.slow.id, entry.outcome) for entry in ended.history if entry.slow is not None] == [
+        ("gpt2-1", "Suspended"),
+        ("gpt2-2", "Suspended"),
+    ]
+    assert (ended.recovery.slow, ended.recovery.beside) == (None, [])

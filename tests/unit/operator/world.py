@@ -12,7 +12,7 @@ import msgspec
 
 from falcon_core.recovery.membership import Exclusion
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Summary, ThrottleSignals
+from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Summary, ThrottleSignals, Work
 from falcon_operator.api import (
     TAINT_SPARE,
     ObjectMeta,
@@ -120,6 +120,7 @@ class World:
         self.iterating_for = 0.0
         self.moved_unix = START_UNIX
         self.hanging = False
+        self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
         self.onset: Onset | None = None
@@ -355,6 +356,8 @@ class World:
                 before_ns=int(healthy * 1e9),
                 after_ns=int(length * 1e9),
             )
+        elif self.onset is not None:
+            self.onset = replace(self.onset, after_ns=int(length * 1e9))
 
     def _report(self, pod: Pod) -> None:
         if self.bus_up_since is None:
@@ -396,6 +399,7 @@ class World:
         values = self.history.get(rank, [])
         known = len(values) >= 3  # the period has been found
         newest = values[-16:] if known else []
+        learned = values[:10] if len(values) >= 10 else []
         return RankSignals(
             rank=rank,
             tracking="Tracking" if known else "Undetermined",
@@ -403,8 +407,8 @@ class World:
             iteration_ns=[iteration for iteration, _, _ in newest],
             compute_ns=[compute for _, compute, _ in newest],
             wait_ns=[wait for _, _, wait in newest],
-            healthy_iteration_ns=int((COMPUTE_SECONDS + COMMUNICATION_SECONDS) * 1e9) if len(values) >= 10 else None,
-            healthy_compute_ns=int(COMPUTE_SECONDS * 1e9) if len(values) >= 10 else None,
+            healthy_iteration_ns=sorted(iteration for iteration, _, _ in learned)[5] if learned else None,
+            healthy_compute_ns=sorted(compute for _, compute, _ in learned)[5] if learned else None,
             onset=self.onset,
             last_call_unix_ns=int(self.moved_unix * 1e9),
             hang_deadline_ns=int(5e9),
@@ -412,6 +416,7 @@ class World:
             run_delay_fraction=0.01,
             healthy_run_delay_fraction=0.01,
             comms=[self._comm(rank, len(values))] if self.hanging else [],
+            work=self.work,
         )
 
     def _comm(self, rank: int, done: int) -> CommSignals:

@@ -6,7 +6,10 @@ from typing import Any
 
 import msgspec
 
+from falcon_core.recovery.common import common
+from falcon_core.recovery.locate import compared_ranks, culprit_of, stragglers
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Onset, RankSignals, ThrottleSignals
 
@@ -80,3 +83,9 @@ def seen(
 
 def ended(*, signal: int | None = None, exit_code: int | None = None, at: float = NOW - 0.2) -> dict[str, Any]:
     return {"process": "Ended", "signal": signal, "exit_code": exit_code, "ended_at": at}
+
+
+def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -> Culprit | None:
+    """Return the worst straggler of the observation; None where nobody stands out."""
+    ranks = compared_ranks(obs)
+    return culprit_of(stragglers(ranks, policy, slow), obs, policy, common(ranks, obs, policy))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import departures, failslow, machine
+from falcon_core.recovery import departures, failslow, machine, prices
 from falcon_core.recovery.observation import Abandon, Prepare, Replace, Spares
 from falcon_core.recovery.state import Departure, Exposure, RecoveryState
 from tests.unit.recovery.seen import NOW, POLICY, replace, seen
@@ -60,7 +60,7 @@ def test_the_ladder_waits_for_the_spares_price_as_well() -> None:
     assert failslow.step(failing, obs, POLICY)[1] == []
     plenty = replace(obs, spares=Spares(pool="spares", ready=12))
     assert failslow.step(failing, plenty, POLICY)[1] != []
-    step = failslow.next_step(failing, obs, POLICY)
+    step = prices.next_step(failing, obs, POLICY)
     assert step is not None
     assert step.spare_seconds > 120
 

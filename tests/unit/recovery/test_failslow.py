@@ -8,8 +8,7 @@ import pytest
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import failslow
-from falcon_core.recovery.locate import locate
+from falcon_core.recovery import failslow, prices
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
@@ -24,7 +23,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.level import Level
-from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, differing, replace, seen
+from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, differing, locate, replace, seen
 
 
 def located(rank: int = 2, **fields: Any) -> SlowIncident:
@@ -86,7 +85,7 @@ def test_health_follows_improvements_and_drift_but_no_slow_start() -> None:
 
 def test_from_onset_to_culprit() -> None:
     state, actions = step(seen(ranks=STRAGGLER))
-    assert (incident(state).phase, incident(state).id, actions) == ("Detected", "", [])
+    assert (incident(state).phase, incident(state).id, actions) == ("Suspected", "", [])
     assert incident(state).onset_iteration == 90
     state, actions = step(seen(ranks=STRAGGLER), state.slow)
     found = incident(state)
@@ -105,8 +104,9 @@ def test_a_slowdown_without_a_culprit_passes_silently() -> None:
     everybody = dict.fromkeys(range(3), FAST)
     state, _ = step(seen(ranks=everybody))
     state, actions = step(seen(ranks=everybody), state.slow)
-    assert (incident(state).phase, actions) == ("Detected", [])
-    assert step(seen(), state.slow) == (replace(state, slow=None), [])
+    assert (incident(state).phase, actions) == ("Suspected", [])
+    state, actions = step(seen(), state.slow)
+    assert (state.slow, state.incidents, state.healthy_ns, actions) == (None, 0, 250 * MS, [])
 
 
 SETTLED = Level(iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=3, period_calls=4)
@@ -129,7 +129,7 @@ def late_start(factor: float, **fields: Any) -> dict[int, dict[str, Any]]:
 def test_slow_from_the_first_iteration_shows_against_earlier_generations() -> None:
     start = seen(ranks=late_start(2.6), generation=2)
     state, _ = step(start, level=SETTLED)
-    assert (incident(state).phase, incident(state).onset_iteration) == ("Detected", 1)
+    assert (incident(state).phase, incident(state).onset_iteration) == ("Suspected", 1)
     culprit = incident(step(start, state.slow, level=SETTLED)[0]).culprit
     assert culprit is not None
     assert (culprit.rank, culprit.slowdown, culprit.healthy_compute_ns) == (2, 3.0, None), "against its peers"
@@ -200,7 +200,7 @@ def test_a_replacement_also_costs_the_work_since_the_last_checkpoint(policy: Pol
     poor = located(loss=Loss(seconds=12.9 + redo, generation=1, counted_iterations=100))
     state, actions = step(seen(ranks=STRAGGLER), poor, policy)
     assert actions == []
-    price = failslow.next_step(state, seen(ranks=STRAGGLER), policy)
+    price = prices.next_step(state, seen(ranks=STRAGGLER), policy)
     assert price is not None
     assert (price.overhead_seconds, price.redo_seconds) == (pytest.approx(13 + redo), pytest.approx(redo))
     rich = located(loss=Loss(seconds=13.1 + redo, generation=1, counted_iterations=100))
@@ -298,10 +298,16 @@ def test_a_preparation_that_fails_is_given_up_and_tried_again_later(late: float,
     assert step(seen(ranks=STRAGGLER, now=NOW + late + 61), rich)[1] != []
 
 
-def test_relief_during_the_preparation_gives_it_back() -> None:
-    _, actions = step(seen(prepared=prepared()), MITIGATING)
+def test_a_relief_that_lasts_gives_the_preparation_back() -> None:
+    state, actions = step(seen(prepared=prepared(ready=True)), MITIGATING)
+    assert actions == [], "no switch away from a node that is well, and the new pod stays for now"
+    again, actions = step(seen(ranks=STRAGGLER, prepared=prepared(), now=NOW + 50), incident(state))
+    assert (actions, incident(again).well_since) == ([], None)
+    assert step(seen(prepared=prepared(), now=NOW + 59), incident(state))[1] == []
+    state, actions = step(seen(prepared=prepared(), now=NOW + 60), incident(state))
     assert actions[0] == Abandon(2)
     assert isinstance(actions[1], SlowClosed)
+    assert [(relieved.id, relieved.node) for relieved in state.relieved] == [("gpt2-1", "node-2")]
 
 
 CHECKING = located(phase="Checking", switched_at=NOW - 12, replaced_by="spare-1")
@@ -411,11 +417,11 @@ def test_a_straggler_below_the_median_rules_factor_is_named_by_its_own_excess() 
 def test_an_own_excess_that_proves_nothing_names_nobody(last: dict[str, Any]) -> None:
     state, _ = step(seen(ranks=mild(last)))
     state, _ = step(seen(ranks=mild(last)), state.slow)
-    assert incident(state).phase == "Detected"
+    assert incident(state).phase == "Suspected"
 
 
 def test_more_work_for_everybody_is_nobodys_fault() -> None:
     ranks = {number: {**mild({})[0], "compute_ns": [250 * MS] * 16} for number in range(3)}
     state, _ = step(seen(ranks=ranks))
     state, _ = step(seen(ranks=ranks), state.slow)
-    assert incident(state).phase == "Detected"
+    assert incident(state).phase == "Suspected"

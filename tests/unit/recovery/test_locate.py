@@ -6,10 +6,10 @@ import pytest
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.locate import comparable, locate
+from falcon_core.recovery.locate import comparable
 from falcon_core.recovery.state import SlowIncident
 from falcon_core.signals.cause import CpuEvidence
-from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, rank, replace, seen
+from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, locate, rank, replace, seen
 
 LAYERS = {"iteration_ns": [25 * MS] * 16, "compute_ns": [20 * MS] * 16, "healthy_compute_ns": 20 * MS}
 SLOW = {"compute_ns": [240 * MS] * 16}

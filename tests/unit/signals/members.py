@@ -45,27 +45,31 @@ class Job:
         self._calls = [0] * ranks
         self._cycle = 0
 
-    def compute(self, nanoseconds: int, slowdown: Mapping[int, float] | None = None) -> None:
+    def compute(self, nanoseconds: int | Sequence[int], slowdown: Mapping[int, float] | None = None) -> None:
+        """Let every rank compute, for as long as all ranks do, or by rank."""
         noise = 1.0 + self._jitter * np.abs(self._rng.standard_normal(self.ranks))
         factor = np.array([(slowdown or {}).get(rank, 1.0) for rank in range(self.ranks)])
-        self._now += (nanoseconds * noise * factor).astype(np.int64)
+        self._now += (np.asarray(nanoseconds) * noise * factor).astype(np.int64)
 
     def meet(
         self,
         op: Op,
-        size: int,
+        size: int | Sequence[int],
         groups: Sequence[Sequence[int]],
         comm: int,
         transfer_ns: Callable[[int], int] | None = None,
     ) -> None:
-        """Run one collective in each group; ``transfer_ns`` gives the duration by the group's place."""
+        """Run one collective in each group; ``transfer_ns`` gives the duration by the group's place.
+
+        ``size`` is one for all ranks, or by rank.
+        """
         for place, group in enumerate(groups):
             transfer = TRANSFER_NS if transfer_ns is None else transfer_ns(place)
             end = int(self._now[list(group)].max()) + int(
                 transfer * (1 + self._jitter * abs(self._rng.standard_normal()))
             )
             for rank in group:
-                self._call(rank, op, size, comm, int(self._now[rank]), end)
+                self._call(rank, op, size if isinstance(size, int) else size[rank], comm, int(self._now[rank]), end)
                 self._now[rank] = end
 
     def _call(self, rank: int, op: Op, size: int, comm: int, start: int, end: int) -> None:

@@ -24,7 +24,8 @@ def calls(ends: Sequence[int]) -> Calls:
     times = np.array(ends, dtype=np.int64)
     measured = np.ones(len(ends), dtype=np.bool_)
     bits = traits(np.full(len(ends), Op.ALL_REDUCE), np.full(len(ends), 1 << 20))
-    return Calls(np.zeros_like(times), np.arange(len(ends)), times, times, measured, bits)
+    same = np.zeros_like(times)
+    return Calls(same, np.arange(len(ends)), times, times, measured, bits, same, same)
 
 
 def learned(silences: Sequence[float]) -> HangDeadline:

@@ -137,3 +137,46 @@ def test_another_period_begins_with_nothing_that_was_learned_of_the_period_befor
         if signals.period_calls == 10 and signals.healthy_iteration_ns is not None:
             assert signals.healthy_iteration_ns > 900 * MS
     assert seen >= {4, 10}
+
+
+@pytest.mark.parametrize("culprit", [True, False])
+def test_a_slow_degradation_is_held_against_the_rank_as_it_was_at_its_best(culprit: bool) -> None:
+    """Check a ramp of +50 % over 1500 iterations: computation at one rank, waits at the others."""
+    script = Script(jitter=0.02)
+    calls = ddp(3)
+    script.cycle(calls, 300)
+    for number in range(1500):
+        extra_ns = 100 * MS * number // 1500
+        first = calls[0]
+        if culprit:
+            first = first._replace(before_ns=first.before_ns + extra_ns)
+        else:
+            first = first._replace(duration_ns=first.duration_ns + extra_ns)
+        script.cycle([first, *calls[1:]])
+    chain = _fed(script.records, batch=3)
+    slowdown = chain.slowdown
+    assert slowdown is not None
+    assert slowdown.gradual
+    signals = chain.signals(0, 0)
+    assert signals.healthy_compute_ns == pytest.approx(210 * MS, rel=0.04)
+    grown = 1.45 if culprit else 1.0
+    assert signals.compute_ns[-1] == pytest.approx(grown * 210 * MS, rel=0.08)
+    waited = sum(chain.lasting_excess()[7])
+    assert waited > 80 * MS if not culprit else waited < 5 * MS
+    assert chain.memory().settled.levels_ns
+
+
+def test_the_settled_level_outlives_an_agent() -> None:
+    script = Script(jitter=0.02)
+    script.cycle(ddp(3), 400)
+    before = _fed(script.records)
+    kept = len(script.records)
+    for number in range(1000):
+        script.cycle(ddp(3, 200 * MS + 60 * MS * number // 1000))
+    records = script.records
+    memory = before.memory()
+    again = RankChain(Detection(), memory)
+    again.feed(records[kept:], lost=True)
+    assert again.slowdown is not None
+    assert again.slowdown.gradual
+    assert again.slowdown.before_ns == pytest.approx(memory.healthy_ns, rel=0.02)

@@ -82,6 +82,19 @@ def _flipped() -> RecordArray:
     return script.records
 
 
+def _varying() -> RecordArray:
+    """Return a stream whose sizes depend on the data; they double once, an evaluation interrupts, a rank is slow."""
+    script = Script(seed=9, jitter=0.03)
+    for iteration in range(110):
+        samples = int(script.rng.integers(50, 150)) * (2 if iteration > 60 else 1)
+        for _ in range(2):
+            script.call(Call(Op.ALL_TO_ALL, samples * 1000, samples * MS), slowdown=1.6 if iteration > 95 else 1.0)
+        script.cycle(ddp(2, 20 * MS))
+        if iteration == 50:
+            script.cycle([EVALUATION], times=30)
+    return script.records
+
+
 def _out_of_order() -> RecordArray:
     """Return a stream in which long calls are published after short calls that began later."""
     records = _interrupted()
@@ -124,6 +137,7 @@ STREAMS: dict[str, Callable[[], RecordArray]] = {
         _slow_layers,
         _buckets_alike,
         _flipped,
+        _varying,
         _out_of_order,
         _sampled,
     )

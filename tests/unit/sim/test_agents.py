@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 import numpy as np
 
@@ -33,7 +35,7 @@ class _Watched:
         self.agents.start()
         self._now = 0.0
 
-    def goes_on(self, looks: int, factor: float, named: int | None = None) -> None:
+    def goes_on(self, looks: int, factor: float, named: Collection[int] = ()) -> None:
         """Run eight iterations for each look, with the culprit slower by ``factor``."""
         conditions = self.model.healthy()
         conditions.compute[CULPRIT] = factor
@@ -74,8 +76,8 @@ def test_all_rings_are_read_to_judge_and_let_go_again() -> None:
 def test_the_named_culprit_is_read_after_it_has_recovered() -> None:
     watched = _Watched()
     watched.goes_on(6, factor=1.0)
-    watched.goes_on(4, factor=1.5, named=CULPRIT)
+    watched.goes_on(4, factor=1.5, named=[CULPRIT])
     for _ in range(12):
         watched.goes_on(1, factor=1.0)
-        watched.agents.read_suspects(named=CULPRIT)
+        watched.agents.read_suspects(named=[CULPRIT])
         assert watched.read >= CULPRITS_GROUP

@@ -118,6 +118,7 @@ def test_detail_arrives_whole() -> None:
         comms=[CommSignals(comm=1 << 40, size=8, place=5, entered=9, finished=None, op=1, bytes=77, excess_ns=[5, 0])],
         pairs=[PairSignals(comm=1, peer=2, sending=True, entered=4, finished=3)],
         comms_left_out=2,
+        work="Hidden",
         lost_records=3,
         holes=1,
     )
@@ -203,3 +204,16 @@ def test_more_than_the_bounds_is_refused() -> None:
 def test_what_is_no_report_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode_summary(raw, "p")
+
+
+def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
+    earlier = fields(0)
+    assert earlier[6][0][16].pop() == 0
+    (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
+    assert (found.detailed, found.work) == (True, "Fixed")
+
+
+def test_work_of_an_unknown_kind_is_refused() -> None:
+    report = fields(0)
+    report[6][0][16][8] = 3
+    refused(report)

@@ -8,16 +8,30 @@ guess of the standstill for a small job; the first replacement measures the job'
 from __future__ import annotations
 
 from falcon_core.recovery.observation import PreparedSeen, Spares
+from falcon_core.recovery.state import Culprit
 
 TYPE = "ReplaceNode"
 DEFAULT_OVERHEAD_SECONDS = 13.0
 PREPARE_DEADLINE_SECONDS = 180.0  # pull an image, start two containers
+GIVEN_SECONDS = 10.0  # in which a preparation is given its node: claim a spare, or be scheduled
 RETRY_SECONDS = 60.0  # after a preparation that failed
 
 
-def hindrance(spares: Spares) -> str:
-    """Return why the strategy cannot be applied now; "" if it can."""
-    return "" if spares.available else spares.message
+def reason(culprit: Culprit) -> str:
+    """Return why the culprit's node is left, in words."""
+    return f"rank {culprit.rank} computes {culprit.slowdown:.1f}x slower"
+
+
+def hindrance(spares: Spares, taken: int = 0) -> str:
+    """Return why the strategy cannot be applied now; "" if it can.
+
+    ``taken``: of the ready spares, how many are promised to preparations that have not been given their node yet.
+    """
+    if not spares.available:
+        return spares.message
+    if spares.ready is not None and spares.ready <= taken:
+        return f"WarmPool {spares.pool} gives the job no spare besides those that are being prepared for it"
+    return ""
 
 
 def failed(prepared: PreparedSeen) -> str:
@@ -28,3 +42,8 @@ def failed(prepared: PreparedSeen) -> str:
     if prepared.waited_seconds > PREPARE_DEADLINE_SECONDS:
         return f"the new pod {prepared.pod_name} was not ready within {PREPARE_DEADLINE_SECONDS:.0f} s ({why})"
     return ""
+
+
+def is_on_its_way(prepared: PreparedSeen) -> bool:
+    """Check whether a preparation that is not ready yet has its node, or may still be given one soon."""
+    return not failed(prepared) and (bool(prepared.claimed_node) or prepared.waited_seconds < GIVEN_SECONDS)

@@ -1,0 +1,94 @@
+"""When a slowdown without a name is an incident: not before it outlasts what explains it, and what the job is used to.
+
+A slowdown begins as a suspicion (phase ``Suspected``): the agents report an onset, and it is judged whether it comes
+from a rank, from a link or from the job itself. Nothing is reported. It ends in silence where it passes, or where the
+job has changed; it becomes an incident at once where a rank or a link is named; and otherwise (``Detected``) only if it
+has lasted for longer than
+
+- **those judgements**: five reports of which no two hold the same iterations, and a minute, in which each rank of a
+  large job has been asked for its detail. A change of the job takes a report in which it has settled, a rank or a link
+  three windows of C iterations;
+- **the job's habit**: half again as long as a slowdown that passed by itself and was as large as this one. Uploads
+  after each checkpoint and cold caches at each epoch come and go without anybody doing anything about it. This holds
+  for ``MOST_SECONDS`` at most: a slowdown that passed after a day does not hide another for a day.
+
+Naming a rank or a link, and a change of the job, do not wait for any of this. And where the work explains the slowness
+there is no incident at all, however long it lasts: a rank whose sizes say how much it has to do (``InBytes``) takes as
+long as it should for its sizes, while the ranks that have less to do wait for it (a hot expert).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery.detail import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
+from falcon_core.recovery.job_change import same_size
+from falcon_core.recovery.medians import median
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.state import RecoveryState, SlowIncident, Spell
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
+LEAST_SECONDS = 60.0
+MOST_SECONDS = 3600.0
+MOST_SPELLS = 8
+_LONGER = 1.5  # than the longest known: no two uploads last equally long
+replace = msgspec.structs.replace
+
+
+def after_look(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> SlowIncident:
+    """Return a slowdown without a name after another look at it: an incident, if it has lasted for that long."""
+    level_ns = obs.iteration_ns(policy.consecutive, fresh=True) or 0.0
+    slow = replace(slow, peak_ns=max(slow.peak_ns, int(level_ns)))
+    if slow.phase != "Suspected":
+        return slow
+    iterations, seconds = lasted(slow, obs)
+    asking = OWN_JUDGEMENT_SECONDS + turns(len(obs.ranks)) * TURN_SECONDS
+    if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
+        return slow
+    usual = _LONGER * _usual_iterations(state, slow, policy)
+    is_usual = seconds <= MOST_SECONDS and iterations <= usual
+    return slow if is_usual or _has_more_to_do(obs, policy) else replace(slow, phase="Detected")
+
+
+def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:
+    """Return for how many iterations of the present generation and for how many seconds the job has been slow."""
+    before = slow.onset_iteration - 1 if slow.onset_generation == obs.generation else 0
+    return max(0, obs.iterations - before), max(0.0, obs.now - slow.onset_at)
+
+
+def remember(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state after a slowdown without a name has passed."""
+    size = _size(slow)
+    if size <= 1.0 or slow.onset_generation != obs.generation:
+        return state  # another generation began meanwhile: how long it would have lasted is not known
+    iterations, _ = lasted(slow, obs)
+    alike = [spell for spell in state.spells if same_size(spell.size, size, policy)]
+    spell = Spell(
+        size=round(max([size, *(known.size for known in alike)]), 4),
+        iterations=max([iterations, *(known.iterations for known in alike)]),
+    )
+    return replace(state, spells=[*(known for known in state.spells if known not in alike), spell][-MOST_SPELLS:])
+
+
+def _has_more_to_do(obs: Observation, policy: Policy) -> bool:
+    """Check whether a rank takes as long as it should for its sizes, though the job is slow: the rest waits for it."""
+    known = [rank.sent for rank in obs.ranks if rank.fresh and rank.sent.detailed and rank.sent.work == "InBytes"]
+    return any(
+        sent.onset is None
+        and sent.healthy_iteration_ns
+        and len(sent.iteration_ns) >= RECENT_ITERATIONS
+        and median(sent.iteration_ns) <= sent.healthy_iteration_ns * (1 + policy.verify / 2)
+        for sent in known
+    )
+
+
+def _usual_iterations(state: RecoveryState, slow: SlowIncident, policy: Policy) -> int:
+    """Return how long a slowdown of this size has lasted at most, iterations; 0 where none is known."""
+    size = _size(slow)
+    as_large = (spell for spell in state.spells if size <= spell.size * (1 + policy.verify))
+    return max((spell.iterations for spell in as_large), default=0)
+
+
+def _size(slow: SlowIncident) -> float:
+    return slow.peak_ns / slow.healthy_ns

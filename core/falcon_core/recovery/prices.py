@@ -1,0 +1,76 @@
+"""What each strategy of the ladder costs now, and which is next."""
+
+from __future__ import annotations
+
+from falcon_core.planning import ski_rental
+from falcon_core.planning.restart_price import restart_price
+from falcon_core.recovery import departures
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import ignore, replace_node
+
+_DEFAULT_OVERHEADS = {
+    ignore.TYPE: ignore.DEFAULT_OVERHEAD_SECONDS,
+    replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
+}
+
+
+def next_candidate(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> ski_rental.Candidate | None:
+    """Choose the cheapest strategy that is left, among the strategies that this version knows."""
+    candidates = [
+        _replacement(state, slow, obs, policy, configured)
+        if name == replace_node.TYPE
+        else ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
+        for name, configured in policy.strategies
+        if name in _DEFAULT_OVERHEADS
+    ]
+    done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
+    return ski_rental.next_strategy(candidates, done)
+
+
+def replacement(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> ski_rental.Candidate | None:
+    """Price the replacement of the incident's node; None where the policy has no such strategy."""
+    configured = dict(policy.strategies)
+    if replace_node.TYPE not in configured:
+        return None
+    return _replacement(state, slow, obs, policy, configured[replace_node.TYPE])
+
+
+def _replacement(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, configured_seconds: float | None
+) -> ski_rental.Candidate:
+    """Price a replacement: the standstill, the work since the last checkpoint, and the spare that it takes."""
+    price = restart_price(
+        configured_seconds=configured_seconds,
+        measured_seconds=state.overheads.get(replace_node.TYPE),
+        default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
+        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
+        interval_seconds=policy.checkpoint_interval_seconds,
+    )
+    spare = departures.spare_seconds(state, obs)
+    return ski_rental.Candidate(
+        name=replace_node.TYPE,
+        overhead_seconds=price.seconds + spare,
+        spare_seconds=spare,
+        redo_seconds=price.redo_seconds,
+    )
+
+
+def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:
+    """Return how long training stands still for the strategy [s]: as measured, else as configured, else our guess.
+
+    ``departures.last_resort`` weighs this time against waiting. Redone work is no part of the time, because a job that
+    waits makes no work that could be lost.
+    """
+    configured = dict(policy.strategies).get(name)
+    guess = configured if configured is not None else _DEFAULT_OVERHEADS[name]
+    return state.overheads.get(name, guess)
+
+
+def next_step(state: RecoveryState, obs: Observation, policy: Policy) -> ski_rental.Candidate | None:
+    """Return the strategy that the ladder would apply next to the open slowdown, for display; None without any."""
+    return next_candidate(state, state.slow, obs, policy) if state.slow is not None else None

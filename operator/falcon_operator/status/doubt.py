@@ -1,0 +1,66 @@
+"""Why a named node is not taken, and what would change that; nothing is decided here (``falcon_core`` does)."""
+
+from __future__ import annotations
+
+from falcon_core.model import Cause, Evidence
+from falcon_core.recovery.confidence import suffices
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.state import Culprit, SlowIncident
+from falcon_core.recovery.strategies import replace_node
+
+_LOW = "set spec.mitigation.confidence: Low"
+_OF_THE_WORK = (Evidence.WORK_MAY_MOVE, Evidence.FOLLOWS_THE_ROLE)
+
+
+def is_kept(slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether the culprit's node would be replaced in the end, were it known to be at fault."""
+    replaces = any(name == replace_node.TYPE for name, _ in policy.strategies)
+    return replaces and slow.evidence is not None and not suffices(slow.evidence, policy)
+
+
+def cause_of(slow: SlowIncident, culprit: Culprit) -> Cause:
+    """Return the cause for the diagnosis: a rank whose share of the work may be why is an imbalance."""
+    of_the_work = slow.evidence in _OF_THE_WORK
+    return Cause.IMBALANCE if of_the_work and culprit.cause is Cause.UNKNOWN else culprit.cause
+
+
+def imbalance_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
+    """Say why the rank's share of the work may be what is slow."""
+    stage = f" (pipeline stage {policy.stage_of(culprit.rank) + 1} of {policy.stages})" if policy.stages > 1 else ""
+    who = f"imbalance: rank {culprit.rank}{stage}"
+    if slow.evidence is Evidence.FOLLOWS_THE_ROLE:
+        return f"{who} has more to do than its peers: its replica was as slow on another node"
+    return f"{who} may have more to do than its peers: {_how_work_moves(culprit)}, and no counter shows another cause"
+
+
+def doubt_words(slow: SlowIncident, culprit: Culprit) -> str:
+    """Say why the culprit's node is not replaced, and what would change that."""
+    node, rank = culprit.node, culprit.rank
+    match slow.evidence:
+        case Evidence.FOLLOWS_THE_ROLE:
+            return f"not replaced: the slowness came along from another node; {_LOW} to replace {node} all the same"
+        case Evidence.SINCE_START:
+            return (
+                f"not replaced: rank {rank} was never seen healthy on {node}, so its share of the work may be larger;"
+                f" replaced when a counter shows a cause on {node}, or {_LOW}"
+            )
+        case _:
+            return (
+                f"not replaced: nothing shows yet that {node} is slow, and not rank {rank}'s share of the work, which"
+                f" moves between ranks; replaced when {_condition(slow)}, or {_LOW}"
+            )
+
+
+def _condition(slow: SlowIncident) -> str:
+    if slow.stay_iterations:
+        return f"the slowness has stayed there for {slow.stay_iterations} iterations, or a counter shows a cause"
+    return (
+        "a counter shows a cause, or it has stayed there for far longer than slowness stays with a node of this job,"
+        " which is not known yet"
+    )
+
+
+def _how_work_moves(culprit: Culprit) -> str:
+    if culprit.work == "Hidden":
+        return "how much a rank of this job has to do depends on the data"
+    return "slowness has passed from node to node of this job before"
