@@ -256,6 +256,8 @@ class Simulation:
             ends_ns=ends[seen],
             measured=np.ones(count, dtype=np.bool_),
             traits=traits(ops, np.ones(count, dtype=np.int64)),
+            kinds=comms[seen],
+            sizes=np.ones(count, dtype=np.int64),
         )
         return Iteration(cycle + 1, int(starts[first]), end, False, calls)
 

@@ -14,7 +14,8 @@ import numpy as np
 from benchmarks.shim.jobs import RANKS, start, wait
 from falcon_agent.ring_reader import RingReader
 from falcon_core.signals.iteration import Iteration
-from falcon_core.signals.rank import Measured, RankChain
+from falcon_core.signals.measured import Measured
+from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection
 
 PROGRAM = Path(__file__).parent / "iterations_program.py"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.results import provenance, put
 from benchmarks.signals import cost
-from benchmarks.signals.changes import healthy_table, sick_table, small_table
+from benchmarks.signals.changes import healthy_table, ramp_table, sick_table, small_table
 from benchmarks.signals.periods import period_table
 from benchmarks.signals.series import HEALTHY_LENGTHS
 from benchmarks.signals.starts import start_table
@@ -48,6 +48,7 @@ def _tables(quick: bool, data: Path | None) -> dict[str, Callable[[], str]]:
         return {
             "healthy": lambda: healthy_table(2, 2, HEALTHY_LENGTHS[:1]),
             "sick": lambda: sick_table(3, 3),
+            "ramps": lambda: ramp_table(3),
             "threshold": lambda: small_table(3, 50),
             "starts": lambda: start_table(3),
             "period": lambda: period_table(2),
@@ -56,6 +57,7 @@ def _tables(quick: bool, data: Path | None) -> dict[str, Callable[[], str]]:
     return {
         "healthy": lambda: healthy_table(20, 5, HEALTHY_LENGTHS),
         "sick": lambda: sick_table(100, 20),
+        "ramps": lambda: ramp_table(20),
         "threshold": lambda: small_table(100, 2000),
         "starts": lambda: start_table(20),
         "period": lambda: period_table(20),

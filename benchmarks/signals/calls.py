@@ -118,6 +118,8 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
     del kinds[count:]
     ops = np.array([int(kind.op) for kind in kinds])
     tokens = _tokens(kinds)
+    op_of_token = np.zeros(tokens.max() + 2, dtype=np.int64)  # the last is of another kind
+    op_of_token[tokens] = ops
     flips = rng.random(count) < job.flipped
     flips[: job.start] = False
     tokens[flips] = rng.integers(0, tokens.max() + 2, int(flips.sum()))
@@ -130,6 +132,8 @@ def stream(job: Job, rng: Generator, count: int) -> Calls:
         ends_ns=starts.copy(),
         measured=np.zeros(count, dtype=np.bool_),
         traits=traits(ops, np.array([kind.size for kind in kinds])),
+        kinds=op_of_token[tokens],
+        sizes=tokens,
     )
 
 

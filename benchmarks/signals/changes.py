@@ -10,7 +10,17 @@ import numpy as np
 
 from benchmarks.signals.detectors import PERCENT, PUBLISHED, Detector, Report, shipped
 from benchmarks.signals.markdown import table
-from benchmarks.signals.series import HEALTHY, HEALTHY_LENGTHS, ONSET, SICK, Sick, step
+from benchmarks.signals.series import (
+    HEALTHY,
+    HEALTHY_LENGTHS,
+    ONSET,
+    RAMP_NOISES,
+    RAMPS,
+    SICK,
+    Sick,
+    noise,
+    step,
+)
 
 _SMALL = (0.05, 0.08, 0.09, 0.12)
 _NOISES = (0.02, 0.05)
@@ -102,6 +112,27 @@ def sick_table(seeds: int, seeds_of_published: int) -> str:
         rows.append([name, _cell(score(shipped, name, seeds)), *published])
     head = ["Found %, onset error, report after, relief %, false reports a series", f"shipped, {seeds} seeds"]
     return table([*head, *(f"{name}, {seeds_of_published}" for name in PUBLISHED)], rows)
+
+
+def ramp_table(seeds: int) -> str:
+    """Return how many ramps and stairs were found, how far off and how long after the crossing of PERCENT."""
+    rows = [[name, *(_ramp_cell(name, share, seeds) for share in RAMP_NOISES)] for name in RAMPS]
+    shares = [f"noise {100 * share:g} %" for share in RAMP_NOISES]
+    return table([f"Found of {seeds}, onset and report after 10 % was crossed", *shares], rows)
+
+
+def _ramp_cell(name: str, share: float, seeds: int) -> str:
+    factors = RAMPS[name]
+    crossed = int(np.argmax(factors >= (1 + PERCENT / 100)))
+    series = [shipped(factors * noise(rng_of(name, seed), len(factors), share)) for seed in range(seeds)]
+    first = [reports[0] for reports in series if reports]
+    cell = f"**{len(first)}**"
+    if first:
+        error = statistics.median(report.first - crossed for report in first)
+        delay = statistics.median(report.reported - crossed for report in first)
+        cell += f", {error:+.0f}, {delay:.0f} it"
+    lasting = sum(bool(reports) and reports[-1].relieved is None for reports in series)
+    return f"{cell}, {lasting} open at the end, {sum(map(len, series))} onsets"
 
 
 def small_table(seeds: int, seeds_of_data: int) -> str:

@@ -179,3 +179,30 @@ def _sick() -> dict[str, Callable[[Generator], Sick]]:
 
 
 SICK = _sick()
+
+RAMP_BEGIN = 1000
+RAMP_NOISES = (0.015, 0.04)
+
+
+def _long_ramp(extra: float, width: int, begin: int = RAMP_BEGIN) -> Times:
+    """Return the factors of a ramp that ends with the series."""
+    factors: Times = 1 + extra * np.clip((np.arange(begin + width) - begin) / width, 0, 1)
+    return factors
+
+
+def _long_stairs(extra: float, width: int, steps: int) -> Times:
+    numbers = np.arange(RAMP_BEGIN + steps * width)
+    factors: Times = (1 + extra) ** np.maximum((numbers - RAMP_BEGIN) // width + 1, 0)
+    return factors
+
+
+RAMPS: dict[str, Times] = {
+    "+50 % over 750": _long_ramp(0.5, 750),
+    "+50 % over 2000": _long_ramp(0.5, 2000),
+    "+50 % over 2000 from the first iteration on": _long_ramp(0.5, 2000, 0),
+    "+100 % over 5000": _long_ramp(1.0, 5000),
+    "+30 % over 6000": _long_ramp(0.3, 6000),
+    "stairs of +8 % each 300": _long_stairs(0.08, 300, 5),
+    "stairs of +4 % each 600": _long_stairs(0.04, 600, 6),
+}
+"""Slow degradation: the factors of each iteration, without noise."""

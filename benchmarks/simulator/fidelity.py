@@ -1,8 +1,9 @@
 """The model against two production jobs (``stragglers/`` of the public data): step times, no parameter tuned.
 
 *Parameters*: each worker's forward and backward times and the collectives' transfers, as medians over the first half of
-the recorded steps; the model then predicts the steps of the second half. *Replay*: every pass of a step with its own
-recorded duration through our schedule; only the waits are ours.
+the recorded steps; the model then predicts the steps of the second half, once with passes that all take their median,
+once with the spread of micro-batches and of passes that the first half shows. *Replay*: every pass of a step with its
+own recorded duration through our schedule; only the waits are ours.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _COLLECTIVES = (
     "grads-reduce-scatter",
     "optimizer-clip-main-grad",
 )
+_DRAWN = 500  # iterations
 Worker = tuple[int, int]  # data-parallel rank, stage
 
 
@@ -73,8 +75,29 @@ def shape(steps: list[Step]) -> tuple[int, int, int]:
     return 1 + max(w[0] for w, _, _ in keys), 1 + max(w[1] for w, _, _ in keys), 1 + max(m for _, _, m in keys)
 
 
-def predicted(train: list[Step]) -> float:
-    """Return the seconds of a step by the simulator's own job model."""
+def spread(steps: list[Step]) -> tuple[float, float]:
+    """Return the noise of a micro-batch's work and of a pass, as standard deviations of logarithms.
+
+    A pass's residual is the logarithm of its time over the median of its worker and direction. Passes of a micro-batch
+    share its work: the variance between micro-batches' means, less what the passes' own scatter gives the means.
+    """
+    times: dict[tuple[Worker, bool], list[float]] = defaultdict(list)
+    for step in steps:
+        for (worker, forward, _), seconds in step.passes.items():
+            times[worker, forward].append(seconds)
+    usual = {key: statistics.median(values) for key, values in times.items()}
+    residuals: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for step in steps:
+        for (worker, forward, microbatch), seconds in step.passes.items():
+            residuals[step.number, worker[0], microbatch].append(float(np.log(seconds / usual[worker, forward])))
+    groups = list(residuals.values())
+    within = statistics.fmean(statistics.variance(group) for group in groups)
+    between = statistics.variance(statistics.fmean(group) for group in groups) - within / len(groups[0])
+    return max(0.0, between) ** 0.5, within**0.5
+
+
+def predicted(train: list[Step], work_noise: float = 0.0, pass_noise: float = 0.0) -> float:
+    """Return the seconds of a step by the simulator's own job model: the median of many where there is noise."""
     replicas, stages, microbatches = shape(train)
     times: dict[tuple[Worker, bool], list[float]] = defaultdict(list)
     for step in train:
@@ -103,11 +126,14 @@ def predicted(train: list[Step]) -> float:
         optimizer_seconds=0.0,
         noise=0.0,
         transfer_noise=0.0,
+        work_noise=work_noise,
+        pass_noise=pass_noise,
     )
     model = JobModel(job, np.random.default_rng(0))
     healthy = model.healthy()
-    block = model.block(1, Conditions(np.array(factors), healthy.links, healthy.counts))
-    return float(block.seconds[0]) - NORM_SECONDS
+    drawn = _DRAWN if work_noise or pass_noise else 1
+    block = model.block(drawn, Conditions(np.array(factors), healthy.links, healthy.counts))
+    return float(np.median(block.seconds)) - NORM_SECONDS
 
 
 def _transfer(steps: list[Step]) -> float:
@@ -132,20 +158,24 @@ def replayed(step: Step, fixed_seconds: float, transfer_seconds: float) -> float
 
 def table() -> list[str]:
     """Return Markdown rows."""
-    lines = ["| job | layout | steps | measured, median | error of the model | error of the replay, median (worst) |"]
-    lines.append("|---|---|---|---|---|---|")
+    heads = ["job", "layout", "steps", "measured, median", "error of the model without noise"]
+    heads += ["noise of micro-batches, of passes", "error of the model", "error of the replay, median (worst)"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for job in ("AR", "ST"):
         steps = load(job)
         train, test = steps[: len(steps) // 2], steps[len(steps) // 2 :]
         replicas, stages, microbatches = shape(steps)
         measured = statistics.median(step.seconds for step in test)
-        model_error = predicted(train) / measured - 1
+        plain_error = predicted(train) / measured - 1
+        noise = spread(train)
+        model_error = predicted(train, *noise) / measured - 1
         fixed, transfer = overhead(train), _transfer(train)
         errors = [replayed(step, fixed, transfer) / step.seconds - 1 for step in test]
         worst = max(errors, key=abs)
         lines.append(
             f"| {job} | {replicas} DP × {stages} PP, {microbatches} micro-batches | {len(train)} + {len(test)}"
-            f" | {measured:.3f} s | {model_error:+.1%} | {statistics.median(errors):+.1%} ({worst:+.1%}) |"
+            f" | {measured:.3f} s | {plain_error:+.1%} | {noise[0]:.0%}, {noise[1]:.0%} | {model_error:+.1%} |"
+            f" {statistics.median(errors):+.1%} ({worst:+.1%}) |"
         )
     return lines
 
