@@ -40,11 +40,15 @@ def build() -> Path:
 
 
 class Agents:
-    """The running program. ``on_command`` is called for each command that an agent gets."""
+    """The running program. ``on_command`` is called for each command that an agent gets.
 
-    def __init__(self, program: Path, log: Path, on_command: Callable[[Command], None]) -> None:
+    ``slower``: how many times as long as asked for an agent waits between two beats.
+    """
+
+    def __init__(self, program: Path, log: Path, on_command: Callable[[Command], None], slower: float = 1.0) -> None:
         self._program = program
         self._log = log
+        self._slower = slower
         self._on_command = on_command
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -59,7 +63,8 @@ class Agents:
 
     async def __aenter__(self) -> Agents:
         self._process = await asyncio.create_subprocess_exec(
-            *("setpriv", "--pdeathsig", "KILL", str(self._program), "-log", str(self._log)),
+            *("setpriv", "--pdeathsig", "KILL", str(self._program)),
+            *("-log", str(self._log), "-slower", str(self._slower)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "GOGC": "400"},

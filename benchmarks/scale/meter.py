@@ -22,6 +22,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """A while of a room."""
 
     what: str
+    slower: float  # than real agents the agents were played
     agents: int
     seconds: float
     cpu: dict[str, float]  # cores, by process
@@ -38,8 +39,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cores(self) -> float:
-        """Return what gateway, etcd and operator use together, in cores."""
-        return sum(self.cpu[name] for name in MEASURED)
+        """Return what gateway, etcd and operator use together, in cores; more than that where agents are slower."""
+        return self.slower * sum(self.cpu[name] for name in MEASURED)
 
     def share_within(self, seconds: float) -> float:
         """Return the share of reports that a decision had used so long after the gateway had received them."""
@@ -48,8 +49,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     def row(self) -> str:
         """Return the figures as a line of the table of ``HEAD``."""
         cpu = " | ".join(f"{60 * self.cpu[name]:.1f}" for name in self.cpu)
+        what = f"{self.what}, {self.slower:g} × slower" if self.slower > 1 else self.what
         return (
-            f"| {self.what} | {self.agents} | {cpu} | **{self.cores:.2f}** | {self.operator_mib:.0f} |"
+            f"| {what} | {self.agents} | {cpu} | **{self.cores:.2f}** | {self.operator_mib:.0f} |"
             f" {self.gateway_mib:.0f} | {self.requests_per_second:.1f} | {self.written_per_second / 1024:.1f} |"
             f" {self.database_mib:.0f} | {self.percentile(0.99)} | {self.lost:.0f} |"
             f" {self.idle:.2f} | {self.stolen:.2f} |"
@@ -99,6 +101,7 @@ async def measure(room: Room, what: str, seconds: float) -> Cost:
     """Measure for a while. The requests hold those that the API server makes of itself, about one a second."""
     before = await _read(room)
     await asyncio.sleep(seconds)
+    room.check()
     after = await _read(room)
     passed = after.at - before.at
     sizes = await asyncio.to_thread(room.operator.get, "/metrics")
@@ -106,6 +109,7 @@ async def measure(room: Room, what: str, seconds: float) -> Cost:
     pids = room.pids
     return Cost(
         what=what,
+        slower=room.slower,
         agents=int(room.operator.metric("falcon_agents") or 0),
         seconds=passed,
         cpu={name: (used - before.cpu[name]) / passed for name, used in after.cpu.items()},

@@ -38,6 +38,7 @@ ETCD_ARGUMENTS: Final = (  # as the chart's defaults
     *("--quota-backend-bytes", str(2 << 30)),
     *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", f"{RETENTION_SECONDS}s"),
 )
+_LAST_LINES: Final = 20
 Body = dict[str, Any]
 
 
@@ -49,13 +50,16 @@ def say(text: str) -> None:
 class Room:
     """The installation, and the jobs that train in it."""
 
-    def __init__(self, api: ApiServer, installation: Installation, kubelets: Kubelets, programs: Path) -> None:
+    def __init__(
+        self, api: ApiServer, installation: Installation, kubelets: Kubelets, programs: Path, slower: float = 1.0
+    ) -> None:
         self.api = api
         self.kubelets = kubelets
         self.folder = installation.folder
         self._installation = installation
         self._programs = programs
-        self.agents = agents.Agents(programs / "falcon-agents", self.folder / "agents.csv", self._take)
+        self.slower = slower
+        self.agents = agents.Agents(programs / "falcon-agents", self.folder / "agents.csv", self._take, slower)
         self.trainings: dict[str, Training] = {}  # by job name
         self._of_agent: dict[int, Training] = {}
         self.nodes: dict[str, str] = {}  # by pod uid
@@ -124,7 +128,7 @@ class Room:
         for body in await asyncio.to_thread(self._jobs):
             name, uid = body["metadata"]["name"], body["metadata"]["uid"]
             if name in names:
-                self.trainings[name] = Training(JobKey(crowd.NAMESPACE, name, uid), self.agents, ranks)
+                self.trainings[name] = Training(JobKey(crowd.NAMESPACE, name, uid), self.agents, ranks, self.slower)
         await self._connect(bodies)
         self._placed()
         await self.until(lambda: all(self.trainings[name].running() == pods for name in names))
@@ -202,20 +206,23 @@ class Room:
     async def until(self, true: Callable[[], object], *, seconds: float = WAIT_SECONDS, every: float = 0.5) -> None:
         """Wait until something is true.
 
-        Raises RuntimeError when the operator has ended, as one does that starves, and what ended the playing.
+        Raises what ``check`` raises.
         """
 
         def reached() -> bool:
-            self.agents.check()
-            if self._playing is not None and self._playing.done():
-                self._playing.result()
-            process = self.operator.process
-            if process is None or process.poll() is not None:
-                end = self.operator.log.read_text().splitlines()[-1:]
-                raise RuntimeError(f"the operator has ended: {''.join(end)}")
+            self.check()
             return bool(true())
 
         await until_async(reached, seconds=seconds, every=every)
+
+    def check(self) -> None:
+        """Raise RuntimeError when the operator has ended, as one does that starves, and what ended the playing."""
+        self.agents.check()
+        if self._playing is not None and self._playing.done():
+            self._playing.result()
+        process = self.operator.process
+        if process is None or process.poll() is not None:
+            raise RuntimeError("the operator has ended")
 
     # -- what is seen ------------------------------------------------------------------------------------------------
 
@@ -257,17 +264,24 @@ def _job(name: str, pods: int, ranks: int, mode: str) -> Body:
 
 
 @contextlib.asynccontextmanager
-async def room(programs: Path, folder: Path, **environment: str) -> AsyncIterator[Room]:
-    """Yield a room whose operator leads and whose gateway serves. ``environment`` is the operator's."""
+async def room(programs: Path, folder: Path, *, slower: float = 1.0, **environment: str) -> AsyncIterator[Room]:
+    """Yield a room whose operator leads and whose gateway serves.
+
+    ``slower``: how many times as long as real agents the played agents wait between two beats and two reports.
+    ``environment`` is the operator's.
+    """
     with running_store() as store, serving(store, free_port()) as api:
         await asyncio.to_thread(_prepare, api)
         installation = Installation(api, SYSTEM, folder)
         installation.etcd = EtcdServer(folder, arguments=ETCD_ARGUMENTS)
-        found = Room(api, installation, Kubelets(api, store), programs)
+        found = Room(api, installation, Kubelets(api, store), programs, slower)
         try:
             await found.start(**environment)
             async with found.agents, found.playing():
                 yield found
+        except Exception:
+            say("the operator said last:\n" + "\n".join(found.operator.log.read_text().splitlines()[-_LAST_LINES:]))
+            raise
         finally:
             if hasattr(found, "gateway"):
                 found.gateway.send(signal.SIGKILL)

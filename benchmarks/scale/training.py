@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.scale.agents import Agents, Command
+from falcon_agent.agent import POLL_SECONDS
 from falcon_agent.speaking import Speaker
 from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.keys import DETAIL, PLAN, JobKey
@@ -40,6 +41,7 @@ START_NS: Final = SECOND  # from the plan to the first iteration
 ANSWER_NS: Final = 200 * MS  # from the plan to the launcher's answer, at most
 KNOWN_ITERATIONS: Final = 10  # then the healthy level is known
 _NOISE: Final = [1.0 + random.Random(7).gauss(0.0, 0.01) for _ in range(128)]
+_POLL_NS: Final = round(POLL_SECONDS * SECOND)
 _QUIET_NS: Final = 100 * MS  # since a rank's newest call
 
 
@@ -62,12 +64,11 @@ class Stretch(NamedTuple):
 class Pod:
     """A pod's launcher and agent."""
 
-    def __init__(self, uid: str, agent: int, job_uid: str) -> None:
+    def __init__(self, uid: str, agent: int, speaker: Speaker) -> None:
         self.uid = uid
         self.agent = agent
         self.ended = False
-        self.speaker = Speaker(job_uid)
-        self.slot = -1
+        self.speaker = speaker
         self.slow = False  # as last reported
         self.sequence = 0
         self.first_rank = 0
@@ -77,7 +78,7 @@ class Pod:
 class Training:
     """One job. Its pods are those whose agents are played; which ranks they hold, the plan says."""
 
-    def __init__(self, key: JobKey, agents: Agents, ranks_per_pod: int) -> None:
+    def __init__(self, key: JobKey, agents: Agents, ranks_per_pod: int, slower: float = 1.0) -> None:
         self.key = key
         self._agents = agents
         self._ranks_per_pod = ranks_per_pod
@@ -88,7 +89,8 @@ class Training:
         self._asked: frozenset[int] = frozenset()
         self._slow: frozenset[int] = frozenset()  # ranks
         self._stretches: list[Stretch] = []  # of the present generation; the last two
-        self._offset_ns = zlib.crc32(key.uid.encode()) % (1000 * int(REPORT_SECONDS)) * MS  # as in Speaker
+        self._report_seconds = slower * REPORT_SECONDS
+        self._offset_ns = zlib.crc32(key.uid.encode()) % int(1000 * self._report_seconds) * MS  # as in Speaker
         self.world_size = 0
         self.generation = 0
 
@@ -98,7 +100,8 @@ class Training:
 
     def add(self, uid: str, agent: int, now_ns: int) -> None:
         """Let a pod's agent take part. Its launcher waits for a plan."""
-        pod = self._pods[agent] = Pod(uid, agent, self.key.uid)
+        speaker = Speaker(self.key.uid, self._report_seconds)
+        pod = self._pods[agent] = Pod(uid, agent, speaker)
         self._say(pod, now_ns, urgent=True)
 
     def running(self) -> int:
@@ -175,17 +178,22 @@ class Training:
     # -- reports -----------------------------------------------------------------------------------------------------
 
     def second(self, begin_ns: int) -> None:
-        """Hand over the reports of the second from ``begin_ns`` on. Each agent looks once a second, at its own time."""
-        step = SECOND // max(1, len(self._pods))
+        """Hand over the reports of the second from ``begin_ns`` on.
+
+        Each agent looks once a second, at its own time, and at its next poll after the job's moment.
+        """
+        period = round(self._report_seconds * SECOND)
+        moment_ns = begin_ns + (self._offset_ns - begin_ns) % period
+        first_ns, within_ns = (moment_ns, _POLL_NS) if moment_ns < begin_ns + SECOND else (begin_ns, SECOND)
+        step = within_ns // max(1, len(self._pods))
         for index, pod in enumerate(self._pods.values()):
             if pod.ended or pod.launch.state != "Running":
                 continue
-            at_ns = begin_ns + index * step
-            slot = (at_ns - self._offset_ns) // (int(REPORT_SECONDS) * SECOND)
+            at_ns = first_ns + index * step
             slow = self._onset(at_ns) is not None
-            if slow != pod.slow or slot != pod.slot or self._matters(pod):
+            if slow != pod.slow or pod.speaker.moment_has_come(at_ns) or self._matters(pod):
                 self._say(pod, at_ns, urgent=slow != pod.slow)
-                pod.slow, pod.slot = slow, slot
+                pod.slow = slow
 
     def _matters(self, pod: Pod) -> bool:
         if not self._slow and not self._asked:

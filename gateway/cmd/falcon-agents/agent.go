@@ -11,30 +11,17 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
-
 	"falcon.dev/gateway/internal/wire"
 )
 
 // As in core/falcon_gateway/_stream.py.
 const (
-	firstRetry     = 100 * time.Millisecond
-	longestRetry   = 2 * time.Second
-	keepaliveEvery = 10 * time.Second
-	keepaliveWait  = 3 * time.Second
-	largestMessage = 64 << 20
-
-	bufferBytes = 4 << 10 // of a connection and direction; there are many connections
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = 2 * time.Second
 )
 
-// security is a job's certificate and what it takes to verify a gateway's.
-type security struct {
-	credentials.TransportCredentials
-}
-
-func readSecurity(folder, serverName string) (*security, error) {
+// readSecurity reads a job's certificate and what it takes to verify a gateway's.
+func readSecurity(folder, serverName string) (*tls.Config, error) {
 	authority, err := os.ReadFile(filepath.Join(folder, "ca.crt"))
 	if err != nil {
 		return nil, err
@@ -47,12 +34,11 @@ func readSecurity(folder, serverName string) (*security, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &security{credentials.NewTLS(&tls.Config{
+	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: pool, Certificates: []tls.Certificate{pair}, ServerName: serverName,
-	})}, nil
+		NextProtos: []string{"h2"},
+	}, nil
 }
-
-type agentStream = grpc.BidiStreamingClient[wire.FromAgent, wire.ToAgent]
 
 // report is the newest that the agent has to say, and whether it has been sent on the present stream.
 type report struct {
@@ -66,7 +52,7 @@ type agent struct {
 	crowd    *crowd
 	number   uint32
 	pod      pod
-	security *security
+	security *tls.Config
 	end      context.CancelFunc
 	news     chan struct{}
 	session  uint64
@@ -119,21 +105,14 @@ func (a *agent) run(ctx context.Context) {
 
 // attempt serves one stream until it ends. It returns whether the gateway welcomed the agent, and the stream's end.
 func (a *agent) attempt(ctx context.Context) (served bool, err error) {
-	connection, err := grpc.NewClient("passthrough:///"+a.pod.Endpoint,
-		grpc.WithTransportCredentials(a.security), grpc.WithNoProxy(),
-		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestMessage)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveEvery, Timeout: keepaliveWait}))
+	stream, err := open(ctx, a.pod.Endpoint, a.security)
 	if err != nil {
 		return false, err
 	}
-	defer connection.Close()
+	defer stream.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := wire.NewAgentLinkClient(connection).Agent(ctx)
-	if err != nil {
-		return false, err
-	}
+	defer context.AfterFunc(ctx, stream.close)()
 	a.session = max(uint64(time.Now().UnixNano()), a.session+1)
 	hello := &wire.Hello{
 		Namespace: a.pod.Namespace, Job: a.pod.Job, PodUid: a.pod.PodUID, Session: a.session, Protocol: 1,
@@ -153,13 +132,14 @@ func (a *agent) attempt(ctx context.Context) (served bool, err error) {
 	}
 	a.mu.Unlock()
 	go func() {
-		a.talk(ctx, stream, time.Duration(first.GetWelcome().GetBeatMs())*time.Millisecond)
+		beat := time.Duration(first.GetWelcome().GetBeatMs()) * time.Millisecond
+		a.talk(ctx, stream, time.Duration(a.crowd.slower*float64(beat)))
 		cancel()
 	}()
 	return true, a.read(stream)
 }
 
-func (a *agent) read(stream agentStream) error {
+func (a *agent) read(stream *stream) error {
 	for {
 		message, err := stream.Recv()
 		if err != nil {
@@ -184,7 +164,7 @@ func (a *agent) read(stream agentStream) error {
 }
 
 // talk sends the newest report whenever there is one, else a beat, until the stream has ended.
-func (a *agent) talk(ctx context.Context, stream agentStream, beat time.Duration) {
+func (a *agent) talk(ctx context.Context, stream *stream, beat time.Duration) {
 	timer := time.NewTimer(beat)
 	defer timer.Stop()
 	says := &wire.FromAgent{Message: &wire.FromAgent_Beat{Beat: &wire.Beat{}}}

@@ -8,6 +8,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -58,15 +59,16 @@ type arrival struct {
 
 func main() {
 	path := flag.String("log", os.DevNull, "file that gets a line for each event: unix ns, agent, event, number")
+	slower := flag.Float64("slower", 1, "how many times as long as it is asked for an agent waits between two beats")
 	flag.Parse()
-	if err := run(*path); err != nil {
+	if err := run(*path, *slower); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
 // run plays until standard input ends.
-func run(path string) error {
+func run(path string, slower float64) error {
 	log, err := os.Create(path)
 	if err != nil {
 		return err
@@ -74,7 +76,7 @@ func run(path string) error {
 	out := newOutput(os.Stdout, log)
 	defer out.flush()
 	go out.flushAlways()
-	crowd := &crowd{out: out, agents: map[uint32]*agent{}, securities: map[string]*security{}, known: map[string]bool{}}
+	crowd := &crowd{out: out, slower: slower, agents: map[uint32]*agent{}, securities: map[string]*tls.Config{}, known: map[string]bool{}}
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
 	for {
 		next, err := readFrame(in)
@@ -111,8 +113,9 @@ func readFrame(in io.Reader) (frame, error) {
 // crowd is all agents. Frames are taken in one goroutine; commands arrive in many.
 type crowd struct {
 	out        *output
+	slower     float64
 	agents     map[uint32]*agent
-	securities map[string]*security
+	securities map[string]*tls.Config
 	order      uint64 // of the newest frame
 
 	mu    sync.Mutex

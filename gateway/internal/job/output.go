@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// Agents report in the same second while all is well: so many reports become one batch.
+	// Agents report at the same moment while all is well: so many reports become one batch.
 	coalesce = 500 * time.Millisecond
 	// Batches of a job follow each other no faster than this, ordinary and urgent ones.
 	ordinaryGap = 500 * time.Millisecond

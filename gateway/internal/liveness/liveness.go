@@ -4,10 +4,10 @@ package liveness
 import "time"
 
 const (
-	// Silence is how long an agent may say nothing. It beats four times in this time.
+	// Silence is how long an agent may say nothing. It beats three times in this time.
 	Silence = 2 * time.Second
 	// Beat is how often an agent has to say something.
-	Beat = 500 * time.Millisecond
+	Beat = Silence / 3
 
 	lateness = 500 * time.Millisecond
 	stopped  = 10 * time.Second
