@@ -94,7 +94,7 @@ test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
 	@pytest tests/e2e -m soak --timeout 2400
 
-test: lint types test-unit test-integration test-e2e ## everything but the soak test
+test: lint types test-unit test-integration ## everything that needs no cluster
 
 .PHONY: clean-cache
 clean-cache: ## remove every binary, image and environment that the project built
