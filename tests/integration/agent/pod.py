@@ -22,7 +22,7 @@ from falcon_agent.run_dir import RunDir
 from falcon_agent.tracker import Memory
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.launch import Phase
-from falcon_core.wire.messages import Detection, Plan, PlanMember, Summary
+from falcon_core.wire.messages import Detection, Plan, PlanMember, RankSignals, Summary
 from falcon_core.wire.reports import decode_summary
 from falcon_gateway import PodEntry
 from tests.integration.gateway.gateways import Job, Operator, Site
@@ -188,15 +188,18 @@ class Pod:
         raw = path.read_bytes() if path.exists() else b""
         return np.frombuffer(raw, dtype="<i8")
 
-    def iterations_in_rings(self) -> list[int]:
-        """Count iterations, by rank, as a reader that reads each rank's ring once, from its beginning."""
-        counts = {}
+    def in_rings(self) -> list[RankSignals]:
+        """Return, by rank, what a reader reports that reads each rank's ring once, from its beginning."""
+        found = []
         for path in (self.launcher.run_dir / "launch" / "rings").glob("*.ring"):
             reader, chain = RingReader(path), RankChain(Detection())
             chain.feed(reader.read(0.0).records)
-            counts[reader.header.rank] = chain.signals(reader.header.rank, 0).iterations
+            found.append(chain.signals(reader.header.rank, 0))
             reader.close()
-        return [counts[rank] for rank in sorted(counts)]
+        return sorted(found, key=lambda signals: signals.rank)
+
+    def iterations_in_rings(self) -> list[int]:
+        return [signals.iterations for signals in self.in_rings()]
 
     def pids(self) -> list[int]:
         """Return the pids of the ranks that run."""

@@ -10,14 +10,14 @@ import time
 import numpy as np
 import pytest
 
+from falcon_agent.speaking import Speaker
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.signals.hang import Progress, explain_hang
-from falcon_core.times import REPORT_SECONDS
-from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, RankSignals, Summary
 from falcon_core.wire.reports import BRIEF_ITERATIONS
 from falcon_core.wire.ring import Op
 from tests.integration.agent.conftest import MakePod
-from tests.integration.agent.pod import Pod, eventually
+from tests.integration.agent.pod import JOB, Pod, eventually
 from tests.integration.gateway.gateways import Site
 
 FOR_EVER = 1_000_000
@@ -50,9 +50,12 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     )
     assert tracked(first, 3)
     assert (first.generation, first.pod_uid) == (1, pod.uid)
-    for rank in first.ranks:
-        own = np.diff(pod.ended_ns(rank.rank))[-BRIEF_ITERATIONS:]
-        assert np.median(rank.iteration_ns) == pytest.approx(np.median(own), rel=0.1)
+    for rank, in_ring in zip(first.ranks, pod.in_rings(), strict=True):
+        newest = np.median(in_ring.iteration_ns[-BRIEF_ITERATIONS:])
+        assert np.median(rank.iteration_ns[-BRIEF_ITERATIONS:]) == pytest.approx(newest, abs=1_000), "in microseconds"
+        # An iteration begins elsewhere for the agent than for the script: the sums differ by less than an iteration.
+        own = np.diff(pod.ended_ns(rank.rank))[-RECENT_ITERATIONS:]
+        assert sum(in_ring.iteration_ns) == pytest.approx(int(own.sum()), abs=int(own.max()))
         assert (rank.lost_records, rank.holes) == (0, 0)
     assert await pod.alive()
 
@@ -84,23 +87,35 @@ async def test_iteration_times_are_the_scripts_and_a_killed_agent_counts_nothing
     assert again.launch.generation == 1
 
 
+def is_quiet(report: Summary) -> bool:
+    return all(rank.onset is None and not rank.detailed for rank in report.ranks)
+
+
+def came_early(later: Summary, earlier: Summary) -> bool:
+    """Check whether ``later`` came though the pod's moment to report had not come since ``earlier``."""
+    speaker = Speaker(JOB.uid)
+    speaker.detail_due(earlier, asked=(), detection=Detection(), urgent=True, now=0.0)
+    return not speaker.moment_has_come(later.unix_ns)
+
+
 @pytest.mark.alone
 async def test_a_healthy_pod_says_little(make_pod: MakePod) -> None:
+    """A busy machine slows the ranks now and then. The pod reports that at once: such reports are not judged here."""
     pod = make_pod(3)
     pod.start_agent()
     pod.allow(FOR_EVER)
     pod.plan(1, "Run")
-    await pod.reported("tracked ranks", lambda summary: tracked(summary, 3))
-    await asyncio.sleep(REPORT_SECONDS)  # a young job still learns its level
-    before = pod.summary()
-    await asyncio.sleep(3 * REPORT_SECONDS)
-    after, entry = pod.summary(), pod.entry()
-    assert before is not None
-    assert after is not None
-    assert entry is not None
-    reports = after.sequence - before.sequence
-    assert reports in range(2, 15), "three, and two for each slowdown that a busy machine causes"
-    assert len(entry.payload) <= 64 * (3 + 1)
+    earlier = await pod.reported("tracked ranks", lambda summary: tracked(summary, 3))
+    judged = 0
+    while judged < 3:
+        later = await pod.reported("the next report", lambda summary, old=earlier: summary.sequence > old.sequence)
+        entry = pod.entry()
+        assert entry is not None
+        if is_quiet(earlier) and is_quiet(later) and later.sequence == earlier.sequence + 1:
+            judged += 1
+            assert not came_early(later, earlier)
+            assert len(entry.payload) <= 64 * (3 + 1)
+        earlier = later
     await trains_on(pod)
 
 

@@ -173,6 +173,7 @@ def test_names(api: ApiServer, job: str) -> None:
         ("trainingjob.spec.detection.medianPercent", "Default 150"),
         ("trainingjob.spec.recovery.window", "1h30m"),
         ("trainingjob.spec.mitigation.mode", "only failures are handled"),
+        ("trainingjob.spec.mitigation.confidence", "Low replaces the node of every rank that is named"),
         ("trainingjob.spec.mitigation.strategies.type", "AdjustMicrobatches"),
         ("trainingjob.spec.mitigation.strategies.type", "passed over"),
         ("trainingjob.spec.checkpoint.intervalSeconds", "how often"),

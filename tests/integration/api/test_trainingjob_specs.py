@@ -131,6 +131,11 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     ),
     "hang at once": ({"spec.detection": {"hangFactor": 1}}, "spec.detection.hangFactor", "greater than or equal to 2"),
     "unknown mode": ({"spec.mitigation": {"mode": "DryRun"}}, "spec.mitigation.mode", '"Enforce", "Observe", "Off"'),
+    "unknown confidence": (
+        {"spec.mitigation": {"confidence": "Medium"}},
+        "spec.mitigation.confidence",
+        '"High", "Low"',
+    ),
     "no strategy": ({"spec.mitigation": {"strategies": []}}, "spec.mitigation.strategies", "at least 1 items"),
     "unknown strategy": (
         {"spec.mitigation": {"strategies": [{"type": "Restart"}]}},
@@ -227,6 +232,7 @@ GOOD: dict[str, Changes] = {
         }
     },
     "no interference": {"spec.mitigation": {"mode": "Off"}},
+    "a diagnosis suffices": {"spec.mitigation": {"confidence": "Low"}},
     "windows": {"spec.recovery": {"restarts": 0, "window": "1h30m"}},
     "checkpoints": {"spec.checkpoint": {"intervalSeconds": 1800}},
     "the longest name": {"metadata.name": "a" * 50},

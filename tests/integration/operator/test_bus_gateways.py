@@ -121,8 +121,8 @@ async def test_a_gateway_that_restarts_while_etcd_is_away_says_so_itself(bench: 
         await until_async(lambda: not session.bus.etcd_healthy)
     # the agent is gone, too, before anybody has seen its silence
     await gateway.end(signal.SIGKILL)
-    gateway.start()
     await until_async(lambda: not session.bus.streams)
+    gateway.start()
     await until_async(lambda: session.bus.streams)
     await until_async(lambda: not session.reports().alive)
     assert session.reports().gone_since_seconds == {}

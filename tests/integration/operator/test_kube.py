@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from unittest.mock import Mock
 
@@ -186,7 +186,7 @@ async def test_nothing_is_read_of_pods_and_nodes_before_the_first_list(api: ApiS
     with pytest.raises(Unsynced):
         await client.list_pods("ns", {"falcon.dev/job-uid": "u"})
     with pytest.raises(Unsynced):
-        await client.list_nodes()
+        await client.nodes()
     assert client.taints(TAINT_FENCED) == []
 
 
@@ -255,11 +255,11 @@ async def test_service_and_secret_are_made_and_changed(kube: KubeClient, install
         assert installation.get("secret", "gpt2")["data"] == {"k": value}
 
 
-async def until_node(kube: KubeClient, name: str, true: Callable[[NodeView], bool]) -> dict[str, NodeView]:
+async def until_node(kube: KubeClient, name: str, true: Callable[[NodeView], bool]) -> Mapping[str, NodeView]:
     """Wait until the watch has reported such a node, and return all nodes by name."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
-            known = {listed.name: listed for listed in await kube.list_nodes()}
+            known = await kube.nodes()
             if name in known and true(known[name]):
                 return known
             await asyncio.sleep(0.05)
@@ -299,7 +299,7 @@ async def test_a_node_that_is_gone_needs_no_taint(kube: KubeClient, installation
     await until_node(kube, "gone", lambda _: True)
     installation.api.ok("kubectl", "delete", "node", "gone")
     await kube.taint_node("gone", TAINT_FENCED, "job-1")
-    assert "gone" not in {listed.name for listed in await kube.list_nodes()}
+    assert "gone" not in await kube.nodes()
 
 
 # -- events and leadership ---------------------------------------------------------------------------------------------
