@@ -20,13 +20,14 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from falcon_gateway import LinkError, Tls
+from falcon_gateway import LinkError, Tls, Unavailable
 from falcon_gateway._agent import AGENT, PROTOCOL
 from falcon_gateway._proto import gateway_pb2 as pb
 from falcon_gateway._stream import Stream
 
 ELSEWHERE: Final = "127.0.0.2"  # a source address that nobody else has
 MIB: Final = 1 << 20
+CONNECT_SECONDS: Final = 30.0
 AgentStream = Stream[pb.FromAgent, pb.ToAgent]
 
 
@@ -68,10 +69,23 @@ def launch(attack: int, target: Target) -> str:
 
 @contextlib.asynccontextmanager
 async def _joined(target: Target, gateway: str, pod: str) -> AsyncIterator[AgentStream]:
-    async with target.stream(gateway) as stream:
+    async with contextlib.AsyncExitStack() as stack:
+        stream = await _connected(target, gateway, stack)
         await stream.send(target.hello(pod_uid=pod))
         await stream.receive()
         yield stream
+
+
+async def _connected(target: Target, gateway: str, stack: contextlib.AsyncExitStack) -> AgentStream:
+    """Open a stream. The gateway may refuse the first attempts, since it still counts the connections of the attack before."""
+    last_attempt_at = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            return await stack.enter_async_context(target.stream(gateway))
+        except Unavailable:
+            if time.monotonic() >= last_attempt_at:
+                raise
+        await asyncio.sleep(1)
 
 
 async def _until_the_end(work: Awaitable[object], seconds: float) -> None:
@@ -193,7 +207,7 @@ async def slow_reader(target: Target) -> str:
     """Take nothing from the streams; the commands of the job are large meanwhile."""
     async with contextlib.AsyncExitStack() as stack:
         for pod in target.pods:
-            stream = await stack.enter_async_context(target.stream(target.gateways[0]))
+            stream = await _connected(target, target.gateways[0], stack)
             await stream.send(target.hello(pod_uid=pod))
         await asyncio.sleep(target.seconds + 5)  # a send may take 10 s
     return f"{len(target.pods)} streams that take nothing"

@@ -109,20 +109,20 @@ func reasonOf(refusal *Refusal) Reason {
 	return refusal.Reason
 }
 
-func TestReportsOfOneSecondBecomeOneSnapshot(t *testing.T) {
+func TestReportsOfOneMomentBecomeOneSnapshot(t *testing.T) {
 	w := newWorld(t, 3)
 	for i, pod := range []string{"p0", "p1", "p2"} {
 		w.join(pod, 1, after(10))
 		w.report(pod, "well", false, after(10+0.1*float64(i)))
 	}
-	if w.flush(after(10.4)) != nil {
+	if w.flush(after(10.2)) != nil {
 		t.Error("it did not wait for the others")
 	}
-	output := w.flush(after(10.5))
+	output := w.flush(after(10.3))
 	if output == nil || !output.Snapshot || len(output.Batches) != 1 || len(w.entries(output)) != 3 {
 		t.Fatalf("passed on: %+v", output)
 	}
-	for seconds := 10.55; seconds < 60; seconds += 0.05 {
+	for seconds := 10.35; seconds < 60; seconds += 0.05 {
 		if w.flush(after(seconds)) != nil {
 			t.Fatalf("after %v s something was passed on though nothing had changed", seconds)
 		}

@@ -8,7 +8,7 @@ import (
 
 const (
 	// Agents report at the same moment while all is well: so many reports become one batch.
-	coalesce = 500 * time.Millisecond
+	coalesce = 300 * time.Millisecond
 	// Batches of a job follow each other no faster than this, ordinary and urgent ones.
 	ordinaryGap = 500 * time.Millisecond
 	urgentGap   = 100 * time.Millisecond
