@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE_COLUMNS: Final = 100
 
 
 def provenance(*code: str, note: str = "") -> str:
@@ -20,7 +22,8 @@ def provenance(*code: str, note: str = "") -> str:
     changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *code) else ""
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     load = os.getloadavg()[0]
-    return f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}{note}.*\n"
+    line = f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}{note}.*"
+    return textwrap.fill(line, PAGE_COLUMNS) + "\n"
 
 
 def put(page: Path, body: str, name: str = "measured") -> None:

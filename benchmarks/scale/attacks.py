@@ -77,7 +77,10 @@ async def _joined(target: Target, gateway: str, pod: str) -> AsyncIterator[Agent
 
 
 async def _connected(target: Target, gateway: str, stack: contextlib.AsyncExitStack) -> AgentStream:
-    """Open a stream. The gateway may refuse the first attempts, since it still counts the connections of the attack before."""
+    """Open a stream.
+
+    The gateway may refuse the first attempts, since it still counts the connections of the attack before.
+    """
     last_attempt_at = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
