@@ -54,6 +54,7 @@ class Agents:
         self._reading: asyncio.Task[None] | None = None
         self._number = 0
         self.lost = 0  # streams that ended by themselves
+        self.silent = 0  # times that an agent said nothing for as long as makes it lost: the program stood still
         self.why_lost = ""
 
     @property
@@ -123,6 +124,8 @@ class Agents:
             payload = await frames.readexactly(length)
             if kind == b"C":
                 self._on_command(_command(agent, unix_ns, payload))
+            elif kind == b"S":
+                self.silent += 1
             else:
                 self.lost += 1
                 self.why_lost = payload.decode(errors="replace")

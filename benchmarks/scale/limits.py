@@ -101,7 +101,7 @@ def of_many_jobs(costs: Sequence[Cost]) -> list[Limit]:
         Limit(
             what=f"{most.what}: API requests", measured=most.requests_per_second, most=MOST_REQUESTS, unit="a second"
         ),
-        Limit(what=f"{most.what}: agents taken for lost", measured=most.lost, most=0.0),
+        Limit(what=f"{most.what}: agents taken for lost that had spoken in time", measured=most.wrongly_lost, most=0.0),
     ]
 
 

@@ -33,6 +33,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     database_mib: float
     ages: dict[float, float]  # upper bound in seconds → share of the reports that were used within it
     lost: float  # agents that the gateway took for lost
+    silent: int  # of them, at most: agents that their player kept silent for so long, since it stood still itself
     thinned: float
     idle: float  # cores that nobody used
     stolen: float  # cores that the machine did not get from its host
@@ -41,6 +42,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     def cores(self) -> float:
         """Return what gateway, etcd and operator use together, in cores; more than that where agents are slower."""
         return self.slower * sum(self.cpu[name] for name in MEASURED)
+
+    @property
+    def wrongly_lost(self) -> float:
+        """Return how many agents were taken for lost although they had spoken in time."""
+        return max(0.0, self.lost - self.silent)
 
     def share_within(self, seconds: float) -> float:
         """Return the share of reports that a decision had used so long after the gateway had received them."""
@@ -53,7 +59,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         return (
             f"| {what} | {self.agents} | {cpu} | **{self.cores:.2f}** | {self.operator_mib:.0f} |"
             f" {self.gateway_mib:.0f} | {self.requests_per_second:.1f} | {self.written_per_second / 1024:.1f} |"
-            f" {self.database_mib:.0f} | {self.percentile(0.99)} | {self.lost:.0f} |"
+            f" {self.database_mib:.0f} | {self.percentile(0.99)} | {self.lost:.0f} | {self.silent} |"
             f" {self.idle:.2f} | {self.stolen:.2f} |"
         )
 
@@ -66,7 +72,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 _COLUMNS: Final = (
     *("CPU seconds a minute", "agents", "gateway", "etcd", "operator", "agents' player", "API server", "its etcd"),
     *("cores of the first three", "operator, MiB", "gateway, MiB", "API requests a second", "KiB/s into etcd"),
-    *("database, MiB", "99 % of reports used in, s", "agents taken for lost", "cores idle", "cores stolen"),
+    *("database, MiB", "99 % of reports used in, s", "agents taken for lost", "their player stood still"),
+    *("cores idle", "cores stolen"),
 )
 HEAD: Final = f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|"
 
@@ -78,6 +85,7 @@ class _Reading(msgspec.Struct, frozen=True):
     written: float
     ages: dict[float, float]
     lost: float
+    silent: int
     thinned: float
     idle: float
     stolen: float
@@ -92,6 +100,7 @@ async def _read(room: Room) -> _Reading:
         room.operator.metric("falcon_bus_written_bytes_total") or 0.0,
         {float(bound): float(count) for bound, count in _BUCKET.findall(page)},
         await room.gateway.counter("agents_lost_total"),
+        room.agents.silent,
         await room.gateway.counter("thinned_total"),
         *machine(),
     )
@@ -120,6 +129,7 @@ async def measure(room: Room, what: str, seconds: float) -> Cost:
         database_mib=float(database) / 2**20,
         ages=_shares(before.ages, after.ages),
         lost=after.lost - before.lost,
+        silent=after.silent - before.silent,
         thinned=after.thinned - before.thinned,
         idle=(after.idle - before.idle) / passed,
         stolen=(after.stolen - before.stolen) / passed,

@@ -18,6 +18,7 @@ import (
 const (
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 2 * time.Second
+	wayToGateway = 200 * time.Millisecond // what may pass between sending and the gateway's note of it
 )
 
 // readSecurity reads a job's certificate and what it takes to verify a gateway's.
@@ -132,8 +133,7 @@ func (a *agent) attempt(ctx context.Context) (served bool, err error) {
 	}
 	a.mu.Unlock()
 	go func() {
-		beat := time.Duration(first.GetWelcome().GetBeatMs()) * time.Millisecond
-		a.talk(ctx, stream, time.Duration(a.crowd.slower*float64(beat)))
+		a.talk(ctx, stream, time.Duration(first.GetWelcome().GetBeatMs())*time.Millisecond)
 		cancel()
 	}()
 	return true, a.read(stream)
@@ -163,10 +163,14 @@ func (a *agent) read(stream *stream) error {
 	}
 }
 
-// talk sends the newest report whenever there is one, else a beat, until the stream has ended.
-func (a *agent) talk(ctx context.Context, stream *stream, beat time.Duration) {
+// talk sends the newest report whenever there is one, else a beat, until the stream has ended. The gateway asks for a
+// beat each `asked`, and takes an agent for lost that has said nothing for three times as long.
+func (a *agent) talk(ctx context.Context, stream *stream, asked time.Duration) {
+	beat := time.Duration(a.crowd.slower * float64(asked))
+	silence := 3*asked - wayToGateway
 	timer := time.NewTimer(beat)
 	defer timer.Stop()
+	spoke := time.Now()
 	says := &wire.FromAgent{Message: &wire.FromAgent_Beat{Beat: &wire.Beat{}}}
 	for sequence := uint64(1); ; sequence++ {
 		message := says
@@ -182,6 +186,12 @@ func (a *agent) talk(ctx context.Context, stream *stream, beat time.Duration) {
 		if due != nil {
 			a.crowd.out.log(a.number, "report", sequence)
 		}
+		now := time.Now()
+		if now.Sub(spoke) > silence {
+			a.crowd.out.log(a.number, "silent", uint64(now.Sub(spoke).Milliseconds()))
+			a.crowd.out.send(kindSilent, a.number, nil)
+		}
+		spoke = now
 		timer.Reset(beat)
 		select {
 		case <-a.news:

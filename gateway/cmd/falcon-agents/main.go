@@ -28,6 +28,7 @@ const (
 	kindEnd     = 'E' // in: an agent is gone at that time, its connection with it
 	kindCommand = 'C' // out: an agent got a command at that time; the payload is a JSON object, `arrival`
 	kindLost    = 'L' // out: an agent's stream ended; the payload says why
+	kindSilent  = 'S' // out: an agent said nothing for about as long as it takes to be lost: this program stood still
 
 	headerBytes = 18
 )
