@@ -124,6 +124,7 @@ def pooled_table(present: Sequence[Outcome], baseline: Sequence[Outcome]) -> str
         ),
         ("healthy: components named", well, lambda t: str(t.wrong_named), ""),
         ("healthy: ranks whose iterations are followed", well, _share, ""),
+        ("faults: runs", sick, lambda t: str(t.runs), ""),
         ("faults: right component named", sick, lambda t: f"{t.found} of {t.faults}", "≥ 95 %"),
         ("faults: delay to the name, median / worst", sick, _delays, ""),
         ("faults: wrong components taken", sick, lambda t: str(t.wrong_taken), "0"),
@@ -153,7 +154,8 @@ def pattern_table(present: Sequence[Outcome], baseline: Sequence[Outcome], *, he
         tallies = [tally(outcome for outcome in code if outcome.case.pattern == name) for code in (present, baseline)]
         rows = map(_healthy_cells if healthy else _faulty_cells, filter(_was_played, tallies))
         cells = map(" · ".join, zip(*rows, strict=True))
-        lines.append(f"| {name} | {tallies[0].runs} | {' | '.join(cells)} |")
+        runs = " · ".join(str(found.runs) for found in filter(_was_played, tallies))
+        lines.append(f"| {name} | {runs} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
