@@ -4,7 +4,8 @@ This module knows a pod and the job's identity on the bus, not ``TrainingJob``: 
 controllers as well.
 
 - ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer;
-- ``falcon-agent`` is a native sidecar; it shares the in-memory run directory with the trainer and nothing else;
+- ``falcon-agent`` is a native sidecar; it shares two in-memory folders with the trainer and nothing else: each side
+  writes to one of them, and sees the other one as read-only;
 - the trainer's command is wrapped by ``falcon-launch``.
 
 All injected containers pass Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
 from falcon_operator.manifests import qos
 from falcon_operator.ports import Manifest
 
@@ -27,10 +29,13 @@ BIN_DIR = "/falcon/bin"
 RUN_DIR = "/falcon/run"
 TLS_DIR = "/falcon/gateway"
 LAUNCHER = f"{BIN_DIR}/falcon-launch"
-VOLUME_BIN, VOLUME_RUN, VOLUME_TLS = "falcon-bin", "falcon-run", "falcon-gateway"
+VOLUME_BIN, VOLUME_TLS = "falcon-bin", "falcon-gateway"
+VOLUME_AGENT, VOLUME_LAUNCH = "falcon-run-agent", "falcon-run-launch"  # falcon_core.wire.launch
 INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
-RUN_DIR_MIB = 64  # control files and status
+DEFAULT_GRACE_SECONDS = 30  # Kubernetes' own, and the launcher's
+AGENT_DIR_MIB = 16  # the plan, the control file, what the next agent has to know
+LAUNCH_DIR_MIB = 48  # status and the ends of the ranks' output
 RING_MIB = 24  # a process: its rings of the newest generations
 GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guaranteed pod
 
@@ -76,23 +81,24 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     trainer = next((item for item in result["containers"] if item["name"] == identity.container), None)
     if trainer is None:
         raise KeyError(f"no container named {identity.container!r} in the pod's spec")
-    _wrap(trainer, identity)
+    _wrap(trainer, identity, spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
     result["initContainers"] = [
         {**_install(settings), "resources": _install_resources(spec)},
         {**_agent(identity, settings), "resources": _agent_resources(spec)},
         *result.get("initContainers", []),
     ]
-    run_dir_mib = RUN_DIR_MIB + RING_MIB * identity.procs
+    launch_dir_mib = LAUNCH_DIR_MIB + RING_MIB * identity.procs
     result["volumes"] = [
         *result.get("volumes", []),
         {"name": VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
-        {"name": VOLUME_RUN, "emptyDir": {"medium": "Memory", "sizeLimit": f"{run_dir_mib}Mi"}},
+        {"name": VOLUME_AGENT, "emptyDir": {"medium": "Memory", "sizeLimit": f"{AGENT_DIR_MIB}Mi"}},
+        {"name": VOLUME_LAUNCH, "emptyDir": {"medium": "Memory", "sizeLimit": f"{launch_dir_mib}Mi"}},
         {"name": VOLUME_TLS, "secret": {"secretName": identity.secret, "defaultMode": 0o444}},
     ]
     return result
 
 
-def _wrap(trainer: Manifest, identity: Identity) -> None:
+def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
     command = [*trainer.get("command", []), *trainer.pop("args", [])]
     trainer["command"] = [
         LAUNCHER,
@@ -102,13 +108,15 @@ def _wrap(trainer: Manifest, identity: Identity) -> None:
         "--launcher",
         identity.launcher.lower(),
         *([] if identity.track else ["--shim", "off"]),
+        *([] if grace_seconds == DEFAULT_GRACE_SECONDS else ["--restart-grace-seconds", str(grace_seconds)]),
         "--",
         *command,
     ]
     trainer["volumeMounts"] = [
         *trainer.get("volumeMounts", []),
         {"name": VOLUME_BIN, "mountPath": BIN_DIR, "readOnly": True},
-        {"name": VOLUME_RUN, "mountPath": RUN_DIR},
+        {"name": VOLUME_AGENT, "mountPath": f"{RUN_DIR}/{AGENT_DIR}", "readOnly": True},
+        {"name": VOLUME_LAUNCH, "mountPath": f"{RUN_DIR}/{LAUNCH_DIR}"},
     ]
     # The last lines of a failing job end up in the pod's status, where `kubectl describe pod` shows them.
     trainer.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
@@ -167,7 +175,8 @@ def _agent(identity: Identity, settings: PodSettings) -> Manifest:
             plain("FALCON_GATEWAY_TLS_DIR", TLS_DIR),
         ],
         "volumeMounts": [
-            {"name": VOLUME_RUN, "mountPath": RUN_DIR},
+            {"name": VOLUME_AGENT, "mountPath": f"{RUN_DIR}/{AGENT_DIR}"},
+            {"name": VOLUME_LAUNCH, "mountPath": f"{RUN_DIR}/{LAUNCH_DIR}", "readOnly": True},
             {"name": VOLUME_TLS, "mountPath": TLS_DIR, "readOnly": True},
         ],
         "securityContext": restricted(),

@@ -59,9 +59,26 @@ def test_the_command_is_wrapped_and_the_rest_of_the_container_stays() -> None:
     assert trainer["resources"] == {"limits": {"cpu": "4"}}
     mounts = by_name(trainer["volumeMounts"])
     assert mounts["falcon-bin"] == {"name": "falcon-bin", "mountPath": "/falcon/bin", "readOnly": True}
-    assert mounts["falcon-run"] == {"name": "falcon-run", "mountPath": "/falcon/run"}
-    assert set(mounts) == {"data", "falcon-bin", "falcon-run"}, "the trainer never sees the agent's credentials"
+    assert set(mounts) == {"data", "falcon-bin", "falcon-run-agent", "falcon-run-launch"}, "no credentials"
     assert trainer["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_agent_and_trainer_write_to_a_folder_of_their_own_and_read_the_others() -> None:
+    spec = instrument(SPEC, identity(), SETTINGS)
+    trainer, agent = by_name(spec["containers"])["trainer"], by_name(spec["initContainers"])["falcon-agent"]
+    places = {"falcon-run-agent": "/falcon/run/agent", "falcon-run-launch": "/falcon/run/launch"}
+    for container, writable in ((trainer, "falcon-run-launch"), (agent, "falcon-run-agent")):
+        mounts = by_name(container["volumeMounts"])
+        assert {name: mounts[name]["mountPath"] for name in places} == places
+        assert {name for name in places if not mounts[name].get("readOnly")} == {writable}
+
+
+def test_the_grace_of_a_restart_is_the_pods_own() -> None:
+    def command(**fields: int) -> list[str]:
+        return list(by_name(instrument({**SPEC, **fields}, identity(), SETTINGS)["containers"])["trainer"]["command"])
+
+    assert command(terminationGracePeriodSeconds=120)[6:9] == ["--restart-grace-seconds", "120", "--"]
+    assert "--restart-grace-seconds" not in command()
 
 
 def test_an_own_launcher_is_named_in_the_command() -> None:
@@ -103,7 +120,8 @@ def test_the_agent_is_a_native_sidecar_without_a_cpu_limit() -> None:
 
 def test_the_volumes() -> None:
     volumes = by_name(instrument(SPEC, identity(), SETTINGS)["volumes"])
-    assert volumes["falcon-run"]["emptyDir"]["medium"] == "Memory"
+    assert volumes["falcon-run-agent"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Mi"}
+    assert volumes["falcon-run-launch"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "240Mi"}
     assert volumes["falcon-gateway"]["secret"] == {"secretName": "gpt2-falcon-gateway", "defaultMode": 0o444}
 
 
