@@ -17,7 +17,9 @@
 #include "files.h"
 #include "heartbeat.h"
 #include "oom.h"
+#include "processes.h"
 #include "program.h"
+#include "schedules.h"
 
 namespace {
 

@@ -1,12 +1,15 @@
 // launch_test FALCON_LAUNCH: the launcher's pure parts.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "environment.h"
 #include "plan.h"
 #include "program.h"
 #include "report.h"
+#include "rings.h"
 
 namespace {
 
@@ -94,6 +97,65 @@ void reports() {
   EXPECT(falcon::counters_json(1, {}, {}).find("\"nr_throttled\":null") != std::string::npos);
 }
 
+using Names = std::vector<std::string>;
+
+Names own(const falcon::Rings& rings) {
+  Names names;
+  for (const falcon::RingFile& ring : rings.own()) names.push_back(ring.name);
+  return names;
+}
+
+// launcher 1 → rank 10 → its helper 11.
+void helpers_of_a_rank() {
+  falcon::Rings rings;
+  rings.begin(3, 4, 2);
+  rings.choose({"g3-r4-11.ring"}, {{10, 1, false, 5}, {11, 10, false, 6}}, {10});
+  EXPECT(own(rings) == Names{"g3-r4-11.ring"});  // as far as anybody can know
+  rings.choose({"g3-r4-11.ring", "g3-r4-10.ring"}, {{10, 1, false, 5}, {11, 10, false, 6}}, {10});
+  EXPECT(own(rings) == Names{"g3-r4-10.ring"} && rings.superseded().empty());
+  rings.choose({"g3-r4-11.ring", "g3-r4-10.ring"}, {{11, 1, false, 6}}, {10});  // the rank died, the helper lives on
+  EXPECT(own(rings) == Names{"g3-r4-10.ring"} && rings.superseded().empty());
+  rings.choose({"g3-r4-11.ring", "g3-r4-10.ring"}, {{10, 1, false, 5}}, {10});  // the helper has done its work
+  EXPECT(own(rings) == Names{"g3-r4-10.ring"} && rings.superseded() == Names{"g3-r4-11.ring"});
+  rings.choose({"g3-r4-11.ring", "g3-r4-10.ring"}, {{10, 1, true, 5}}, {10});  // nobody has reaped the rank yet
+  EXPECT(own(rings) == Names{"g3-r4-10.ring"});
+}
+
+// launcher 1 → torchrun 10 → workers.
+void workers_after_an_in_place_restart() {
+  falcon::Rings rings;
+  rings.begin(1, 0, 2);
+  rings.choose({"g1-r0-20.ring", "g1-r1-21.ring"}, {{10, 1, false, 1}, {20, 10, false, 2}, {21, 10, false, 2}}, {10});
+  EXPECT((own(rings) == Names{"g1-r0-20.ring", "g1-r1-21.ring"}));
+  const std::vector<falcon::Process> second{
+      {10, 1, false, 1}, {30, 10, false, 9}, {31, 10, false, 9}, {29, 1, false, 3}};
+  rings.choose({"g1-r0-20.ring", "g1-r1-21.ring", "g1-r0-29.ring", "g1-r0-30.ring"}, second, {10});
+  EXPECT((own(rings) == Names{"g1-r0-30.ring", "g1-r1-21.ring"}));  // 29: what the first worker left behind
+  EXPECT(rings.superseded() == Names{"g1-r0-20.ring"});
+}
+
+void rings_that_are_none_of_ours() {
+  falcon::Rings rings;
+  rings.begin(2, 8, 8);
+  const std::vector<falcon::Process> living{{10, 1, false, 1}};
+  rings.choose({"g1-r8-10.ring", "g2-r7-10.ring", "g2-r16-10.ring", "g2-r8-10.ring.new", "g2-r08-10.ring", "../x",
+                "ready", "g2-r8--1.ring", "g99999999999-r8-10.ring"},
+               living, {10});
+  EXPECT(own(rings).empty() && rings.superseded().empty());
+}
+
+// mpirun 10 of a kind that does not say who is who, and a helper 22 of worker 20.
+void ranks_without_a_number() {
+  falcon::Rings rings;
+  rings.begin(1, 0, 2);
+  const std::vector<falcon::Process> living{
+      {10, 1, false, 1}, {20, 10, false, 2}, {21, 10, false, 3}, {22, 20, false, 4}};
+  rings.choose({"g1-r-1-22.ring", "g1-r-1-21.ring", "g1-r-1-20.ring"}, living, {10});
+  EXPECT((own(rings) == Names{"g1-r-1-20.ring", "g1-r-1-21.ring"}));
+  rings.choose({"g1-r-1-22.ring", "g1-r-1-21.ring", "g1-r-1-20.ring"}, {}, {10});  // all have ended
+  EXPECT((own(rings) == Names{"g1-r-1-20.ring", "g1-r-1-21.ring"}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -102,5 +164,9 @@ int main(int argc, char** argv) {
   environments();
   programs(argv[0], argv[1]);
   reports();
+  helpers_of_a_rank();
+  workers_after_an_in_place_restart();
+  rings_that_are_none_of_ours();
+  ranks_without_a_number();
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -33,9 +33,8 @@ class Pressure:
     """
 
     def __init__(self) -> None:
-        self._samples: deque[LaunchCounters] = deque()
-        self._healthy: deque[tuple[LaunchCounters, LaunchCounters]] = deque()  # neighbouring readings
-        self._onset_ns: int | None = None
+        self._cgroup = _Readings(lambda counters: counters.unix_ns)
+        self._ranks = _Readings(_ranks_unix_ns)
 
     def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None = None) -> None:
         """Take over a reading.
@@ -44,58 +43,86 @@ class Pressure:
             training: iterations are being counted; before that, loading a program is not its healthy state.
             onset_unix_ns: since when training is slower than it was; None while it is not.
         """
-        if self._samples and counters.unix_ns <= self._samples[-1].unix_ns:
-            return
-        self._onset_ns = onset_unix_ns
-        if onset_unix_ns is not None:
-            while self._healthy and self._healthy[-1][1].unix_ns > onset_unix_ns:
-                self._healthy.pop()
-        elif training and self._samples:
-            self._healthy.append((self._samples[-1], counters))
-            while counters.unix_ns - self._healthy[0][0].unix_ns > (HEALTHY_SECONDS + SETTLING_SECONDS) * 1e9:
-                self._healthy.popleft()
-        self._samples.append(counters)
-        while self._span_seconds() > WINDOW_SECONDS and len(self._samples) > 2:
-            self._samples.popleft()
+        for readings in (self._cgroup, self._ranks):
+            readings.feed(counters, training=training, onset_unix_ns=onset_unix_ns)
 
     def throttle(self) -> ThrottleSignals | None:
         """Return the throttling by the CPU quota; None before two readings."""
-        if len(self._samples) < 2:
+        window = self._cgroup.window()
+        if window is None:
             return None
-        first = self._first()
+        first, last = window
         return ThrottleSignals(
-            window_seconds=round((self._samples[-1].unix_ns - first.unix_ns) / 1e9, 1),
-            throttled_fraction=_throttled(first, self._samples[-1]),
-            healthy_throttled_fraction=self._while_healthy(_throttled),
+            window_seconds=round((last.unix_ns - first.unix_ns) / 1e9, 1),
+            throttled_fraction=_throttled(first, last),
+            healthy_throttled_fraction=self._cgroup.while_healthy(_throttled),
         )
 
     def rank(self, local_rank: int) -> RankRates:
         """Return the rates of a rank's processes."""
-        if len(self._samples) < 2:
+        window = self._ranks.window()
+        if window is None:
             return RankRates()
-        first, last = self._first(), self._samples[-1]
+        first, last = window
         return RankRates(
             _rate(first, last, local_rank, "cpu_ns"),
             _rate(first, last, local_rank, "run_delay_ns"),
-            self._while_healthy(lambda before, after: _rate(before, after, local_rank, "run_delay_ns")),
+            self._ranks.while_healthy(lambda before, after: _rate(before, after, local_rank, "run_delay_ns")),
         )
 
-    def _span_seconds(self) -> float:
-        return (self._samples[-1].unix_ns - self._samples[0].unix_ns) / 1e9
 
-    def _first(self) -> LaunchCounters:
-        """Return the window's first reading: the last reading before the onset, if the window holds it."""
+def _ranks_unix_ns(counters: LaunchCounters) -> int:
+    """Return when the ranks' counters were read: more seldom than the cgroup's."""
+    return counters.unix_ns if counters.ranks_unix_ns is None else counters.ranks_unix_ns
+
+
+class _Readings:
+    """The newest readings of some counters, and pairs of neighbouring readings while training was healthy."""
+
+    def __init__(self, unix_ns: Callable[[LaunchCounters], int]) -> None:
+        """Begin without readings. ``unix_ns``: when these counters were read."""
+        self._unix_ns = unix_ns
+        self._samples: deque[LaunchCounters] = deque()
+        self._healthy: deque[tuple[LaunchCounters, LaunchCounters]] = deque()
+        self._onset_ns: int | None = None
+
+    def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None) -> None:
+        """Take over a reading; see ``Pressure.feed``."""
+        at = self._unix_ns(counters)
+        if self._samples and at <= self._unix_ns(self._samples[-1]):
+            return
+        self._onset_ns = onset_unix_ns
+        if onset_unix_ns is not None:
+            while self._healthy and self._unix_ns(self._healthy[-1][1]) > onset_unix_ns:
+                self._healthy.pop()
+        elif training and self._samples:
+            self._healthy.append((self._samples[-1], counters))
+            while at - self._unix_ns(self._healthy[0][0]) > (HEALTHY_SECONDS + SETTLING_SECONDS) * 1e9:
+                self._healthy.popleft()
+        self._samples.append(counters)
+        while at - self._unix_ns(self._samples[0]) > WINDOW_SECONDS * 1e9 and len(self._samples) > 2:
+            self._samples.popleft()
+
+    def window(self) -> tuple[LaunchCounters, LaunchCounters] | None:
+        """Return the readings at the window's ends; None before two readings.
+
+        The first is the last reading before the onset, if the window holds it.
+        """
+        if len(self._samples) < 2:
+            return None
         samples = list(self._samples)[:-1]
-        before = [sample for sample in samples if self._onset_ns is not None and sample.unix_ns <= self._onset_ns]
-        return before[-1] if before else samples[0]
+        onset = self._onset_ns
+        before = [sample for sample in samples if onset is not None and self._unix_ns(sample) <= onset]
+        return (before[-1] if before else samples[0]), self._samples[-1]
 
-    def _while_healthy(self, rate: Callable[[LaunchCounters, LaunchCounters], float | None]) -> float | None:
+    def while_healthy(self, rate: Callable[[LaunchCounters, LaunchCounters], float | None]) -> float | None:
         """Return the median over the healthy readings; None while none has settled."""
-        settled = self._samples[-1].unix_ns - SETTLING_SECONDS * 1e9
+        settled = self._unix_ns(self._samples[-1]) - SETTLING_SECONDS * 1e9
         values = [
             value
             for before, after in self._healthy
-            if (self._onset_ns is not None or after.unix_ns <= settled) and (value := rate(before, after)) is not None
+            if (self._onset_ns is not None or self._unix_ns(after) <= settled)
+            and (value := rate(before, after)) is not None
         ]
         return statistics.median(values) if values else None
 
@@ -113,7 +140,7 @@ def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
 def _rate(first: LaunchCounters, last: LaunchCounters, local_rank: int, field: str) -> float | None:
     """Return the growth of a rank's counter between two readings, in seconds per second; None: unknown."""
     values = [
-        (sample.unix_ns, value)
+        (_ranks_unix_ns(sample), value)
         for sample in (first, last)
         for rank in sample.ranks
         if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None

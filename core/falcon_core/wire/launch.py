@@ -8,7 +8,11 @@ Each side owns one folder and writes nowhere else; every file appears by rename,
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
     launch/tail-<local>    the last bytes of that rank's output, for the classifier
-    launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per rank (wire.ring)
+    launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
+    launch/rings.json      LaunchRings: which of them are the ranks' own
+
+The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
+what its agent says, whoever it runs as, nor take the memory that the agent writes with.
 
 A plan is desired state. The launcher compares it with what runs:
 
@@ -36,6 +40,7 @@ ALIVE_FILE = "agent/alive"
 CONTROL_FILE = "agent/control"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
+RINGS_FILE = "launch/rings.json"
 RINGS_DIR = "launch/rings"
 
 Phase = Literal["Run", "Stop", "Finish"]
@@ -112,7 +117,15 @@ class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
     version: int = LAUNCH_VERSION
     unix_ns: int
     cgroup: CgroupCounters
+    ranks_unix_ns: int | None = None  # when the ranks' counters were read, if not with the cgroup's
     ranks: list[RankCounters] = []
+
+
+class LaunchRings(msgspec.Struct, frozen=True, kw_only=True):
+    """The rings of the ranks' own processes, by file name; other rings belong to helpers or to the dead."""
+
+    version: int = LAUNCH_VERSION
+    own: list[str] = []
 
 
 def render_plan(plan: LaunchPlan) -> str:

@@ -1,21 +1,15 @@
 #include "counters.h"
 
-#include <dirent.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <iterator>
+#include <map>
 #include <sstream>
 
 #include "files.h"
 
 namespace falcon {
 namespace {
-
-constexpr int64_t kCheckNs = 5'000'000'000;
 
 // The folder of our own cgroup for a controller. In a container the mount shows the container's folder itself;
 // elsewhere the path from /proc/self/cgroup leads on from the mount.
@@ -63,30 +57,6 @@ Counter pressure(const std::string& path) {
   return strtoll(text.c_str() + total + 6, nullptr, 10);
 }
 
-bool all_digits(const char* text) {
-  return *text != '\0' && std::all_of(text, text + strlen(text), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-template <typename Visit>
-void each_number(const std::string& folder, Visit visit) {
-  DIR* entries = opendir(folder.c_str());
-  if (entries == nullptr) return;
-  while (const dirent* entry = readdir(entries)) {
-    if (all_digits(entry->d_name)) visit(static_cast<pid_t>(strtol(entry->d_name, nullptr, 10)));
-  }
-  closedir(entries);
-}
-
-// State and parent of a process or thread; state 0 where it is gone.
-std::pair<char, pid_t> state_of(const std::string& path) {
-  const std::string stat = read_file(path);
-  const size_t name_end = stat.rfind(')');
-  char state = 0;
-  int parent = 0;
-  if (name_end == std::string::npos || sscanf(stat.c_str() + name_end + 1, " %c %d", &state, &parent) != 2) return {};
-  return {state, parent};
-}
-
 }  // namespace
 
 CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
@@ -112,82 +82,6 @@ CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
   counters.memory_bytes = single(memory + "/memory.usage_in_bytes");
   counters.oom_kills = get(pairs(memory + "/memory.oom_control"), "oom_kill");
   return counters;
-}
-
-std::vector<std::pair<pid_t, pid_t>> list_processes() {
-  std::vector<std::pair<pid_t, pid_t>> found;
-  each_number("/proc", [&](pid_t pid) {
-    const auto [state, parent] = state_of("/proc/" + std::to_string(pid) + "/stat");
-    if (state != 0) found.emplace_back(pid, parent);
-  });
-  return found;
-}
-
-std::vector<pid_t> descendants(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes) {
-  std::vector<pid_t> found{root};
-  for (size_t i = 0; i < found.size(); ++i) {
-    for (const auto& [pid, parent] : processes) {
-      if (parent == found[i]) found.push_back(pid);
-    }
-  }
-  return found;
-}
-
-std::optional<Schedule> Schedules::sample(pid_t root, const std::vector<std::pair<pid_t, pid_t>>& processes,
-                                          int64_t now_ns) {
-  Tree& tree = trees_[root];
-  for (const pid_t pid : descendants(root, processes)) {
-    const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
-    each_number(tasks, [&](pid_t task) {
-      const std::string text = read_file(tasks + "/" + std::to_string(task) + "/schedstat");
-      long long cpu = 0;
-      long long delay = 0;
-      long long runs = 0;
-      if (sscanf(text.c_str(), "%lld %lld %lld", &cpu, &delay, &runs) != 3) return;
-      Thread& thread = tree.threads[task];
-      thread.total = {cpu, delay};
-      thread.seen_ns = now_ns;
-      if (thread.runs == runs) return;
-      thread.runs = runs;
-      thread.idle_since_ns = now_ns;
-      thread.blocked = false;
-    });
-  }
-  if (now_ns - tree.checked_ns >= kCheckNs) {
-    tree.checked_ns = now_ns;
-    look_for_blocked(&tree, now_ns);
-  }
-  Schedule sum;
-  for (auto at = tree.threads.begin(); at != tree.threads.end();) {
-    const Thread& thread = at->second;
-    const bool there = thread.seen_ns == now_ns;
-    Schedule& into = there ? sum : tree.ended;
-    into.cpu_ns += thread.total.cpu_ns;
-    into.run_delay_ns += thread.total.run_delay_ns;
-    tree.known = true;
-    at = there ? std::next(at) : tree.threads.erase(at);
-  }
-  if (!tree.known) return std::nullopt;
-  return Schedule{sum.cpu_ns + tree.ended.cpu_ns, sum.run_delay_ns + tree.ended.run_delay_ns};
-}
-
-void Schedules::look_for_blocked(Tree* tree, int64_t now_ns) {
-  for (auto& [task, thread] : tree->threads) {
-    if (thread.seen_ns != now_ns || now_ns - thread.idle_since_ns < kBlockedNs) continue;
-    std::string path = "/proc/" + std::to_string(task);
-    path += "/task/" + std::to_string(task) + "/stat";
-    thread.blocked = state_of(path).first == 'D';
-  }
-}
-
-std::optional<int64_t> Schedules::blocked_since(pid_t root) const {
-  const auto tree = trees_.find(root);
-  if (tree == trees_.end()) return std::nullopt;
-  std::optional<int64_t> since;
-  for (const auto& [task, thread] : tree->second.threads) {
-    if (thread.blocked && (!since || thread.idle_since_ns < *since)) since = thread.idle_since_ns;
-  }
-  return since;
 }
 
 }  // namespace falcon

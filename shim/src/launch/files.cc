@@ -1,10 +1,12 @@
 #include "files.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 namespace falcon {
 
@@ -44,11 +46,31 @@ bool copy_file(const std::string& from, const std::string& to, int mode) {
   return !content.empty() && write_file(to, content, mode);
 }
 
+namespace {
+
+// Readable to the agent, who is another user, under any umask. False with errno set.
+bool make_readable(const std::string& path) { return mkdir(path.c_str(), 0755) == 0 && chmod(path.c_str(), 0755) == 0; }
+
+}  // namespace
+
 bool make_folder(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
-    mkdir(path.substr(0, slash).c_str(), 0755);
+    make_readable(path.substr(0, slash));
   }
-  return mkdir(path.c_str(), 0755) == 0 || errno == EEXIST;
+  return make_readable(path) || errno == EEXIST;
+}
+
+std::vector<std::string> list_files(const std::string& folder, size_t most) {
+  std::vector<std::string> found;
+  DIR* entries = opendir(folder.c_str());
+  if (entries == nullptr) return found;
+  while (const dirent* entry = readdir(entries)) {
+    if (found.size() < most && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+      found.emplace_back(entry->d_name);
+    }
+  }
+  closedir(entries);
+  return found;
 }
 
 }  // namespace falcon

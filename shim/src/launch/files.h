@@ -1,7 +1,9 @@
 // Small files that appear whole: written under a temporary name and renamed.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 namespace falcon {
 
@@ -13,7 +15,10 @@ bool write_file(const std::string& path, const std::string& content, int mode = 
 
 bool copy_file(const std::string& from, const std::string& to, int mode);
 
-// Folders on the way are made, too.
+// Folders on the way are made, too. False with errno set.
 bool make_folder(const std::string& path);
+
+// The names in a folder, in no order; no more than `most`.
+std::vector<std::string> list_files(const std::string& folder, size_t most);
 
 }  // namespace falcon

@@ -22,6 +22,7 @@ constexpr char kHelp[] =
     "  --procs N             training processes, where the plan does not say (default 1)\n"
     "  --launcher falcon|own own: COMMAND is torchrun, mpirun …; it is run once (default falcon)\n"
     "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default: the kubelet's)\n"
+    "  --restart-grace-seconds S  the same when a generation ends, for processes that handle SIGTERM (default 30)\n"
     "  --shim PATH|off       preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
     "falcon-launch install DIR   copy this program and the shim into DIR\n"
     "falcon-launch version | --help\n";
@@ -73,6 +74,8 @@ int run(int argc, char** argv) {
       if (!parse_number(value, 1, &options.procs)) return fail("--procs: want a whole number of at least 1");
     } else if (name == "--grace-seconds") {
       if (!parse_number(value, 0, &options.grace_seconds)) return fail("--grace-seconds: want a whole number");
+    } else if (name == "--restart-grace-seconds") {
+      if (!parse_number(value, 0, &options.restart_grace_seconds)) return fail(name + ": want a whole number");
     } else if (name == "--launcher") {
       if (strcmp(value, "own") != 0 && strcmp(value, "falcon") != 0) return fail("--launcher: want falcon or own");
       options.own = strcmp(value, "own") == 0;

@@ -12,6 +12,7 @@ struct Options {
   bool own = false;        // the command is a launcher itself: run once
   int procs = 1;           // where the plan names no number
   int grace_seconds = -1;  // no limit of ours
+  int restart_grace_seconds = 30;
   std::vector<std::string> command;
 };
 

@@ -1,6 +1,5 @@
 #include "ranks.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,10 +14,14 @@
 
 #include "clock.h"
 #include "environment.h"
+#include "files.h"
+#include "processes.h"
 #include "program.h"
 
 namespace falcon {
 namespace {
+
+constexpr size_t kMostFiles = 16384;  // that are looked at in the folder of rings
 
 // A process that ended so was killed itself; a shell reports its child's signal n as 128 + n.
 bool was_killed(int status) {
@@ -32,6 +35,20 @@ void restore_signals() {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// A process group of its own is in the background of a terminal: whoever reads there would be stopped. The only rank
+// comes to the foreground, so that a debugger works; several read the end of input.
+void take_terminal(bool alone) {
+  if (isatty(STDIN_FILENO) == 0) return;
+  if (alone) {
+    ::signal(SIGTTOU, SIG_IGN);
+    tcsetpgrp(STDIN_FILENO, getpgrp());
+    ::signal(SIGTTOU, SIG_DFL);
+    return;
+  }
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (nothing >= 0) dup2(nothing, STDIN_FILENO);
 }
 
 std::vector<char*> pointers(std::vector<std::string>* words) {
@@ -51,6 +68,7 @@ std::string Ranks::start(const Plan& plan) {
   told_.clear();
   judge_programs();
   first_rank_ = plan.first_rank;
+  rings_.begin(plan.generation, plan.first_rank, plan.procs);
   oom_.begin(read_cgroup().oom_kills);
   const int procs = options_.own ? 1 : plan.procs;
   for (int local = 0; local < procs; ++local) {
@@ -95,6 +113,7 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(127);
+    take_terminal(plan.procs == 1 || options_.own);
     restore_signals();
     if (ends.out >= 0) {
       dup2(ends.out, STDOUT_FILENO);
@@ -182,6 +201,15 @@ bool Ranks::kill_all() {
   return !left;
 }
 
+bool Ranks::handle(int number) {
+  const pid_t self = getpid();
+  const auto processes = list_processes();
+  for (const pid_t pid : descendants(self, processes)) {
+    if (pid != self && handles(pid, number)) return true;
+  }
+  return false;
+}
+
 bool Ranks::running() const {
   return std::any_of(reports_.begin(), reports_.end(), [](const RankReport& rank) { return rank.running; });
 }
@@ -200,29 +228,22 @@ Ranks::Survivors Ranks::signal_survivors(int number) {
   return left;
 }
 
-// Under a launcher of the user's, its workers are known by the rings that they write.
-std::vector<Ranks::Writer> Ranks::ring_writers() const {
-  std::vector<Writer> found;
-  DIR* entries = opendir((options_.run_dir + "/launch/rings").c_str());
-  if (entries == nullptr) return found;
-  while (const dirent* entry = readdir(entries)) {
-    int rank = 0;
-    int pid = 0;
-    if (sscanf(entry->d_name, "g%*d-r%d-%d.ring", &rank, &pid) == 2 && rank >= first_rank_) {
-      found.push_back({rank - first_rank_, pid});
-    }
-  }
-  closedir(entries);
-  return found;
+bool Ranks::choose_rings() {
+  std::vector<std::string> before;
+  for (const RingFile& ring : rings_.own()) before.push_back(ring.name);
+  std::vector<pid_t> started;
+  for (const RankReport& rank : reports_) started.push_back(rank.pid);
+  rings_.choose(list_files(rings_folder(), kMostFiles), list_processes(), started);
+  for (const std::string& name : rings_.superseded()) unlink((rings_folder() + "/" + name).c_str());
+  if (!rings_.own().empty() && untracked_ == kStatic) untracked_.clear();  // no trainer itself, but it started one
+  const auto same = [](const std::string& name, const RingFile& ring) { return name == ring.name; };
+  return !std::equal(before.begin(), before.end(), rings_.own().begin(), rings_.own().end(), same);
 }
 
-std::vector<RankSchedule> Ranks::sample(const CgroupCounters& counters) {
+std::vector<RankSchedule> Ranks::sample() {
   const int64_t now = monotonic_ns();
-  oom_.note(counters.oom_kills, now);
   std::vector<RankSchedule> out;
   const auto processes = list_processes();
-  const std::vector<Writer> writers = options_.own || untracked_ == kStatic ? ring_writers() : std::vector<Writer>{};
-  if (!writers.empty() && untracked_ == kStatic) untracked_.clear();  // it was no trainer itself, but started one
   for (RankReport& rank : reports_) {
     if (!rank.running) continue;
     const auto schedule = schedules_.sample(rank.pid, processes, now);
@@ -231,10 +252,9 @@ std::vector<RankSchedule> Ranks::sample(const CgroupCounters& counters) {
     if (blocked && !rank.blocked_since_unix_ns) rank.blocked_since_unix_ns = unix_ns() - (now - *blocked);
     if (!options_.own) out.push_back({rank.local_rank, schedule});
   }
-  if (options_.own) {
-    for (const Writer& writer : writers) {
-      out.push_back({writer.local_rank, schedules_.sample(writer.pid, processes, now)});
-    }
+  if (!options_.own) return out;
+  for (const RingFile& ring : rings_.own()) {  // workers of the user's launcher, known by the rings that they write
+    if (ring.rank >= 0) out.push_back({ring.rank - first_rank_, schedules_.sample(ring.pid, processes, now)});
   }
   return out;
 }

@@ -6,11 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "clock.h"
 #include "oom.h"
 #include "options.h"
 #include "output.h"
 #include "plan.h"
 #include "report.h"
+#include "rings.h"
+#include "schedules.h"
 
 namespace falcon {
 
@@ -24,8 +27,16 @@ class Ranks {
   // Reaps what has ended; the local ranks among it.
   std::vector<int> reap();
 
-  // Each second: what the cgroup counted, and how the ranks' threads fare.
-  std::vector<RankSchedule> sample(const CgroupCounters& counters);
+  // Each second: what the cgroup counted.
+  void note(const CgroupCounters& counters) { oom_.note(counters.oom_kills, monotonic_ns()); }
+
+  // Every few seconds, since it takes a while with thousands of threads: how the ranks' threads fare.
+  std::vector<RankSchedule> sample();
+
+  // Looks at the rings anew; true if other rings than before are the ranks' own. Removes those of dead processes whose
+  // place another process has taken.
+  bool choose_rings();
+  const std::vector<RingFile>& rings() const { return rings_.own(); }
 
   // To every rank's process group. A launcher that is the command passes it on to groups of its own making.
   void signal(int number);
@@ -35,6 +46,9 @@ class Ranks {
 
   // The signal to daemons, which it has not reached yet; once each.
   Survivors signal_survivors(int number);
+
+  // Whether a living process below this launcher has a handler of its own for that signal.
+  static bool handle(int number);
 
   // SIGKILL to every descendant of this launcher; true when none is left.
   bool kill_all();
@@ -49,15 +63,10 @@ class Ranks {
   Counter oom_kills() const { return oom_.count(); }
 
  private:
-  struct Writer {
-    int local_rank;
-    pid_t pid;
-  };
-
   std::string spawn(const Plan& plan, int local_rank);
   void judge_programs();
   void judge_end(RankReport* report, int status);
-  std::vector<Writer> ring_writers() const;
+  std::string rings_folder() const { return options_.run_dir + "/launch/rings"; }
 
   const Options& options_;
   Output* output_;
@@ -66,6 +75,7 @@ class Ranks {
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;
+  Rings rings_;
   int first_rank_ = 0;
   std::set<pid_t> told_;  // by signal_survivors
 };

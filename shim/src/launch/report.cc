@@ -54,7 +54,7 @@ std::string status_json(const StatusReport& status) {
   return out + "]}\n";
 }
 
-std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const std::vector<RankSchedule>& ranks) {
+std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules) {
   std::string out = "{\"version\":1,\"unix_ns\":" + std::to_string(unix_ns) +
                     ",\"cgroup\":{\"nr_periods\":" + number_or_null(cgroup.nr_periods) +
                     ",\"nr_throttled\":" + number_or_null(cgroup.nr_throttled) +
@@ -62,15 +62,27 @@ std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const s
                     ",\"cpu_usage_ns\":" + number_or_null(cgroup.cpu_usage_ns) +
                     ",\"memory_bytes\":" + number_or_null(cgroup.memory_bytes) +
                     ",\"oom_kills\":" + number_or_null(cgroup.oom_kills) +
-                    ",\"cpu_pressure_some_us\":" + number_or_null(cgroup.cpu_pressure_some_us) + "},\"ranks\":[";
+                    ",\"cpu_pressure_some_us\":" + number_or_null(cgroup.cpu_pressure_some_us) +
+                    "},\"ranks_unix_ns\":" + std::to_string(schedules.unix_ns) + ",\"ranks\":[";
   const char* comma = "";
-  for (const RankSchedule& rank : ranks) {
+  for (const RankSchedule& rank : schedules.ranks) {
     const bool known = rank.schedule.has_value();
     out += comma;
     comma = ",";
     out += "{\"local_rank\":" + std::to_string(rank.local_rank) +
            ",\"cpu_ns\":" + (known ? std::to_string(rank.schedule->cpu_ns) : "null") +
            ",\"run_delay_ns\":" + (known ? std::to_string(rank.schedule->run_delay_ns) : "null") + "}";
+  }
+  return out + "]}\n";
+}
+
+std::string rings_json(const std::vector<RingFile>& own) {
+  std::string out = "{\"version\":1,\"own\":[";
+  const char* comma = "";
+  for (const RingFile& ring : own) {
+    out += comma;
+    comma = ",";
+    out += quoted(ring.name);
   }
   return out + "]}\n";
 }

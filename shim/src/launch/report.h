@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "counters.h"
+#include "rings.h"
+#include "schedules.h"
 
 namespace falcon {
 
@@ -40,7 +42,14 @@ struct RankSchedule {
   std::optional<Schedule> schedule;  // nothing: unknown
 };
 
+// The newest reading of the ranks' threads.
+struct RankSchedules {
+  int64_t unix_ns = 0;
+  std::vector<RankSchedule> ranks;
+};
+
 std::string status_json(const StatusReport& status);
-std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const std::vector<RankSchedule>& ranks);
+std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules);
+std::string rings_json(const std::vector<RingFile>& own);
 
 }  // namespace falcon

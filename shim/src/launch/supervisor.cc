@@ -23,7 +23,8 @@ constexpr int kStoppingMs = 10;
 constexpr int kUnwatchedMs = 25;  // where the kernel does not tell us that a plan came
 constexpr int kWatchedMs = 200;
 constexpr int kSettleMs = 500;
-constexpr int64_t kRestartGraceNs = kSecondNs;  // between SIGTERM and SIGKILL for a superseded generation
+constexpr int64_t kSampleNs = 5 * kSecondNs;    // between two readings of all threads
+constexpr int64_t kRestartGraceNs = kSecondNs;  // of a superseded generation that does not care for SIGTERM
 constexpr int64_t kDaemonGraceNs = 5 * kSecondNs;
 constexpr int64_t kStuckNs = 30 * kSecondNs;
 constexpr int kUnusable = 78;  // EX_CONFIG
@@ -35,6 +36,14 @@ sigset_t watched_signals() {
   sigaddset(&watched, SIGCHLD);
   for (const int number : kForwarded) sigaddset(&watched, number);
   return watched;
+}
+
+// Takes what a descriptor that never blocks has to say; false if that was nothing.
+bool drain(int file) {
+  char ignored[4096];
+  bool any = false;
+  while (read(file, ignored, sizeof(ignored)) > 0) any = true;
+  return any;
 }
 
 void remove_files(const std::string& folder) {
@@ -68,14 +77,16 @@ int Supervisor::run() {
   const sigset_t watched = watched_signals();
   const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   plans_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  rings_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  inotify_add_watch(rings_, path("launch/rings").c_str(), IN_MOVED_TO | IN_CREATE);
   watch_for_plans();
   publish_status();
+  publish_rings();
   while (!done_) {
-    pollfd ready[] = {{signals, POLLIN, 0}, {plans_, POLLIN, 0}};
-    poll(ready, 2, pause_ms());
-    char ignored[4096];
-    while (read(plans_, ignored, sizeof(ignored)) > 0) {
-    }
+    pollfd ready[] = {{signals, POLLIN, 0}, {plans_, POLLIN, 0}, {rings_, POLLIN, 0}};
+    poll(ready, 3, pause_ms());
+    drain(plans_);
+    const bool new_ring = drain(rings_);
     signalfd_siginfo info{};
     while (read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo != SIGCHLD) on_signal(static_cast<int>(info.ssi_signo));
@@ -83,6 +94,7 @@ int Supervisor::run() {
     collect();
     look_at_plan();
     advance();
+    if (new_ring && ranks_.choose_rings()) publish_rings();
     publish_status();
     const int64_t now = monotonic_ns();
     if (now - last_second_ns_ >= kSecondNs) {
@@ -94,6 +106,7 @@ int Supervisor::run() {
   }
   close(signals);
   close(plans_);
+  close(rings_);
   output_.drain(500);
   return exit_code_;
 }
@@ -205,6 +218,8 @@ bool Supervisor::may_still_end() {
 void Supervisor::finish_stop() {
   const int64_t waited = monotonic_ns() - stop_since_ns_;
   if (ranks_.running() && waited < kRestartGraceNs) return;
+  // Whoever handles SIGTERM has something to bring to an end, the upload of a checkpoint, say.
+  if (waited < options_.restart_grace_seconds * kSecondNs && ranks_.handle(SIGTERM)) return;
   if (!ranks_.kill_all()) {
     status_.stuck = waited > kStuckNs;
     return;
@@ -218,6 +233,10 @@ void Supervisor::start() {
   started_ = true;
   remove_files(path("launch/rings"));
   start_error_ = ranks_.start(plan_);
+  ranks_.choose_rings();
+  publish_rings();
+  schedules_ = {};
+  last_sample_ns_ = 0;
   if (!start_error_.empty()) {
     fprintf(stderr, "falcon-launch: cannot start the training command: %s\n", start_error_.c_str());
     ranks_.kill_all();
@@ -254,9 +273,18 @@ void Supervisor::publish_status() {
 }
 
 void Supervisor::publish_counters() {
+  const int64_t now = monotonic_ns();
   const CgroupCounters cgroup = read_cgroup();
-  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, ranks_.sample(cgroup)));
+  ranks_.note(cgroup);
+  if (last_sample_ns_ == 0 || now - last_sample_ns_ >= kSampleNs) {
+    last_sample_ns_ = now;
+    if (ranks_.choose_rings()) publish_rings();  // a process may have died without a new ring
+    schedules_ = {unix_ns(), ranks_.sample()};
+  }
+  write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, schedules_));
 }
+
+void Supervisor::publish_rings() { write_file(path("launch/rings.json"), rings_json(ranks_.rings())); }
 
 void Supervisor::publish_tails() {
   for (const RankReport& rank : ranks_.reports()) {

@@ -36,6 +36,7 @@ class Supervisor {
   void on_signal(int number);
   void publish_status();
   void publish_counters();
+  void publish_rings();
   void publish_tails();
   int own_exit_code() const;
   std::string path(const char* name) const { return options_.run_dir + "/" + name; }
@@ -53,6 +54,9 @@ class Supervisor {
   bool started_ = false;  // the current plan's processes have been started
   int plans_ = -1;        // inotify: says that the agent wrote
   bool plans_watched_ = false;
+  int rings_ = -1;  // inotify: says that a rank made a ring
+  RankSchedules schedules_;
+  int64_t last_sample_ns_ = 0;
   Heartbeat agent_{monotonic_ns()};
   bool agent_gone_ = false;
   int64_t stop_since_ns_ = 0;

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -11,7 +12,9 @@ from tests.integration.agent.pod import PYTHON, Pod
 from tests.integration.gateway.gateways import BINARY, Site
 from tests.integration.shim.launching import SHIM
 
-MakePod = Callable[[int], Pod]
+
+class MakePod(Protocol):
+    def __call__(self, procs: int, *command: str, options: tuple[str, ...] = ()) -> Pod: ...
 
 
 @pytest.fixture
@@ -31,13 +34,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 async def make_pod(tmp_path: Path, site: Site) -> AsyncIterator[MakePod]:
-    """Start one pod with that many ranks; its agent, plan and training wait for the test's word."""
+    """Start one pod with that many ranks; its agent, plan and training wait for the test's word.
+
+    ``command``: by default the training program; ``options``: of the launcher.
+    """
     made: list[Pod] = []
     (gateway,) = site.gateways
     async with site.leader(gateway) as operator:
 
-        def make(procs: int) -> Pod:
-            made.append(Pod(tmp_path, site, operator, procs=procs))
+        def make(procs: int, *command: str, options: tuple[str, ...] = ()) -> Pod:
+            made.append(Pod(tmp_path, site, operator, procs=procs, command=command, options=options))
             return made[-1]
 
         yield make

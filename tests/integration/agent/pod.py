@@ -32,7 +32,8 @@ from tests.integration.shim.launching import Launcher
 T = TypeVar("T")
 JOB = Job("gpt2", "0b2f8f4e-1d0c-4c1b-9a55-3f6a1f0f5f11", pods=1)
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
-PROGRAM = Path(__file__).parent / "programs" / "training.py"
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM = PROGRAMS / "training.py"
 PATIENCE_SECONDS = 150.0  # several imports of PyTorch on a shared core; a condition that holds is seen at once
 
 
@@ -58,9 +59,13 @@ class Pod:
         *,
         procs: int,
         command: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
         job: Job = JOB,
     ) -> None:
-        """Announce ``job`` and prepare its pod; each rank runs ``command``, by default the training program."""
+        """Announce ``job`` and prepare its pod; each rank runs ``command``, by default the training program.
+
+        ``options``: of the launcher.
+        """
         self.folder = folder
         self.procs = procs
         self.uid = job.pod(0).pod_uid
@@ -76,7 +81,8 @@ class Pod:
             shutil.copy(path, self._credentials / name)
         operator.desired.announce(job.announcement())
         self.allow(0)
-        self.launcher = Launcher(folder / "run", *(command or (str(PYTHON), str(PROGRAM), str(folder))))
+        command = command or (str(PYTHON), str(PROGRAM), str(folder))
+        self.launcher = Launcher(folder / "run", *command, options=options)
 
     def start_agent(self, **changes: str) -> subprocess.Popen[bytes]:
         """Start another life of the agent, with the environment that the operator renders, and ``changes`` of it."""

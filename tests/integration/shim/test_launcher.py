@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from falcon_core.wire.launch import LaunchCounters, LaunchPlan
+from falcon_core.wire.launch import LaunchCounters, LaunchPlan, render_plan
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM
+
+
+def _until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
 
 
 def test_waits_for_a_plan_runs_reports_and_finishes(start: Start) -> None:
@@ -199,3 +209,75 @@ def test_install_copies_both_files_with_their_modes(tmp_path: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in target.iterdir()}
     assert modes == {"falcon-launch": 0o755, "libfalcon_shim.so": 0o644}
     assert (target / "libfalcon_shim.so").read_bytes() == (SHIM / "libfalcon_shim.so").read_bytes()
+
+
+def test_the_agent_can_read_everything_under_any_umask(start: Start) -> None:
+    before = os.umask(0o077)
+    try:
+        launcher = start("sh", "-c", "echo hello; sleep 1000")
+    finally:
+        os.umask(before)
+    launcher.run()
+    launcher.wait(state="Running")
+    launch = launcher.run_dir / "launch"
+    _until((launch / "tail-0").exists, "the rank's output")
+    _until((launch / "counters.json").exists, "counters")
+    unreadable = [path for path in (launch, *launch.rglob("*")) if not path.stat().st_mode & 0o004]
+    assert unreadable == []
+    assert all(path.stat().st_mode & 0o001 for path in (launch, launch / "rings"))
+
+
+READS = "import sys; print('read', sys.stdin.readline().strip() or 'the end', flush=True)"
+
+
+def _in_a_terminal(run_dir: Path, procs: int) -> str:
+    """Run ranks that read their input in a terminal, into which ``hello`` is typed. Return what is shown there."""
+    (run_dir / "agent").mkdir(parents=True)
+    (run_dir / "agent" / "alive").touch()
+    plan = LaunchPlan(generation=1, phase="Run", world_size=procs, nnodes=1, procs=procs, master_port=29511)
+    (run_dir / "agent" / "plan").write_text(render_plan(plan))
+    command = [str(SHIM / "falcon-launch"), "run", "--run-dir", str(run_dir), "--", sys.executable, "-c", READS]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(command[0], command)
+    os.write(terminal, b"hello\n")
+    shown = b""
+    deadline = time.monotonic() + 20
+    try:
+        while shown.count(b"read ") < procs and time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 4096)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    return shown.decode()
+
+
+def test_a_rank_that_reads_from_a_terminal_is_not_stopped(tmp_path: Path) -> None:
+    assert "read hello" in _in_a_terminal(tmp_path / "one", 1)
+    assert _in_a_terminal(tmp_path / "two", 2).count("read the end") == 2
+
+
+def test_who_handles_the_signal_is_not_cut_off_at_a_restart(start: Start, tmp_path: Path) -> None:
+    """A checkpoint that is being uploaded takes longer than the second that everybody gets."""
+    upload = f"trap 'sleep 3; touch {tmp_path}/uploaded; exit 0' TERM; while :; do sleep 0.05; done"
+    launcher = start("sh", "-c", upload)
+    launcher.run()
+    launcher.wait(state="Running")
+    time.sleep(0.3)  # until the trap is set
+    launcher.plan(LaunchPlan(generation=2, phase="Stop"))
+    launcher.wait(state="Stopped", dead_below=2)
+    assert (tmp_path / "uploaded").exists()
+
+
+def test_the_grace_of_a_restart_has_an_end(start: Start) -> None:
+    never = "trap 'echo again' TERM; while :; do sleep 0.05; done"
+    launcher = start("sh", "-c", never, options=("--restart-grace-seconds", "2"))
+    launcher.run()
+    launcher.wait(state="Running")
+    time.sleep(0.3)
+    begun = time.monotonic()
+    launcher.plan(LaunchPlan(generation=2, phase="Stop"))
+    launcher.wait(state="Stopped", dead_below=2)
+    assert time.monotonic() - begun > 1.9
