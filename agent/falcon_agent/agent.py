@@ -80,7 +80,7 @@ class Agent:
         urgent = False
         while True:
             now = time.monotonic()
-            turned = self._tracker.poll()
+            turned = self._tracker.poll(self._run_dir.rings())
             self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = urgent or turned or status != self._last_status

@@ -1,5 +1,8 @@
 """Drains one rank's ring with ``pread``. The file is never mapped: a truncated file must not kill the agent.
 
+A training process may write anything there, at any time. What is no ring is refused by name, before or after it was
+opened, and no file makes a reader wait or take more memory than a ring has.
+
 If a slot's record is not published yet, the reader waits for it. After HOLE_SECONDS its writer counts as dead, and the
 slot is skipped and counted. If the writer has overwritten records before they were read, the reader knows how many.
 """
@@ -7,6 +10,7 @@ slot is skipped and counted. If the writer has overwritten records before they w
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -16,6 +20,7 @@ from falcon_core.wire.ring import (
     COUNTER_BYTES,
     COUNTER_DTYPE,
     HEADER_BYTES,
+    MOST_CAPACITY,
     RECORD_BYTES,
     RECORD_DTYPE,
     STATUS_BYTES,
@@ -42,12 +47,26 @@ class Batch(msgspec.Struct, frozen=True):
 class RingReader:
     """A ring file, read from the oldest record that it still holds."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file. Raises OSError, or RingFormatError for a file of another version."""
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, path: Path, *, recorded: bool = True) -> None:
+        """Open the file.
+
+        ``recorded``: False for a ring that a training process writes, which has a limited capacity; links to such a
+        file are not followed.
+
+        Raises:
+            OSError: the file cannot be opened.
+            RingFormatError: it is no ring, or of another version.
+        """
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+        no_link = 0 if recorded else os.O_NOFOLLOW
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | no_link)
         try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise RingFormatError("not a regular file: not a ring file")
             self.header: RingHeader = parse_header(os.pread(self._file, _HEADER_READ, 0))
-        except ValueError:
+            if not recorded and self.header.capacity > MOST_CAPACITY:
+                raise RingFormatError(f"ring has {self.header.capacity} slots, at most {MOST_CAPACITY} are read")
+        except BaseException:
             os.close(self._file)
             raise
         self.path = path
@@ -60,8 +79,13 @@ class RingReader:
         os.close(self._file)
 
     def read(self, now_seconds: float) -> Batch:
-        """Read what was published since the last read; ``now_seconds`` is on any monotonic clock."""
-        head = parse_header(os.pread(self._file, _HEADER_READ, 0)).head
+        """Read what was published since the last read; ``now_seconds`` is on any monotonic clock.
+
+        Raises:
+            OSError: the file cannot be read any more.
+            RingFormatError: the header is not the ring's any more.
+        """
+        head = self._head()
         capacity = self.header.capacity
         lost = max(0, head - capacity - self._next)
         self._next += lost
@@ -81,8 +105,16 @@ class RingReader:
         self._next += end
         return Batch(taken, gone)
 
+    def _head(self) -> int:
+        now = parse_header(os.pread(self._file, _HEADER_READ, 0))
+        if now != msgspec.structs.replace(self.header, head=now.head):
+            raise RingFormatError("the header has changed since the ring was opened")
+        if now.head < self._next:
+            raise RingFormatError(f"ring counts {now.head} calls, and had {self._next} before")
+        return now.head
+
     def counters(self) -> CounterArray | None:
-        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None if the ring's shim has no counters."""
+        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None if the ring has none that can be read."""
         try:
             status = parse_status(os.pread(self._file, STATUS_BYTES, 0))
         except RingFormatError:

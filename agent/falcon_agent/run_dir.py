@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,14 +16,17 @@ from falcon_core.wire.launch import (
     CONTROL_FILE,
     COUNTERS_FILE,
     PLAN_FILE,
+    RINGS_FILE,
     STATUS_FILE,
     LaunchCounters,
     LaunchPlan,
+    LaunchRings,
     LaunchStatus,
     render_plan,
 )
 
 _T = TypeVar("_T")
+MOST_BYTES = 1 << 20  # of a file of the launcher's
 _MEMORY_FILE = f"{AGENT_DIR}/memory.json"
 
 
@@ -53,6 +57,11 @@ class RunDir:
     def counters(self) -> LaunchCounters | None:
         """Read the launcher's counters; None until it has read them once."""
         return self._read(COUNTERS_FILE, LaunchCounters)
+
+    def rings(self) -> list[str] | None:
+        """Read which rings are the ranks' own: names of files; None while that cannot be read."""
+        known = self._read(RINGS_FILE, LaunchRings)
+        return known.own if known is not None else None
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""
@@ -98,16 +107,32 @@ class RunDir:
     def _read(self, name: str, type_: type[_T]) -> _T | None:
         watched = self._seen.setdefault(name, _Watched())
         try:
-            about = (self.path / name).stat()
+            about = (self.path / name).lstat()
             stamp = (about.st_ino, about.st_mtime_ns)
             if stamp != watched.stamp:
-                watched.value = msgspec.json.decode((self.path / name).read_bytes(), type=type_)
+                watched.value = msgspec.json.decode(_content(self.path / name), type=type_)
                 watched.stamp = stamp
         except (OSError, msgspec.DecodeError):
-            return None  # not there yet, or of a version that we do not know
+            return None  # not there yet, or nothing that the launcher has written, or of a version that we do not know
         return watched.value if isinstance(watched.value, type_) else None
 
     def _write(self, name: str, content: bytes) -> None:
         fresh = self.path / f"{name}.new"
         fresh.write_bytes(content)
         fresh.rename(self.path / name)
+
+
+def _content(path: Path) -> bytes:
+    """Read a file of the launcher's folder, in which training processes may write as well.
+
+    Raises:
+        OSError: no regular file, or one that is far larger than anything the launcher writes.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            raise OSError(f"{path} is no file of the launcher's")
+        return os.pread(file, MOST_BYTES, 0)
+    finally:
+        os.close(file)

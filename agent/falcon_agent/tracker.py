@@ -1,9 +1,14 @@
-"""The pod's ranks: finds their rings, feeds each rank's chain, and collects what the summary reports of them."""
+"""The pod's ranks: follows their rings, feeds each rank's chain, and collects what the summary reports of them.
+
+The launcher says which rings are the ranks' own (``wire.launch``). What a training process writes into them is not to
+be trusted: a ring that cannot be read is logged once and left, and the others are followed.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +23,11 @@ from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
+MOST_RINGS = 64  # ranks of a pod that are followed
+_MOST_REFUSED, _MOST_REMEMBERED = 16, 1024  # rings that are logged as refused, and that are not opened again
+_NAME = re.compile(r"g\d{1,9}-r(-1|\d{1,9})-\d{1,9}\.ring")
 SILENT_NS = 1_000_000_000  # without a call for as long, a rank's detail says how far it has come in its communicators
+_SENSELESS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)  # what records that are noise may raise
 _log = structlog.get_logger()
 
 
@@ -45,6 +54,14 @@ class _Tracked(msgspec.Struct):
     comms: CommTable
     enqueues: bool = False  # calls return before they are done: only device events show durations
 
+    def read(self, now_seconds: float) -> None:
+        """Take what was written since the last read. Raises OSError, or RingFormatError for a damaged ring."""
+        batch = self.reader.read(now_seconds)
+        if len(batch.records) or batch.lost:
+            self.chain.feed(batch.records, lost=batch.lost > 0)
+            self.comms.feed(batch.records)
+            self.enqueues = self.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
+
 
 class Tracker:
     """A reader of every ring of the newest generation."""
@@ -61,16 +78,22 @@ class Tracker:
         self._turns: list[_Turn] = []
         self.detection = Detection()
 
-    def poll(self) -> bool:
-        """Drain every ring. Return whether anything has changed that is news at once."""
-        self._find_rings()
+    def poll(self, own: Iterable[str] | None) -> bool:
+        """Drain every ring. Return whether anything has changed that is news at once.
+
+        ``own``: the file names of the ranks' own rings; None: the same as before.
+        """
+        if own is not None:
+            self._follow(own)
         now = time.monotonic()
-        for tracked in self._tracked.values():
-            batch = tracked.reader.read(now)
-            if len(batch.records) or batch.lost:
-                tracked.chain.feed(batch.records, lost=batch.lost > 0)
-                tracked.comms.feed(batch.records)
-                tracked.enqueues = tracked.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
+        for name, tracked in list(self._tracked.items()):
+            try:
+                tracked.read(now)
+            except (OSError, RingFormatError) as error:
+                self._refuse(name, str(error))
+            except _SENSELESS:  # must not end the agent, which follows other ranks as well
+                _log.exception("a ring's records cannot be followed", ring=name)
+                self._refuse(name, "its records cannot be followed")
         now_ns = self._monotonic_ns()
         before, self._turns = self._turns, [_turn(name, each.chain, now_ns) for name, each in self._tracked.items()]
         return self._turns != before
@@ -129,25 +152,37 @@ class Tracker:
             )
         )
 
-    def _find_rings(self) -> None:
-        try:
-            names = {path.name for path in self._rings_dir.iterdir() if path.suffix == ".ring"}
-        except FileNotFoundError:
-            names = set()
+    def _follow(self, own: Iterable[str]) -> None:
+        """Open the rings that are new, and close those that are the ranks' own no more."""
+        names = sorted(name for name in set(own) if _NAME.fullmatch(name))[:MOST_RINGS]
         for name in self._tracked.keys() - names:
             self._tracked.pop(name).reader.close()
-        for name in sorted(names - self._tracked.keys() - self._refused):
-            self._open(name)
+        for name in names:
+            if name not in self._tracked and name not in self._refused:
+                self._open(name)
+
+    def _refuse(self, name: str, error: str) -> None:
+        """Log a ring that is no ring, once, and leave it."""
+        tracked = self._tracked.pop(name, None)
+        if tracked is not None:
+            tracked.reader.close()
+        if len(self._refused) < _MOST_REFUSED:
+            _log.error("ring refused", ring=name, error=error)
+        if len(self._refused) < _MOST_REMEMBERED:
+            self._refused.add(name)
 
     def _open(self, name: str) -> None:
         try:
-            reader = RingReader(self._rings_dir / name)
-        except RingFormatError as error:
-            self._refused.add(name)
-            _log.error("ring refused", ring=name, error=str(error))
-            return
-        except OSError:
+            reader = RingReader(self._rings_dir / name, recorded=False)
+        except FileNotFoundError:
             return  # gone again
+        except (OSError, RingFormatError) as error:
+            self._refuse(name, str(error))
+            return
+        if not name.startswith(f"g{reader.header.generation}-r{reader.header.rank}-"):
+            reader.close()
+            self._refuse(name, f"it is of rank {reader.header.rank} in generation {reader.header.generation}")
+            return
         if reader.header.generation > self._generation:
             self._generation = reader.header.generation
             self._pressure = Pressure()

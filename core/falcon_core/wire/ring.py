@@ -50,6 +50,9 @@ RECORD_BYTES = 64
 DEFAULT_CAPACITY = 32768
 COUNTER_BYTES = 64
 STATUS_BYTES = 224  # of the header, up to and with the gate's fields
+MOST_CAPACITY = 2 * DEFAULT_CAPACITY  # slots of a ring that a training process writes
+MOST_COUNTERS = 65_536
+MOST_BYTES = 1 << 40  # of a ring file; a recording of weeks is smaller
 
 POINT_TO_POINT = 1 << 31
 """Point-to-point calls are numbered (``comm_seq``) apart from the collectives of their communicator, which all members
@@ -225,6 +228,8 @@ def parse_header(raw: bytes) -> RingHeader:
         )
     if capacity == 0 or capacity & (capacity - 1):
         raise RingFormatError(f"ring capacity {capacity} is not a power of two")
+    if head > MOST_BYTES:
+        raise RingFormatError(f"ring counts {head} calls: its header is damaged")
     return RingHeader(
         capacity=capacity,
         pid=pid,
@@ -261,6 +266,8 @@ def parse_status(raw: bytes) -> RingStatus:
     offset, counters, counter_bytes = _PLACE.unpack_from(raw, 128)
     if offset and counter_bytes != COUNTER_BYTES:
         raise RingFormatError(f"ring has counters of {counter_bytes} bytes, this reader knows {COUNTER_BYTES}")
+    if offset > MOST_BYTES or counters > MOST_COUNTERS:
+        raise RingFormatError(f"ring has {counters} counters at byte {offset}: its header is damaged")
     waited, opened, waiting, reason, table_seen = _GATE.unpack_from(raw, 192)
     known = GateReason(reason) if reason < len(GateReason) else GateReason.NONE
     return RingStatus(offset, counters, waited, opened, waiting, known, table_seen)

@@ -88,7 +88,7 @@ def test_a_successor_knows_the_places_from_its_predecessor(tmp_path: Path) -> No
         path = tmp_path / RINGS_DIR / "g1-r0-100.ring"
         write_ring(path, records, rank=0, world_size=2, counters={KEY(7, ring.Traffic.COLLECTIVE): (61, 60)})
         follower = Tracker(tmp_path, memory, monotonic_ns=lambda: script.now_ns + 5_000 * MS)
-        follower.poll()
+        follower.poll(["g1-r0-100.ring"])
         return follower
 
     first = tracker(np.concatenate((descriptor(7, 2, 1), script.records)))
@@ -104,5 +104,5 @@ def test_the_ring_of_an_earlier_shim_has_no_counts_to_report(tmp_path: Path) -> 
     (tmp_path / RINGS_DIR).mkdir(parents=True)
     write_ring(tmp_path / RINGS_DIR / "g1-r0-100.ring", script.records, rank=0, world_size=2)
     tracker = Tracker(tmp_path, monotonic_ns=lambda: script.now_ns + 5_000 * MS)
-    tracker.poll()
+    tracker.poll(["g1-r0-100.ring"])
     assert tracker.signals(1)[0].comms == []

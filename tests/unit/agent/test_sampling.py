@@ -29,7 +29,7 @@ def test_the_cycle_of_enqueuing_ranks_is_sampled(tmp_path: Path, kind: Kind, cal
     write_ring(tmp_path / RINGS_DIR / "g1-r0-100.ring", records, rank=0, world_size=1)
     tracker = Tracker(tmp_path)
     assert tracker.device_cycle_calls() == 0, "nothing is known yet"
-    tracker.poll()
+    tracker.poll(["g1-r0-100.ring"])
     assert tracker.device_cycle_calls() == calls
 
 

@@ -58,7 +58,7 @@ class Tracked:
             counters=counters,
         )
         self.tracker = Tracker(run_dir, monotonic_ns=lambda: self._now_ns)
-        self.tracker.poll()
+        self.tracker.poll([f"g1-r{rank}-100.ring"])
 
     def signals(self, silent_seconds: float) -> RankSignals:
         """Return the rank's report, ``silent_seconds`` after the end of its last call."""
