@@ -30,7 +30,8 @@ LAUNCHER_STUCK_SECONDS = 30  # supervisor.cc: a process that is there so long af
 LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge the order first; then it is deleted whatever it says
 FINISH_SECONDS = 20.0  # launchers of a job that is over or suspended end by themselves; then their pods are deleted
 SILENT_SECONDS = 15.0  # for an acknowledgement where the agent is gone, too: it may come back and pass it on
-OBSTINATE_SECONDS = 45.0  # likewise where the agent lives: the launcher may take as long to say that it is stuck
+# Likewise where the agent lives, beyond the pod's own grace: the launcher may take as long to say that it is stuck.
+OBSTINATE_SECONDS = 45.0
 
 # -- a job that does not move: silence until it is an incident
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, classify_exit
 from falcon_core.model import Cause, Component, Severity
-from falcon_core.recovery.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
 
-def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
+def member_faults(obs: Observation, live: Liveness, policy: Policy) -> list[Fault]:
     """Return the faults of pods, launchers and nodes that are lost, the gravest first."""
     faults = [
         Fault(
@@ -31,13 +31,13 @@ def member_faults(obs: Observation, live: Liveness) -> list[Fault]:
     named = {fault.replica for fault in faults}
     for member in obs.members:
         if member.replica not in named:
-            fault = _member_fault(obs, member, silent_for_certain=not live.bus_trouble)
+            fault = _member_fault(obs, member, policy, silent_for_certain=not live.bus_trouble)
             if fault is not None:
                 faults.append(fault)
     return sorted(faults, key=lambda fault: fault.severity)
 
 
-def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: bool) -> Fault | None:
+def _member_fault(obs: Observation, member: MemberSeen, policy: Policy, *, silent_for_certain: bool) -> Fault | None:
     def pod_lost(text: str, *, counts: bool, severity: Severity = EXITED_ABNORMALLY) -> Fault:
         gone = not member.node_ready
         return Fault(
@@ -67,7 +67,8 @@ def _member_fault(obs: Observation, member: MemberSeen, *, silent_for_certain: b
         return pod_lost("its pod cannot return to its node", counts=False)
     if not obs.running and member.pod == "Present" and not member.acknowledged:
         silent = member.alive is False and silent_for_certain and member.unacknowledged_seconds > SILENT_SECONDS
-        obstinate = member.alive is True and member.unacknowledged_seconds > OBSTINATE_SECONDS
+        ending_seconds = policy.grace_seconds + OBSTINATE_SECONDS
+        obstinate = member.alive is True and member.unacknowledged_seconds > ending_seconds
         if silent or obstinate:
             return pod_lost("its launcher did not answer the order to stop", counts=False)
     return None

@@ -25,6 +25,7 @@ from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.instrument import grace_seconds
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView
@@ -50,6 +51,7 @@ def policy(job: TrainingJob) -> Policy:
         consecutive=spec.detection.consecutive_iterations,
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
+        grace_seconds=float(grace_seconds(spec.template["spec"])),
         checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
         stages=spec.parallelism.pipeline,
         world_size=spec.replicas * spec.procs_per_replica,

@@ -81,7 +81,7 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     trainer = next((item for item in result["containers"] if item["name"] == identity.container), None)
     if trainer is None:
         raise KeyError(f"no container named {identity.container!r} in the pod's spec")
-    _wrap(trainer, identity, spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
+    _wrap(trainer, identity, grace_seconds(spec))
     result["initContainers"] = [
         {**_install(settings), "resources": _install_resources(spec)},
         {**_agent(identity, settings), "resources": _agent_resources(spec)},
@@ -96,6 +96,11 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
         {"name": VOLUME_TLS, "secret": {"secretName": identity.secret, "defaultMode": 0o444}},
     ]
     return result
+
+
+def grace_seconds(spec: Manifest) -> int:
+    """Return how long a pod's processes may take to end after SIGTERM."""
+    return int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 
 
 def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:

@@ -164,6 +164,7 @@ void Supervisor::look_at_plan() {
 void Supervisor::begin_stop() {
   stopping_ = true;
   stop_since_ns_ = monotonic_ns();
+  killing_since_ns_ = 0;
   ranks_.signal(SIGTERM);
 }
 
@@ -220,8 +221,10 @@ void Supervisor::finish_stop() {
   if (ranks_.running() && waited < kRestartGraceNs) return;
   // Whoever handles SIGTERM has something to bring to an end, the upload of a checkpoint, say.
   if (waited < options_.restart_grace_seconds * kSecondNs && ranks_.handle(SIGTERM)) return;
+  const int64_t now = monotonic_ns();
+  if (killing_since_ns_ == 0) killing_since_ns_ = now;
   if (!ranks_.kill_all()) {
-    status_.stuck = waited > kStuckNs;
+    status_.stuck = now - killing_since_ns_ > kStuckNs;
     return;
   }
   stopping_ = false;

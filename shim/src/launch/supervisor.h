@@ -60,6 +60,7 @@ class Supervisor {
   Heartbeat agent_{monotonic_ns()};
   bool agent_gone_ = false;
   int64_t stop_since_ns_ = 0;
+  int64_t killing_since_ns_ = 0;
   int64_t last_second_ns_ = 0;
   int64_t ended_since_ns_ = 0;
   int terminated_by_ = 0;
