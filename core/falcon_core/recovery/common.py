@@ -4,6 +4,9 @@ Longer sequences, larger batches, a cold cache or an upload in the background sl
 rank with its own past alone would blame all of them, and whoever sums up the job's loss would let the next rank that is
 slow for a moment pay for it.
 
+Where sizes depend on the data, the agents report times as they would be at the usual bytes, and by how much their bytes
+make the computation longer (``load``). It is kept apart: nobody's growth is compared with it.
+
 A group's growth is the lower quartile of its ranks' growth (computation now over the healthy computation that each
 agent reports), so that up to three quarters of the ranks may be slower besides and change nothing of it. A group of one
 or two ranks has no majority and takes the growth of the whole job, as ``signals.culprits.own_excess_ns`` does.
@@ -11,6 +14,7 @@ or two ranks has no majority and takes the growth of the whole job, as ``signals
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 
@@ -31,6 +35,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     by_rank: Floats  # over all windows: [ranks]
     stages: Ints  # of these ranks: [ranks]
     by_stage: Floats  # what a stage's ranks have in common: [stages, windows]
+    load: Floats  # by which these ranks' work has grown besides, as their bytes say; NaN: not known: [ranks]
     healthy_ns: float  # the healthy computation of the typical rank
     everybody: bool  # every rank of the job is known
 
@@ -81,6 +86,7 @@ def common(ranks: Sequence[RankSeen], obs: Observation, policy: Policy) -> Commo
         by_rank=np.median(growth.reshape(len(known), windows * width), axis=1),
         stages=of,
         by_stage=np.array([_lower_quartile(by_window[row]) if len(row) >= _LEAST_GROUP else whole for row in rows]),
+        load=np.array([rank.sent.load or math.nan for rank in known]),
         healthy_ns=float(np.median(healthy_ns)),
         everybody=len(known) == len(obs.ranks),
     )

@@ -51,7 +51,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.recovery.prices import next_candidate
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import ignore, replace_node
-from falcon_core.signals.level import SETTLED_ITERATIONS
+from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
@@ -101,15 +101,18 @@ def _learn_healthy(state: RecoveryState, obs: Observation, policy: Policy) -> Re
     """Take the agents' reference as the job's healthy time while the job is well, unless the job started slowly."""
     if not obs.running or state.slow is not None or any(rank.sent.onset for rank in obs.ranks):
         return state
-    level = from_start.level_of(obs.ranks, policy)
+    level = from_start.level_of(obs, policy)
     if level is None:
         return state
     before = state.healthy_ns
     settled = level.iterations >= SETTLED_ITERATIONS
-    # Iterations of another number of calls do other work, as with more micro-batches: there is nothing to compare with.
-    other_work = settled and state.level is not None and state.level.period_calls != level.period_calls
+    # Iterations of other calls or bytes do other work, as with more micro-batches or longer sequences: there is nothing
+    # to compare with.
+    other_work = settled and state.level is not None and not same_work(state.level, level)
     if before is not None and level.iteration_ns > before * (1 + policy.verify) and not other_work:
         return state
+    if settled:
+        state = job_change.learned_anew(state, level, obs, policy)
     return replace(state, healthy_ns=level.iteration_ns, level=level if settled else state.level)
 
 
@@ -119,7 +122,7 @@ def _detect(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     tracked = [rank for rank in obs.ranks if rank.sent.iterations and rank.fresh]
     onsets = [rank.sent.onset for rank in tracked if rank.sent.onset is not None]
     reported = 2 * len(onsets) > len(tracked)
-    if not reported and (onsets or not from_start.against_earlier(state, tracked, policy)):
+    if not reported and (onsets or not from_start.against_earlier(state, obs, tracked, policy)):
         return state
     level = obs.iteration_ns(policy.consecutive, fresh=True)
     if level is None:

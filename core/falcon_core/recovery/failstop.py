@@ -39,7 +39,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if state.stop is not None and training(obs, seen_before=_seen_before(state, state.stop)):
         return _close(state, obs)
     live = assess_liveness(obs, state.stop)
-    members = [fault for fault in member_faults(obs, live) if obs.running or not _under_way(state, obs, fault)]
+    members = [fault for fault in member_faults(obs, live, policy) if obs.running or not _under_way(state, obs, fault)]
     if members:
         return _act(state, obs, policy, members)
     if not obs.running:

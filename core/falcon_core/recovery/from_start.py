@@ -135,9 +135,9 @@ def forget(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
 # -- the job's own earlier generations ---------------------------------------------------------------------------------
 
 
-def level_of(ranks: list[RankSeen], policy: Policy) -> Level | None:
-    """Return what the agents have learned of the present generation's healthy time; None before that."""
-    known = [rank.sent for rank in ranks if rank.sent.healthy_iteration_ns]
+def level_of(obs: Observation, policy: Policy, ranks: list[RankSeen] | None = None) -> Level | None:
+    """Return what the agents (of all ``ranks``) have learned of the generation's healthy time; None before that."""
+    known = [rank.sent for rank in (obs.ranks if ranks is None else ranks) if rank.sent.healthy_iteration_ns]
     if not known:
         return None
     return Level(
@@ -146,10 +146,12 @@ def level_of(ranks: list[RankSeen], policy: Policy) -> Level | None:
         iterations=min([sent.iterations for sent in known]),
         world_size=policy.world_size,
         period_calls=int(median([sent.period_calls or 0 for sent in known])),
+        size_class=int(median([-1 if sent.size_class is None else sent.size_class for sent in known])),
+        generation=obs.generation,
     )
 
 
-def against_earlier(state: RecoveryState, tracked: list[RankSeen], policy: Policy) -> bool:
+def against_earlier(state: RecoveryState, obs: Observation, tracked: list[RankSeen], policy: Policy) -> bool:
     """Check whether the settled level lies above that of the job's earlier generations (docs/architecture.md §5).
 
     Called where the agents report no onset.
@@ -159,7 +161,7 @@ def against_earlier(state: RecoveryState, tracked: list[RankSeen], policy: Polic
     known = [ns for rank in tracked if (ns := rank.sent.healthy_iteration_ns)]
     if not known or median(known) <= state.level.iteration_ns:
         return False
-    level = level_of(tracked, policy)
+    level = level_of(obs, policy, tracked)
     return (
         level is not None
         and slowdown_since_earlier(level, [state.level], verify_percent=round(policy.verify * 100)) is not None

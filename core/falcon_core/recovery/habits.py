@@ -14,19 +14,20 @@ has lasted for longer than
 
 Naming a rank or a link, and a change of the job, do not wait for any of this. And where the work explains the slowness
 there is no incident at all, however long it lasts: a rank whose sizes say how much it has to do (``InBytes``) takes as
-long as it should for its sizes, while the ranks that have less to do wait for it (a hot expert).
+long as it should for its sizes, or has so much more to do than usual, while the other ranks wait for it (a hot expert).
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.detail import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.job_change import same_size
 from falcon_core.recovery.medians import median
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState, SlowIncident, Spell
-from falcon_core.wire.messages import RECENT_ITERATIONS
+from falcon_core.wire.messages import RECENT_ITERATIONS, RankSignals
 
 LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
 LEAST_SECONDS = 60.0
@@ -48,7 +49,7 @@ def after_look(state: RecoveryState, slow: SlowIncident, obs: Observation, polic
         return slow
     usual = _LONGER * _usual_iterations(state, slow, policy)
     is_usual = seconds <= MOST_SECONDS and iterations <= usual
-    return slow if is_usual or _has_more_to_do(obs, policy) else replace(slow, phase="Detected")
+    return slow if is_usual or _has_more_to_do(slow, obs, policy) else replace(slow, phase="Detected")
 
 
 def lasted(slow: SlowIncident, obs: Observation) -> tuple[int, float]:
@@ -71,9 +72,11 @@ def remember(state: RecoveryState, slow: SlowIncident, obs: Observation, policy:
     return replace(state, spells=[*(known for known in state.spells if known not in alike), spell][-MOST_SPELLS:])
 
 
-def _has_more_to_do(obs: Observation, policy: Policy) -> bool:
+def _has_more_to_do(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
     """Check whether a rank takes as long as it should for its sizes, though the job is slow: the rest waits for it."""
     known = [rank.sent for rank in obs.ranks if rank.fresh and rank.sent.detailed and rank.sent.work == "InBytes"]
+    if any(_explained_ns(sent) >= JUDGEMENT.action_share * (slow.slow_ns - slow.healthy_ns) for sent in known):
+        return True
     return any(
         sent.onset is None
         and sent.healthy_iteration_ns
@@ -81,6 +84,11 @@ def _has_more_to_do(obs: Observation, policy: Policy) -> bool:
         and median(sent.iteration_ns) <= sent.healthy_iteration_ns * (1 + policy.verify / 2)
         for sent in known
     )
+
+
+def _explained_ns(sent: RankSignals) -> float:
+    """Return by how much a rank's bytes make its computation longer than usual [ns]."""
+    return ((sent.load or 1.0) - 1.0) * (sent.healthy_compute_ns or 0)
 
 
 def _usual_iterations(state: RecoveryState, slow: SlowIncident, policy: Policy) -> int:

@@ -6,9 +6,10 @@ A change is taken for the job's own if all of this holds (a false report costs a
   nothing tells the job from the node.
 - Each rank's computation grew as much as that of the ranks that do the same work, within ``verify``; and each pipeline
   stage's by at least ``alike_share`` of what the most affected stage's did. A stage alone is no change of the job.
-- The growth explains the job's: it is at least ``action_share`` of it, and the iteration did not grow further than by
-  ``verify`` besides. Transfers may grow in proportion (longer sequences); a network that is slow for everybody makes
-  waits and no computation, and stays an incident.
+- The growth, and by how much more the ranks have to do as their bytes say (``RankSignals.load``), explain the job's: it
+  is at least ``action_share`` of it, and the iteration did not grow further than by ``verify`` besides. Transfers may
+  grow in proportion (longer sequences); a network that is slow for everybody makes waits and no computation, and stays
+  an incident.
 - It has settled: the newest windows of C iterations, as many as a report holds, agree within half of ``verify``, and
   all of them lie after the onset.
 
@@ -16,6 +17,9 @@ From then on, until the generation ends, each observation is held against the ne
 go on comparing with the old level. When all ranks compute faster again, the level follows down at once. The size of a
 change that goes back is remembered: a change of the same size, within ``verify``, is a phase that recurs (a cold cache
 at each epoch, an upload after each checkpoint), and is not reported again.
+
+Where all sizes recur, longer sequences make other calls, and the agents learn anew what is healthy: there is no
+slowdown. Such a change is reported when it has lasted for ``SETTLED_ITERATIONS`` (``learned_anew``).
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from falcon_core.recovery.common import Common, common, stage, stages
 from falcon_core.recovery.locate import compared_ranks
 from falcon_core.recovery.medians import Floats, median
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.state import JobChange, RecoveryState, SlowIncident
+from falcon_core.recovery.state import JobChange, OtherWork, RecoveryState, SlowIncident
+from falcon_core.signals.level import SETTLED_ITERATIONS, Level, same_work
 from falcon_core.wire.messages import RECENT_ITERATIONS, CommSignals, Onset, RankSignals
 
 MOST_PHASES = 8
@@ -52,13 +57,15 @@ def found(
     level_ns = obs.iteration_ns(windows * policy.consecutive)
     if level_ns is None or not lies_within or windows < _most_windows(policy):
         return None
-    if not (_is_alike(shared, policy) and _explains(shared, level_ns / slow.healthy_ns, policy)):
-        return None
     before = state.change if _holds(state.change, obs, policy) else None
+    more = _more_to_do(shared, before)
+    if not (_is_alike(shared, more, policy) and _explains(shared, more, level_ns / slow.healthy_ns, policy)):
+        return None
     after_ns = round(level_ns)
     growth = _typical(shared)
     if before is not None:
         growth = growth * np.array(before.growth)
+    load = float(np.median(more)) * (before.load if before is not None else 1.0)
     size = after_ns / slow.healthy_ns
     return JobChange(
         since=slow.onset_at,
@@ -70,6 +77,7 @@ def found(
         reference_ns=before.reference_ns if before is not None else _agents_healthy_ns(obs) or slow.healthy_ns,
         period_calls=_period_calls(obs),
         growth=[round(value, 4) for value in growth.tolist()],
+        load=round(load, 4),
         recurring=any(same_size(size, known, policy) for known in state.phases),
     )
 
@@ -86,21 +94,34 @@ def _typical(shared: Common) -> Floats:
     return np.array([float(np.median(row)) if len(row) else of_all for row in rows])
 
 
-def _is_alike(shared: Common, policy: Policy) -> bool:
-    """Check that all ranks gained alike, stage by stage, and that the gain has settled."""
+def _more_to_do(shared: Common, before: JobChange | None) -> Floats:
+    """Return how many times as much each rank has to do as before, as its bytes say: [ranks].
+
+    A rank that did not say is taken for the typical one of those that did.
+    """
+    known = shared.load[~np.isnan(shared.load)]
+    usual = float(np.median(known)) if len(known) else 1.0
+    return np.nan_to_num(shared.load, nan=usual) / (before.load if before is not None else 1.0)
+
+
+def _is_alike(shared: Common, more: Floats, policy: Policy) -> bool:
+    """Check that all ranks gained alike, stage by stage, and that the gain has settled.
+
+    Bytes may differ from rank to rank: whoever has more to do is not slower for that.
+    """
     typical = _typical(shared)
     if np.any(np.abs(shared.by_rank / typical[shared.stages] - 1) > policy.verify):
         return False
-    gains = typical - 1
+    gains = typical * float(np.median(more)) - 1
     if gains.min() < JUDGEMENT.alike_share * gains.max() or gains.min() <= policy.verify / 2:
         return False
     windows = np.median(shared.by_stage, axis=0)
     return bool(windows.max() <= windows.min() * (1 + policy.verify / 2))
 
 
-def _explains(shared: Common, slower: float, policy: Policy) -> bool:
+def _explains(shared: Common, more: Floats, slower: float, policy: Policy) -> bool:
     """Check that the ranks' gain explains that iterations take ``slower`` times as long."""
-    growth = float(np.median(shared.by_rank))
+    growth = float(np.median(shared.by_rank * more))
     return growth - 1 >= JUDGEMENT.action_share * (slower - 1) and slower <= growth * (1 + policy.verify)
 
 
@@ -124,6 +145,38 @@ def _agents_healthy_ns(obs: Observation) -> int:
 def _period_calls(obs: Observation) -> int:
     known = [rank.sent.period_calls for rank in obs.ranks if rank.sent.period_calls]
     return int(median(known)) if known else 0
+
+
+# -- other work --------------------------------------------------------------------------------------------------------
+
+
+def learned_anew(state: RecoveryState, level: Level, obs: Observation, policy: Policy) -> RecoveryState:
+    """Return the state after a look at which the agents' healthy time is ``level``, as they have settled it."""
+    pending = state.other_work
+    if pending is not None and pending.generation != obs.generation:
+        pending = None
+    known = state.level
+    if known is not None and known.generation == obs.generation and not same_work(known, level):
+        before_ns = known.iteration_ns if pending is None else pending.before_ns
+        pending = OtherWork(since=obs.now, generation=obs.generation, iteration=obs.iterations, before_ns=before_ns)
+    if pending is None or obs.iterations - pending.iteration < SETTLED_ITERATIONS:
+        return replace(state, other_work=pending)
+    state = replace(state, other_work=None)
+    if level.iteration_ns <= pending.before_ns * (1 + policy.verify):
+        return state
+    change = JobChange(
+        since=pending.since,
+        generation=obs.generation,
+        iteration=pending.iteration,
+        before_ns=pending.before_ns,
+        after_ns=level.iteration_ns,
+        peak_ns=level.iteration_ns,
+        reference_ns=level.iteration_ns,
+        period_calls=level.period_calls,
+        growth=[1.0] * stages(policy),
+        recurring=any(same_size(level.iteration_ns / pending.before_ns, known, policy) for known in state.phases),
+    )
+    return replace(state, change=change)
 
 
 # -- the new level -----------------------------------------------------------------------------------------------------
@@ -169,7 +222,7 @@ def _at_level(rank: RankSeen, change: JobChange, obs: Observation, policy: Polic
         healthy_iteration_ns=after_ns,
         healthy_compute_ns=round(compute_ns * growth) if compute_ns else compute_ns,
         onset=_beyond(sent, change, obs, policy),
-        comms=[_less(comm, _explained_ns(change, compute_ns or 0, growth)) for comm in sent.comms],
+        comms=[_less(comm, _explained_ns(change, compute_ns or 0, growth * change.load)) for comm in sent.comms],
     )
     return replace(rank, sent=sent)
 
@@ -227,13 +280,15 @@ def follow_down(state: RecoveryState, obs: Observation, policy: Policy, shared: 
     if shared is None or shared.by_stage.shape[1] < _most_windows(policy):
         return state
     now = shared.by_stage.max(axis=1)
-    if float(np.median(now)) * (1 + policy.verify / 2) > 1:
+    more = float(np.median(_more_to_do(shared, change)))
+    if float(np.median(now)) * more * (1 + policy.verify / 2) > 1:
         return state
     growth = np.maximum(1.0, now * np.array(change.growth))
-    lost = float(np.median(np.array(change.growth) - growth))
+    load = max(1.0, change.load * min(1.0, more))
+    lost = float(np.median(np.array(change.growth) * change.load - growth * load))
     base_ns = change.reference_ns if policy.stages > 1 else shared.healthy_ns / float(np.median(change.growth))
     level_ns = max(change.reference_ns, round(change.after_ns - lost * base_ns))
-    over = float(np.median(growth)) <= 1 + policy.verify / 2
+    over = float(np.median(growth)) * load <= 1 + policy.verify / 2
     if over:
         level_ns = change.reference_ns
     lower = (
@@ -244,6 +299,7 @@ def follow_down(state: RecoveryState, obs: Observation, policy: Policy, shared: 
             before_ns=change.before_ns if change.before_ns < level_ns else change.reference_ns,
             after_ns=level_ns,
             growth=[round(value, 4) for value in growth.tolist()],
+            load=round(load, 4),
         )
     )
     slow = state.slow

@@ -155,6 +155,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
+    grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1
     layout: Parallelism | None = None  # None: only communicators of all ranks can be identified

@@ -201,7 +201,17 @@ class JobChange(_State, frozen=True, kw_only=True):
     reference_ns: int  # iteration time that is healthy to the agents: that before the generation's first change
     period_calls: int = 0  # to which all of this applies
     growth: list[float] = []  # by pipeline stage: computation at the new level over the agents' healthy computation
+    load: float = 1.0  # the typical rank's, at the new level: what its bytes explain is not in ``growth``
     recurring: bool = False  # a phase that was reported before
+
+
+class OtherWork(_State, frozen=True, kw_only=True):
+    """Iterations of other calls or bytes than before in the same generation, which the agents have learned anew."""
+
+    since: float
+    generation: int
+    iteration: int  # the first look at it
+    before_ns: int  # iteration time of the work before
 
 
 class Spell(_State, frozen=True, kw_only=True):
@@ -322,6 +332,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     healthy_ns: int | None = None  # the job's healthy iteration time over all its generations
     level: Level | None = None  # the healthy time once it has settled; later generations are compared with it
     change: JobChange | None = None
+    other_work: OtherWork | None = None  # until it has lasted, and is a change of the job (``job_change``)
     phases: list[float] = []  # after ÷ before of changes that went back again, newest last (``job_change``)
     spells: list[Spell] = []  # newest last
     since_start: SinceStart | None = None

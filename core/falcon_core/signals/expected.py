@@ -96,11 +96,15 @@ class ExpectedTime:
 
     def corrected_ns(self, sizes: Sizes | None, time_ns: int) -> int:
         """Return the time that the usual number of bytes would have taken [ns]; None: bytes do not vary."""
+        return time_ns if sizes is None else round(time_ns / self.load(sizes))
+
+    def load(self, sizes: Sizes) -> float:
+        """Return the time that these bytes explain ÷ that of the usual bytes; 1 where times do not depend on bytes."""
         slope = self.slope
-        if sizes is None or slope is None or slope.per_byte == 0.0:
-            return time_ns
+        if slope is None or slope.per_byte == 0.0:
+            return 1.0
         more = (sizes.next_calls if slope.by_next else sizes.calls) - slope.usual
-        return round(time_ns / max(_LEAST_SHARE, 1.0 + slope.per_byte * more))
+        return max(_LEAST_SHARE, 1.0 + slope.per_byte * more)
 
     def _estimate(self) -> None:
         """Set the slope from the samples; the bytes that were taken before are left for clearly better ones alone."""

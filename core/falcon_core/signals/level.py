@@ -1,9 +1,9 @@
 """Slow from the start: a job without an onset, held against its own earlier generations (design: *Level*).
 
 A series that is slow from its first iteration on has no change to find. What can be compared is its healthy level with
-that of earlier generations which did the same work: as many ranks, as many calls an iteration. Only settled levels are
-compared, since every start has a warm-up. Without an earlier generation the level alone says nothing: then ranks are
-held against their peers (the median rule), and nodes against the others' preflight scores.
+that of earlier generations which did the same work: as many ranks, as many calls an iteration and as many bytes. Only
+settled levels are compared, since every start has a warm-up. Without an earlier generation the level alone says
+nothing: then ranks are held against their peers (the median rule), and nodes against the others' preflight scores.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.signals.reference import DEVIATIONS, NOISE_FLOOR
+from falcon_core.wire.messages import SIZE_CLASSES
 
 SETTLED_ITERATIONS = 50
 
@@ -26,6 +27,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     iterations: int  # that taught it
     world_size: int
     period_calls: int
+    size_class: int = -1  # of the bytes of an iteration (``wire.messages``); -1: not known, or they depend on the data
+    generation: int = 0
 
 
 def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_percent: int) -> float | None:
@@ -33,7 +36,7 @@ def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_perce
 
     None where it is less than ``verify_percent`` longer, where noise could explain it, or where nothing is comparable.
     """
-    comparable = [level for level in earlier if _same_work(level, now) and level.iterations >= SETTLED_ITERATIONS]
+    comparable = [level for level in earlier if same_work(level, now) and level.iterations >= SETTLED_ITERATIONS]
     if not comparable or now.iterations < SETTLED_ITERATIONS:
         return None
     fastest = min(comparable, key=lambda level: level.iteration_ns)
@@ -44,8 +47,14 @@ def slowdown_since_earlier(now: Level, earlier: Sequence[Level], *, verify_perce
     return math.exp(rise)
 
 
-def _same_work(level: Level, other: Level) -> bool:
-    return level.world_size == other.world_size and level.period_calls == other.period_calls
+def same_work(level: Level, other: Level) -> bool:
+    """Check whether iterations of the two levels do the same, as far as their calls and bytes say."""
+    if level.world_size != other.world_size or level.period_calls != other.period_calls:
+        return False
+    if level.size_class < 0 or other.size_class < 0:
+        return level.size_class == other.size_class
+    apart = abs(level.size_class - other.size_class)
+    return min(apart, SIZE_CLASSES - apart) <= 1
 
 
 def _uncertainty(level: Level) -> float:

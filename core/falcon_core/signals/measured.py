@@ -24,6 +24,7 @@ class Measured(msgspec.Struct, frozen=True):
     wait_ns: int | None
     times: Floats | None = None  # of the calls and gaps, by position
     excess: Excess | None = None
+    load: float = 1.0  # computation that the iteration's bytes explain ÷ that of the usual bytes
 
 
 def newest_known(values: Iterable[int | None]) -> list[int]:
@@ -83,7 +84,9 @@ class Measurer:
             times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))
             own = None if own is None else min(whole_ns, self._compute.corrected_ns(iteration.sizes, own))
         excess = self.waits.excess(iteration, times)
-        return Measured(iteration, whole_ns, own, self.waits.wait_ns(whole_ns, own, excess), times, excess)
+        wait_ns = self.waits.wait_ns(whole_ns, own, excess)
+        load = 1.0 if iteration.sizes is None else self._compute.load(iteration.sizes)
+        return Measured(iteration, whole_ns, own, wait_ns, times, excess, load)
 
     def learn(self, healthy: Measured) -> None:
         """Learn from a healthy, uninterrupted iteration."""

@@ -27,7 +27,7 @@ from falcon_core.signals.measured import Measured, Measurer, newest_known
 from falcon_core.signals.resume import Anchor
 from falcon_core.signals.settled import SettledBlocks
 from falcon_core.signals.work import Peers, work_of
-from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
+from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals, size_class
 from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
@@ -377,7 +377,20 @@ class RankChain:
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
+            size_class=self._size_class(),
+            load=statistics.median(measured.load for measured in recent) if self._sizes_vary and recent else None,
         )
+
+    @property
+    def _sizes_vary(self) -> bool:
+        return self._tracker.varying is not None
+
+    def _size_class(self) -> int | None:
+        """Return the class of an iteration's bytes, but for single calls that differ; None where sizes vary."""
+        if self._sizes_vary:
+            return None
+        whole = [each.iteration.calls.sizes.sum() for each in self._recent if not each.iteration.interrupted]
+        return size_class(int(statistics.median_low(whole))) if whole else None
 
 
 def _first(slowdown: Slowdown | None) -> int | None:

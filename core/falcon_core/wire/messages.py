@@ -5,6 +5,7 @@ The operator's commands cross the bus as JSON, the agents' reports as ``wire.rep
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -104,6 +105,18 @@ class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     finished: Int64 | None = None
 
 
+SIZE_CLASSES = 128  # so that a class takes one byte
+_CLASSES_A_DOUBLING = 32
+
+
+def size_class(period_bytes: int) -> int:
+    """Return a number for the bytes of an iteration's calls that neighbours on another if they differ by 2 %.
+
+    Sixteen times as many bytes have the same class.
+    """
+    return round(_CLASSES_A_DOUBLING * math.log2(max(1, period_bytes))) % SIZE_CLASSES
+
+
 class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An agent's report on one rank, without its peers; vectors are oldest first, ≤ RECENT_ITERATIONS long."""
 
@@ -130,6 +143,9 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pairs: list[PairSignals] = []  # ≤ MAX_PAIRS, while it is silent
     comms_left_out: Int64 = 0  # communicators and pairs beyond the bounds
     work: Work = "Fixed"  # in the detail; earlier agents do not say it
+    size_class: Int64 | None = None  # of the bytes of an iteration (``size_class``); None where they depend on the data
+    # Where sizes depend on the data: the computation that the newest iterations' bytes explain ÷ that of usual bytes.
+    load: float | None = None
 
 
 class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):

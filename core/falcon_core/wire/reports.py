@@ -23,6 +23,7 @@ from falcon_core.wire.messages import (
     MAX_COMMS,
     MAX_PAIRS,
     RECENT_ITERATIONS,
+    SIZE_CLASSES,
     CommSignals,
     Int64,
     Onset,
@@ -75,6 +76,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     lost_records: Count = 0
     holes: Count = 0
     work: Annotated[int, Meta(ge=0, lt=len(_WORK))] = 0
+    load_permille: Known = -1
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -96,6 +98,7 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     healthy_run_delay_permille: Known = -1
     onset: tuple[Count, Int64, Count, Count, Count] | None = None  # Onset's fields
     detail: _Detail | None = None
+    size_class: Annotated[int, Meta(ge=-1, lt=SIZE_CLASSES)] = -1
 
 
 class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -214,6 +217,7 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool) -> _Rank:
         if onset is None
         else (onset.iteration, onset.unix_ns, onset.reported_iteration, onset.before_ns, onset.after_ns),
         detail=_detail(rank) if with_detail else None,
+        size_class=-1 if rank.size_class is None else rank.size_class,
     )
 
 
@@ -228,6 +232,7 @@ def _detail(rank: RankSignals) -> _Detail:
         rank.lost_records,
         rank.holes,
         _WORK.index(rank.work),
+        _permille(rank.load),
     )
 
 
@@ -261,6 +266,8 @@ def _signals(sent: _Rank, unix_ns: int) -> RankSignals:
         pairs=detail.pairs,
         comms_left_out=detail.left_out,
         work=_WORK[detail.work],
+        size_class=_of(sent.size_class, 1),
+        load=_fraction(detail.load_permille),
     )
 
 

@@ -7,6 +7,7 @@ the agents report is made of it by the agents' own detector and references.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -108,7 +109,8 @@ class Job:
 
     ``work``: by iteration (from 1), how many times as long as at first each rank computes: a number, or [ranks].
     ``transfers``: likewise for the transfers, a number. Noise: of each rank by itself, and of all ranks together.
-    ``shown``: what the ranks' calls show of their work.
+    ``shown``: what the ranks' calls show of their work. ``load``: by iteration, how many times as much each rank has to
+    do as its bytes say; the agents report computations without it.
     ``least``: by iteration, how many times as long as at first the rest of the job keeps the ranks waiting at least.
     ``procs``: ranks of a node. ``pod_seconds``: how long a replica's new pod takes to become ready; after the switch
     its ranks are well. ``spares``: that the pool has; None: there is no pool.
@@ -126,13 +128,15 @@ class Job:
         seed: int = 0,
         price_seconds: float = 13.0,
         shown: Work = "Fixed",
+        load: Callable[[int], float] = lambda iteration: 1.0,
         pod_seconds: Callable[[int], float] = lambda replica: math.inf,
         spares: int | None = None,
         procs: int = 1,
         least: Callable[[int], float] = lambda iteration: 0.0,
     ) -> None:
         self._work, self._transfers = work, transfers
-        self._shown = shown
+        self._shown, self._load = shown, load
+        self._loads: deque[float] = deque(maxlen=RECENT_ITERATIONS)
         self._noise, self._common_noise, self._random = noise, common_noise, np.random.default_rng(seed)
         self._agents = [Agent() for _ in range(ranks)]
         self.policy = Policy(
@@ -209,6 +213,9 @@ class Job:
         message = "" if self._spares else "WarmPool spares has no ready spare"
         return Spares(pool="spares", available=self._spares > 0, message=message, ready=self._spares)
 
+    def _loaded(self) -> float | None:
+        return statistics.median(self._loads) if self._shown == "InBytes" else None
+
     @property
     def now(self) -> float:
         return self._now_ns / 1e9
@@ -223,7 +230,9 @@ class Job:
         work[self._mended] = 1.0
         compute_ms = COMPUTE_MS * work * noise
         transfer_ms = TRANSFER_MS * self._transfers(self._iteration)
-        iteration_ms = max(float(compute_ms.max()), COMPUTE_MS * self._least(self._iteration)) + transfer_ms
+        self._loads.append(self._load(self._iteration))
+        slowest_ms = float(compute_ms.max()) * self._loads[-1]
+        iteration_ms = max(slowest_ms, COMPUTE_MS * self._least(self._iteration)) + transfer_ms
         for agent, own_ms in zip(self._agents, compute_ms.tolist(), strict=True):
             agent.feed(self._made, self._now_ns, iteration_ms, own_ms, transfer_ms)
         self._now_ns += round(iteration_ms * MS)
@@ -245,7 +254,7 @@ class Job:
                     replica=number // self._procs,
                     process="Running",
                     fresh=True,
-                    sent=replace(agent.signals(number, self._made, count), work=self._shown),
+                    sent=replace(agent.signals(number, self._made, count), work=self._shown, load=self._loaded()),
                 )
                 for number, agent in enumerate(self._agents)
             ],

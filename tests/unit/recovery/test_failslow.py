@@ -156,7 +156,7 @@ def test_a_level_is_learned_once_it_has_settled() -> None:
         return failslow.step(RecoveryState(), seen(ranks=ranks), POLICY)[0].level
 
     assert learned(49) is None
-    assert learned(50) == replace(SETTLED, noise=0.0, iterations=50)
+    assert learned(50) == replace(SETTLED, noise=0.0, iterations=50, generation=1)
 
 
 def test_the_node_is_replaced_when_the_loss_has_paid_for_it() -> None:

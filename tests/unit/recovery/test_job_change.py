@@ -5,12 +5,16 @@ Each case is a series: the work of each rank by iteration, with the noise of ran
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from falcon_core.recovery import failslow
 from falcon_core.recovery.job_change import at_level
 from falcon_core.recovery.observation import Observation
-from tests.unit.recovery.seen import MS, differing, replace
+from falcon_core.recovery.state import RecoveryState
+from falcon_core.signals.level import Level
+from tests.unit.recovery.seen import MS, NOW, POLICY, differing, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 
 SEEDS = range(2)
@@ -98,6 +102,80 @@ def test_a_straggler_after_a_curriculum_step_is_named(common: float, later: int,
     culprit = job.state.slow.culprit if job.state.slow is not None else None
     assert culprit is not None
     assert culprit.slowdown == pytest.approx(1.3, rel=0.08), "against the group"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("common_noise", [0.0, 0.05])
+def test_longer_batches_that_their_bytes_explain_are_a_change_of_the_job(common_noise: float, seed: int) -> None:
+    """Check that a step of 1.25 and another of 1.3 on top are reported, and a straggler after them is named."""
+
+    def load(iteration: int) -> float:
+        return 1.0 if iteration <= STEP else 1.25 if iteration <= 500 else 1.25 * 1.3
+
+    job = Job(
+        lambda iteration: only(5, 1.4) if iteration > 800 else 1.0,
+        shown="InBytes",
+        load=load,
+        common_noise=common_noise,
+        seed=seed,
+    )
+    job.run(800)
+    assert [change.before_ns < change.after_ns for change in job.changes] == [True, True]
+    assert job.changes[0].after_ns / job.changes[0].before_ns == pytest.approx((250 + 50) / HEALTHY_MS, rel=0.06)
+    assert (job.named, job.links, job.state.slow) == ([], None, None)
+    job.run(80)
+    assert [rank for rank, _ in job.named] == [5]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_that_are_shorter_again_end_the_change(seed: int) -> None:
+    job = Job(
+        lambda iteration: 1.0,
+        shown="InBytes",
+        load=lambda iteration: 1.5 if STEP < iteration <= 400 else 1.0,
+        seed=seed,
+    ).run(600)
+    assert len(job.changes) == 1
+    assert (job.named, job.state.slow, job.state.change) == ([], None, None)
+
+
+def learned_anew(before: Level, **fields: Any) -> list[RecoveryState]:
+    """Let ranks report that their agents have learned another level; return the states at 400 and 460 iterations."""
+    state, states = RecoveryState(level=before, healthy_ns=before.iteration_ns), []
+    for iterations in (400, 430, 460):
+        sent = {"iterations": iterations, "period_calls": 4, "healthy_iteration_ns": 320 * MS, **fields}
+        ranks = {number: {"iteration_ns": [320 * MS] * 16, **sent} for number in range(3)}
+        obs = seen(ranks=ranks, now=NOW + iterations / 4)
+        state, _ = failslow.step(state, obs, POLICY)
+        states.append(state)
+    return states
+
+
+KNOWN = Level(
+    iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=3, period_calls=4, generation=1, size_class=9
+)
+
+
+@pytest.mark.parametrize("other", [{"size_class": 20}, {"period_calls": 6, "size_class": 9}])
+def test_iterations_of_other_bytes_or_calls_are_a_change_that_has_lasted(other: dict[str, Any]) -> None:
+    first, _, last = learned_anew(KNOWN, **other)
+    assert (first.slow, first.change, last.slow) == (None, None, None)
+    assert last.change is not None
+    assert (last.change.before_ns, last.change.after_ns, last.change.iteration) == (250 * MS, 320 * MS, 400)
+    assert last.change.since == NOW + 100
+    assert last.healthy_ns == 320 * MS
+
+
+def test_the_same_iterations_that_have_become_longer_are_a_slowdown() -> None:
+    for same in (9, 10, 8):
+        state = learned_anew(KNOWN, size_class=same)[-1]
+        assert state.change is None
+        assert state.slow is not None
+
+
+def test_another_generation_of_other_bytes_is_no_change_that_anybody_sees() -> None:
+    state = learned_anew(replace(KNOWN, generation=0), size_class=20)[-1]
+    assert (state.slow, state.change) == (None, None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -208,9 +208,20 @@ def test_what_is_no_report_is_refused(raw: bytes) -> None:
 
 def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
     earlier = fields(0)
-    assert earlier[6][0][16].pop() == 0
+    detail = earlier[6][0][16]
+    assert [detail.pop(), detail.pop()] == [-1, 0]
+    assert earlier[6][0].pop() == -1
     (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
-    assert (found.detailed, found.work) == (True, "Fixed")
+    assert (found.detailed, found.work, found.load, found.size_class) == (True, "Fixed", None, None)
+
+
+@pytest.mark.parametrize("load", [None, 0.8, 1.25])
+def test_load_and_size_class_pass(load: float | None) -> None:
+    sent = RankSignals(rank=3, tracking="Tracking", work="InBytes", load=load, size_class=127)
+    (brief,) = decode_summary(encode_summary(pod([sent], []), ()), "p").ranks
+    assert (brief.load, brief.size_class) == (None, 127)
+    (found,) = decode_summary(encode_summary(pod([sent], []), {3}), "p").ranks
+    assert (found.load, found.size_class) == (load, 127)
 
 
 def test_work_of_an_unknown_kind_is_refused() -> None:
