@@ -26,8 +26,8 @@ from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.signals.measured import Measured, Measurer, newest_known
 from falcon_core.signals.resume import Anchor
 from falcon_core.signals.settled import SettledBlocks
-from falcon_core.signals.work import Peers, work_of
-from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals, size_class
+from falcon_core.signals.work import Peers, usual_size, work_of
+from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
@@ -359,16 +359,16 @@ class RankChain:
         """Make the report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""
         recent = list(self._recent)
         attributed = list(self._sampled) or recent
-        times = [measured.iteration_ns for measured in recent]
         whole = next((each.iteration for each in reversed(recent) if not each.iteration.interrupted), None)
         slowdown = self._detector.slowdown
+        sizes_vary = self._tracker.varying is not None
         return RankSignals(
             rank=rank,
             tracking="Undetermined" if self._tracker.cycle_calls is None else "Tracking",
             iterations=self._tracker.iterations,
             period_calls=self._tracker.period_calls,
             last_call_unix_ns=None if self.last_end_ns is None else self.last_end_ns + unix_offset_ns,
-            iteration_ns=times,
+            iteration_ns=[measured.iteration_ns for measured in recent],
             compute_ns=newest_known([measured.compute_ns for measured in attributed]),
             wait_ns=newest_known([measured.wait_ns for measured in attributed]),
             healthy_iteration_ns=self._detector.healthy_ns,
@@ -377,20 +377,9 @@ class RankChain:
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
-            size_class=self._size_class(),
-            load=statistics.median(measured.load for measured in recent) if self._sizes_vary and recent else None,
+            size_class=None if sizes_vary else usual_size([measured.iteration for measured in recent]),
+            load=statistics.median(measured.load for measured in recent) if sizes_vary and recent else None,
         )
-
-    @property
-    def _sizes_vary(self) -> bool:
-        return self._tracker.varying is not None
-
-    def _size_class(self) -> int | None:
-        """Return the class of an iteration's bytes, but for single calls that differ; None where sizes vary."""
-        if self._sizes_vary:
-            return None
-        whole = [each.iteration.calls.sizes.sum() for each in self._recent if not each.iteration.interrupted]
-        return size_class(int(statistics.median_low(whole))) if whole else None
 
 
 def _first(slowdown: Slowdown | None) -> int | None:

@@ -13,13 +13,16 @@ sends to three peers or more in a communicator spreads data.
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
+
 import numpy as np
 
 from falcon_core.signals.calls import Flags, Trait
 from falcon_core.signals.expected import Slope
 from falcon_core.signals.iteration import Iteration
 from falcon_core.signals.sizes import Varying
-from falcon_core.wire.messages import Work
+from falcon_core.wire.messages import Work, size_class
 from falcon_core.wire.ring import Op, RecordArray
 
 _SPREAD_PEERS = 3
@@ -79,3 +82,9 @@ def work_of(iteration: Iteration | None, varying: Varying | None, computation: S
         return "Hidden"
     varies = varying.tokens(calls) < 0
     return "Hidden" if spread.any() and not np.any(spread & varies) else "InBytes"
+
+
+def usual_size(iterations: Iterable[Iteration]) -> int | None:
+    """Return the class (``wire.messages.size_class``) of the bytes of most of these iterations; None where none is."""
+    sizes = [int(iteration.calls.sizes.sum()) for iteration in iterations if not iteration.interrupted]
+    return size_class(statistics.median_low(sizes)) if sizes else None

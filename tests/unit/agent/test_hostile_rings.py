@@ -63,7 +63,7 @@ def link_to_a_ring(path: Path) -> None:
 
 
 def sparse(path: Path) -> None:
-    """A header that says 2 GiB of slots, all of which were written, in a file that takes no space."""
+    """Put a header that says 2 GiB of slots, all of which were written, on a file that takes no space."""
     good_ring(path.parent, path.name)
     patched(path, CAPACITY_OFFSET, struct.pack("<I", 1 << 25))
     patched(path, HEAD_OFFSET, struct.pack("<Q", 1 << 25))
