@@ -34,6 +34,8 @@ class OwnExcess(msgspec.Struct, frozen=True):
 
     def beyond(self, least_ns: float, policy: Policy) -> set[int]:
         """Return the ranks whose own excess is ``least_ns`` in every window, and no mere part of a common gain."""
+        if not self.ranks:
+            return set()
         own = np.array([own_excess_ns(growth * self.healthy_ns, self.healthy_ns, self.rows) for growth in self.growth])
         slow = np.all(own >= least_ns, axis=0)
         common = np.median(self.growth, axis=1) > 1 + policy.verify / 2

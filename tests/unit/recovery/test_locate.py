@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.locate import comparable
+from falcon_core.recovery.own_excess import measured
 from falcon_core.recovery.state import SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, locate, rank, replace, seen
@@ -86,3 +89,10 @@ def test_the_cause_comes_with_its_evidence() -> None:
     assert culprit is not None
     assert (culprit.cause, culprit.cause_culprit) == (Cause.CPU_THROTTLING, 0.7)
     assert (culprit.wait_ns, culprit.peers_wait_ns) == (5 * MS, 405 * MS)
+
+
+def test_where_no_healthy_computation_is_known_nobody_has_an_own_excess() -> None:
+    unknown = [[rank(number, healthy_compute_ns=None, compute_ns=[200 * MS] * 16) for number in range(3)]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no mean of nothing
+        assert measured(unknown, 3, POLICY).beyond(1.0, POLICY) == set()
