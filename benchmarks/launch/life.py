@@ -23,7 +23,7 @@ from tests.integration.shim.launching import Launcher
 
 RUNS: Final = 15
 PYTHON: Final = (sys.executable, "-S", "-E", "-c")
-IDLE_SECONDS: Final = 15
+IDLE_SECONDS: Final = 30  # six readings of all threads
 BORN: Final = "import sys, time; open(sys.argv[1], 'a').write(f'{time.monotonic_ns()}\\n')"
 # A rank with the threads and children of a real rank: 60 threads and 4 loaders of 8 threads each.
 HEAVY: Final = """
@@ -38,6 +38,15 @@ for _ in range(threads):
     threading.Thread(target=sleep, daemon=True).start()
 open(f"{os.environ['FALCON_RING_DIR']}/{os.getpid()}", "w").close()
 sleep()
+"""
+# A rank with many threads that sleep.
+MANY: Final = """
+import os, threading, time
+threading.stack_size(1 << 16)
+for _ in range(500):
+    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+open(f"{os.environ['FALCON_RING_DIR']}/{os.getpid()}", "w").close()
+time.sleep(1e6)
 """
 
 
@@ -137,6 +146,7 @@ def main() -> None:
     quiet = "import os, time; open(f\"{os.environ['FALCON_RING_DIR']}/{os.getpid()}\", 'w').close(); time.sleep(1000)"
     standing(1, quiet, 1, "of one thread")
     standing(8, HEAVY, 5, "of 60 threads and 4 loaders of 8")
+    standing(8, MANY, 1, "of 500 threads")
 
 
 if __name__ == "__main__":
