@@ -230,8 +230,10 @@ Ranks::Survivors Ranks::signal_survivors(int number) {
 
 bool Ranks::choose_rings() {
   std::vector<std::string> before;
+  before.reserve(rings_.own().size());
   for (const RingFile& ring : rings_.own()) before.push_back(ring.name);
   std::vector<pid_t> started;
+  started.reserve(reports_.size());
   for (const RankReport& rank : reports_) started.push_back(rank.pid);
   rings_.choose(list_files(rings_folder(), kMostFiles), list_processes(), started);
   for (const std::string& name : rings_.superseded()) unlink((rings_folder() + "/" + name).c_str());
