@@ -1,0 +1,90 @@
+"""Processes beside the rank: helpers with its environment, workers that their launcher restarts, trainers as root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dev.kubectl import Json, Kubectl, KubectlError, wait_for
+from tests.e2e.jobs import SCRIPT, Job, training_job
+
+SCRIPTS = Path(__file__).with_name("scripts")
+FOLDER = "/opt/scripts"
+MANY = 100_000
+LATE = 60  # iterations: before the first checkpoints, and between two looks at the status
+
+
+def _helped(kubectl: Kubectl) -> Json:
+    """Return a job whose trainers run as root under umask 077, and start processes that write checkpoints."""
+    script = (SCRIPTS / "helped.py").read_text()
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scripts"}, "data": {"helped.py": script}}
+    )
+    manifest = training_job("helped", steps=MANY, replicas=2)
+    pod = manifest["spec"]["template"]["spec"]
+    pod["volumes"].append({"name": "scripts", "configMap": {"name": "scripts"}})
+    [trainer] = pod["containers"]
+    trainer["command"] = ["sh", "-c", f"umask 077; exec python3 {FOLDER}/helped.py --steps {MANY} --every 20"]
+    trainer["volumeMounts"].append({"name": "scripts", "mountPath": FOLDER})
+    trainer["securityContext"] = {"runAsUser": 0}
+    return manifest
+
+
+def _in_trainer(job: Job, rank: int, *command: str) -> str:
+    return job.kubectl.run("exec", job.member(rank)["podName"], "-c", "trainer", "--", *command)
+
+
+def _rings(job: Job, pod: int = 0) -> set[str]:
+    return set(_in_trainer(job, pod, "ls", "/falcon/run/launch/rings").split())
+
+
+def test_a_root_trainer_with_helpers_under_a_strict_umask_is_followed(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    job = start(_helped(namespace))
+    job.wait_training()
+    wait_for(
+        "each rank's helper has made collectives under the rank's number",
+        lambda: all(len(_rings(job, pod)) == 2 for pod in range(2)),
+        timeout_seconds=120,
+        last_seen=lambda: str([_rings(job, pod) for pod in range(2)]),
+    )
+    step = job.steps()[-1]["step"] + 100
+    status = job.wait("the iterations of 100 steps more", lambda s: s["iterations"]["count"] >= step - LATE, 120)
+    assert status["iterations"]["count"] <= job.steps()[-1]["step"]
+    assert job.diagnoses() == []
+    for command in (
+        "touch /falcon/run/agent/plan",
+        "rm /falcon/run/agent/control",
+        "mount -o remount,rw /falcon/run/agent",
+    ):
+        with pytest.raises(KubectlError):
+            _in_trainer(job, 0, "sh", "-c", command)
+
+
+def test_workers_that_torchrun_restarts_in_place_are_followed(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    """Without its own store a second attempt finds the first one's keys and hangs (PyTorch 2.15, Gloo)."""
+    manifest = training_job("restarted", steps=MANY, replicas=1, spec={"procsPerReplica": 2, "launcher": "Own"})
+    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
+    torchrun = ["python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max-restarts=2"]
+    trainer["command"] = [*torchrun, SCRIPT, "--steps", str(MANY), "--seed", "1", "--log-json"]
+    trainer["env"].append({"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"})
+    job = start(manifest)
+    job.wait_settled(60)
+    first = _rings(job)
+    (worker,) = (name.split("-")[2].removesuffix(".ring") for name in first if "-r1-" in name)
+    _in_trainer(job, 0, "python3", "-c", f"import os; os.kill({worker}, 9)")
+    wait_for(
+        "rings of two other workers, and none of the dead",
+        lambda: len(_rings(job)) == 2 and not _rings(job) & first,
+        timeout_seconds=120,
+        last_seen=lambda: str(_rings(job)),
+    )
+    job.wait("the second workers' iterations", lambda s: 20 <= s["iterations"]["count"] < 60, 60)
+    status = job.wait("60 of them", lambda s: s["iterations"]["count"] >= 60, 120)
+    assert (job.generation(), status["state"]) == (1, "Running")
+    assert status["counters"] == {"restarts": 0, "replacements": 0}
