@@ -1,4 +1,8 @@
-"""The agent's loop: it reads the rings ten times a second, looks at them each second, and reports when it has news."""
+"""The agent's loop: it looks at the launcher's word ten times a second and reads the rings twice, and reports news.
+
+Records that are read together cost less: beside eight ranks of 2 000 calls a second, reading them ten times a second
+took 5 % of a core.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from falcon_core.wire.launch import LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, Summary
 
 POLL_SECONDS = 0.1
+READ_SECONDS = 0.5  # between two reads of the rings
 LOOK_SECONDS = 1.0  # between two looks at what the rings say
 MEMORY_SECONDS = 5.0
 SAMPLE_EVERY = 20  # the device times one cycle of this many
@@ -76,14 +81,16 @@ class Agent:
             self._request = request
 
     async def _watch(self, reporter: Reporter) -> None:
-        looked = remembered = 0.0
+        read = looked = remembered = 0.0
         urgent = False
         while True:
             now = time.monotonic()
-            turned = self._tracker.poll(self._run_dir.rings())
-            self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
+            if now - read >= READ_SECONDS:
+                read = now
+                urgent = self._tracker.poll(self._run_dir.rings()) or urgent
+                self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = urgent or turned or status != self._last_status
+            urgent = urgent or status != self._last_status
             self._last_status = status
             if urgent or now - looked >= LOOK_SECONDS or self._speaker.moment_has_come(time.time_ns()):
                 looked = now
