@@ -133,11 +133,11 @@ def _verdict(
 def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
     """Return what a fault asks for; None where restarting the processes is enough."""
     lost = fault.severity is Severity.SEV1
-    if fault.replica in obs.prepared and _pod_fault(fault):
+    if fault.replica in obs.prepared and _pod_fault(obs, fault):
         return Switch(fault.replica, lost=lost)
     if lost or replaced:
         return Replace(fault.replica, _reason(fault), lost, fault.node_not_ready, incident.id)
-    if _pod_fault(fault):
+    if _pod_fault(obs, fault):
         return Recreate(fault.replica, obs.members[fault.replica].node_usable)
     return None
 
@@ -148,8 +148,9 @@ def _step_name(action: Action) -> Literal["Restart", "Recreate", "Replace"]:
     return "Recreate" if isinstance(action, Recreate) else "Replace"
 
 
-def _pod_fault(fault: Fault) -> bool:
-    return fault.cause in (Cause.POD_LOST, Cause.NODE_LOST)
+def _pod_fault(obs: Observation, fault: Fault) -> bool:
+    """Check whether the replica needs a new pod."""
+    return fault.cause in (Cause.POD_LOST, Cause.NODE_LOST) or obs.members[fault.replica].pod == "Ended"
 
 
 def _program_at_fault(obs: Observation, fault: Fault) -> bool:

@@ -38,11 +38,13 @@ def member_faults(obs: Observation, live: Liveness, policy: Policy) -> list[Faul
 
 
 def _member_fault(obs: Observation, member: MemberSeen, policy: Policy, *, silent_for_certain: bool) -> Fault | None:
-    def pod_lost(text: str, *, counts: bool, severity: Severity = EXITED_ABNORMALLY) -> Fault:
+    def pod_lost(
+        text: str, *, counts: bool, severity: Severity = EXITED_ABNORMALLY, cause: Cause = Cause.POD_LOST
+    ) -> Fault:
         gone = not member.node_ready
         return Fault(
             severity=LOST_CONNECTION if gone else severity,
-            cause=Cause.NODE_LOST if gone else Cause.POD_LOST,
+            cause=Cause.NODE_LOST if gone else cause,
             component=Component.NODE if gone else Component.PROCESS,
             text=text,
             replica=member.replica,
@@ -57,6 +59,9 @@ def _member_fault(obs: Observation, member: MemberSeen, policy: Policy, *, silen
         return pod_lost(
             f"a process survived SIGKILL for {LAUNCHER_STUCK_SECONDS} s", counts=False, severity=Severity.SEV1
         )
+    if member.pod == "Ended" and member.out_of_memory:
+        text = "its container was killed as a whole by the kernel: out of memory (its limit)"
+        return pod_lost(text, counts=True, cause=Cause.OUT_OF_MEMORY)
     if member.pod == "Ended":
         return pod_lost(f"its pod ended: {member.pod_message or 'no reason given'}", counts=not member.evicted)
     if member.pod in ("Deleting", "Gone"):

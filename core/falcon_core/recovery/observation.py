@@ -66,6 +66,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     pod: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"] = "Awaited"
     pod_message: str = ""  # why it ended
+    out_of_memory: bool = False  # the kernel ended the whole training container (cgroup v2: memory.oom.group)
     evicted: bool = False  # by the cluster's own doing
     pinned: bool = False  # an awaited pod that may only run on ``node``
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell

@@ -31,6 +31,7 @@ from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView
 from falcon_operator.times import parse_duration
 
+_KILLED = 128 + 9  # exit code of a container whose first process got SIGKILL
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
@@ -152,6 +153,15 @@ def _end_message(job: TrainingJob, pod: PodView) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def _out_of_memory(job: TrainingJob, pod: PodView) -> bool:
+    """Check whether the kubelet says that the kernel ended the trainer's container, its launcher included.
+
+    The reason alone may come from a rank's end that the container has outlived.
+    """
+    trainer = pod.containers.get(trainer_container(job))
+    return trainer is not None and trainer.exit_reason == "OOMKilled" and trainer.exit_code == _KILLED
+
+
 def _member(snap: Snapshot, membership: Membership, member: Member, age: float) -> MemberSeen:
     pod = snap.pod(member.pod_name)
     moved = membership.replacement(member.replica)
@@ -175,6 +185,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node=node_name,
         pod=state,
         pod_message=_end_message(snap.job, pod) if pod is not None and state in ("Ended", "Deleting") else "",
+        out_of_memory=pod is not None and _out_of_memory(snap.job, pod),
         evicted=pod is not None and (pod.reason == "Evicted" or bool(pod.disruption)),
         pinned=pinned,
         alive=alive(snap, member.pod_uid),

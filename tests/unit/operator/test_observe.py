@@ -150,6 +150,15 @@ def test_the_life_of_a_pod() -> None:
     assert state(name="another") == "Gone"
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"), [(137, "OOMKilled", True), (1, "OOMKilled", False), (137, "Error", False)]
+)
+def test_a_container_that_the_kernel_ended_for_memory(code: int, reason: str, expected: bool) -> None:
+    ended = {"t": ContainerView(name="t", exit_code=code, exit_reason=reason)}
+    member = observe(snapshot(pod={"containers": ended}), members()).members[0]
+    assert (member.pod, member.out_of_memory) == ("Ended", expected)
+
+
 def test_a_launcher_of_the_users_own_speaks_for_all_its_ranks() -> None:
     ended = replace(STARTED, state="Exited", exit_code=1)
     snap = snapshot(launch={"state": "Exited", "ranks": [ended]}, spec={"launcher": "Own", "procsPerReplica": 4})

@@ -97,6 +97,17 @@ def test_pods_that_are_gone() -> None:
     assert action.node_not_ready
 
 
+def test_a_container_that_was_killed_for_memory_as_a_whole_is_out_of_memory() -> None:
+    """Check cgroup v2's group kill: nobody is left to report the rank's end, and the pod has to be made anew."""
+    ended_pod = {"pod": "Ended", "out_of_memory": True, "pod_message": "OOMKilled 137"}
+    state, actions = step(seen({1: ended_pod}))
+    assert actions == [Recreate(1, True)]
+    assert (incident(state).fault.cause, incident(state).fault.pod_name) == (Cause.OUT_OF_MEMORY, "gpt2-1")
+    assert "memory" in incident(state).fault.text
+    (action,) = step(seen({1: {**ended_pod, "node_ready": False}}))[1]
+    assert isinstance(action, Replace), "a node that is gone is lost, whatever its pod said last"
+
+
 def test_a_process_that_cannot_be_killed_costs_the_node() -> None:
     (action,) = step(seen({1: {"stuck": True}}, running=False, generation=2))[1]
     assert isinstance(action, Replace)
