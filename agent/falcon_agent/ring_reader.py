@@ -35,6 +35,7 @@ from falcon_core.wire.ring import (
 
 HOLE_SECONDS = 1.0
 _HEADER_READ = 128  # the fixed fields and the head
+_MOST = 1 << 60  # of times (ns), bytes and counts: 36 years, an exabyte; sums of a few fit into 64 bits
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -100,6 +101,8 @@ class RingReader:
         else:
             self._hole = None
         taken = records[:end][whole[:end]]
+        if any(bool((taken[name] > _MOST).any()) for name in ("t_start_ns", "duration_ns", "bytes")):
+            raise RingFormatError("ring has calls at impossible times, or of impossible sizes")
         gone = lost + int(overwritten[:end].sum())
         self.lost_records += gone
         self._next += end
@@ -123,7 +126,7 @@ class RingReader:
             return None
         raw = os.pread(self._file, status.counters * COUNTER_BYTES, status.counters_offset)
         table = np.frombuffer(raw[: len(raw) // COUNTER_BYTES * COUNTER_BYTES], dtype=COUNTER_DTYPE)
-        used: CounterArray = table[table["key"] != 0]
+        used: CounterArray = table[(table["key"] != 0) & (table["entered"] <= _MOST) & (table["finished"] <= _MOST)]
         return used
 
     def _pass_hole(

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -28,6 +28,7 @@ _MOST_REFUSED, _MOST_REMEMBERED = 16, 1024  # rings that are logged as refused, 
 _NAME = re.compile(r"g\d{1,9}-r(-1|\d{1,9})-\d{1,9}\.ring")
 SILENT_NS = 1_000_000_000  # without a call for as long, a rank's detail says how far it has come in its communicators
 _SENSELESS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)  # what records that are noise may raise
+T = TypeVar("T")
 _log = structlog.get_logger()
 
 
@@ -41,7 +42,6 @@ class Memory(msgspec.Struct, frozen=True):
 class _Turn(NamedTuple):
     """The state of a rank whose change is news at once."""
 
-    ring: str
     slow_since: int | None  # iteration
     has_period: bool
     has_iterated: bool
@@ -75,7 +75,7 @@ class Tracker:
         self._memory = _decode(memory)
         self._generation = 0
         self._pressure = Pressure()
-        self._turns: list[_Turn] = []
+        self._turns: dict[str, _Turn] = {}
         self.detection = Detection()
 
     def poll(self, own: Iterable[str] | None) -> bool:
@@ -86,16 +86,9 @@ class Tracker:
         if own is not None:
             self._follow(own)
         now = time.monotonic()
-        for name, tracked in list(self._tracked.items()):
-            try:
-                tracked.read(now)
-            except (OSError, RingFormatError) as error:
-                self._refuse(name, str(error))
-            except _SENSELESS:  # must not end the agent, which follows other ranks as well
-                _log.exception("a ring's records cannot be followed", ring=name)
-                self._refuse(name, "its records cannot be followed")
+        self._of_each(lambda tracked: tracked.read(now))
         now_ns = self._monotonic_ns()
-        before, self._turns = self._turns, [_turn(name, each.chain, now_ns) for name, each in self._tracked.items()]
+        before, self._turns = self._turns, self._of_each(lambda tracked: _turn(tracked.chain, now_ns))
         return self._turns != before
 
     def device_cycle_calls(self) -> int:
@@ -121,23 +114,23 @@ class Tracker:
         """
         now_ns = self._monotonic_ns()
         offset_ns = time.time_ns() - now_ns
-        reports = []
-        for tracked in self._tracked.values():
+
+        def report(tracked: _Tracked) -> RankSignals | None:
             header = tracked.reader.header
             if header.generation != generation:
-                continue
+                return None
             rates = self._pressure.rank(max(0, header.local_rank))
-            reports.append(
-                msgspec.structs.replace(
-                    _with_comms(tracked.chain.signals(header.rank, offset_ns), tracked, now_ns),
-                    cpu_fraction=rates.cpu,
-                    run_delay_fraction=rates.run_delay,
-                    healthy_run_delay_fraction=rates.healthy_run_delay,
-                    lost_records=tracked.reader.lost_records,
-                    holes=tracked.reader.holes,
-                )
+            return msgspec.structs.replace(
+                _with_comms(tracked.chain.signals(header.rank, offset_ns), tracked, now_ns),
+                cpu_fraction=rates.cpu,
+                run_delay_fraction=rates.run_delay,
+                healthy_run_delay_fraction=rates.healthy_run_delay,
+                lost_records=tracked.reader.lost_records,
+                holes=tracked.reader.holes,
             )
-        return sorted(reports, key=lambda report: report.rank)
+
+        reports = self._of_each(report).values()
+        return sorted((each for each in reports if each is not None), key=lambda each: each.rank)
 
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
@@ -147,10 +140,23 @@ class Tracker:
         """Return what the next agent needs to know."""
         return msgspec.json.encode(
             Memory(
-                ranks={name: tracked.chain.memory() for name, tracked in self._tracked.items()},
-                comms={name: tracked.comms.shapes for name, tracked in self._tracked.items()},
+                ranks=self._of_each(lambda tracked: tracked.chain.memory()),
+                comms=self._of_each(lambda tracked: tracked.comms.shapes),
             )
         )
+
+    def _of_each(self, make: Callable[[_Tracked], T]) -> dict[str, T]:
+        """Return what ``make`` returns for each ring, by name; a ring for which it fails is refused."""
+        made = {}
+        for name, tracked in list(self._tracked.items()):
+            try:
+                made[name] = make(tracked)
+            except (OSError, RingFormatError) as error:
+                self._refuse(name, str(error))
+            except _SENSELESS:  # must not end the agent, which follows other ranks as well
+                _log.exception("a ring's records cannot be followed", ring=name)
+                self._refuse(name, "its records cannot be followed")
+        return made
 
     def _follow(self, own: Iterable[str]) -> None:
         """Open the rings that are new, and close those that are the ranks' own no more."""
@@ -194,10 +200,9 @@ class Tracker:
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
 
 
-def _turn(name: str, chain: RankChain, now_ns: int) -> _Turn:
+def _turn(chain: RankChain, now_ns: int) -> _Turn:
     slowdown = chain.slowdown
     return _Turn(
-        name,
         None if slowdown is None else slowdown.first_iteration,
         chain.period_calls is not None,
         chain.iterations > 0,

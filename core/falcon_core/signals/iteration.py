@@ -224,13 +224,14 @@ class IterationTracker:
     def _complete(self, cycle: Cycle, done: list[Iteration], next_start: int, *, interrupted: bool) -> None:
         """Add an iteration, from the present start to ``next_start``."""
         calls = self._log.view(max(cycle.start, self._log.base), next_start)
+        start_ns, end_ns = int(calls.starts_ns[0]), int(self._log.view(next_start, next_start + 1).starts_ns[0])
         self.iterations += 1
         self._history.completed()
         done.append(
             Iteration(
                 number=self.iterations,
-                start_ns=int(calls.starts_ns[0]),
-                end_ns=int(self._log.view(next_start, next_start + 1).starts_ns[0]),
+                start_ns=start_ns,
+                end_ns=max(start_ns, end_ns),  # where no clock has counted them, calls may begin before earlier ones
                 interrupted=interrupted,
                 calls=calls.copy(),
                 sizes=None if cycle.varying is None or interrupted else self._sizes(calls, next_start),

@@ -126,7 +126,20 @@ def _chance_of(least: int, trials: int, share: float) -> float:
     """Return P(binomial(trials, share) ≥ least)."""
     if share >= 1.0:
         return 1.0
-    return math.fsum(math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(least, trials + 1))
+    if share <= 0.0:
+        return float(least <= 0)
+    # By logarithms: from about a thousand trials on, the binomial coefficients are beyond the range of a float.
+    ways = math.lgamma(trials + 1)
+    return math.fsum(
+        math.exp(
+            ways
+            - math.lgamma(k + 1)
+            - math.lgamma(trials - k + 1)
+            + k * math.log(share)
+            + (trials - k) * math.log1p(-share)
+        )
+        for k in range(least, trials + 1)
+    )
 
 
 def repeats_from(tokens: Ints, lag: int) -> int:

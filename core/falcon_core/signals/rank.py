@@ -236,12 +236,13 @@ class RankChain:
 
     def _follow(self, healthy: Measured) -> None:
         self._measurer.learn(healthy)
-        if not healthy.compute_ns or not self._measurer.explains_compute(healthy.iteration):
+        own_ns = healthy.compute_ns or 0
+        if own_ns <= 0 or not self._measurer.explains_compute(healthy.iteration):
             return
         if self._healthy_compute is not None:
-            self._healthy_compute.learn(math.log(healthy.compute_ns))
+            self._healthy_compute.learn(math.log(own_ns))
             return
-        self._first_compute.append(healthy.compute_ns)
+        self._first_compute.append(own_ns)
         if len(self._first_compute) == _FIRST_HEALTHY:
             self._healthy_compute = Reference.of(np.log(self._first_compute))
 
@@ -329,7 +330,10 @@ class RankChain:
         for sample in measured:
             if sample.excess is not None:
                 for comm, excess in sample.excess.by_comm(measured_comms(sample.iteration, comms)).items():
-                    by_comm.setdefault(comm, []).append(excess)
+                    samples = by_comm.setdefault(comm, [])
+                    if samples and len(samples[0]) != len(excess):
+                        samples.clear()  # calls at other places of the cycle are this communicator's from here on
+                    samples.append(excess)
         return {
             comm: tuple(statistics.median(part) for part in zip(*parts, strict=True)) for comm, parts in by_comm.items()
         }
@@ -352,7 +356,7 @@ class RankChain:
         return {
             comm: tuple(min(parts) for parts in zip(*(window[comm] for window in windows_ns), strict=True))
             for comm in windows_ns[0]
-            if all(comm in window for window in windows_ns)
+            if len({len(window.get(comm, ())) for window in windows_ns}) == 1
         }
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:

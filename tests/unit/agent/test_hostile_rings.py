@@ -10,12 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from benchmarks.shim import fuzz
+from falcon_agent.ring_reader import RingReader
 from falcon_agent.run_dir import MOST_BYTES, RunDir
 from falcon_agent.tracker import MOST_RINGS, Tracker
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, RINGS_FILE, STATUS_FILE
+from falcon_core.wire.messages import Summary
+from falcon_core.wire.reports import decode_summary, encode_summary
 from tests.unit.agent.rings import write_ring
 from tests.unit.signals.streams import Call, Script
 
@@ -149,6 +154,49 @@ def test_records_of_noise_end_no_agent(rings: Path) -> None:
         tracker.poll([GOOD, BAD])
         tracker.memory()
         assert 0 in [report.rank for report in tracker.signals(1)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("t_start_ns", 1 << 62), ("duration_ns", (1 << 64) - 1), ("bytes", 1 << 63)]
+)
+def test_records_of_impossible_times_and_sizes_are_refused(rings: Path, field: str, value: int) -> None:
+    """They would make numbers of 128 bits, which no report can carry: the pod's other ranks would be silent too."""
+    script = Script(jitter=0.02)
+    script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
+    records = script.records
+    records[field][40] = value
+    write_ring(rings / BAD, records, rank=1, world_size=2)
+    tracker = Tracker(rings.parents[1])
+    with capture_logs() as logs:
+        tracker.poll([GOOD, BAD])
+        tracker.poll([GOOD, BAD])
+    assert [log["ring"] for log in logs if log["event"] == "ring refused"] == [BAD]
+    summary = Summary(pod_uid="p", sequence=1, unix_ns=1, generation=1, ranks=tracker.signals(1))
+    assert [report.rank for report in decode_summary(encode_summary(summary, range(2)), "p").ranks] == [0]
+
+
+def test_counters_of_noise_are_left_out(rings: Path) -> None:
+    script = Script(jitter=0.02)
+    script.cycle([Call(ring.Op.ALL_REDUCE, 64, 100 * MS)], 60)
+    counters = {7: (60, 60), 8: ((1 << 64) - 1, 3), 9: (3, 1 << 63)}
+    write_ring(rings / BAD, script.records, rank=1, world_size=2, counters=counters)
+    reader = RingReader(rings / BAD)
+    found = reader.counters()
+    reader.close()
+    assert found is not None
+    assert found["key"].tolist() == [7]
+
+
+@pytest.mark.parametrize("seed", [0, 4, 13, 20, 39, 2038])  # each ended the agent, or made its whole report unreadable
+def test_what_the_fuzz_has_found_stays_mended(tmp_path: Path, seed: int) -> None:
+    findings = fuzz.Findings()
+    findings.seed = seed
+    structlog.configure(processors=[findings.caught])
+    try:
+        fuzz.play(np.random.default_rng(seed), tmp_path, findings)
+    finally:
+        structlog.reset_defaults()
+    assert findings.seeds == {}
 
 
 def test_names_and_numbers_of_rings_are_bounded(rings: Path) -> None:
