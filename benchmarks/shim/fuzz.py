@@ -8,6 +8,8 @@ everything that it reports: signals, what the next agent has to know, and the re
 right in most rounds, since the reader throws away all others before anything else sees them. A finding is an exception
 that ends the agent, one that is caught because the records make no sense (a defect all the same), a read that takes
 longer than ``MOST_SECONDS``, or memory that grows beyond ``MOST_MIB``. Exit code 1 where there is one.
+
+The control file's readers are the ranks: ``shim/tests/control_fuzz.cc`` does the same to them.
 """
 
 from __future__ import annotations
@@ -120,6 +122,17 @@ def header(rank: int, head: int) -> bytearray:
     return raw
 
 
+def damaged(rng: np.random.Generator, raw: bytearray) -> bytes:
+    """Change bytes of some files, in the header or anywhere, and cut a few files off."""
+    if rng.random() < 0.1:
+        at = rng.integers(0, int(rng.choice([256, len(raw)])), 8)
+        for place in at.tolist():
+            raw[place] = int(rng.integers(256))
+    if rng.random() < 0.05:
+        del raw[int(rng.integers(len(raw))) :]
+    return bytes(raw)
+
+
 def play(rng: np.random.Generator, folder: Path, findings: Findings) -> None:
     """Play a round."""
     rings = folder / RINGS_DIR
@@ -129,29 +142,27 @@ def play(rng: np.random.Generator, folder: Path, findings: Findings) -> None:
     tracker = Tracker(folder, monotonic_ns=lambda: int(rng.integers(1, 1 << 60)))
     for step in range(1, STEPS + 1):
         for rank, name in enumerate(names):
-            head = CAPACITY * step // STEPS
             records = spoil(rng, calls[rank]) if rank or rng.random() < 0.3 else calls[rank]
             records["seq"] = np.arange(1, CAPACITY + 1)
             records["check"] = ring.checks(records)
-            raw = header(rank, head) + records.tobytes() + rng.bytes(64 * ring.COUNTER_BYTES)
-            if rng.random() < 0.1:  # bytes of the header, or of anything
-                at = rng.integers(0, int(rng.choice([256, len(raw)])), 8)
-                for place in at.tolist():
-                    raw[place] = int(rng.integers(256))
-            if rng.random() < 0.05:
-                del raw[int(rng.integers(len(raw))) :]
-            _write(rings / name, bytes(raw), anew=rng.random() < 0.05)
-        began = time.process_time()
-        tracker.poll(names)
-        if time.process_time() - began > MOST_SECONDS:
-            findings.add(f"a read takes more than {MOST_SECONDS:.0f} s")
-        ranks = tracker.signals(1)
-        Tracker(folder, tracker.memory()).poll([])
-        summary = Summary(pod_uid="p", sequence=step, unix_ns=1, generation=1, ranks=ranks)
-        try:
-            decode_summary(encode_summary(summary, range(RANKS)), "p")
-        except ValueError as error:
-            findings.add(f"a report that cannot be read: {error}")
+            raw = header(rank, CAPACITY * step // STEPS) + records.tobytes() + rng.bytes(64 * ring.COUNTER_BYTES)
+            _write(rings / name, damaged(rng, raw), anew=rng.random() < 0.05)
+        _read(tracker, names, step, findings)
+
+
+def _read(tracker: Tracker, names: list[str], step: int, findings: Findings) -> None:
+    """Let the tracker read, remember and report."""
+    began = time.process_time()
+    tracker.poll(names)
+    if time.process_time() - began > MOST_SECONDS:
+        findings.add(f"a read takes more than {MOST_SECONDS:.0f} s")
+    ranks = tracker.signals(1)
+    Tracker(Path("/nowhere"), tracker.memory()).poll([])
+    summary = Summary(pod_uid="p", sequence=step, unix_ns=1, generation=1, ranks=ranks)
+    try:
+        decode_summary(encode_summary(summary, range(RANKS)), "p")
+    except ValueError as error:
+        findings.add(f"a report that cannot be read: {error}")
 
 
 def _write(path: Path, raw: bytes, *, anew: bool) -> None:

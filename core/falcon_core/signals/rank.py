@@ -15,11 +15,10 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from falcon_core.judgement import JUDGEMENT
-from falcon_core.signals.attribution import measured_comms
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
+from falcon_core.signals.excess import least_excess, median_excess
 from falcon_core.signals.expected import Slope
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline, Pause
 from falcon_core.signals.iteration import Iteration, IterationTracker
@@ -320,23 +319,8 @@ class RankChain:
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=_level_ns(self._healthy_compute),
             stall_share=statistics.median(stalls) if stalls else None,
-            excess_ns=self._excess_by_comm(newest),
+            excess_ns=median_excess(newest, self._tokenizer.comms),
         )
-
-    def _excess_by_comm(self, measured: list[Measured]) -> dict[int, tuple[float, ...]]:
-        """Return medians over these iterations, ns, by communicator id, except for those without a healthy baseline."""
-        by_comm: dict[int, list[tuple[float, ...]]] = {}
-        comms = self._tokenizer.comms
-        for sample in measured:
-            if sample.excess is not None:
-                for comm, excess in sample.excess.by_comm(measured_comms(sample.iteration, comms)).items():
-                    samples = by_comm.setdefault(comm, [])
-                    if samples and len(samples[0]) != len(excess):
-                        samples.clear()  # calls at other places of the cycle are this communicator's from here on
-                    samples.append(excess)
-        return {
-            comm: tuple(statistics.median(part) for part in zip(*parts, strict=True)) for comm, parts in by_comm.items()
-        }
 
     def lasting_excess(self) -> dict[int, tuple[float, ...]]:
         """Return each communicator's excess as in ``track``, but the least over the newest windows of C iterations.
@@ -345,19 +329,7 @@ class RankChain:
         iterations are sampled), and where half of a window is not known.
         """
         width = self._detection.consecutive_iterations
-        windows = max(1, min(JUDGEMENT.lasting_windows, RECENT_ITERATIONS // width))
-        newest = list(self._sampled or self._recent)[-windows * width :]
-        if len(newest) < windows * width:
-            return {}
-        cut = [newest[at : at + width] for at in range(0, len(newest), width)]
-        if any(2 * sum(measured.excess is not None for measured in window) <= width for window in cut):
-            return {}
-        windows_ns = [self._excess_by_comm(window) for window in cut]
-        return {
-            comm: tuple(min(parts) for parts in zip(*(window[comm] for window in windows_ns), strict=True))
-            for comm in windows_ns[0]
-            if len({len(window.get(comm, ())) for window in windows_ns}) == 1
-        }
+        return least_excess(list(self._sampled or self._recent), width, self._tokenizer.comms)
 
     def signals(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """Make the report, without the counters that the ring does not hold. Wall = ring clock + ``unix_offset_ns``."""

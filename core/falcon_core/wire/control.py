@@ -6,8 +6,8 @@ Layout (native endian, CONTROL_BYTES long)::
      8  u32  version       CONTROL_VERSION; the shim ignores any other and tracks as if there were no file
     12  u32  mode          low byte Mode; ARMED while a pause is on: one load a call
     16  u64  epoch         grows with every change
-    24  u64  heartbeat_ns  CLOCK_MONOTONIC, renewed by the agent during a pause: a gate whose agent is silent for 2 s
-                           opens
+    24  u64  heartbeat_ns  CLOCK_MONOTONIC, renewed by the agent during a pause: a gate whose agent is silent for 2 s,
+                           or whose beat lies as far ahead, opens
     32  u64  deadline_ns   CLOCK_MONOTONIC: the gate opens then, whatever happens
     40  u64  gate          number of the pause; a rank that opened its gate waits for no other pause with that number
     48  u64  table_epoch   odd while the table is being written

@@ -62,7 +62,8 @@ __attribute__((noinline)) void Rank::wait_at_gate() {
     uint64_t table = 0;
     uint32_t reason = 0;
     if (now >= control->deadline_ns.load(std::memory_order_relaxed)) reason = kDeadline;
-    if (now > beat && now - beat > kDeadAgentNs) reason = kAgentDead;
+    // All clocks are this machine's: a beat that lies ahead is damage, and must not hold the gate until its time comes.
+    if ((now > beat ? now - beat : beat - now) > kDeadAgentNs) reason = kAgentDead;
     const bool met = reason == 0 && targets_met(&table);
     if (reason == 0 && (table & 1U) != 0) reason = kUnreadable;
     if (reason != 0) {

@@ -1,0 +1,51 @@
+"""By how much a rank's calls of each communicator take longer than when it was healthy, over several iterations."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.signals.attribution import measured_comms
+from falcon_core.signals.calls import Ints
+from falcon_core.signals.measured import Measured
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+
+def median_excess(measured: Sequence[Measured], comms: Ints) -> dict[int, tuple[float, ...]]:
+    """Return medians over these iterations, ns, by communicator id, except for those without a healthy baseline.
+
+    ``comms``: the communicator's id by token. The parts are those of ``Excess.by_comm``.
+    """
+    by_comm: dict[int, list[tuple[float, ...]]] = {}
+    for sample in measured:
+        if sample.excess is None:
+            continue
+        for comm, excess in sample.excess.by_comm(measured_comms(sample.iteration, comms)).items():
+            samples = by_comm.setdefault(comm, [])
+            if samples and len(samples[0]) != len(excess):
+                samples.clear()  # from here on, calls at other places of the cycle are this communicator's
+            samples.append(excess)
+    return {
+        comm: tuple(statistics.median(part) for part in zip(*parts, strict=True)) for comm, parts in by_comm.items()
+    }
+
+
+def least_excess(measured: Sequence[Measured], width: int, comms: Ints) -> dict[int, tuple[float, ...]]:
+    """Return the least of the medians over the newest windows of ``width`` iterations, ns, by communicator id.
+
+    Empty until the windows are full, and where half of a window is not known.
+    """
+    windows = max(1, min(JUDGEMENT.lasting_windows, RECENT_ITERATIONS // width))
+    newest = measured[-windows * width :]
+    if len(newest) < windows * width:
+        return {}
+    cut = [newest[at : at + width] for at in range(0, len(newest), width)]
+    if any(2 * sum(each.excess is not None for each in window) <= width for window in cut):
+        return {}
+    windows_ns = [median_excess(window, comms) for window in cut]
+    return {
+        comm: tuple(min(parts) for parts in zip(*(window[comm] for window in windows_ns), strict=True))
+        for comm in windows_ns[0]
+        if len({len(window.get(comm, ())) for window in windows_ns}) == 1
+    }
