@@ -10,16 +10,18 @@ import asyncio
 import signal
 import time
 
+import msgspec
 import structlog
 
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
 from falcon_agent.speaking import Speaker
+from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
 from falcon_core.wire.launch import LaunchStatus
-from falcon_core.wire.messages import DetailRequest, Plan, Summary
+from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 
 POLL_SECONDS = 0.1
 READ_SECONDS = 0.5  # between two reads of the rings
@@ -36,6 +38,7 @@ class Agent:
         self._settings = settings
         self._run_dir = RunDir(settings.run_dir)
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
+        self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
         self._request: DetailRequest | None = None
@@ -88,6 +91,7 @@ class Agent:
             if now - read >= READ_SECONDS:
                 read = now
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
+                urgent = self._stacks.look(self._tracker.silent(), now) or urgent
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = urgent or status != self._last_status
@@ -117,6 +121,10 @@ class Agent:
         request = self._request
         return frozenset(request.ranks) if request is not None and request.generation == generation else frozenset()
 
+    def _with_stack(self, rank: RankSignals) -> RankSignals:
+        stack = self._stacks.of(rank.rank)
+        return msgspec.structs.replace(rank, stack=stack) if stack else rank
+
     def summary(self, status: LaunchStatus | None) -> Summary:
         """Return the content of the next report."""
         generation = status.generation if status is not None else 0
@@ -126,6 +134,6 @@ class Agent:
             unix_ns=time.time_ns(),
             generation=generation,
             launch=status,
-            ranks=self._tracker.signals(generation),
+            ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
         )

@@ -17,6 +17,8 @@ from falcon_core.wire.launch import (
     COUNTERS_FILE,
     PLAN_FILE,
     RINGS_FILE,
+    STACKS_ASKED_FILE,
+    STACKS_DIR,
     STATUS_FILE,
     LaunchCounters,
     LaunchPlan,
@@ -62,6 +64,17 @@ class RunDir:
         """Read which rings are the ranks' own: names of files; None while that cannot be read."""
         known = self._read(RINGS_FILE, LaunchRings)
         return known.own if known is not None else None
+
+    def ask_for_stacks(self, unix_ns: int) -> None:
+        """Ask the launcher for the Python stacks of the ranks; the time makes the text a new one."""
+        self._write(STACKS_ASKED_FILE, f"{unix_ns}\n".encode())
+
+    def stacks(self, pid: int) -> str:
+        """Read the stacks of a process; empty where it has written none."""
+        try:
+            return _content(self.path / STACKS_DIR / str(pid)).decode(errors="replace")
+        except OSError:
+            return ""
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

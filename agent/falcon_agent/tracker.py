@@ -132,6 +132,12 @@ class Tracker:
         reports = self._of_each(report).values()
         return sorted((each for each in reports if each is not None), key=lambda each: each.rank)
 
+    def silent(self) -> dict[int, int]:
+        """Return the process ids, by rank, of those that have made no call for longer than their deadline."""
+        now_ns = self._monotonic_ns()
+        headers = [tracked.reader.header for tracked in self._tracked.values() if tracked.chain.is_silent(now_ns)]
+        return {header.rank: header.pid for header in headers if header.generation == self._generation}
+
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()

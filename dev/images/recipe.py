@@ -76,7 +76,7 @@ RECIPES = (
         "Dockerfile.operator",
         (*_PYTHON_IMAGE, *_SHARED_CODE, "core/falcon_etcd", "operator/falcon_operator"),
     ),
-    Recipe("agent", "Dockerfile.agent", (*_PYTHON_IMAGE, *_SHARED_CODE, "agent/falcon_agent", "shim")),
+    Recipe("agent", "Dockerfile.agent", (*_PYTHON_IMAGE, *_SHARED_CODE, "agent", "shim")),
     Recipe("gateway", "Dockerfile.gateway", binaries=("falcon-gateway",)),
     Recipe("etcd", "dev/images/Dockerfile.etcd", binaries=("etcd", "etcdctl")),
     Recipe(

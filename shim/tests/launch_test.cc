@@ -64,15 +64,20 @@ void environments() {
   options.run_dir = "/run";
   options.shim = "/bin/shim.so";
   const falcon::Variables base{{"LD_PRELOAD", "/other.so"}, {"RANK", "9"}, {"HOME", "/root"}};
-  falcon::Variables rank = rank_environment(base, options, plan, 1, true);
+  falcon::Variables rank = rank_environment(base, options, plan, 1, {true, false});
   EXPECT(rank["RANK"] == "3" && rank["LOCAL_RANK"] == "1" && rank["GROUP_RANK"] == "1" && rank["WORLD_SIZE"] == "4");
   EXPECT(rank["LD_PRELOAD"] == "/bin/shim.so:/other.so" && rank["HOME"] == "/root");
   EXPECT(rank["OMP_NUM_THREADS"] == "1" && rank["TORCHELASTIC_RESTART_COUNT"] == "2");
   EXPECT(rank["FALCON_RING_DIR"] == "/run/launch/rings" && rank.count("PET_NNODES") == 0);
-  EXPECT(rank_environment(base, options, plan, 1, false)["LD_PRELOAD"] == "/other.so");
-  EXPECT(rank_environment({{"OMP_NUM_THREADS", "7"}}, options, plan, 0, false)["OMP_NUM_THREADS"] == "7");
+  EXPECT(rank_environment(base, options, plan, 1, {})["LD_PRELOAD"] == "/other.so");
+  EXPECT(rank.count("PYTHONPATH") == 0 && rank.count("FALCON_STACKS") == 0);
+  options.python = "/ours";
+  EXPECT(rank_environment({}, options, plan, 0, {false, true})["PYTHONPATH"] == "/ours/falcon_site:/ours");
+  EXPECT(rank_environment({{"PYTHONPATH", "/a:/b"}}, options, plan, 0, {false, true})["PYTHONPATH"] ==
+         "/ours/falcon_site:/a:/b:/ours");
+  EXPECT(rank_environment({{"OMP_NUM_THREADS", "7"}}, options, plan, 0, {})["OMP_NUM_THREADS"] == "7");
   options.own = true;
-  falcon::Variables own = rank_environment({}, options, plan, 0, true);
+  falcon::Variables own = rank_environment({}, options, plan, 0, {true, false});
   EXPECT(own["PET_NODE_RANK"] == "1" && own["PET_NPROC_PER_NODE"] == "2" && own["PET_RDZV_BACKEND"] == "static");
   EXPECT(own["PET_RDZV_ENDPOINT"] == "10.0.0.1:29501" && own.count("RANK") == 0 && own["MASTER_PORT"] == "29501");
 }

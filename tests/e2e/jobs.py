@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from dev.kubectl import Json, Kubectl, wait_for
@@ -13,6 +14,8 @@ from tests.machine import DISTURBING, cpu_times, own_diagnoses, stolen_share
 
 TRAINER_IMAGE = "localhost/falcon/trainer:dev"
 SCRIPT = "/opt/examples/train_gpt.py"
+SCRIPTS = Path(__file__).with_name("scripts")
+SCRIPTS_DIR = "/opt/scripts"  # in the container
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -66,6 +69,18 @@ def training_job(
             **(spec or {}),
         },
     }
+
+
+def with_script(kubectl: Kubectl, manifest: Json, name: str, *options: str) -> Json:
+    """Let the job run another script: one of ``tests/e2e/scripts``, from a ConfigMap of its namespace."""
+    script = (SCRIPTS / name).read_text()
+    kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scripts"}, "data": {name: script}})
+    pod = manifest["spec"]["template"]["spec"]
+    pod["volumes"].append({"name": "scripts", "configMap": {"name": "scripts"}})
+    [trainer] = pod["containers"]
+    trainer["command"] = ["python3", f"{SCRIPTS_DIR}/{name}", *options]
+    trainer["volumeMounts"].append({"name": "scripts", "mountPath": SCRIPTS_DIR})
+    return manifest
 
 
 class Job:

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable
 
 from dev.cluster import faults
-from dev.kubectl import Json
-from tests.e2e.jobs import SCRIPT, Job, condition, training_job
+from dev.kubectl import Json, Kubectl
+from tests.e2e.jobs import SCRIPT, Job, condition, training_job, with_script
 
 MANY = 100_000
 HEALTHY_ITERATIONS = 100
@@ -20,7 +20,8 @@ def _open_hang(status: Json) -> Json | None:
 
 
 def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, start: Callable[[Json], Job]) -> None:
-    job = start(training_job("hang", steps=MANY))
+    """Nothing is done about it, so that it is seen that the job may move again by itself."""
+    job = start(training_job("hang", steps=MANY, spec={"mitigation": {"mode": "Observe"}}))
     job.wait_training()
     victim, generation = job.member(1), job.generation()
     command = f"python3 {SCRIPT}"
@@ -48,6 +49,40 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
     assert job.generation() == generation
     assert "moves again by itself" in job.diagnoses(after)[0]["result"]
     assert {note["cause"] for note in job.diagnoses(after)} == {"Hang"}
+
+
+def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    """Two processes a pod; a rank's program sleeps between two collectives, and uses hardly any CPU."""
+    manifest = with_script(namespace, training_job("asleep", steps=MANY, replicas=2), "sleeper.py", "--rank", "3")
+    manifest["spec"]["procsPerReplica"] = 2
+    job = start(manifest)
+    job.wait_training()
+    note = _open_hang(job.wait("the hang is reported", _open_hang, 600))
+    assert note is not None
+    assert note["rank"] == 3
+    _, stacks = note["evidence"].split("stacks: rank 3: fetch_batch (sleeper.py:")
+    assert "< main (sleeper.py:" in stacks
+    assert "; ranks 0, 1, 2: " in stacks
+    done = job.wait("all ranks were restarted and train", lambda s: s.get("counters", {}).get("restarts") == 1, 400)
+    job.wait("generation 2 trains", lambda s: s["iterations"].get("count", 0) > 20 and s["state"] == "Running", 120)
+    (note,) = job.diagnoses()
+    assert (note["cause"], note["state"], note["severity"]) == ("Hang", "Resolved", "SEV2"), done
+    assert "all ranks restarted in their pods (generation 2)" in note["done"][0]["what"]
+    assert "training again" in note["result"]
+    assert job.status()["counters"] == {"restarts": 1, "replacements": 0}
+
+
+def test_a_stopped_rank_is_restarted(nodes: None, start: Callable[[Json], Job]) -> None:
+    job = start(training_job("stopped", steps=MANY))
+    job.wait_training()
+    victim = job.member(1)
+    assert faults.send_signal(victim["node"], f"python3 {SCRIPT}", signal.SIGSTOP, victim["podUid"]) >= 1
+    job.wait("all ranks were restarted and train", lambda s: s.get("counters", {}).get("restarts") == 1, 600)
+    job.wait("generation 2 trains", lambda s: s["iterations"].get("count", 0) > 20 and s["state"] == "Running", 120)
+    notes = job.diagnoses()
+    assert [(note["cause"], note["state"]) for note in notes] == [("Hang", "Resolved")]
 
 
 def test_a_slow_link_is_named_and_no_rank_is_blamed(nodes: None, start: Callable[[Json], Job]) -> None:

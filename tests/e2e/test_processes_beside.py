@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from dev.kubectl import Json, Kubectl, KubectlError, wait_for
-from tests.e2e.jobs import SCRIPT, Job, training_job
+from tests.e2e.jobs import SCRIPT, Job, training_job, with_script
 
-SCRIPTS = Path(__file__).with_name("scripts")
-FOLDER = "/opt/scripts"
 MANY = 100_000
 LATE = 60  # iterations: before the first checkpoints, and between two looks at the status
 
 
 def _helped(kubectl: Kubectl) -> Json:
     """Return a job whose trainers run as root under umask 077, and start processes that write checkpoints."""
-    script = (SCRIPTS / "helped.py").read_text()
-    kubectl.apply(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scripts"}, "data": {"helped.py": script}}
-    )
-    manifest = training_job("helped", steps=MANY, replicas=2)
-    pod = manifest["spec"]["template"]["spec"]
-    pod["volumes"].append({"name": "scripts", "configMap": {"name": "scripts"}})
-    [trainer] = pod["containers"]
-    trainer["command"] = ["sh", "-c", f"umask 077; exec python3 {FOLDER}/helped.py --steps {MANY} --every 20"]
-    trainer["volumeMounts"].append({"name": "scripts", "mountPath": FOLDER})
+    options = ("--steps", str(MANY), "--every", "20")
+    manifest = with_script(kubectl, training_job("helped", steps=MANY, replicas=2), "helped.py", *options)
+    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
+    trainer["command"] = ["sh", "-c", f"umask 077; exec {' '.join(trainer['command'])}"]
     trainer["securityContext"] = {"runAsUser": 0}
     return manifest
 

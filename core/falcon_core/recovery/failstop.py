@@ -13,6 +13,8 @@ from typing import Literal
 import msgspec
 
 from falcon_core.model import Cause, Severity
+from falcon_core.planning import ski_rental
+from falcon_core.recovery import hanging
 from falcon_core.recovery.faults import member_faults, rank_fault, start_fault
 from falcon_core.recovery.observation import (
     Action,
@@ -44,7 +46,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _act(state, obs, policy, members)
     if not obs.running:
         return _refine(state, obs), []
-    failure = rank_fault(obs.ranks, obs.members) or start_fault(obs.members)
+    failure = rank_fault(obs.ranks, obs.members) or start_fault(obs.members) or hanging.due(state, obs, policy)
     return _act(state, obs, policy, [failure]) if failure is not None else (state, [])
 
 
@@ -96,7 +98,7 @@ def _act(
     culprit = obs.members[first.replica]
     recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
     verdict, kind = _verdict(obs, policy, first, recent)
-    attempts = [*recent, Attempt(at=obs.now, node=culprit.node, kind=kind)] if kind else recent
+    attempts = [*recent, Attempt(at=obs.now, node=first.node, kind=kind)] if kind else recent
     state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
@@ -123,7 +125,7 @@ def _verdict(
         return "Restart", ""
     verdict = restart_processes.verdict(
         attempts,
-        node=obs.members[fault.replica].node,
+        node=fault.node,
         restarts=policy.restarts,
         program_at_fault=_program_at_fault(obs, fault),
     )
@@ -154,8 +156,11 @@ def _pod_fault(obs: Observation, fault: Fault) -> bool:
 
 
 def _program_at_fault(obs: Observation, fault: Fault) -> bool:
-    """Check whether the program failed by its own exit code before its first iteration: no node is to blame."""
-    return fault.cause is Cause.PROCESS_FAILED and not obs.iterations
+    """Check whether no node is to blame.
+
+    So it is where the program failed by its own exit code before its first iteration, and where a hang names no node.
+    """
+    return (fault.cause is Cause.PROCESS_FAILED and not obs.iterations) or not fault.node
 
 
 def _reason(fault: Fault) -> str:
@@ -166,10 +171,12 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
     """Open an incident, or let the fault join the open one."""
     incident = state.stop
     if incident is None:
-        state = replace(state, incidents=state.incidents + 1)
+        hang = state.hang if fault.cause is Cause.HANG else None
+        state = replace(state, incidents=state.incidents + 1) if hang is None else replace(state, hang=None)
         incident = StopIncident(
-            id=f"{policy.job}-{state.incidents}",
+            id=f"{policy.job}-{state.incidents}" if hang is None else hang.id,
             fault=fault,
+            hang=hang,
             generation=obs.generation,
             iterations=obs.iterations,
             since=_began(obs, fault),
@@ -208,13 +215,21 @@ def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
 
 def _close(state: RecoveryState, obs: Observation) -> tuple[RecoveryState, list[Action]]:
     assert state.stop is not None
-    closed = StopClosed(incident=state.stop, resumed=True, seconds=max(0.0, resumed_at(obs) - state.stop.since))
-    return replace(state, stop=None), [closed]
+    incident = state.stop
+    at = resumed_at(obs)
+    closed = StopClosed(incident=incident, resumed=True, seconds=max(0.0, at - incident.since))
+    overheads = state.overheads
+    if [step.what for step in incident.done] == ["Restart"]:
+        learned = ski_rental.learn(overheads.get(restart_processes.TYPE), max(0.0, at - incident.done[0].at))
+        overheads = {**overheads, restart_processes.TYPE: round(learned, 2)}
+    return replace(state, stop=None, overheads=overheads), [closed]
 
 
 def _farewell(incident: StopIncident, policy: Policy) -> str:
     fault = incident.fault
     who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
+    if fault.cause is Cause.HANG and fault.rank is None:
+        return f"the job {fault.text}, after {policy.restarts} restarts within {policy.window_seconds / 60:.0f} minutes"
     return (
         f"{who} (pod {fault.pod_name}, node {fault.node or 'none'}) {fault.text}, after {policy.restarts} restarts"
         f" within {policy.window_seconds / 60:.0f} minutes (spec.recovery); its output says why:"

@@ -4,8 +4,8 @@ Every process lives and every rank has been silent for longer than its learned d
 the counts of calls begun and done. The first checkpoint or evaluation of a healthy job looks alike, so a stall becomes
 an incident only when it lasts: soon where the awaited ranks do not run at all; later where they run now and then or
 wait for a device, as one that writes a file does; late where they are at work, where nobody can be named, and where
-nobody waits inside a call. Nothing is done about it here: the program's own timeout ends a process in time, and the
-ladder for fail-stop takes over.
+nobody waits inside a call. A hang that has cost what a restart costs is ended by a restart, on the ladder for
+fail-stop: ``due`` says when.
 """
 
 from __future__ import annotations
@@ -15,15 +15,27 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.model import Cause, Component, Severity
+from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
 from falcon_core.recovery.progress import Counts, place, progress, reports_all
-from falcon_core.recovery.state import NAMED_RANKS, Awaited, HangFinding, HangIncident, RecoveryState
+from falcon_core.recovery.state import (
+    NAMED_RANKS,
+    Awaited,
+    Fault,
+    HangFinding,
+    HangIncident,
+    RecoveryState,
+    StackGroup,
+)
+from falcon_core.recovery.strategies import restart_processes
 from falcon_core.signals.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 
 Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working"]
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
 MAX_FINDINGS = 3
+MAX_STACKS = 3
 replace = msgspec.structs.replace
 
 
@@ -95,12 +107,16 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     findings = explain(obs, policy)
     if obs.now - since < _patience(findings):
         return state, []
+    cost = price(state, obs, policy)
     found = HangIncident(
         id=f"{policy.job}-{state.incidents + 1}",
         since=since,
         generation=obs.generation,
         iterations=obs.iterations,
         findings=findings,
+        restart_seconds=cost.seconds,
+        redo_seconds=cost.redo_seconds,
+        stacks=stacks(obs, findings),
     )
     return replace(state, incidents=state.incidents + 1, hang=found), []
 
@@ -116,8 +132,71 @@ def _follow(
         return _closed(state, hang, obs, moved=True) if moving else (state, [])
     findings = explain(obs, policy)
     if findings and _key(findings) != _key(hang.findings):
-        state = replace(state, hang=replace(hang, findings=findings))
-    return state, []
+        hang = replace(hang, findings=findings)
+    shown = stacks(obs, hang.findings)
+    if shown and shown != hang.stacks:
+        hang = replace(hang, stacks=shown)
+    return replace(state, hang=hang), []
+
+
+def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
+    """Group the ranks by the place at which they stand: those that the others wait for first, then the largest."""
+    at: dict[tuple[str, ...], list[int]] = {}
+    for rank in obs.ranks:
+        if rank.fresh and rank.sent.stack:
+            at.setdefault(tuple(rank.sent.stack), []).append(rank.rank)
+    awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
+    groups = sorted(at.items(), key=lambda group: (awaited.isdisjoint(group[1]), -len(group[1]), group[1][0]))
+    return [
+        StackGroup(frames=list(frames), ranks=ranks[:NAMED_RANKS], total=len(ranks))
+        for frames, ranks in groups[:MAX_STACKS]
+    ]
+
+
+def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
+    """Return what a restart of all processes costs now: the standstill, and the work since the last checkpoint."""
+    healthy_ns = state.healthy_ns or obs.iteration_ns(policy.consecutive) or 0.0
+    return restart_price(
+        configured_seconds=None,
+        measured_seconds=state.overheads.get(restart_processes.TYPE),
+        default_seconds=restart_processes.DEFAULT_OVERHEAD_SECONDS,
+        trained_seconds=obs.iterations * healthy_ns / 1e9,
+        interval_seconds=policy.checkpoint_interval_seconds,
+    )
+
+
+def due_at(hang: HangIncident) -> float:
+    """Return when the standstill has cost what a restart costs (unix seconds)."""
+    return hang.since + min(hang.restart_seconds, PATIENCE_SECONDS)
+
+
+def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
+    """Return the open hang as a fault, once the standstill has cost what a restart costs; None before that.
+
+    After ``PATIENCE_SECONDS`` it is due in any case: the libraries' own timeouts, of ten minutes and more, would end
+    the processes and lose the same work. A job in which nobody waits inside a call does not hang.
+    """
+    hang = state.hang
+    if hang is None or not policy.enforce or obs.generation != hang.generation or stalled_since(obs) is None:
+        return None
+    if nobody_waits(obs) or obs.now < due_at(hang):
+        return None
+    first = hang.findings[0] if hang.findings else None
+    # One rank that never arrived: something is wrong with it, and perhaps with its node. All else blames no node.
+    alone = first is not None and first.total == 1 and first.kind == "NeverArrived"
+    at = first.ranks[0].place if first is not None and first.ranks else None
+    replica = next((rank.replica for rank in obs.ranks if at is not None and rank.rank == at.rank), 0)
+    member = obs.members[replica]
+    return Fault(
+        severity=Severity.SEV2,
+        cause=Cause.HANG,
+        component=Component.PROCESS,
+        text="never arrived at a collective in which others wait" if alone else "stands still: no rank moves",
+        replica=member.replica,
+        pod_name=member.pod_name,
+        node=member.node if alone else "",
+        rank=at.rank if alone and at is not None else None,
+    )
 
 
 def nobody_waits(obs: Observation) -> bool:

@@ -248,19 +248,6 @@ class Fault(_State, frozen=True, kw_only=True):
     ended_at: float | None = None  # the process's end, by its node's clock
 
 
-class StopIncident(_State, frozen=True, kw_only=True):
-    """A failure from its first sign until training goes on."""
-
-    id: str
-    fault: Fault
-    generation: int  # the one that failed
-    iterations: int = 0  # that the failed generation had completed
-    since: float
-    detected_at: float
-    recurrences: int = 0
-    done: list[Step] = []  # oldest first
-
-
 class Awaited(_State, frozen=True, kw_only=True):
     """A rank that the others wait for in a hang, and what its process does."""
 
@@ -286,6 +273,14 @@ class HangFinding(_State, frozen=True, kw_only=True):
     size_bytes: int | None = None
 
 
+class StackGroup(_State, frozen=True, kw_only=True):
+    """Ranks that stand at the same place of their program."""
+
+    frames: list[str]  # the innermost first (``signals.stacks``)
+    ranks: list[int]  # the first NAMED_RANKS
+    total: int  # all of them
+
+
 class HangIncident(_State, frozen=True, kw_only=True):
     """A hang: no rank moves, though every process lives."""
 
@@ -294,6 +289,23 @@ class HangIncident(_State, frozen=True, kw_only=True):
     generation: int
     iterations: int
     findings: list[HangFinding] = []
+    restart_seconds: float = 0.0  # the price of a restart: the standstill, and the work since the last checkpoint
+    redo_seconds: float = 0.0  # of it, for that work
+    stacks: list[StackGroup] = []  # the awaited ranks' first; empty where no rank's interpreter answers
+
+
+class StopIncident(_State, frozen=True, kw_only=True):
+    """A failure from its first sign until training goes on."""
+
+    id: str
+    fault: Fault
+    generation: int  # the one that failed
+    iterations: int = 0  # that the failed generation had completed
+    since: float
+    detected_at: float
+    hang: HangIncident | None = None  # where the failure is a hang that was ended
+    recurrences: int = 0
+    done: list[Step] = []  # oldest first
 
 
 class Attempt(_State, frozen=True, kw_only=True):

@@ -5,11 +5,13 @@ Each side owns one folder and writes nowhere else; every file appears by rename,
     agent/plan             what to run: ``key=value`` lines (a C++ reader without a JSON library)
     agent/alive            touched every second: while it is fresh, the launcher waits for the agent's word
     agent/control          the shim's control file (wire.control)
+    agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
     launch/tail-<local>    the last bytes of that rank's output, for the classifier
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
+    launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked
 
 The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
 what its agent says, whoever it runs as, nor take the memory that the agent writes with.
@@ -42,6 +44,8 @@ STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 RINGS_FILE = "launch/rings.json"
 RINGS_DIR = "launch/rings"
+STACKS_ASKED_FILE = "agent/stacks"
+STACKS_DIR = "launch/stacks"
 
 Phase = Literal["Run", "Stop", "Finish"]
 

@@ -16,6 +16,7 @@ MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a rank's detail: keeps it within 1 KiB
 MAX_COMMS = 8  # communicators of a rank in its detail, reported while it is slow or silent: another KiB
 MAX_PAIRS = 8  # likewise, pairs of it and a peer
+MAX_FRAMES = 6  # of a stack in a report
 MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
@@ -144,6 +145,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     comms_left_out: Int64 = 0  # communicators and pairs beyond the bounds
     work: Work = "Fixed"  # in the detail; earlier agents do not say it
     size_class: Int64 | None = None  # of the bytes of an iteration (``size_class``); None where they depend on the data
+    stack: list[str] = []  # ``signals.stacks``: of the thread that answered the signal, while the rank is silent
     # Where sizes depend on the data: the computation that the newest iterations' bytes explain ÷ that of usual bytes.
     load: float | None = None
 

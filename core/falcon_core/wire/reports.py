@@ -21,6 +21,7 @@ from msgspec import Meta
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import (
     MAX_COMMS,
+    MAX_FRAMES,
     MAX_PAIRS,
     RECENT_ITERATIONS,
     SIZE_CLASSES,
@@ -33,9 +34,9 @@ from falcon_core.wire.messages import (
     ThrottleSignals,
     Work,
 )
+from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
 REPORT_VERSION: Final = 2  # 1 was JSON
-BRIEF_ITERATIONS: Final = 5  # the newest, whose medians a brief holds: at an onset, most of them are slow
 MAX_RANKS: Final = 1024  # of a pod
 MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not read otherwise
 
@@ -77,6 +78,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     holes: Count = 0
     work: Annotated[int, Meta(ge=0, lt=len(_WORK))] = 0
     load_permille: Known = -1
+    stack: Annotated[list[Text], Meta(max_length=MAX_FRAMES)] = []
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -202,17 +204,17 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool) -> _Rank:
         tracking=_TRACKING.index(rank.tracking),
         iterations=rank.iterations,
         period_calls=rank.period_calls or 0,
-        iteration_us=_median(rank.iteration_ns, _US),
-        compute_us=_median(rank.compute_ns, _US),
-        wait_us=_median(rank.wait_ns, _US),
-        healthy_iteration_us=_in(rank.healthy_iteration_ns, _US),
-        healthy_compute_us=_in(rank.healthy_compute_ns, _US),
-        healthy_noise_permille=_permille(rank.healthy_noise),
+        iteration_us=median_in(rank.iteration_ns, _US),
+        compute_us=median_in(rank.compute_ns, _US),
+        wait_us=median_in(rank.wait_ns, _US),
+        healthy_iteration_us=in_units(rank.healthy_iteration_ns, _US),
+        healthy_compute_us=in_units(rank.healthy_compute_ns, _US),
+        healthy_noise_permille=permille(rank.healthy_noise),
         quiet_ms=-1 if rank.last_call_unix_ns is None else -(min(0, rank.last_call_unix_ns - unix_ns) // _MS),
-        hang_deadline_tenths=_in(rank.hang_deadline_ns, 100 * _MS),
-        cpu_permille=_permille(rank.cpu_fraction),
-        run_delay_permille=_permille(rank.run_delay_fraction),
-        healthy_run_delay_permille=_permille(rank.healthy_run_delay_fraction),
+        hang_deadline_tenths=in_units(rank.hang_deadline_ns, 100 * _MS),
+        cpu_permille=permille(rank.cpu_fraction),
+        run_delay_permille=permille(rank.run_delay_fraction),
+        healthy_run_delay_permille=permille(rank.healthy_run_delay_fraction),
         onset=None
         if onset is None
         else (onset.iteration, onset.unix_ns, onset.reported_iteration, onset.before_ns, onset.after_ns),
@@ -232,7 +234,8 @@ def _detail(rank: RankSignals) -> _Detail:
         rank.lost_records,
         rank.holes,
         _WORK.index(rank.work),
-        _permille(rank.load),
+        permille(rank.load),
+        [frame[:MAX_TEXT] for frame in rank.stack[:MAX_FRAMES]],
     )
 
 
@@ -252,22 +255,23 @@ def _signals(sent: _Rank, unix_ns: int) -> RankSignals:
         iteration_ns=detail.iteration_ns,
         compute_ns=detail.compute_ns,
         wait_ns=detail.wait_ns,
-        healthy_iteration_ns=_of(sent.healthy_iteration_us, _US),
-        healthy_noise=_fraction(sent.healthy_noise_permille),
-        healthy_compute_ns=_of(sent.healthy_compute_us, _US),
+        healthy_iteration_ns=of_units(sent.healthy_iteration_us, _US),
+        healthy_noise=fraction(sent.healthy_noise_permille),
+        healthy_compute_ns=of_units(sent.healthy_compute_us, _US),
         onset=None if sent.onset is None else _onset(*sent.onset),
-        hang_deadline_ns=_of(sent.hang_deadline_tenths, 100 * _MS),
-        cpu_fraction=_fraction(sent.cpu_permille),
-        run_delay_fraction=_fraction(sent.run_delay_permille),
-        healthy_run_delay_fraction=_fraction(sent.healthy_run_delay_permille),
+        hang_deadline_ns=of_units(sent.hang_deadline_tenths, 100 * _MS),
+        cpu_fraction=fraction(sent.cpu_permille),
+        run_delay_fraction=fraction(sent.run_delay_permille),
+        healthy_run_delay_fraction=fraction(sent.healthy_run_delay_permille),
         lost_records=detail.lost_records,
         holes=detail.holes,
         comms=detail.comms,
         pairs=detail.pairs,
         comms_left_out=detail.left_out,
         work=_WORK[detail.work],
-        size_class=_of(sent.size_class, 1),
-        load=_fraction(detail.load_permille),
+        size_class=of_units(sent.size_class, 1),
+        load=fraction(detail.load_permille),
+        stack=detail.stack,
     )
 
 
@@ -283,30 +287,6 @@ def _onset(iteration: int, unix_ns: int, reported_iteration: int, before_ns: int
 
 def _repeated(level_us: int, many: int) -> list[int]:
     return [] if level_us < 0 else [level_us * _US] * many
-
-
-def _median(values_ns: list[int], unit: int) -> int:
-    if not values_ns:
-        return -1
-    ordered = sorted(values_ns[-BRIEF_ITERATIONS:])
-    half = len(ordered) // 2
-    return max(0, ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) // 2) // unit
-
-
-def _in(value_ns: int | None, unit: int) -> int:
-    return -1 if value_ns is None else max(0, value_ns) // unit
-
-
-def _of(value: int, unit: int) -> int | None:
-    return None if value < 0 else value * unit
-
-
-def _permille(fraction: float | None) -> int:
-    return -1 if fraction is None else max(0, round(1000 * fraction))
-
-
-def _fraction(permille: int) -> float | None:
-    return None if permille < 0 else permille / 1000
 
 
 # -- the launcher and the container ------------------------------------------------------------------------------------
@@ -380,8 +360,8 @@ def _throttle(signals: ThrottleSignals | None) -> _Throttle | None:
         return None
     return _Throttle(
         window_ms=round(1000 * signals.window_seconds),
-        throttled_permille=_permille(signals.throttled_fraction),
-        healthy_throttled_permille=_permille(signals.healthy_throttled_fraction),
+        throttled_permille=permille(signals.throttled_fraction),
+        healthy_throttled_permille=permille(signals.healthy_throttled_fraction),
     )
 
 
@@ -390,8 +370,8 @@ def _throttle_signals(sent: _Throttle | None) -> ThrottleSignals | None:
         return None
     return ThrottleSignals(
         window_seconds=sent.window_ms / 1000,
-        throttled_fraction=_fraction(sent.throttled_permille),
-        healthy_throttled_fraction=_fraction(sent.healthy_throttled_permille),
+        throttled_fraction=fraction(sent.throttled_permille),
+        healthy_throttled_fraction=fraction(sent.healthy_throttled_permille),
     )
 
 

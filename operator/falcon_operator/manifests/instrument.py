@@ -26,6 +26,7 @@ from falcon_operator.manifests import qos
 from falcon_operator.ports import Manifest
 
 BIN_DIR = "/falcon/bin"
+PYTHON_DIR = "/falcon/python"  # what runs in the interpreters of the user's image
 RUN_DIR = "/falcon/run"
 TLS_DIR = "/falcon/gateway"
 LAUNCHER = f"{BIN_DIR}/falcon-launch"
@@ -112,7 +113,7 @@ def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
         str(identity.procs),
         "--launcher",
         identity.launcher.lower(),
-        *([] if identity.track else ["--shim", "off"]),
+        *(["--python", PYTHON_DIR] if identity.track else ["--shim", "off"]),
         *([] if grace_seconds == DEFAULT_GRACE_SECONDS else ["--restart-grace-seconds", str(grace_seconds)]),
         "--",
         *command,
@@ -120,6 +121,7 @@ def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
     trainer["volumeMounts"] = [
         *trainer.get("volumeMounts", []),
         {"name": VOLUME_BIN, "mountPath": BIN_DIR, "readOnly": True},
+        {"name": VOLUME_BIN, "mountPath": PYTHON_DIR, "subPath": "python", "readOnly": True},
         {"name": VOLUME_AGENT, "mountPath": f"{RUN_DIR}/{AGENT_DIR}", "readOnly": True},
         {"name": VOLUME_LAUNCH, "mountPath": f"{RUN_DIR}/{LAUNCH_DIR}"},
     ]

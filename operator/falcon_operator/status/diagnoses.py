@@ -34,7 +34,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
     recovery = intent.recovery
     found = [
         describe_stop(recovery.stop) if recovery.stop else None,
-        describe_hang(recovery.hang) if recovery.hang else None,
+        describe_hang(recovery.hang, policy) if recovery.hang else None,
         describe_slowdown(recovery.slow, policy, next_strategy) if recovery.slow else None,
         *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
@@ -290,6 +290,7 @@ _WHAT = {
     Cause.PROCESS_CRASHED: "fail-stop, process crashed",
     Cause.PROCESS_FAILED: "fail-stop, process failed",
 }
+_BACK = "training goes on from the last checkpoint as soon as all ranks are back"
 _DONE = {
     "Restart": "all ranks restarted in their pods",
     "Recreate": "the pod made anew, all ranks restarted",
@@ -301,6 +302,9 @@ _DONE = {
 def describe_stop(stop: StopIncident) -> DiagnosisStatus:
     """Describe an open failure."""
     fault = stop.fault
+    if stop.hang is not None and fault.cause is Cause.HANG:
+        done = [_done_step(step) for step in stop.done]
+        return replace(describe_hang(stop.hang), done=done, next=_BACK, state="Mitigating")
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
     return DiagnosisStatus(
@@ -313,7 +317,7 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
         cause=fault.cause.value,
         evidence="; ".join(part for part in (fault.witness, recurred) if part),
         done=[_done_step(step) for step in stop.done],
-        next="training goes on from the last checkpoint as soon as all ranks are back",
+        next=_BACK,
         state="Mitigating",
         severity=fault.severity.value,
         node=fault.node,

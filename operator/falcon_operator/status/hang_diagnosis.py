@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery.hanging import doing
+from falcon_core.recovery.hanging import doing, due_at
+from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import Awaited, HangFinding, HangIncident
+from falcon_core.times import PATIENCE_SECONDS
 from falcon_operator.api import DiagnosisStatus
 from falcon_operator.status.words import listed, op_name, place, size
-from falcon_operator.times import timestamp
+from falcon_operator.times import clock_time, timestamp
 
 NOBODY_WAITS = "no rank is inside a call: a long checkpoint or evaluation, or late data"
 _UNKNOWN = "the ranks' counts of calls do not show whom they wait for"
 
 
-def describe_hang(hang: HangIncident) -> DiagnosisStatus:
-    """Describe an open hang."""
+def describe_hang(hang: HangIncident, policy: Policy | None = None) -> DiagnosisStatus:
+    """Describe a hang. ``policy``: of the job, while the hang is open and nothing has been done about it."""
     first = hang.findings[0] if hang.findings else None
     places = [rank.place for rank in first.ranks] if first is not None else []
     nodes = {place.node for place in places}
@@ -28,14 +30,37 @@ def describe_hang(hang: HangIncident) -> DiagnosisStatus:
         slowdown="training stands still",
         why="; ".join([finding_words(finding) for finding in hang.findings] or [_UNKNOWN]) + _state_of(first),
         cause=Cause.HANG.value,
-        evidence=_evidence(first) if first is not None else "",
-        next="nothing is done about a hang: it ends when these ranks go on, or when the program's own timeout ends a"
-        " process; then all ranks are restarted",
+        evidence="; ".join(part for part in (_evidence(first) if first is not None else "", _stacks(hang)) if part),
+        next=_next(hang, policy) if policy is not None else "",
         state="Open",
         severity=Severity.SEV2.value,
         node=nodes.pop() if len(nodes) == 1 else "",
         rank=places[0].rank if alone else None,
     )
+
+
+def _next(hang: HangIncident, policy: Policy) -> str:
+    price = f"{hang.restart_seconds - hang.redo_seconds:.0f} s"
+    if hang.redo_seconds >= 1:
+        price += f" + {hang.redo_seconds:.0f} s of work since the last checkpoint"
+    if not policy.enforce:
+        return (
+            f"mode Observe: nothing is done; Enforce would restart all ranks at {clock_time(due_at(hang))} (a restart"
+            f" costs {price}); it ends when these ranks go on, or when the program's own timeout ends a process"
+        )
+    return (
+        f"all ranks are restarted at {clock_time(due_at(hang))} if none has moved by then: the standstill has cost as"
+        f" much as a restart ({price}), or lasted for {PATIENCE_SECONDS / 60:.0f} minutes"
+    )
+
+
+def _stacks(hang: HangIncident) -> str:
+    """Return where the ranks stand in their programs, innermost call first."""
+    groups = []
+    for group in hang.stacks:
+        numbers = listed([str(rank) for rank in group.ranks], group.total)
+        groups.append(f"{'rank' if group.total == 1 else 'ranks'} {numbers}: {' < '.join(group.frames)}")
+    return f"stacks: {'; '.join(groups)}" if groups else ""
 
 
 def finding_words(finding: HangFinding) -> str:

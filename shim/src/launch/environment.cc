@@ -52,7 +52,7 @@ Variables own_environment() {
   return found;
 }
 
-Variables rank_environment(Variables base, const Options& options, const Plan& plan, int local_rank, bool preload) {
+Variables rank_environment(Variables base, const Options& options, const Plan& plan, int local_rank, Additions ours) {
   Variables set = std::move(base);
   const std::string run_id = "falcon-g" + text(plan.generation);
   set["MASTER_ADDR"] = plan.master_addr;
@@ -65,9 +65,14 @@ Variables rank_environment(Variables base, const Options& options, const Plan& p
   } else {
     add_rank(plan, run_id, local_rank, &set);
   }
-  if (preload) {
+  if (ours.preload) {
     const std::string others = set["LD_PRELOAD"];
     set["LD_PRELOAD"] = options.shim + (others.empty() ? "" : ":" + others);
+  }
+  if (ours.python) {
+    const std::string others = set["PYTHONPATH"];
+    set["PYTHONPATH"] = options.python + "/falcon_site" + (others.empty() ? "" : ":" + others) + ":" + options.python;
+    set["FALCON_STACKS"] = options.run_dir + "/launch/stacks";
   }
   return set;
 }

@@ -5,10 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 namespace falcon {
+namespace {
+
+constexpr size_t kMostCopied = 1024;  // files of a folder of ours
+
+}  // namespace
 
 std::string read_file(const std::string& path) {
   std::string content;
@@ -71,6 +77,18 @@ std::vector<std::string> list_files(const std::string& folder, size_t most) {
   }
   closedir(entries);
   return found;
+}
+
+bool copy_folder(const std::string& from, const std::string& to) {
+  const std::vector<std::string> names = list_files(from, kMostCopied);
+  if (names.empty()) return true;
+  if (!make_folder(to)) return false;
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    const std::string source = from + "/" + name;
+    struct stat about{};
+    if (stat(source.c_str(), &about) != 0) return false;
+    return S_ISDIR(about.st_mode) ? copy_folder(source, to + "/" + name) : copy_file(source, to + "/" + name, 0644);
+  });
 }
 
 }  // namespace falcon

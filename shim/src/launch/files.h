@@ -15,6 +15,9 @@ bool write_file(const std::string& path, const std::string& content, int mode = 
 
 bool copy_file(const std::string& from, const std::string& to, int mode);
 
+// The files of a folder and of the folders in it, readable to everybody; true where there is no such folder.
+bool copy_folder(const std::string& from, const std::string& to);
+
 // Folders on the way are made, too. False with errno set.
 bool make_folder(const std::string& path);
 

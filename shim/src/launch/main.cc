@@ -24,7 +24,8 @@ constexpr char kHelp[] =
     "  --grace-seconds S     between SIGTERM and SIGKILL when the pod ends (default: the kubelet's)\n"
     "  --restart-grace-seconds S  the same when a generation ends, for processes that handle SIGTERM (default 30)\n"
     "  --shim PATH|off       preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
-    "falcon-launch install DIR   copy this program and the shim into DIR\n"
+    "  --python DIR          for the ranks' interpreters: falcon_site first, the folder last on PYTHONPATH\n"
+    "falcon-launch install DIR   copy this program, the shim and the python folder into DIR\n"
     "falcon-launch version | --help\n";
 
 std::string own_folder() {
@@ -52,7 +53,8 @@ int install(const std::string& folder) {
   const std::string from = own_folder();
   const bool done = falcon::make_folder(folder) &&
                     falcon::copy_file(from + "/falcon-launch", folder + "/falcon-launch", 0755) &&
-                    falcon::copy_file(from + "/libfalcon_shim.so", folder + "/libfalcon_shim.so", 0644);
+                    falcon::copy_file(from + "/libfalcon_shim.so", folder + "/libfalcon_shim.so", 0644) &&
+                    falcon::copy_folder(from + "/python", folder + "/python");
   if (!done)
     fprintf(stderr, "falcon-launch: cannot copy from %s to %s: %s\n", from.c_str(), folder.c_str(), strerror(errno));
   return done ? 0 : 1;
@@ -70,6 +72,8 @@ int run(int argc, char** argv) {
       options.run_dir = value;
     } else if (name == "--shim") {
       options.shim = value;
+    } else if (name == "--python") {
+      options.python = value;
     } else if (name == "--procs") {
       if (!parse_number(value, 1, &options.procs)) return fail("--procs: want a whole number of at least 1");
     } else if (name == "--grace-seconds") {

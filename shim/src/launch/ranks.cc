@@ -79,25 +79,26 @@ std::string Ranks::start(const Plan& plan) {
 }
 
 void Ranks::judge_programs() {
+  ours_ = {};
   if (options_.shim == "off") {
     untracked_ = "tracking is switched off";
-    preload_ = false;
     return;
   }
+  ours_.python =
+      !options_.python.empty() && access((options_.python + "/falcon_site/sitecustomize.py").c_str(), R_OK) == 0;
   untracked_ = untracked_reason(options_.command);
   // A static program ignores the library and hands it on: tini, a Go launcher or uv may start a Python that takes it.
-  preload_ = untracked_.empty() || (untracked_ == kStatic && untracked_file("/bin/sh").empty());
-  if (preload_ && access(options_.shim.c_str(), R_OK) != 0) {
+  ours_.preload = untracked_.empty() || (untracked_ == kStatic && untracked_file("/bin/sh").empty());
+  if (ours_.preload && access(options_.shim.c_str(), R_OK) != 0) {
     untracked_ = "no shim at " + options_.shim;
-    preload_ = false;
+    ours_.preload = false;
   }
 }
 
 std::string Ranks::spawn(const Plan& plan, int local_rank) {
   const std::string program = find_program(options_.command[0]);
   if (program.empty()) return options_.command[0] + ": not found in PATH: is it in the container's image?";
-  std::vector<std::string> variables =
-      joined(rank_environment(own_environment(), options_, plan, local_rank, preload_));
+  std::vector<std::string> variables = joined(rank_environment(own_environment(), options_, plan, local_rank, ours_));
   std::vector<std::string> words = options_.command;
   std::vector<std::string> shell_words{"/bin/sh", program};
   shell_words.insert(shell_words.end(), words.begin() + 1, words.end());
@@ -240,6 +241,15 @@ bool Ranks::choose_rings() {
   if (!rings_.own().empty() && untracked_ == kStatic) untracked_.clear();  // no trainer itself, but it started one
   const auto same = [](const std::string& name, const RingFile& ring) { return name == ring.name; };
   return !std::equal(before.begin(), before.end(), rings_.own().begin(), rings_.own().end(), same);
+}
+
+std::vector<pid_t> Ranks::own_processes() const {
+  std::vector<pid_t> found;
+  for (const RingFile& ring : rings_.own()) found.push_back(ring.pid);
+  for (const RankReport& rank : reports_) {
+    if (rings_.own().empty() && rank.running) found.push_back(rank.pid);
+  }
+  return found;
 }
 
 std::vector<RankSchedule> Ranks::sample() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "clock.h"
+#include "environment.h"
 #include "oom.h"
 #include "options.h"
 #include "output.h"
@@ -37,6 +38,9 @@ class Ranks {
   // place another process has taken.
   bool choose_rings();
   const std::vector<RingFile>& rings() const { return rings_.own(); }
+
+  // The processes that train, as far as they are known by their rings; else those that we started.
+  std::vector<pid_t> own_processes() const;
 
   // To every rank's process group. A launcher that is the command passes it on to groups of its own making.
   void signal(int number);
@@ -71,7 +75,7 @@ class Ranks {
   const Options& options_;
   Output* output_;
   std::string untracked_;
-  bool preload_ = false;
+  Additions ours_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;

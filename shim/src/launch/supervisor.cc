@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "files.h"
+#include "stacks.h"
 
 namespace falcon {
 namespace {
@@ -74,6 +75,7 @@ int Supervisor::run() {
         path("launch/rings").c_str(), strerror(errno), options_.run_dir.c_str());
     return kUnusable;
   }
+  make_folder(path("launch/stacks"));  // without it there are no stacks, and nothing else is missing
   const sigset_t watched = watched_signals();
   const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   plans_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -93,6 +95,7 @@ int Supervisor::run() {
     }
     collect();
     look_at_plan();
+    look_at_stacks();
     advance();
     if (new_ring && ranks_.choose_rings()) publish_rings();
     publish_status();
@@ -161,11 +164,20 @@ void Supervisor::look_at_plan() {
   }
 }
 
+// A new text asks for the stacks anew.
+void Supervisor::look_at_stacks() {
+  std::string asked = read_file(path("agent/stacks"));
+  if (asked.empty() || asked == stacks_asked_) return;
+  stacks_asked_ = std::move(asked);
+  take_stacks(path("launch/stacks"), ranks_.own_processes());
+}
+
 void Supervisor::begin_stop() {
   stopping_ = true;
   stop_since_ns_ = monotonic_ns();
   killing_since_ns_ = 0;
   ranks_.signal(SIGTERM);
+  ranks_.signal(SIGCONT);  // a stopped process could not answer
 }
 
 void Supervisor::advance() {
@@ -235,6 +247,7 @@ void Supervisor::finish_stop() {
 void Supervisor::start() {
   started_ = true;
   remove_files(path("launch/rings"));
+  remove_files(path("launch/stacks"));
   start_error_ = ranks_.start(plan_);
   ranks_.choose_rings();
   publish_rings();
@@ -282,6 +295,7 @@ void Supervisor::publish_counters() {
   if (last_sample_ns_ == 0 || now - last_sample_ns_ >= kSampleNs) {
     last_sample_ns_ = now;
     if (ranks_.choose_rings()) publish_rings();  // a process may have died without a new ring
+    remove_dead_stacks(path("launch/stacks"));
     schedules_ = {unix_ns(), ranks_.sample()};
   }
   write_file(path("launch/counters.json"), counters_json(unix_ns(), cgroup, schedules_));

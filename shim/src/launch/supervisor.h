@@ -34,6 +34,7 @@ class Supervisor {
   void finish_stop();
   void start();
   void on_signal(int number);
+  void look_at_stacks();
   void publish_status();
   void publish_counters();
   void publish_rings();
@@ -47,6 +48,7 @@ class Supervisor {
   Plan plan_;
   StatusReport status_;
   std::string plan_text_;
+  std::string stacks_asked_;
   std::string published_;
   std::string plan_error_;
   std::string start_error_;

@@ -14,8 +14,8 @@ from falcon_agent.speaking import Speaker
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.signals.hang import Progress, explain_hang
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, RankSignals, Summary
-from falcon_core.wire.reports import BRIEF_ITERATIONS
 from falcon_core.wire.ring import Op
+from falcon_core.wire.whole_numbers import BRIEF_ITERATIONS
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import JOB, Pod, eventually
 from tests.integration.gateway.gateways import Site

@@ -51,14 +51,17 @@ def by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def test_the_command_is_wrapped_and_the_rest_of_the_container_stays() -> None:
     trainer = by_name(instrument(SPEC, identity(), SETTINGS)["containers"])["trainer"]
     assert trainer["command"] == [
-        *("/falcon/bin/falcon-launch", "run", "--procs", "8", "--launcher", "falcon", "--"),
+        *("/falcon/bin/falcon-launch", "run", "--procs", "8", "--launcher", "falcon"),
+        *("--python", "/falcon/python", "--"),
         *("python", "train.py", "--steps", "10"),
     ]
     assert "args" not in trainer
     assert trainer["env"] == [{"name": "A", "value": "b"}], "LD_PRELOAD and ranks are falcon-launch's business"
     assert trainer["resources"] == {"limits": {"cpu": "4"}}
-    mounts = by_name(trainer["volumeMounts"])
+    mounts = {mount["name"]: mount for mount in reversed(trainer["volumeMounts"])}
     assert mounts["falcon-bin"] == {"name": "falcon-bin", "mountPath": "/falcon/bin", "readOnly": True}
+    python = {"name": "falcon-bin", "mountPath": "/falcon/python", "subPath": "python", "readOnly": True}
+    assert python in trainer["volumeMounts"]
     assert set(mounts) == {"data", "falcon-bin", "falcon-run-agent", "falcon-run-launch"}, "no credentials"
     assert trainer["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
@@ -77,7 +80,7 @@ def test_the_grace_of_a_restart_is_the_pods_own() -> None:
     def command(**fields: int) -> list[str]:
         return list(by_name(instrument({**SPEC, **fields}, identity(), SETTINGS)["containers"])["trainer"]["command"])
 
-    assert command(terminationGracePeriodSeconds=120)[6:9] == ["--restart-grace-seconds", "120", "--"]
+    assert command(terminationGracePeriodSeconds=120)[8:11] == ["--restart-grace-seconds", "120", "--"]
     assert "--restart-grace-seconds" not in command()
 
 

@@ -113,7 +113,7 @@ async def test_a_spec_that_cannot_run_names_its_field() -> None:
 
 
 async def test_a_hang_is_reported() -> None:
-    world = World()
+    world = World(spec={"mitigation": {"mode": "Observe"}})
     await trained(world)
     world.hanging = True
     await run(world, operator, lambda w: w.status.summary.startswith("stalled: no rank has moved since"))
@@ -128,8 +128,26 @@ async def test_a_hang_is_reported() -> None:
     assert "moves again" in note.result
 
 
-async def test_a_hang_that_ends_in_a_processs_death_is_left_to_the_restart() -> None:
+async def test_a_hang_is_ended_by_a_restart() -> None:
     world = World()
+    await trained(world)
+    world.hanging = True
+    await run(world, operator, lambda w: w.plan is not None and w.plan.generation == 2)
+    (open_note,) = world.status.diagnoses
+    assert (open_note.cause, open_note.severity, open_note.state) == ("Hang", "SEV2", "Mitigating")
+    assert "rank 0 never arrived" in open_note.why
+    assert "all ranks restarted in their pods" in open_note.done[0].what
+    world.hanging = False
+    await run(world, operator, lambda w: condition(w.status, "Ready") == "True")
+    (note,) = world.status.diagnoses
+    assert (note.id, note.cause, note.state) == (open_note.id, "Hang", "Resolved")
+    assert "training again" in note.result
+    assert (world.status.counters.restarts, world.status.counters.replacements) == (1, 0)
+    assert world.intent.recovery.overheads["RestartProcesses"] > 0
+
+
+async def test_a_hang_that_ends_in_a_processs_death_is_left_to_the_restart() -> None:
+    world = World(spec={"mitigation": {"mode": "Observe"}})
     await trained(world)
     world.hanging = True
     await run(world, operator, lambda w: w.status.diagnoses)

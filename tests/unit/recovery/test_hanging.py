@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from falcon_core.recovery.hanging import explain, nobody_waits, step
+from falcon_core.model import Cause, Severity
+from falcon_core.recovery import failstop, machine
+from falcon_core.recovery.hanging import due, explain, nobody_waits, step
+from falcon_core.recovery.observation import GiveUp, Policy, Restart, StopClosed
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 from falcon_core.wire.messages import CommSignals, PairSignals
-from tests.unit.recovery.seen import POLICY, seen
+from tests.unit.recovery.seen import POLICY, replace, seen
 
 STATE = RecoveryState()
 
@@ -70,3 +73,100 @@ def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:
 )
 def test_where_a_rank_may_be_inside_a_call_it_is_not_said_that_nobody_waits(zero: dict[str, Any]) -> None:
     assert not nobody_waits(stalled(30, inside=(), **zero))
+
+
+def hung(seconds: float, state: RecoveryState = STATE, policy: Policy = POLICY, **fields: Any) -> RecoveryState:
+    """Return the state in which the hang of ``stalled`` has been open since it was found."""
+    state, _ = step(state, replace(stalled(seconds, cpu_fraction=0.0), **fields), policy)
+    assert state.hang is not None
+    return state
+
+
+def test_a_hang_is_ended_when_it_has_cost_what_a_restart_costs() -> None:
+    """A hundred iterations of 0.25 s were trained and no interval is declared: 25 s of work, and 10 s of standstill."""
+    declared = replace(POLICY, checkpoint_interval_seconds=400.0)
+    for policy, state, price in (
+        (POLICY, STATE, 10 + 25.0),
+        (POLICY, replace(STATE, overheads={"RestartProcesses": 70.0}), 70 + 25.0),
+        (declared, replace(STATE, overheads={"RestartProcesses": 70.0}), 70 + 25.0),
+    ):
+        open_hang = hung(IDLE_SECONDS + 1, state, policy)
+        assert open_hang.hang is not None
+        assert open_hang.hang.restart_seconds == pytest.approx(price)
+        since = open_hang.hang.since
+        early, late = (
+            replace(stalled(seconds, cpu_fraction=0.0), now=since + seconds) for seconds in (price - 1, price + 1)
+        )
+        assert due(open_hang, early, policy) is None
+        fault = due(open_hang, late, policy)
+        assert fault is not None
+        assert (fault.cause, fault.severity, fault.rank, fault.node) == (Cause.HANG, Severity.SEV2, 0, "node-0")
+
+
+def test_however_much_work_is_lost_a_hang_outlasts_no_librarys_timeout() -> None:
+    long = stalled(IDLE_SECONDS + 1, cpu_fraction=0.0)
+    ranks = [replace(rank, sent=replace(rank.sent, iterations=100_000)) for rank in long.ranks]
+    state = hung(IDLE_SECONDS + 1, ranks=ranks)
+    assert state.hang is not None
+    assert state.hang.restart_seconds > 5000
+    early, late = (
+        replace(stalled(seconds, cpu_fraction=0.0), now=state.hang.since + seconds)
+        for seconds in (PATIENCE_SECONDS - 1, PATIENCE_SECONDS + 1)
+    )
+    assert due(state, early, POLICY) is None
+    assert due(state, late, POLICY) is not None
+
+
+def test_in_observe_nothing_is_done_about_a_hang() -> None:
+    observe = replace(POLICY, enforce=False)
+    state = hung(IDLE_SECONDS + 1, policy=observe)
+    assert due(state, replace(stalled(9000, cpu_fraction=0.0), now=state.hang.since + 9000), observe) is None  # type: ignore[union-attr]
+
+
+def test_where_ranks_work_by_themselves_or_move_again_nothing_is_done() -> None:
+    state = hung(IDLE_SECONDS + 1)
+    assert state.hang is not None
+    later = state.hang.since + 900
+    assert due(state, replace(stalled(900, inside=()), now=later), POLICY) is None
+    assert due(state, replace(stalled(900, cpu_fraction=0.0, stalled=False), now=later), POLICY) is None
+
+
+def test_a_standstill_that_names_no_rank_blames_no_node() -> None:
+    """All ranks are inside the same call: the network, or any of them."""
+    late = stalled(PATIENCE_SECONDS + 1, inside=(0, 1, 2))
+    state, _ = step(STATE, late, POLICY)
+    fault = due(state, late, POLICY)
+    assert fault is not None
+    assert (fault.node, fault.rank) == ("", None)
+    for _ in range(3):
+        state, actions = failstop.step(state, late, POLICY)
+        assert actions == [Restart()]
+        state, _ = step(replace(state, stop=None), late, POLICY)
+    assert {attempt.node for attempt in state.attempts} == {""}
+    _, actions = failstop.step(state, late, POLICY)
+    assert [type(action) for action in actions] == [StopClosed, GiveUp], "no node is replaced by chance"
+
+
+def test_the_failure_is_the_hang() -> None:
+    state = hung(IDLE_SECONDS + 1)
+    late = replace(stalled(100, cpu_fraction=0.0), now=state.hang.since + 100)  # type: ignore[union-attr]
+    state, actions = machine.step(state, late, POLICY)
+    assert actions == [Restart()]
+    assert state.hang is None
+    assert state.stop is not None
+    assert state.stop.hang is not None
+    assert (state.stop.id, state.incidents) == ("gpt2-1", 1)
+
+
+def test_ranks_with_the_same_stack_are_counted_together_and_the_awaited_come_first() -> None:
+    waiting, alone = ["all_reduce (c10d.py:9)", "step (train.py:40)"], ["load (data.py:7)", "step (train.py:30)"]
+    obs = stalled(IDLE_SECONDS + 1, cpu_fraction=0.0)
+    ranks = [replace(rank, sent=replace(rank.sent, stack=waiting if rank.rank else alone)) for rank in obs.ranks]
+    state, _ = step(STATE, replace(obs, ranks=ranks), POLICY)
+    assert state.hang is not None
+    assert [(group.frames, group.ranks, group.total) for group in state.hang.stacks] == [
+        (alone, [0], 1),
+        (waiting, [1, 2], 2),
+    ]
+    followed, _ = step(state, obs, POLICY)
+    assert followed.hang == state.hang, "a report without stacks takes none away"

@@ -10,6 +10,7 @@ import pytest
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import (
     MAX_COMMS,
+    MAX_FRAMES,
     RECENT_ITERATIONS,
     CommSignals,
     Onset,
@@ -209,7 +210,7 @@ def test_what_is_no_report_is_refused(raw: bytes) -> None:
 def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
     earlier = fields(0)
     detail = earlier[6][0][16]
-    assert [detail.pop(), detail.pop()] == [-1, 0]
+    assert [detail.pop(), detail.pop(), detail.pop()] == [[], -1, 0]
     assert earlier[6][0].pop() == -1
     (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
     assert (found.detailed, found.work, found.load, found.size_class) == (True, "Fixed", None, None)
@@ -217,11 +218,20 @@ def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
 
 @pytest.mark.parametrize("load", [None, 0.8, 1.25])
 def test_load_and_size_class_pass(load: float | None) -> None:
-    sent = RankSignals(rank=3, tracking="Tracking", work="InBytes", load=load, size_class=127)
+    sent = RankSignals(
+        rank=3, tracking="Tracking", work="InBytes", load=load, size_class=127, stack=["step (train.py:40)"]
+    )
     (brief,) = decode_summary(encode_summary(pod([sent], []), ()), "p").ranks
     assert (brief.load, brief.size_class) == (None, 127)
     (found,) = decode_summary(encode_summary(pod([sent], []), {3}), "p").ranks
-    assert (found.load, found.size_class) == (load, 127)
+    assert (found.load, found.size_class, found.stack) == (load, 127, ["step (train.py:40)"])
+
+
+@pytest.mark.parametrize("stack", [["f"] * (MAX_FRAMES + 1), ["f" * (MAX_TEXT + 1)], [7]])
+def test_a_stack_beyond_the_bounds_is_refused(stack: list[object]) -> None:
+    report = fields(0)
+    report[6][0][16][10] = stack
+    refused(report)
 
 
 def test_work_of_an_unknown_kind_is_refused() -> None:

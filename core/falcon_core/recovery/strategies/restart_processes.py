@@ -12,6 +12,9 @@ from typing import Literal
 
 from falcon_core.recovery.state import Attempt
 
+TYPE = "RestartProcesses"
+DEFAULT_OVERHEAD_SECONDS = 10.0  # a guess of the standstill; the first restart measures the job's own
+
 Verdict = Literal["Restart", "Replace", "GiveUp"]
 
 

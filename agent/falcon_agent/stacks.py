@@ -1,0 +1,45 @@
+"""The Python stacks of ranks that have fallen silent: asked for at once, and again while the silence lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from falcon_agent.run_dir import RunDir
+from falcon_core.signals.stacks import answering_thread
+
+AGAIN_SECONDS = 30.0  # the stacks of a hang stay the same; those of a long checkpoint do not
+WRITTEN_SECONDS = 1.0  # by then the launcher has passed the request on, and the processes have written
+
+
+class Stacks:
+    """The newest stacks by rank."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._frames: dict[int, list[str]] = {}
+        self._asked_at: float | None = None  # monotonic
+        self._awaited = False
+
+    def look(self, silent: Mapping[int, int], now: float) -> bool:
+        """Ask for stacks, or read them, if it is time. Return whether a rank has another stack than before.
+
+        ``silent``: process ids of the ranks that have made no call for longer than their deadline, by rank; ``now`` in
+        seconds of a monotonic clock.
+        """
+        if not silent:
+            self._frames, self._asked_at, self._awaited = {}, None, False
+            return False
+        if self._asked_at is None or now - self._asked_at >= AGAIN_SECONDS:
+            self._run_dir.ask_for_stacks(time.time_ns())
+            self._asked_at, self._awaited = now, True
+        if not self._awaited or now - self._asked_at < WRITTEN_SECONDS:
+            return False
+        self._awaited = False
+        before = self._frames
+        self._frames = {rank: answering_thread(self._run_dir.stacks(pid)) for rank, pid in silent.items()}
+        return self._frames != before
+
+    def of(self, rank: int) -> list[str]:
+        """Return a rank's frames, the innermost first; empty where none are known."""
+        return self._frames.get(rank, [])

@@ -1,0 +1,44 @@
+"""Read the Python stacks that ``faulthandler`` writes when a process gets a signal.
+
+A rank that never arrived at a collective stands somewhere in its own program: the file, the line and the function say
+where. The text comes from a file that training processes write, so anything may be in it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from falcon_core.text import clean, clip
+from falcon_core.wire.messages import MAX_FRAMES
+
+FRAME_CHARACTERS = 100
+_FRAME = re.compile(r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>[^\n]*)$')
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[^\n]*$", re.MULTILINE)
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
+
+
+def answering_thread(text: str) -> list[str]:
+    """Return the frames of the thread that the signal found, the innermost first; empty where the text shows none.
+
+    A frame is "function (file:line)". The innermost frame says what the thread does; after it, the frames of installed
+    packages are left out, because the program's own say why. At most ``MAX_FRAMES`` frames.
+    """
+    threads = list(_THREAD.finditer(text))
+    # A thread without Python's knowledge may have taken the signal; the oldest thread, the main one, comes last.
+    current = [thread for thread in threads if thread[1] == "Current thread"] or threads
+    frames: list[str] = []
+    for line in text[current[-1].end() :].splitlines()[1:] if current else ():
+        found = _FRAME.match(line)
+        if found is None:
+            break  # the next thread
+        library = any(part in found["file"] for part in _LIBRARIES)
+        if not frames or not library:
+            frames.append(_words(found))
+        if len(frames) == MAX_FRAMES:
+            break
+    return frames
+
+
+def _words(frame: re.Match[str]) -> str:
+    name = frame["file"].rpartition("/")[2] or frame["file"]
+    return clip(clean(f"{frame['function']} ({name}:{frame['line']})"), FRAME_CHARACTERS)

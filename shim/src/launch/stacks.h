@@ -1,0 +1,20 @@
+// The Python stacks of the ranks, which their own interpreters write (agent/falcon_start/stacks.py).
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace falcon {
+
+constexpr int kStackSignal = 57;
+
+// Asks these processes for their stacks, in files of their own that are empty before. A process that does not listen
+// would die of the signal, and gets none.
+void take_stacks(const std::string& folder, const std::vector<pid_t>& processes);
+
+// Removes the files of processes that are gone.
+void remove_dead_stacks(const std::string& folder);
+
+}  // namespace falcon
