@@ -48,12 +48,12 @@ def work_of(records: RecordArray) -> str:
 
 def _union_ns(starts: Ints, ends: Ints) -> int:
     """Return the length of the union of intervals, in any order."""
-    order = starts.argsort(kind="stable")
-    starts, ends = starts[order], ends[order]
+    if bool((starts[1:] < starts[:-1]).any()):
+        order = starts.argsort(kind="stable")
+        starts, ends = starts[order], ends[order]
     begins = starts.copy()
     np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1], out=begins[1:])
-    ends -= begins
-    return int(np.maximum(ends, 0, out=ends).sum())
+    return int(np.maximum(ends - begins, 0).sum())
 
 
 class Excess(msgspec.Struct, frozen=True):
@@ -99,6 +99,12 @@ class WaitBaseline:
     def __init__(self) -> None:
         self._first: list[Floats] = []
         self._baseline: Floats | None = None  # [2, positions]: inside, outside
+
+    def copied(self) -> WaitBaseline:
+        """Return a copy, which learns by itself: learning replaces the arrays."""
+        other = WaitBaseline()
+        other._first, other._baseline = list(self._first), self._baseline
+        return other
 
     def excess(self, iteration: Iteration, times: Floats | None) -> Excess | None:
         """Return the excess of an iteration whose :func:`inside_outside` is ``times``.

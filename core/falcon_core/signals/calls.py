@@ -301,11 +301,16 @@ def _hashes(columns: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
 
 
 class CallLog:
-    """The newest calls under absolute indices: index 0 is the first call ever appended."""
+    """The newest calls under absolute indices: index 0 is the first call ever appended.
+
+    Calls are appended at once, however many come, and revealed up to the next decision: what is decided at a call sees
+    no later one.
+    """
 
     def __init__(self) -> None:
         self.base = 0  # index of the oldest call remembered
-        self._length = 0
+        self._length = 0  # of the calls that are revealed
+        self._held = 0  # of all calls
         self._columns = self._empty(1024)
 
     @staticmethod
@@ -316,33 +321,53 @@ class CallLog:
 
     @property
     def end(self) -> int:
-        """Return the index that the next call will get."""
+        """Return the index that the next call to be revealed has, or will get."""
         return self.base + self._length
 
-    def append(self, calls: Calls) -> None:
-        at = 0
-        while at < len(calls):
-            if self._length == LOG_CALLS + _LOG_SLACK:
-                for column in self._columns.columns:
-                    column[:LOG_CALLS] = column[_LOG_SLACK : self._length]
-                self.base += _LOG_SLACK
-                self._length = LOG_CALLS
-            fresh = calls.cut(at, at + LOG_CALLS + _LOG_SLACK - self._length)
-            at += len(fresh)
-            self._append(fresh)
+    @property
+    def hidden(self) -> int:
+        """Return how many appended calls are not revealed yet."""
+        return self._held - self._length
 
-    def _append(self, calls: Calls) -> None:
-        capacity = len(self._columns)
-        if self._length + len(calls) > capacity:
-            while capacity < self._length + len(calls):
-                capacity *= 2
-            grown = self._empty(min(capacity, LOG_CALLS + _LOG_SLACK))
-            for new, old in zip(grown.columns, self._columns.columns, strict=True):
-                new[: self._length] = old[: self._length]
-            self._columns = grown
+    def append(self, calls: Calls) -> int:
+        """Append calls, where all earlier ones are revealed, and return how many found room.
+
+        The oldest calls make room, so that at least one call finds some.
+        """
+        if self._held == LOG_CALLS + _LOG_SLACK:
+            for column in self._columns.columns:
+                column[:LOG_CALLS] = column[_LOG_SLACK : self._held]
+            self.base += _LOG_SLACK
+            self._length = self._held = LOG_CALLS
+        count = min(len(calls), LOG_CALLS + _LOG_SLACK - self._held)
+        self._grow(self._held + count)
         for column, new in zip(self._columns.columns, calls.columns, strict=True):
-            column[self._length : self._length + len(calls)] = new
-        self._length += len(calls)
+            column[self._held : self._held + count] = new[:count]
+        self._held += count
+        return count
+
+    def reveal(self, count: int) -> int:
+        """Reveal the next calls, at most ``count``; how many there were."""
+        count = min(count, self.hidden)
+        self._length += count
+        return count
+
+    def _grow(self, length: int) -> None:
+        capacity = len(self._columns)
+        if length <= capacity:
+            return
+        while capacity < length:
+            capacity *= 2
+        grown = self._empty(min(capacity, LOG_CALLS + _LOG_SLACK))
+        for new, old in zip(grown.columns, self._columns.columns, strict=True):
+            new[: self._held] = old[: self._held]
+        self._columns = grown
+
+    def start_ns(self, index: int) -> int:
+        """Return when a call began. Raises IndexError as ``view`` does."""
+        if not self.base <= index < self.end:
+            raise IndexError(f"call {index} is not in the log, which has {self.base}…{self.end}")
+        return int(self._columns.starts_ns[index - self.base])
 
     def view(self, first: int, last: int) -> Calls:
         """Return calls [first, last) without copying; valid until the next append.

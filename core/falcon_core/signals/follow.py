@@ -52,7 +52,11 @@ class Cycle:
     def differing(self, log: CallLog) -> Ints:
         """Find the places after the cursor where the call that came differs from the cycle's call."""
         fresh = self.tokens_of(log.view(self.cursor, log.end))
-        expected = self.tokens[(self.cursor - self.start + np.arange(fresh.shape[0])) % self.calls]
+        place, count = (self.cursor - self.start) % self.calls, fresh.shape[0]
+        if count <= self.calls:  # the usual case, without an index for each call
+            expected = np.concatenate((self.tokens[place:], self.tokens[:place]))[:count]
+        else:
+            expected = self.tokens[(place + np.arange(count)) % self.calls]
         return np.flatnonzero(fresh != expected)
 
     def compare(self, log: CallLog) -> bool:

@@ -52,12 +52,15 @@ class HangDeadline:
         """Remember each silence between the end of a call and the end of the call before."""
         if not len(calls):
             return
-        ends = np.maximum.accumulate(calls.ends_ns)
-        before = int(ends[0]) if self._last_end_ns is None else self._last_end_ns
-        silences = np.diff(ends, prepend=before)
-        for place in np.flatnonzero(silences >= 1 << _LEAST_CLASS).tolist():
-            self._remember(int(silences[place]), int(ends[place]))
-        self._last_end_ns = max(before, int(ends[-1]))
+        ends = np.empty(len(calls) + 1, dtype=np.int64)
+        ends[0] = calls.ends_ns[0] if self._last_end_ns is None else self._last_end_ns
+        ends[1:] = calls.ends_ns
+        ends = np.maximum.accumulate(ends)
+        silences = ends[1:] - ends[:-1]
+        if int(silences.max()) >= 1 << _LEAST_CLASS:
+            for place in np.flatnonzero(silences >= 1 << _LEAST_CLASS).tolist():
+                self._remember(int(silences[place]), int(ends[place + 1]))
+        self._last_end_ns = int(ends[-1])
 
     def _remember(self, silence_ns: int, end_ns: int) -> None:
         known = self._pauses.get(_class_of(silence_ns))

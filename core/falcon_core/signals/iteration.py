@@ -107,11 +107,6 @@ class IterationTracker:
         return Anchor(record, self.iterations + 1, cycle.calls)
 
     @property
-    def ahead(self) -> int:
-        """Return how many calls are to come up to the call of the next decision, that call included; at least 1."""
-        return max(1, self._decides_at - self._log.end)
-
-    @property
     def _decides_at(self) -> int:
         """Return how many calls the next decision needs, counted from the first call ever.
 
@@ -135,14 +130,33 @@ class IterationTracker:
         The numbers begin anew whenever ``period_changes`` has grown.
         """
         done: list[Iteration] = []
-        at = 0
-        while at < len(calls):
-            fresh = calls.cut(at, at + self.ahead)
-            at += len(fresh)
-            decides = len(fresh) == self.ahead
-            self._log.append(fresh)
-            while decides and self._step(done):
-                pass
+        while len(calls):
+            calls = calls.cut(self.append(calls), len(calls))
+            while self.hidden:
+                changes = self.period_changes
+                completed = self.advance()
+                done = done + completed if changes == self.period_changes else completed
+        return done
+
+    def append(self, calls: Calls) -> int:
+        """Append calls, and return how many were taken; ``advance`` over them before the next ones are appended."""
+        return self._log.append(calls)
+
+    @property
+    def hidden(self) -> int:
+        """Return how many appended calls were not looked at yet."""
+        return self._log.hidden
+
+    def advance(self) -> list[Iteration]:
+        """Look at the calls up to the next decision; return the iterations that it completed.
+
+        The numbers begin anew whenever ``period_changes`` has grown.
+        """
+        ahead = max(1, self._decides_at - self._log.end)
+        done: list[Iteration] = []
+        decides = self._log.reveal(ahead) == ahead
+        while decides and self._step(done):
+            pass
         return done
 
     def _step(self, done: list[Iteration]) -> bool:
@@ -224,7 +238,7 @@ class IterationTracker:
     def _complete(self, cycle: Cycle, done: list[Iteration], next_start: int, *, interrupted: bool) -> None:
         """Add an iteration, from the present start to ``next_start``."""
         calls = self._log.view(max(cycle.start, self._log.base), next_start)
-        start_ns, end_ns = int(calls.starts_ns[0]), int(self._log.view(next_start, next_start + 1).starts_ns[0])
+        start_ns, end_ns = int(calls.starts_ns[0]), self._log.start_ns(next_start)
         self.iterations += 1
         self._history.completed()
         done.append(

@@ -6,7 +6,6 @@ again after the agent's death leads to the same counts, and a recorded ring is a
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 from collections import deque
@@ -122,7 +121,7 @@ class RankChain:
                 level = math.log(memory.healthy_compute_ns)
                 self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
                 self._best_compute = level
-        self._best_waits = copy.copy(self._measurer.waits)
+        self._best_waits = self._measurer.waits.copied()
         self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
         self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
         self._unlearned_samples: deque[Measured] = deque()
@@ -151,18 +150,24 @@ class RankChain:
             return False
         self.last_end_ns = max(self.last_end_ns or 0, int(calls.ends_ns.max()))
         changed = False
-        at = 0
-        while at < len(calls):
-            part = calls.cut(at, at + self._tracker.ahead)
-            at += len(part)
-            changed = self._take_part(part) or changed
+        while len(calls):
+            count = self._tracker.append(calls)
+            known_from: int | None = None  # silences count from here on: a cycle is known
+            while hidden := self._tracker.hidden:
+                known = self._tracker.cycle_calls is not None
+                if known and known_from is None:
+                    known_from = count - hidden
+                elif not known and known_from is not None:
+                    self._hang.feed(calls.cut(known_from, count - hidden))
+                    known_from = None
+                changed = self._take_iterations(self._tracker.advance()) or changed
+            if known_from is not None:
+                self._hang.feed(calls.cut(known_from, count))
+            calls = calls.cut(count, len(calls))
         return changed
 
-    def _take_part(self, calls: Calls) -> bool:
-        """Take calls of which at most the last one leads to a decision."""
-        if self._tracker.cycle_calls is not None:
-            self._hang.feed(calls)
-        iterations = self._tracker.feed(calls)
+    def _take_iterations(self, iterations: list[Iteration]) -> bool:
+        """Take the iterations that a decision has completed."""
         had = self._detector.slowdown
         if self._tracker.period_changes != self._period_changes:
             self._period_changed()
@@ -223,14 +228,14 @@ class RankChain:
 
     def _return_to_best(self) -> None:
         """Take for healthy what was healthy at the job's best: a slow degradation has taught all that follows."""
-        self._measurer.waits = copy.copy(self._best_waits)
+        self._measurer.waits = self._best_waits.copied()
         if self._healthy_compute is not None and self._best_compute is not None:
             self._healthy_compute = self._healthy_compute.moved(self._best_compute, self._healthy_compute.samples)
 
     def _learn(self, healthy: Measured) -> None:
         self._follow(healthy)
         if self._detector.at_best:
-            self._best_waits = copy.copy(self._measurer.waits)  # learning replaces its arrays
+            self._best_waits = self._measurer.waits.copied()
             self._best_compute = None if self._healthy_compute is None else self._healthy_compute.level
 
     def _follow(self, healthy: Measured) -> None:
