@@ -13,6 +13,7 @@ import time
 import msgspec
 import structlog
 
+from falcon_agent.ends import Ends
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
@@ -38,6 +39,7 @@ class Agent:
         self._settings = settings
         self._run_dir = RunDir(settings.run_dir)
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
+        self._ends = Ends(self._run_dir)
         self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
@@ -133,7 +135,7 @@ class Agent:
             sequence=self._sequence + 1,
             unix_ns=time.time_ns(),
             generation=generation,
-            launch=status,
+            launch=self._ends.add(status),
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
         )

@@ -20,6 +20,7 @@ from falcon_core.wire.launch import (
     STACKS_ASKED_FILE,
     STACKS_DIR,
     STATUS_FILE,
+    TAIL_FILE,
     LaunchCounters,
     LaunchPlan,
     LaunchRings,
@@ -64,6 +65,13 @@ class RunDir:
         """Read which rings are the ranks' own: names of files; None while that cannot be read."""
         known = self._read(RINGS_FILE, LaunchRings)
         return known.own if known is not None else None
+
+    def tail(self, local_rank: int) -> str:
+        """Read the end of a rank's output; empty where there is none."""
+        try:
+            return _content(self.path / f"{TAIL_FILE}{local_rank}").decode(errors="replace")
+        except OSError:
+            return ""
 
     def ask_for_stacks(self, unix_ns: int) -> None:
         """Ask the launcher for the Python stacks of the ranks; the time makes the text a new one."""

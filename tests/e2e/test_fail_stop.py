@@ -10,7 +10,7 @@ from dev.cluster import faults
 from dev.install import SYSTEM_NAMESPACE
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.bus import bus_keys, etcd_pod, gateway_pods
-from tests.e2e.jobs import Job, condition, training_job
+from tests.e2e.jobs import Job, condition, training_job, with_script
 
 MANY = 100_000
 SCRIPT = "train_gpt.py"
@@ -53,6 +53,30 @@ def test_a_killed_rank_is_restarted_in_its_pod(nodes: None, start: Callable[[Jso
     assert job.pod_uids() == before
     note = job.diagnoses()[0]
     assert (note["rank"], note["cause"], note["severity"]) == (1, "ProcessKilled", "SEV2")
+
+
+def test_an_exception_is_told_as_its_own_ranks(nodes: None, namespace: Kubectl, start: Callable[[Json], Job]) -> None:
+    """The other ranks end a moment later with a broken connection."""
+    manifest = with_script(namespace, training_job("raises", steps=MANY, replicas=2), "failing.py", "--rank", "2")
+    manifest["spec"]["procsPerReplica"] = 2
+    job = start(manifest)
+    job.wait("all ranks were restarted", lambda s: s.get("counters", {}).get("restarts") == 1, 240)
+    job.wait_training()
+    (note,) = job.diagnoses()
+    assert (note["cause"], note["rank"], note["severity"]) == ("ProcessFailed", 2, "SEV2")
+    assert "ValueError: a batch of 64 features, expected 65 (failing.py:" in note["why"]
+
+
+def test_an_error_of_the_program_fails_the_job_at_once_with_its_last_words(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    options = ("--import", "no_such_module")
+    job = start(with_script(namespace, training_job("bug", steps=MANY, replicas=2), "failing.py", *options))
+    status = job.wait("the job has failed", lambda s: s.get("state") == "Failed", 120)
+    assert status["counters"]["restarts"] <= 1, "one more where the first look saw one node alone"
+    message = condition(status, "Failed")["message"]
+    assert "ModuleNotFoundError: No module named 'no_such_module' (failing.py:" in message
+    assert "no restart mends that" in message
 
 
 def test_a_killed_node_is_replaced_by_the_spare(nodes: None, start: Callable[[Json], Job], checkpoints: str) -> None:

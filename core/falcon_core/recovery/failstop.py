@@ -15,7 +15,7 @@ import msgspec
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
-from falcon_core.recovery.faults import member_faults, rank_fault, start_fault
+from falcon_core.recovery.faults import member_faults, no_restart_mends, precedence, rank_fault, start_fault
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -98,7 +98,7 @@ def _act(
     culprit = obs.members[first.replica]
     recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
     verdict, kind = _verdict(obs, policy, first, recent)
-    attempts = [*recent, Attempt(at=obs.now, node=first.node, kind=kind)] if kind else recent
+    attempts = [*recent, Attempt(at=obs.now, node=first.node, kind=kind, error=first.error)] if kind else recent
     state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
@@ -123,6 +123,8 @@ def _verdict(
         return budget, "Lost"
     if not fault.counts:
         return "Restart", ""
+    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts]):
+        return "GiveUp", ""
     verdict = restart_processes.verdict(
         attempts,
         node=fault.node,
@@ -208,7 +210,7 @@ def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
     fault = rank_fault(obs.ranks, obs.members, before=incident.detected_at)
     if fault is None or fault.ended_at is None:
         return state
-    if (fault.symptom, fault.ended_at) >= (incident.fault.symptom, incident.fault.ended_at):
+    if precedence(fault) >= precedence(incident.fault):
         return state
     return replace(state, stop=replace(incident, fault=fault, since=min(incident.since, fault.ended_at)))
 
@@ -230,6 +232,8 @@ def _farewell(incident: StopIncident, policy: Policy) -> str:
     who = f"rank {fault.rank}" if fault.rank is not None else f"replica {fault.replica}"
     if fault.cause is Cause.HANG and fault.rank is None:
         return f"the job {fault.text}, after {policy.restarts} restarts within {policy.window_seconds / 60:.0f} minutes"
+    if fault.error and not incident.iterations and len(incident.done) < policy.restarts:
+        return f"{who} (pod {fault.pod_name}) {fault.text}; no restart mends that: kubectl logs {fault.pod_name}"
     return (
         f"{who} (pod {fault.pod_name}, node {fault.node or 'none'}) {fault.text}, after {policy.restarts} restarts"
         f" within {policy.window_seconds / 60:.0f} minutes (spec.recovery); its output says why:"

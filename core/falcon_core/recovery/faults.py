@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, classify_exit
+from falcon_core.errors.last_words import LastWords, judge
+from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
 from falcon_core.recovery.state import Fault
@@ -99,8 +100,8 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
     """Return the rank's failure that came first, by its nature and then by its time; None where no rank failed.
 
     ``before`` (unix seconds): later ends are left out, because the operator stopped those processes itself.
-    A process that was killed or crashed comes before processes that ended because a peer had left their collective,
-    whatever the clocks of their nodes say.
+    A process that was killed or crashed, or whose program raised an error of its own, comes before processes that ended
+    because a peer had left their collective, whatever the clocks of their nodes say.
     """
     faults = []
     for rank in ranks:
@@ -109,21 +110,51 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
         end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
         if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
             continue
+        words = judge(rank.last_words)
         faults.append(
             Fault(
                 severity=end.severity,
                 cause=end.cause,
                 component=Component.PROCESS,
-                text=end.text + _oom_kills(members[rank.replica]) * (end.cause is Cause.OUT_OF_MEMORY),
+                text=_text(end, words, members[rank.replica]),
                 replica=rank.replica,
                 pod_name=members[rank.replica].pod_name,
                 node=members[rank.replica].node,
                 rank=rank.rank,
-                symptom=end.consequence,
+                symptom=end.consequence and not words.error,
+                consequence=end.consequence and words.consequence,
+                error=words.error if end.cause is Cause.PROCESS_FAILED else "",
                 ended_at=rank.ended_at,
             )
         )
-    return min(faults, key=lambda fault: (fault.symptom, fault.ended_at or float("inf")), default=None)
+    return min(faults, key=precedence, default=None)
+
+
+def precedence(fault: Fault) -> tuple[bool, bool, float]:
+    """Return what orders the failures of ranks: the first cause before its consequences, then by time."""
+    return fault.symptom, fault.consequence, fault.ended_at or float("inf")
+
+
+def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str, str]]) -> bool:
+    """Check whether the program fails so wherever it starts: with an error of its own, before its first iteration.
+
+    ``before``: node and error of earlier failures. The same error on one node alone may be that node's: a broken mount,
+    or an image that was pulled in part.
+    """
+    if not fault.error or obs.iterations:
+        return False
+    nodes = {node for node, error in before if error == fault.error} | {fault.node}
+    for rank in obs.ranks:
+        if rank.process == "Ended" and judge(rank.last_words).error == fault.error:
+            nodes.add(obs.members[rank.replica].node)
+    return len(nodes) > 1 or len({member.node for member in obs.members}) == 1
+
+
+def _text(end: Exit, words: LastWords, member: MemberSeen) -> str:
+    if end.cause is Cause.OUT_OF_MEMORY:
+        return end.text + _oom_kills(member)
+    said = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED) and words.text
+    return f"{end.text}: {words.text}" if said else end.text
 
 
 def _oom_kills(member: MemberSeen) -> str:

@@ -32,6 +32,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     signal: int | None = None
     oom_killed: bool = False
+    last_words: str = ""  # why it failed, by its own output
     ended_at: float | None = None  # unix seconds by its node's clock
     sent: RankSignals = NOTHING_SENT
     throttle: ThrottleSignals | None = None  # of its container

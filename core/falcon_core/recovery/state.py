@@ -244,6 +244,8 @@ class Fault(_State, frozen=True, kw_only=True):
     witness: str = ""  # what else says that a node is lost
     node_not_ready: bool = False  # a witness outside the job
     symptom: bool = False  # such an end may be the consequence of a peer's
+    consequence: bool = False  # and what the process said says so, too
+    error: str = ""  # the exception's name where the program itself is at fault (``errors.last_words``)
     counts: bool = True  # against the budget; an act of the cluster's owner does not count
     ended_at: float | None = None  # the process's end, by its node's clock
 
@@ -314,6 +316,7 @@ class Attempt(_State, frozen=True, kw_only=True):
     at: float
     node: str
     kind: Literal["Restart", "Replace", "Lost"]  # Lost: a lost node that only the job's own pods report
+    error: str = ""  # as in Fault
 
 
 class Departure(_State, frozen=True, kw_only=True):

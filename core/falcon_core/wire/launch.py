@@ -43,6 +43,7 @@ CONTROL_FILE = "agent/control"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 RINGS_FILE = "launch/rings.json"
+TAIL_FILE = "launch/tail-"  # and the local rank
 RINGS_DIR = "launch/rings"
 STACKS_ASKED_FILE = "agent/stacks"
 STACKS_DIR = "launch/stacks"
@@ -78,6 +79,7 @@ class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
     oom_killed: bool = False  # the cgroup counted an OOM kill that explains this end: of this process, or of one below
     started_unix_ns: int
     ended_unix_ns: int | None = None
+    last_words: str = ""  # of a process that failed: why, by its own output; the agent adds it
     blocked_since_unix_ns: int | None = None  # a thread is in uninterruptible sleep since then, for 30 s at least
 
 

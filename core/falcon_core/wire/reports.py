@@ -109,6 +109,7 @@ class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
     signal: Int64 | None = None
     core_dumped: bool = False
     oom_killed: bool = False
+    last_words: Text = ""
 
 
 class _Process(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -309,13 +310,17 @@ def _launch(status: LaunchStatus | None) -> _Launch | None:
     )
 
 
+def _end(rank: LaunchRank) -> _End:
+    words = _cut(rank.last_words) or ""
+    return _End(rank.ended_unix_ns, rank.exit_code, rank.signal, rank.core_dumped, rank.oom_killed, words)
+
+
 def _process(rank: LaunchRank, first_unix_ns: int) -> _Process:
-    ended = rank.state == "Exited"
     return _Process(
         local_rank=rank.local_rank,
         rank=rank.rank,
         started_ms=(rank.started_unix_ns - first_unix_ns) // _MS,
-        end=_End(rank.ended_unix_ns, rank.exit_code, rank.signal, rank.core_dumped, rank.oom_killed) if ended else None,
+        end=_end(rank) if rank.state == "Exited" else None,
         blocked_since_unix_ns=rank.blocked_since_unix_ns,
     )
 
@@ -349,6 +354,7 @@ def _launch_rank(sent: _Process, first_unix_ns: int) -> LaunchRank:
         signal=end.signal,
         core_dumped=end.core_dumped,
         oom_killed=end.oom_killed,
+        last_words=end.last_words,
         started_unix_ns=first_unix_ns + sent.started_ms * _MS,
         ended_unix_ns=end.ended_unix_ns,
         blocked_since_unix_ns=sent.blocked_since_unix_ns,

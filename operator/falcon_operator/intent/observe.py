@@ -239,6 +239,7 @@ def _rank(
         exit_code=process.exit_code,
         signal=process.signal,
         oom_killed=process.oom_killed,
+        last_words=process.last_words,
         ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
         sent=signals,
         throttle=summary.throttle if known else None,

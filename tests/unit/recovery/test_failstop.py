@@ -231,3 +231,62 @@ def test_a_failure_began_when_training_stopped_and_not_when_it_was_noticed() -> 
     )
     assert state.stop is not None
     assert state.stop.since == NOW - 25
+
+
+VALUE_ERROR = "ValueError: bad shape (train.py:40 in step)"
+PEER_GONE = "RuntimeError: [pair.cc:525] Connection closed by peer [10.0.0.3]:27189 (train.py:75 in main)"
+NO_MODULE = "ModuleNotFoundError: No module named 'apex' (train.py:3 in <module>)"
+
+
+def test_a_rank_with_an_error_of_its_own_precedes_ranks_that_lost_it() -> None:
+    first = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
+    own = {**ended(exit_code=1, at=NOW - 0.1), "last_words": VALUE_ERROR}
+    obs = seen(ranks={0: first, 1: own, 2: first})
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    assert (fault.rank, fault.error, fault.symptom) == (1, "ValueError", False)
+    assert fault.text == f"exited with code 1: {VALUE_ERROR}"
+
+
+def test_words_that_are_not_understood_precede_a_peers_end() -> None:
+    peer = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
+    ecc = {**ended(exit_code=1, at=NOW - 0.1), "last_words": "CUDA error: uncorrectable ECC error encountered"}
+    obs = seen(ranks={0: peer, 1: ecc})
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    assert (fault.rank, fault.symptom) == (1, True)
+
+
+def untrained(**ranks: dict[str, Any]) -> Observation:
+    obs = seen(ranks={int(name[1:]): fields for name, fields in ranks.items()})
+    return replace(obs, ranks=[replace(rank, sent=replace(rank.sent, iterations=0)) for rank in obs.ranks])
+
+
+def test_an_error_of_the_program_on_two_nodes_is_mended_by_no_restart() -> None:
+    failed = {**ended(exit_code=1), "last_words": NO_MODULE}
+    state, actions = step(untrained(r0=failed, r2=failed))
+    assert state.stop is None
+    assert state.attempts == []
+    closed, given_up = actions
+    assert isinstance(closed, StopClosed)
+    assert isinstance(given_up, GiveUp)
+    assert "No module named 'apex' (train.py:3" in given_up.message
+    assert "no restart mends that" in given_up.message
+
+
+def test_on_one_node_alone_it_may_be_the_nodes() -> None:
+    failed = {**ended(exit_code=1), "last_words": NO_MODULE}
+    state, actions = step(untrained(r1=failed))
+    assert actions == [Restart()]
+    assert state.attempts[0].error == "ModuleNotFoundError"
+    again, actions = step(untrained(r1=failed), state)
+    assert actions == [Restart()], "the same node again"
+    _, actions = step(untrained(r2=failed), state)
+    assert isinstance(actions[-1], GiveUp), "another node has it, too"
+    assert again.stop is not None
+
+
+def test_after_iterations_the_programs_error_may_be_the_datas() -> None:
+    failed = {**ended(exit_code=1), "last_words": VALUE_ERROR}
+    _, actions = step(seen(ranks={0: failed, 1: failed}))
+    assert actions == [Restart()]

@@ -83,6 +83,15 @@ def test_a_healthy_rank_costs_at_most_64_bytes_with_its_process() -> None:
     assert len(empty) <= 64
 
 
+def test_the_last_words_of_a_process_pass_and_are_bounded() -> None:
+    ended = replace(
+        process(0), state="Exited", exit_code=1, ended_unix_ns=NOW_NS, last_words="ValueError: " + "x" * 999
+    )
+    launch = sent(pod([], [ended, process(1)])).launch
+    assert launch is not None
+    assert [rank.last_words for rank in launch.ranks] == [ended.last_words[:MAX_TEXT], ""]
+
+
 def test_a_brief_repeats_the_median_of_the_newest_five() -> None:
     (brief,) = sent(pod([rank(0)], [process(0)])).ranks
     assert not brief.detailed

@@ -1,0 +1,39 @@
+"""What the pod's processes said before they failed: read once, when the launcher reports their end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_agent.run_dir import RunDir
+from falcon_core.errors.last_words import last_words
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
+
+
+class Ends:
+    """The last words of the processes of the present generation."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._generation = 0
+        self._words: dict[int, str] = {}  # by local rank
+
+    def add(self, status: LaunchStatus | None) -> LaunchStatus | None:
+        """Return the status with the last words of each process that failed."""
+        if status is None or not any(_failed(rank) for rank in status.ranks):
+            return status
+        if status.generation != self._generation:
+            self._generation, self._words = status.generation, {}
+        ranks = [
+            msgspec.structs.replace(rank, last_words=self._of(rank.local_rank)) if _failed(rank) else rank
+            for rank in status.ranks
+        ]
+        return msgspec.structs.replace(status, ranks=ranks)
+
+    def _of(self, local_rank: int) -> str:
+        if local_rank not in self._words:
+            self._words[local_rank] = last_words(self._run_dir.tail(local_rank)).text
+        return self._words[local_rank]
+
+
+def _failed(rank: LaunchRank) -> bool:
+    return rank.state == "Exited" and (rank.signal is not None or rank.exit_code not in (None, 0))

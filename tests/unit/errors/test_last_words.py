@@ -1,0 +1,100 @@
+"""The last words of programs: tracebacks as Python, PyTorch and torchrun write them, and what has none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from falcon_core.errors.last_words import MOST_CHARACTERS, judge, last_words
+
+OWN = """step 40 loss 2.31
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/opt/job/train.py", line 80, in <module>
+[rank1]:     main()
+[rank1]:   File "/opt/job/train.py", line 71, in main
+[rank1]:     loss = model(batch)
+[rank1]:   File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 134, in forward
+[rank1]:     return F.linear(input, self.weight, self.bias)
+[rank1]: ValueError: expected sequence of length 64 at dim 1 (got 63)
+"""
+PEERS = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/opt/job/train.py", line 75, in main
+[rank0]:     dist.all_reduce(total)
+[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.3]:27189
+"""
+TORCHRUN = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+"""
+
+
+def test_the_programs_own_error_with_its_place() -> None:
+    found = last_words(OWN)
+    assert found.text == "ValueError: expected sequence of length 64 at dim 1 (got 63) (train.py:71 in main)"
+    assert (found.error, found.consequence) == ("ValueError", False)
+
+
+@pytest.mark.parametrize("output", [PEERS + OWN, OWN + PEERS, OWN + "Traceback (most recent call last):\n" + TORCHRUN])
+def test_the_cause_before_its_consequences(output: str) -> None:
+    assert last_words(output).error == "ValueError"
+
+
+def test_a_peers_end_is_no_fault_of_ones_own() -> None:
+    found = last_words(PEERS)
+    assert found.consequence
+    assert found.error == ""
+    assert "Connection closed by peer" in found.text
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "place"),
+    [
+        ("import no_such_module", "ModuleNotFoundError", "job.py:1 in <module>"),
+        ("def f(:\n  pass", "SyntaxError", "job.py:1"),
+        ("def load():\n  return open('/no/such/file')\nload()", "FileNotFoundError", "job.py:2 in load"),
+        ("assert 1 > 2, 'loss is NaN'", "AssertionError", "job.py:1 in <module>"),
+        ("import json\njson.loads('{')", "", "job.py:2 in <module>"),
+    ],
+)
+def test_real_interpreters(tmp_path: Path, program: str, error: str, place: str) -> None:
+    (tmp_path / "job.py").write_text(program)
+    done = subprocess.run([sys.executable, tmp_path / "job.py"], capture_output=True, text=True)
+    found = last_words(done.stderr)
+    assert found.error == error
+    assert found.text.endswith(f"({place})")
+    assert judge(found.text) == found, "the operator judges alike, by the text alone"
+
+
+def test_a_script_that_is_not_there() -> None:
+    done = subprocess.run([sys.executable, "/no/such/script.py"], capture_output=True, text=True)
+    assert "No such file or directory" in last_words(done.stderr).text
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("epoch 1\nepoch 2\n", "epoch 2"),
+        ("terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error\nepoch\n", "what(): CUDA"),
+        ("fatal: disk full\nUserWarning: error bars are deprecated\n", "fatal: disk full"),
+        ("NCCL INFO error handler installed\ntrained\n", "trained"),
+    ],
+)
+def test_without_a_traceback_the_last_line_that_sounds_bad(output: str, text: str) -> None:
+    assert " ".join(last_words(output).text.split()).startswith(text)
+
+
+def test_words_are_bounded_printable_and_hold_no_secret() -> None:
+    text = last_words("Traceback (most recent call last):\nValueError: \x1b[31mpassword=hunter22 " + "x" * 9000).text
+    assert len(text) <= MOST_CHARACTERS
+    assert text.isprintable()
+    assert "hunter22" not in text
+
+
+def test_noise_is_read() -> None:
+    for noise in ("[" * 65536, "rank0: " * 9000, 'File "' * 9000, "Error: (" * 8000, "\0" * 65536):
+        last_words(noise)
