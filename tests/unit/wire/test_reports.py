@@ -84,12 +84,11 @@ def test_a_healthy_rank_costs_at_most_64_bytes_with_its_process() -> None:
 
 
 def test_the_last_words_of_a_process_pass_and_are_bounded() -> None:
-    ended = replace(
-        process(0), state="Exited", exit_code=1, ended_unix_ns=NOW_NS, last_words="ValueError: " + "x" * 999
-    )
+    words = "ValueError: " + "x" * MAX_TEXT
+    ended = replace(process(0), state="Exited", exit_code=1, ended_unix_ns=NOW_NS, last_words=words)
     launch = sent(pod([], [ended, process(1)])).launch
     assert launch is not None
-    assert [rank.last_words for rank in launch.ranks] == [ended.last_words[:MAX_TEXT], ""]
+    assert [rank.last_words for rank in launch.ranks] == [words[:MAX_TEXT], ""]
 
 
 def test_a_brief_repeats_the_median_of_the_newest_five() -> None:
