@@ -51,7 +51,6 @@ class LastWords(msgspec.Struct, frozen=True):
 
 class _Raised(msgspec.Struct, frozen=True):
     line: str
-    type: str
     place: str
 
 
@@ -89,23 +88,27 @@ def _of(raised: _Raised) -> LastWords:
 
 def _tracebacks(lines: list[str]) -> list[_Raised]:
     """Return what was raised, oldest first: the line after each traceback's last frame."""
-    found = []
-    place, own, inside = "", False, False
+    found: list[_Raised] = []
+    frames: list[re.Match[str]] | None = None  # of the traceback that is being read
     for line in lines:
         frame = _FRAME.match(line)
         if line == _TRACEBACK:
-            place, own, inside = "", False, True
+            frames = []
         elif frame is not None:
-            library = any(part in frame["file"] for part in _LIBRARIES)
-            if not library or not own:  # the program's innermost frame, or else the innermost
-                place, own = _place(frame), not library
-            inside = True
-        elif inside and line and not line[0].isspace():
+            frames = [] if frames is None else frames
+            frames.append(frame)
+        elif frames is not None and line and not line[0].isspace():
             raised = _RAISED.match(line)
-            inside = False
             if raised is not None or _SYNTAX.match(line):
-                found.append(_Raised(line, raised["type"] if raised is not None else "", place))
+                found.append(_Raised(line, _where(frames)))
+            frames = None
     return found
+
+
+def _where(frames: list[re.Match[str]]) -> str:
+    """Return the program's innermost frame, or else the innermost."""
+    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARIES)]
+    return _place((own or frames)[-1]) if frames else ""
 
 
 def _place(frame: re.Match[str]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
-from falcon_core.recovery.faults import member_faults, no_restart_mends, precedence, rank_fault, start_fault
+from falcon_core.recovery.faults import EARLY_END, member_faults, no_restart_mends, precedence, rank_fault, start_fault
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -160,9 +160,15 @@ def _pod_fault(obs: Observation, fault: Fault) -> bool:
 def _program_at_fault(obs: Observation, fault: Fault) -> bool:
     """Check whether no node is to blame.
 
-    So it is where the program failed by its own exit code before its first iteration, and where a hang names no node.
+    So it is where a hang names no node, where a container reached its own limit of memory, and where the program failed
+    by an error of its own, or by its exit code alone before its first iteration. Only an error that one node shows
+    before the first iteration, and no other, may be that node's.
     """
-    return (fault.cause is Cause.PROCESS_FAILED and not obs.iterations) or not fault.node
+    if not fault.node or fault.cause is Cause.OUT_OF_MEMORY:
+        return True
+    if fault.error and fault.error != EARLY_END:
+        return bool(obs.iterations)
+    return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
 
 
 def _reason(fault: Fault) -> str:

@@ -12,6 +12,8 @@ from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
+EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
+
 
 def member_faults(obs: Observation, live: Liveness, policy: Policy) -> list[Fault]:
     """Return the faults of pods, launchers and nodes that are lost, the gravest first."""
@@ -101,7 +103,8 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
 
     ``before`` (unix seconds): later ends are left out, because the operator stopped those processes itself.
     A process that was killed or crashed, or whose program raised an error of its own, comes before processes that ended
-    because a peer had left their collective, whatever the clocks of their nodes say.
+    because a peer had left their collective, whatever the clocks of their nodes say. Where all say that a peer is gone,
+    a rank that has ended well is that peer.
     """
     faults = []
     for rank in ranks:
@@ -127,7 +130,28 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
                 ended_at=rank.ended_at,
             )
         )
-    return min(faults, key=precedence, default=None)
+    first = min(faults, key=precedence, default=None)
+    return (_early_end(ranks, members) or first) if first is not None and first.consequence else first
+
+
+def _early_end(ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Fault | None:
+    """Return the first good end of a rank, where the others have failed because it is gone; None without any."""
+    ended = [rank for rank in ranks if rank.process == "Ended" and rank.exit_code == 0 and rank.ended_at is not None]
+    if not ended:
+        return None
+    rank = min(ended, key=lambda rank: rank.ended_at or 0.0)
+    return Fault(
+        severity=EXITED_ABNORMALLY,
+        cause=Cause.PROCESS_FAILED,
+        component=Component.PROCESS,
+        text="ended with exit code 0 while other ranks trained",
+        replica=rank.replica,
+        pod_name=members[rank.replica].pod_name,
+        node=members[rank.replica].node,
+        rank=rank.rank,
+        error=EARLY_END,
+        ended_at=rank.ended_at,
+    )
 
 
 def precedence(fault: Fault) -> tuple[bool, bool, float]:
@@ -141,7 +165,7 @@ def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str,
     ``before``: node and error of earlier failures. The same error on one node alone may be that node's: a broken mount,
     or an image that was pulled in part.
     """
-    if not fault.error or obs.iterations:
+    if fault.error in ("", EARLY_END) or obs.iterations:
         return False
     nodes = {node for node, error in before if error == fault.error} | {fault.node}
     for rank in obs.ranks:

@@ -290,3 +290,37 @@ def test_after_iterations_the_programs_error_may_be_the_datas() -> None:
     failed = {**ended(exit_code=1), "last_words": VALUE_ERROR}
     _, actions = step(seen(ranks={0: failed, 1: failed}))
     assert actions == [Restart()]
+
+
+def test_a_rank_that_ended_well_is_whom_the_others_lost() -> None:
+    lost = {**ended(exit_code=1, at=NOW - 0.2), "last_words": PEER_GONE}
+    obs = seen(ranks={0: lost, 1: ended(exit_code=0, at=NOW - 0.4), 2: lost})
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    assert (fault.rank, fault.text) == (1, "ended with exit code 0 while other ranks trained")
+    own = {**lost, "last_words": VALUE_ERROR}
+    obs = seen(ranks={0: lost, 1: ended(exit_code=0, at=NOW - 0.4), 2: own})
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    assert fault.rank == 2
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {**ended(exit_code=1), "last_words": VALUE_ERROR},
+        {**ended(signal=9), "oom_killed": True},
+        ended(exit_code=0),
+    ],
+    ids=["an error of its own", "out of memory", "an early end"],
+)
+def test_what_the_program_does_never_costs_a_node(end: dict[str, Any]) -> None:
+    """Each time it is the same rank, and so the same node."""
+    lost = {**ended(exit_code=1, at=NOW - 0.1), "last_words": PEER_GONE}
+    state = FRESH
+    obs = seen(ranks={0: lost, 1: end, 2: lost})
+    for _ in range(POLICY.restarts):
+        state, actions = step(obs, replace(state, stop=None))
+        assert actions == [Restart()]
+    _, actions = step(obs, replace(state, stop=None))
+    assert [type(action) for action in actions] == [StopClosed, GiveUp]
