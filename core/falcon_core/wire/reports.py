@@ -11,7 +11,7 @@ readers give the default to a report that lacks them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
@@ -38,6 +38,7 @@ from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_uni
 
 REPORT_VERSION: Final = 2  # 1 was JSON
 MAX_RANKS: Final = 1024  # of a pod
+MAX_STACKS: Final = 8  # different ones of a pod
 MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not read otherwise
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -78,7 +79,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     holes: Count = 0
     work: Annotated[int, Meta(ge=0, lt=len(_WORK))] = 0
     load_permille: Known = -1
-    stack: Annotated[list[Text], Meta(max_length=MAX_FRAMES)] = []
+    stack: Annotated[int, Meta(ge=-1, lt=MAX_STACKS)] = -1  # place in the report's stacks
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -149,6 +150,8 @@ class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
     launch: msgspec.Raw = _NO_LAUNCH  # a ``_Launch`` or None: read by itself, since it hardly ever changes
     throttle: _Throttle | None = None
     ranks: Annotated[list[_Rank], Meta(max_length=MAX_RANKS)] = []
+    # Each once: the ranks of a pod mostly stand at the same place.
+    stacks: Annotated[list[Annotated[list[Text], Meta(max_length=MAX_FRAMES)]], Meta(max_length=MAX_STACKS)] = []
 
 
 _decoder = msgspec.msgpack.Decoder(_Report)
@@ -158,6 +161,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     """Encode a pod's report, with the detail of these ranks."""
+    distinct = {tuple(rank.stack): None for rank in summary.ranks if rank.stack and rank.rank in detailed}
+    stacks = {stack: place for place, stack in enumerate(list(distinct)[:MAX_STACKS])}
     return _encoder.encode(
         _Report(
             REPORT_VERSION,
@@ -166,7 +171,8 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
             summary.generation,
             msgspec.Raw(_encoder.encode(_launch(summary.launch))),
             _throttle(summary.throttle),
-            [_brief(rank, summary.unix_ns, rank.rank in detailed) for rank in summary.ranks[:MAX_RANKS]],
+            [_brief(rank, summary.unix_ns, rank.rank in detailed, stacks) for rank in summary.ranks[:MAX_RANKS]],
+            [[frame[:MAX_TEXT] for frame in stack[:MAX_FRAMES]] for stack in stacks],
         )
     )
 
@@ -190,7 +196,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         unix_ns=report.unix_ns,
         generation=report.generation,
         launch=launch,
-        ranks=[_signals(rank, report.unix_ns) for rank in report.ranks],
+        ranks=[_signals(rank, report.unix_ns, report.stacks) for rank in report.ranks],
         throttle=_throttle_signals(report.throttle),
     )
 
@@ -198,7 +204,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def _brief(rank: RankSignals, unix_ns: int, with_detail: bool) -> _Rank:
+def _brief(rank: RankSignals, unix_ns: int, with_detail: bool, stacks: Mapping[tuple[str, ...], int]) -> _Rank:
     onset = rank.onset
     return _Rank(
         rank=rank.rank,
@@ -219,12 +225,12 @@ def _brief(rank: RankSignals, unix_ns: int, with_detail: bool) -> _Rank:
         onset=None
         if onset is None
         else (onset.iteration, onset.unix_ns, onset.reported_iteration, onset.before_ns, onset.after_ns),
-        detail=_detail(rank) if with_detail else None,
+        detail=_detail(rank, stacks.get(tuple(rank.stack), -1)) if with_detail else None,
         size_class=-1 if rank.size_class is None else rank.size_class,
     )
 
 
-def _detail(rank: RankSignals) -> _Detail:
+def _detail(rank: RankSignals, stack: int) -> _Detail:
     return _Detail(
         rank.iteration_ns[-RECENT_ITERATIONS:],
         rank.compute_ns[-RECENT_ITERATIONS:],
@@ -236,11 +242,11 @@ def _detail(rank: RankSignals) -> _Detail:
         rank.holes,
         _WORK.index(rank.work),
         permille(rank.load),
-        [frame[:MAX_TEXT] for frame in rank.stack[:MAX_FRAMES]],
+        stack,
     )
 
 
-def _signals(sent: _Rank, unix_ns: int) -> RankSignals:
+def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]]) -> RankSignals:
     detail, many = sent.detail, min(sent.iterations, RECENT_ITERATIONS)
     if detail is None:
         detail = _Detail(
@@ -272,7 +278,7 @@ def _signals(sent: _Rank, unix_ns: int) -> RankSignals:
         work=_WORK[detail.work],
         size_class=of_units(sent.size_class, 1),
         load=fraction(detail.load_permille),
-        stack=detail.stack,
+        stack=stacks[detail.stack] if 0 <= detail.stack < len(stacks) else [],
     )
 
 

@@ -218,7 +218,7 @@ def test_what_is_no_report_is_refused(raw: bytes) -> None:
 def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
     earlier = fields(0)
     detail = earlier[6][0][16]
-    assert [detail.pop(), detail.pop(), detail.pop()] == [[], -1, 0]
+    assert [detail.pop(), detail.pop(), detail.pop()] == [-1, -1, 0]
     assert earlier[6][0].pop() == -1
     (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
     assert (found.detailed, found.work, found.load, found.size_class) == (True, "Fixed", None, None)
@@ -238,8 +238,25 @@ def test_load_and_size_class_pass(load: float | None) -> None:
 @pytest.mark.parametrize("stack", [["f"] * (MAX_FRAMES + 1), ["f" * (MAX_TEXT + 1)], [7]])
 def test_a_stack_beyond_the_bounds_is_refused(stack: list[object]) -> None:
     report = fields(0)
-    report[6][0][16][10] = stack
+    report[7] = [stack]
     refused(report)
+
+
+def test_ranks_at_the_same_place_send_its_stack_once() -> None:
+    same, other = ["all_reduce (c10d.py:9)" * 10, "step (train.py:40)"], ["load (data.py:7)"]
+    ranks = [rank(number, stack=other if number == 3 else same) for number in range(8)]
+    report = encode_summary(pod(ranks, []), range(8))
+    assert report.count(same[0].encode()) == 1
+    assert [each.stack for each in decode_summary(report, "p").ranks] == [each.stack for each in ranks]
+    assert same[0].encode() not in encode_summary(pod(ranks, []), {3}), "without detail no stack"
+
+
+@pytest.mark.parametrize("place", [1, 7, -1])
+def test_a_place_without_a_stack_is_no_stack(place: int) -> None:
+    report = fields(0)
+    report[7] = [["step (train.py:40)"]]
+    report[6][0][16][10] = place
+    assert decode_summary(msgspec.msgpack.encode(report), "p").ranks[0].stack == []
 
 
 def test_work_of_an_unknown_kind_is_refused() -> None:
