@@ -30,7 +30,7 @@ def stuck(tmp_path: Path) -> list[Tracked]:
 
 
 def test_the_rank_that_never_arrived_is_named_with_the_call(stuck: list[Tracked]) -> None:
-    operator = Operator(3)
+    operator = Operator(3, spec={"mitigation": {"mode": "Observe"}})
     operator.look([replace(agent.signals(SILENT), cpu_fraction=0.0) for agent in stuck])
     (note,) = operator.status.diagnoses
     assert (note.what, note.cause, note.rank, note.node) == ("fail-stop, hang", "Hang", 1, "node-1")
@@ -45,6 +45,22 @@ def test_the_rank_that_never_arrived_is_named_with_the_call(stuck: list[Tracked]
     assert [(event.type, event.reason) for event in operator.events] == [("Warning", "Hang")]
     operator.look([agent.signals(SILENT) for agent in stuck])
     assert operator.status.diagnoses == [note], "reported once"
+    assert note.next.startswith("mode Observe: nothing is done; Enforce would restart all ranks at ")
+
+
+def test_a_hang_that_has_cost_a_restart_is_ended(stuck: list[Tracked]) -> None:
+    """Sixty iterations of a fifth of a second are lost, and ten seconds of standstill: it has lasted for longer."""
+    operator = Operator(3)
+    operator.look([replace(agent.signals(SILENT), cpu_fraction=0.0) for agent in stuck])
+    (open_note,) = operator.status.diagnoses
+    assert open_note.state == "Open"
+    assert "s of work since the last checkpoint" in open_note.next
+    assert operator.intent.membership.generation == 1
+    operator.look([replace(agent.signals(SILENT), cpu_fraction=0.0) for agent in stuck])
+    (note,) = operator.status.diagnoses
+    assert (note.id, note.state) == (open_note.id, "Mitigating")
+    assert "all ranks restarted in their pods" in note.done[0].what
+    assert operator.intent.membership.generation == 2
 
 
 def test_training_that_moves_again_closes_the_hang(stuck: list[Tracked]) -> None:
