@@ -315,6 +315,8 @@ class Engine:
         if _any(actions, SlowClosed) and self.agents is not None and self._ladder is not None:
             self.agents.closed()
             self._ladder.look_again()
+        if self.state.stop is not None and self.state.stop.acts_at is not None:
+            cluster.wake(self.state.stop.acts_at)
         cluster.carry_out(actions, self.now)
         cluster.advance(self.now)
         if _any(actions, Switch | Replace):

@@ -15,7 +15,15 @@ import msgspec
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
-from falcon_core.recovery.faults import EARLY_END, member_faults, no_restart_mends, precedence, rank_fault, start_fault
+from falcon_core.recovery.faults import (
+    EARLY_END,
+    member_faults,
+    no_restart_mends,
+    others_may_follow,
+    precedence,
+    rank_fault,
+    start_fault,
+)
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -27,12 +35,15 @@ from falcon_core.recovery.observation import (
     StopClosed,
     Switch,
 )
-from falcon_core.recovery.state import Attempt, Fault, RecoveryState, Step, StopIncident
+from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
 from falcon_core.recovery.witness import assess_liveness
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
 RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
+# A program that fails at its start on one node fails on the others by then, if the node is not to blame: they started
+# together, and differ by how fast they read the program. Nothing has been computed yet that the wait could cost.
+OTHERS_SECONDS = 5.0
 replace = msgspec.structs.replace
 
 
@@ -46,8 +57,23 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _act(state, obs, policy, members)
     if not obs.running:
         return _refine(state, obs), []
+    if state.stop is not None and state.stop.acts_at is not None:
+        return _held_back(_refine(state, obs), obs, state.stop.acts_at)
     failure = rank_fault(obs.ranks, obs.members) or start_fault(obs.members) or hanging.due(state, obs, policy)
-    return _act(state, obs, policy, [failure]) if failure is not None else (state, [])
+    if failure is None:
+        return state, []
+    if others_may_follow(obs, failure):
+        state = _wait_for_others(state, obs)
+        if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
+            return state, []
+    return _act(replace(state, awaiting=None), obs, policy, [failure])
+
+
+def _wait_for_others(state: RecoveryState, obs: Observation) -> RecoveryState:
+    awaiting = state.awaiting
+    if awaiting is not None and awaiting.generation == obs.generation:
+        return state
+    return replace(state, awaiting=Awaiting(generation=obs.generation, since=obs.now))
 
 
 def _seen_before(state: RecoveryState, stop: StopIncident) -> bool:
@@ -104,12 +130,27 @@ def _act(
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
         return replace(state, stop=None), [closed, GiveUp(_farewell(incident, policy))]
     wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
-    actions: list[Action] = [action for action in wanted if action is not None] or [Restart()]
+    actions = [action for action in wanted if action is not None]
+    if not actions and obs.running and first.cause is not Cause.HANG:
+        held_seconds = restart_processes.back_off_seconds(recent, obs.now)
+        if held_seconds:
+            return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
+    actions = actions or [Restart()]
+    return replace(state, stop=_with_step(incident, actions[0], obs, culprit.node)), actions
+
+
+def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[RecoveryState, list[Action]]:
+    """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
+    if state.stop is None or obs.now < until:
+        return state, []
+    return replace(state, stop=_with_step(state.stop, Restart(), obs, state.stop.fault.node)), [Restart()]
+
+
+def _with_step(incident: StopIncident, action: Action, obs: Observation, node: str) -> StopIncident:
+    """Return the incident with what is being done."""
     generation = obs.generation + 1 if obs.running else obs.generation
-    steps = [
-        Step(at=obs.now, what=_step_name(action), generation=generation, node=culprit.node) for action in actions[:1]
-    ]
-    return replace(state, stop=replace(incident, done=[*incident.done, *steps][-8:])), actions
+    step = Step(at=obs.now, what=_step_name(action), generation=generation, node=node)
+    return replace(incident, done=[*incident.done, step][-8:], acts_at=None)
 
 
 def _verdict(
@@ -190,7 +231,7 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
             since=_began(obs, fault),
             detected_at=obs.now,
         )
-    elif obs.running:
+    elif obs.running and incident.acts_at is None:
         incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=obs.now)
     elif fault.severity <= incident.fault.severity:
         incident = replace(incident, fault=fault)

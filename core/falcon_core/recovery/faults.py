@@ -165,13 +165,31 @@ def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str,
     ``before``: node and error of earlier failures. The same error on one node alone may be that node's: a broken mount,
     or an image that was pulled in part.
     """
-    if fault.error in ("", EARLY_END) or obs.iterations:
+    if not _fails_at_its_start(obs, fault):
         return False
-    nodes = {node for node, error in before if error == fault.error} | {fault.node}
-    for rank in obs.ranks:
-        if rank.process == "Ended" and judge(rank.last_words).error == fault.error:
-            nodes.add(obs.members[rank.replica].node)
+    nodes = {node for node, error in before if error == fault.error} | _nodes_with(obs, fault)
     return len(nodes) > 1 or len({member.node for member in obs.members}) == 1
+
+
+def others_may_follow(obs: Observation, fault: Fault) -> bool:
+    """Check whether a program failed at its start on one node, while other nodes have yet to come as far."""
+    if not _fails_at_its_start(obs, fault) or len(_nodes_with(obs, fault)) > 1:
+        return False
+    return any(
+        rank.process != "Ended" and member.node != fault.node and member.alive is not False
+        for rank in obs.ranks
+        for member in [obs.members[rank.replica]]
+    )
+
+
+def _fails_at_its_start(obs: Observation, fault: Fault) -> bool:
+    return fault.error not in ("", EARLY_END) and not obs.iterations
+
+
+def _nodes_with(obs: Observation, fault: Fault) -> set[str]:
+    """Return the nodes on which a rank has ended with the fault's error, the fault's own among them."""
+    same = [rank for rank in obs.ranks if rank.process == "Ended" and judge(rank.last_words).error == fault.error]
+    return {fault.node, *(obs.members[rank.replica].node for rank in same)}
 
 
 def _text(end: Exit, words: LastWords, member: MemberSeen) -> str:

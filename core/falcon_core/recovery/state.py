@@ -308,6 +308,7 @@ class StopIncident(_State, frozen=True, kw_only=True):
     hang: HangIncident | None = None  # where the failure is a hang that was ended
     recurrences: int = 0
     done: list[Step] = []  # oldest first
+    acts_at: float | None = None  # until when the restart is held back (``restart_processes.back_off_seconds``)
 
 
 class Attempt(_State, frozen=True, kw_only=True):
@@ -317,6 +318,13 @@ class Attempt(_State, frozen=True, kw_only=True):
     node: str
     kind: Literal["Restart", "Replace", "Lost"]  # Lost: a lost node that only the job's own pods report
     error: str = ""  # as in Fault
+
+
+class Awaiting(_State, frozen=True, kw_only=True):
+    """A failure at a program's start that is not answered yet: the other nodes may show it, too."""
+
+    generation: int
+    since: float  # unix seconds
 
 
 class Departure(_State, frozen=True, kw_only=True):
@@ -360,6 +368,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     attempts: list[Attempt] = []
+    awaiting: Awaiting | None = None  # (``failstop``)
     overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
     departures: list[Departure] = []  # oldest first
     exposure: Exposure = Exposure()

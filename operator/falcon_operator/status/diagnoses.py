@@ -317,7 +317,7 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
         cause=fault.cause.value,
         evidence="; ".join(part for part in (fault.witness, recurred) if part),
         done=[_done_step(step) for step in stop.done],
-        next=_BACK,
+        next=_BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)",
         state="Mitigating",
         severity=fault.severity.value,
         node=fault.node,

@@ -103,6 +103,8 @@ def _summary(view: View, state: State) -> str:
     stop, slow = recovery.stop, recovery.slow
     if stop is not None:
         waiting = view.gathering.waiting if view.intent.membership.phase == "Stop" else ""
+        if stop.acts_at is not None:
+            waiting = f"restarting at {clock_time(stop.acts_at)}"
         return f"{fault_brief(stop.fault)} at {clock_time(stop.since)}; {waiting or 'restarting'}"
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}"

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import failstop, machine
-from falcon_core.recovery.faults import rank_fault
+from falcon_core.recovery.faults import others_may_follow, rank_fault
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -19,8 +19,8 @@ from falcon_core.recovery.observation import (
     SlowClosed,
     StopClosed,
 )
-from falcon_core.recovery.state import Attempt, RecoveryState, StopIncident
-from falcon_core.recovery.strategies.restart_processes import recent, verdict
+from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, StopIncident
+from falcon_core.recovery.strategies.restart_processes import SERIES_SECONDS, back_off_seconds, recent, verdict
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 from tests.unit.recovery.test_failslow import located
 
@@ -29,6 +29,15 @@ FRESH = RecoveryState()
 
 def step(obs: Observation, state: RecoveryState = FRESH) -> tuple[RecoveryState, list[Action]]:
     return failstop.step(state, obs, POLICY)
+
+
+def patiently(obs: Observation, state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
+    """Look, and look again when the restart is held back no longer."""
+    state, actions = step(obs, state)
+    if state.stop is None or state.stop.acts_at is None:
+        return state, actions
+    assert actions == []
+    return step(replace(obs, now=state.stop.acts_at), state)
 
 
 def incident(state: RecoveryState) -> StopIncident:
@@ -163,9 +172,45 @@ def test_out_of_memory_is_reported_with_the_containers_count() -> None:
 
 def test_a_failure_before_that_recurs_in_the_same_incident() -> None:
     state, _ = step(seen(ranks={1: ended(signal=9)}))
-    state, actions = step(seen(ranks={1: ended(signal=9)}, generation=2), state)
+    state, actions = patiently(seen(ranks={1: ended(signal=9)}, generation=2), state)
     assert actions == [Restart()]
     assert (incident(state).id, incident(state).recurrences, len(incident(state).done)) == ("gpt2-1", 1, 2)
+
+
+def at(*seconds: float) -> list[Attempt]:
+    return [Attempt(at=NOW - before, node="a", kind="Restart") for before in seconds]
+
+
+def test_restarts_that_follow_each_other_back_off() -> None:
+    assert back_off_seconds([], NOW) == 0
+    assert [back_off_seconds(at(*range(count, 0, -1)), NOW) for count in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert back_off_seconds(at(SERIES_SECONDS + 1), NOW) == 0, "it ran for long"
+    assert back_off_seconds(at(2 * SERIES_SECONDS, SERIES_SECONDS / 2), NOW) == 1
+
+
+def test_a_restart_that_is_held_back_comes_once_and_counts_once() -> None:
+    state, _ = step(seen(ranks={1: ended(signal=9)}))
+    failed = seen(ranks={1: ended(signal=9)}, generation=2)
+    state, actions = step(failed, state)
+    assert actions == []
+    assert incident(state).acts_at == NOW + 1
+    for now in (NOW + 0.3, NOW + 0.9):
+        state, actions = step(replace(failed, now=now), state)
+        assert actions == []
+    state, actions = step(replace(failed, now=NOW + 1), state)
+    assert actions == [Restart()]
+    assert len(state.attempts) == 2
+    assert [done.generation for done in incident(state).done] == [2, 3]
+    assert (incident(state).recurrences, incident(state).acts_at) == (1, None)
+
+
+def test_a_lost_node_does_not_wait_for_a_back_off() -> None:
+    state, _ = step(seen(ranks={1: ended(signal=9)}))
+    state, _ = step(seen(ranks={1: ended(signal=9)}, generation=2), state)
+    lost = seen({2: {"pod": "Gone", "node_ready": False}}, {1: ended(signal=9)}, generation=2)
+    state, actions = step(lost, state)
+    assert [type(action) for action in actions] == [Replace]
+    assert incident(state).acts_at is None
 
 
 def attempts(*nodes: str, kind: str = "Restart") -> list[Attempt]:
@@ -274,12 +319,52 @@ def test_an_error_of_the_program_on_two_nodes_is_mended_by_no_restart() -> None:
     assert "no restart mends that" in given_up.message
 
 
-def test_on_one_node_alone_it_may_be_the_nodes() -> None:
+def test_a_failure_at_the_start_waits_for_the_other_nodes() -> None:
+    """They started together: the node that reads its files fastest fails first, in each generation."""
     failed = {**ended(exit_code=1), "last_words": NO_MODULE}
     state, actions = step(untrained(r1=failed))
+    assert actions == []
+    assert state.stop is None
+    _, actions = step(replace(untrained(r1=failed, r2=failed), now=NOW + 2), state)
+    assert isinstance(actions[-1], GiveUp)
+    assert state.attempts == []
+    alone = replace(untrained(r1=failed), now=NOW + failstop.OTHERS_SECONDS)
+    acted, actions = step(alone, state)
+    assert actions == [Restart()]
+    assert acted.awaiting is None
+    again, actions = step(replace(alone, generation=alone.generation + 1), replace(acted, awaiting=state.awaiting))
+    assert actions == [], "each generation has its own wait"
+    assert again.awaiting is not None
+    assert again.awaiting.since == alone.now
+
+
+def test_a_failure_at_the_start_waits_for_nobody_who_has_ended_or_is_lost() -> None:
+    failed = {**ended(exit_code=1), "last_words": NO_MODULE}
+    other = {**ended(exit_code=1), "last_words": PEER_GONE}
+    _, actions = step(untrained(r0=other, r1=failed, r2=other))
+    assert actions == [Restart()]
+    lost = [replace(member, alive=False) if member.replica != 1 else member for member in untrained().members]
+    assert not others_may_follow(replace(untrained(r1=failed), members=lost), one_fault(untrained(r1=failed)))
+
+
+def one_fault(obs: Observation) -> Fault:
+    fault = rank_fault(obs.ranks, obs.members)
+    assert fault is not None
+    return fault
+
+
+def long_after(obs: Observation) -> RecoveryState:
+    """Return the state in which the other nodes have been waited for in vain."""
+    return RecoveryState(awaiting=Awaiting(generation=obs.generation, since=NOW - failstop.OTHERS_SECONDS))
+
+
+def test_on_one_node_alone_it_may_be_the_nodes() -> None:
+    failed = {**ended(exit_code=1), "last_words": NO_MODULE}
+    state, actions = step(untrained(r1=failed), long_after(untrained()))
     assert actions == [Restart()]
     assert state.attempts[0].error == "ModuleNotFoundError"
-    again, actions = step(untrained(r1=failed), state)
+    state = replace(state, awaiting=long_after(untrained()).awaiting)
+    again, actions = patiently(untrained(r1=failed), state)
     assert actions == [Restart()], "the same node again"
     _, actions = step(untrained(r2=failed), state)
     assert isinstance(actions[-1], GiveUp), "another node has it, too"
@@ -320,7 +405,7 @@ def test_what_the_program_does_never_costs_a_node(end: dict[str, Any]) -> None:
     state = FRESH
     obs = seen(ranks={0: lost, 1: end, 2: lost})
     for _ in range(POLICY.restarts):
-        state, actions = step(obs, replace(state, stop=None))
+        state, actions = patiently(obs, replace(state, stop=None))
         assert actions == [Restart()]
     _, actions = step(obs, replace(state, stop=None))
     assert [type(action) for action in actions] == [StopClosed, GiveUp]

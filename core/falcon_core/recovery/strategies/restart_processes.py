@@ -3,6 +3,8 @@
 The budget is ``restarts`` within ``window``. Beyond the budget, the node is held to be at fault where every restart
 blamed the same node (SEV1); that is done once in a window. Otherwise the job is given up. The job is given up, too,
 where the program itself fails on each start, because a new node would not help.
+
+Restarts that follow each other back off, so that a budget of a few outlasts a short outage of what the program needs.
 """
 
 from __future__ import annotations
@@ -15,12 +17,25 @@ from falcon_core.recovery.state import Attempt
 TYPE = "RestartProcesses"
 DEFAULT_OVERHEAD_SECONDS = 10.0  # a guess of the standstill; the first restart measures the job's own
 
+SERIES_SECONDS = 600.0  # without a failure, after which the next restart is a first one again
+LONGEST_BACK_OFF_SECONDS = 60.0
+
 Verdict = Literal["Restart", "Replace", "GiveUp"]
 
 
 def recent(attempts: Sequence[Attempt], now: float, window_seconds: float) -> list[Attempt]:
     """Return the attempts that still count."""
     return [attempt for attempt in attempts if now - attempt.at < window_seconds]
+
+
+def back_off_seconds(attempts: Sequence[Attempt], now: float) -> float:
+    """Return how long the next restart is held back, after these attempts: 0, 1, 2, 4 … 60 s."""
+    series, later = 0, now
+    for attempt in reversed(attempts):
+        if later - attempt.at > SERIES_SECONDS:
+            break
+        series, later = series + 1, attempt.at
+    return min(LONGEST_BACK_OFF_SECONDS, 2.0 ** (series - 1)) if series else 0.0
 
 
 def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas: int) -> Verdict:
