@@ -3,6 +3,8 @@
     make venv shim gateway cluster-build torch-venv
     FALCON_CACHE=… SHIM_OUT=… GATEWAY_OUT=… python -m benchmarks.agent   # where `make shim gateway` put them
 
+With the argument ``restarts`` it measures the restarts alone.
+
 CPU and memory are the agent's own, from /proc, over MEASURED_SECONDS after WARM_SECONDS: beside a real DDP job, and
 beside rings that this program writes as the shim does, at the rate of sharded training: a cycle of 48 all-gathers,
 48 reduce-scatters and 4 all-reduces. The operator's part is played by this program, which answers at once.
@@ -36,6 +38,7 @@ from tests.integration.gateway.gateways import Job, Operator, Site
 WARM_SECONDS: Final = 15.0
 MEASURED_SECONDS: Final = 30.0
 RESTARTS: Final = 7
+SETTLED_SECONDS: Final = 1.5  # before a rank is killed: the report of its start has left by then
 CYCLE: Final = ((Op.ALL_GATHER, 48), (Op.REDUCE_SCATTER, 48), (Op.ALL_REDUCE, 4))
 CALLS: Final = sum(count for _, count in CYCLE)
 SLEEPER: Final = ("sh", "-c", "exec sleep 1000")
@@ -188,6 +191,7 @@ async def restarts(make_pod: MakePod, born: Path) -> None:
             back_seconds.append(time.monotonic() - planned)
             if generation > RESTARTS:
                 break
+            await asyncio.sleep(SETTLED_SECONDS)
             status = pod.launcher.status()
             assert status is not None
             killed = time.monotonic()
@@ -223,6 +227,8 @@ async def main() -> None:
             async with site.leader(site.gateway()) as operator:
                 make_pod = partial(pod, operator)
                 await restarts(make_pod, root / "born")
+                if "restarts" in sys.argv[1:]:
+                    return
                 for procs, iteration_seconds in ((1, 0.25), (8, 0.25), (8, 0.05)):
                     await beside_rings(make_pod, procs, iteration_seconds)
                 await beside_ddp(make_pod, 2)

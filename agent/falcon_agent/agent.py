@@ -1,4 +1,4 @@
-"""The agent's loop: it looks at the launcher's word ten times a second and reads the rings twice, and reports news.
+"""The agent's loop: it looks at the launcher's word when there is one, reads the rings each second, and reports news.
 
 Records that are read together cost less: beside eight ranks of 2 000 calls a second, reading them ten times a second
 took 5 % of a core.
@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from falcon_agent.ends import Ends
+from falcon_agent.news import News
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
@@ -21,12 +22,10 @@ from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
-from falcon_core.wire.launch import LaunchStatus
+from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 
-POLL_SECONDS = 0.1
-READ_SECONDS = 0.5  # between two reads of the rings
-LOOK_SECONDS = 1.0  # between two looks at what the rings say
+READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
 MEMORY_SECONDS = 5.0
 SAMPLE_EVERY = 20  # the device times one cycle of this many
 _log = structlog.get_logger()
@@ -86,11 +85,15 @@ class Agent:
             self._request = request
 
     async def _watch(self, reporter: Reporter) -> None:
-        read = looked = remembered = 0.0
+        with News(self._run_dir.path / LAUNCH_DIR) as news:
+            await self._look_on(reporter, news)
+
+    async def _look_on(self, reporter: Reporter, news: News) -> None:
+        read = remembered = 0.0
         urgent = False
         while True:
             now = time.monotonic()
-            if now - read >= READ_SECONDS:
+            if reads := now - read >= READ_SECONDS:
                 read = now
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
                 urgent = self._stacks.look(self._tracker.silent(), now) or urgent
@@ -98,26 +101,29 @@ class Agent:
             status = self._run_dir.status()
             urgent = urgent or status != self._last_status
             self._last_status = status
-            if urgent or now - looked >= LOOK_SECONDS or self._speaker.moment_has_come(time.time_ns()):
-                looked = now
+            if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())
-                summary = self.summary(status)
-                detailed = self._speaker.detail_due(
-                    summary,
-                    asked=self._asked(summary.generation),
-                    detection=self._tracker.detection,
-                    urgent=urgent,
-                    now=now,
-                )
-                if detailed is not None:
-                    self._sequence += 1
-                    reporter.report(summary, detailed, urgent=urgent)
+                self._speak(reporter, status, urgent=urgent, now=now)
                 urgent = False
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())
-            await asyncio.sleep(POLL_SECONDS)
+            due = read + READ_SECONDS - time.monotonic()
+            await news.wait(max(0.0, min(due, self._speaker.seconds_to_moment(time.time_ns()))))
+
+    def _speak(self, reporter: Reporter, status: LaunchStatus | None, *, urgent: bool, now: float) -> None:
+        """Report, if a report is due."""
+        asked = self._asked(_generation(status))
+        may_matter = self._tracker.may_matter()
+        if not self._speaker.is_needed(asked=asked, may_matter=may_matter, urgent=urgent, unix_ns=time.time_ns()):
+            return
+        summary = self.summary(status)
+        detection = self._tracker.detection
+        detailed = self._speaker.detail_due(summary, asked=asked, detection=detection, urgent=urgent, now=now)
+        if detailed is not None:
+            self._sequence += 1
+            reporter.report(summary, detailed, urgent=urgent)
 
     def _asked(self, generation: int) -> frozenset[int]:
         request = self._request
@@ -129,7 +135,7 @@ class Agent:
 
     def summary(self, status: LaunchStatus | None) -> Summary:
         """Return the content of the next report."""
-        generation = status.generation if status is not None else 0
+        generation = _generation(status)
         return Summary(
             pod_uid=self._settings.pod_uid,
             sequence=self._sequence + 1,
@@ -139,3 +145,7 @@ class Agent:
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
         )
+
+
+def _generation(status: LaunchStatus | None) -> int:
+    return status.generation if status is not None else 0

@@ -26,7 +26,7 @@ from falcon_core.wire.ring import (
     parse_counter_key,
 )
 
-_CALLS = 4096  # newest calls that are kept to know what comes next in a communicator
+_MOST_RECORDS = 8192  # newest records that are kept, as they came, to know what comes next in a communicator
 _MAX_SHAPES = 1024  # as many communicators as a shim knows
 _NONE: RecordArray = np.empty(0, dtype=RECORD_DTYPE)
 
@@ -75,11 +75,11 @@ class CommTable:
                 self._shapes.pop(comm, None)
             elif size > 0 and len(self._shapes) < _MAX_SHAPES:
                 self._shapes[comm] = Shape(comm, size, int(descriptor["peer_or_root"]))
-        calls = records[(kinds == Kind.BLOCKING) | (kinds == Kind.ENQUEUED)][-_CALLS:]
-        if len(calls):
-            self._newest.append(calls)
-            self._held += len(calls)
-        while self._newest and self._held - len(self._newest[0]) >= _CALLS:
+        if len(records) > _MOST_RECORDS:
+            records = records[-_MOST_RECORDS:].copy()
+        self._newest.append(records)
+        self._held += len(records)
+        while self._held - len(self._newest[0]) >= _MOST_RECORDS:
             self._held -= len(self._newest.popleft())
 
     def comms(
@@ -121,7 +121,9 @@ class CommTable:
         """Return the newest cycle; None where it is not known or longer than what is kept."""
         if period_calls is None or not 0 < period_calls <= self._held:
             return None
-        return np.concatenate(list(self._newest))[-period_calls:]
+        records = np.concatenate(list(self._newest))
+        calls = records[(records["kind"] == Kind.BLOCKING) | (records["kind"] == Kind.ENQUEUED)]
+        return calls[-period_calls:] if period_calls <= len(calls) else None
 
 
 def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> tuple[int, int | None]:

@@ -100,7 +100,9 @@ class RingReader:
             end = self._pass_hole(end, whole, overwritten, now_seconds)
         else:
             self._hole = None
-        taken = records[:end][whole[:end]]
+        taken = records[:end]
+        if not bool(whole[:end].all()):
+            taken = taken[whole[:end]]
         if any(bool((taken[name] > _MOST).any()) for name in ("t_start_ns", "duration_ns", "bytes")):
             raise RingFormatError("ring has calls at impossible times, or of impossible sizes")
         gone = lost + int(overwritten[:end].sum())

@@ -36,6 +36,7 @@ _MEMORY_FILE = f"{AGENT_DIR}/memory.json"
 class _Watched(msgspec.Struct):
     """A file of the launcher's, and its content when it last changed."""
 
+    path: str  # looked at often: a path of pathlib costs more than the look
     stamp: tuple[int, int] = (0, 0)
     value: object = None
 
@@ -126,9 +127,11 @@ class RunDir:
         return path.read_bytes() if path.exists() else b""
 
     def _read(self, name: str, type_: type[_T]) -> _T | None:
-        watched = self._seen.setdefault(name, _Watched())
+        watched = self._seen.get(name)
+        if watched is None:
+            watched = self._seen[name] = _Watched(str(self.path / name))
         try:
-            about = (self.path / name).lstat()
+            about = os.lstat(watched.path)
             stamp = (about.st_ino, about.st_mtime_ns)
             if stamp != watched.stamp:
                 watched.value = msgspec.json.decode(_content(self.path / name), type=type_)

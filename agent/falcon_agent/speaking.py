@@ -43,6 +43,14 @@ class Speaker:
         """Check whether the moment at which all pods of the job report has passed since the newest report."""
         return self._slot_at(unix_ns) != self._slot
 
+    def seconds_to_moment(self, unix_ns: int) -> float:
+        """Return how long it is until the next of those moments."""
+        return self._report_seconds - (unix_ns / 1e9 - self._offset) % self._report_seconds
+
+    def is_needed(self, *, asked: Collection[int], may_matter: bool, urgent: bool, unix_ns: int) -> bool:
+        """Check whether a report may be due: ``detail_due`` then looks at what it would say."""
+        return urgent or may_matter or bool(asked) or bool(self._detailed) or self.moment_has_come(unix_ns)
+
     def detail_due(
         self,
         summary: Summary,

@@ -132,6 +132,11 @@ class Tracker:
         reports = self._of_each(report).values()
         return sorted((each for each in reports if each is not None), key=lambda each: each.rank)
 
+    def may_matter(self) -> bool:
+        """Check whether a report could say more than that all ranks are well; it costs a fraction of ``signals``."""
+        now_ns = self._monotonic_ns()
+        return any(tracked.chain.may_matter(now_ns) for tracked in self._tracked.values())
+
     def silent(self) -> dict[int, int]:
         """Return the process ids, by rank, of those that have made no call for longer than their deadline."""
         now_ns = self._monotonic_ns()

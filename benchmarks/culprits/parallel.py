@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from falcon_core.signals.attribution import WaitBaseline, compute_ns, inside_outside, measured_comms
+from falcon_core.signals.attribution import WaitBaseline, compute_ns, excess_over, inside_outside, measured_comms
 from falcon_core.signals.calls import Calls, Flags, Floats, Ints, traits
 from falcon_core.signals.culprits import RankView, Wait
 from falcon_core.signals.iteration import Iteration
@@ -305,7 +305,7 @@ class Simulation:
         parts_of: dict[int, list[tuple[float, ...]]] = defaultdict(list)
         stalls = []
         for iteration in slow:
-            excess = baseline.excess(iteration, inside_outside(iteration))
+            excess = excess_over(inside_outside(iteration), baseline.healthy)
             if excess is None:
                 continue
             for comm, parts in excess.by_comm(measured_comms(iteration, tokens)).items():

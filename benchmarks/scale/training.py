@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.scale.agents import Agents, Command
-from falcon_agent.agent import POLL_SECONDS
+from falcon_agent.news import POLL_SECONDS
 from falcon_agent.speaking import Speaker
 from falcon_core.times import REPORT_SECONDS
 from falcon_core.wire.keys import DETAIL, PLAN, JobKey

@@ -10,17 +10,66 @@ of the cycle (only a burst's first call carries the wait for the others' computa
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from falcon_core.signals.calls import Floats, Ints, Trait
+from falcon_core.signals.calls import Calls, Floats, Ints, Trait
 from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RecordArray
 
 _LEARN_CYCLES = 8  # healthy cycles whose median is the first baseline
 _ONE_GAP = 0.9  # of the healthy computation: a gap of this share is all there is
 _STEP = 0.02  # by this share the baseline then follows each healthy cycle
+
+
+class Attributed(NamedTuple):
+    """Where the time of an iteration went; None where a synchronising call's end is not known."""
+
+    compute_ns: int | None  # outside communication
+    times: Floats | None  # inside each call, and from its end to the next call's start, ns: [2, positions]
+
+
+def attribute(iterations: Sequence[Iteration]) -> list[Attributed]:
+    """Return what :func:`compute_ns` and :func:`inside_outside` do, of several iterations at once where they are alike.
+
+    They are alike where they follow each other, with as many calls, all measured, that begin one after the other.
+    """
+    found = None
+    if len(iterations) > 1 and (calls := _following(iterations)) is not None:
+        over = np.array([each.end_ns for each in iterations], dtype=np.int64)
+        shape = len(iterations), -1
+        found = _attribute_all(calls.starts_ns.reshape(shape), calls.ends_ns.reshape(shape), over)
+    return [_attribute(each) for each in iterations] if found is None else found
+
+
+def _following(iterations: Sequence[Iteration]) -> Calls | None:
+    """Return the calls of iterations that have as many each, all measured, one after the other; None otherwise."""
+    first = iterations[0]
+    if first.span is None:
+        return None
+    begin, count = first.span[0], first.span[1] - first.span[0]
+    for place, each in enumerate(iterations):
+        if each.among is not first.among or each.span != (begin + place * count, begin + (place + 1) * count):
+            return None
+    calls = first.among.cut(begin, begin + count * len(iterations))
+    return calls if calls.measured.all() else None
+
+
+def _attribute_all(starts: Ints, ends: Ints, over: Ints) -> list[Attributed] | None:
+    """Attribute k iterations by their calls, which end at ``over``: [k, n], [k, n], [k]; None where calls overtake."""
+    if not ((starts[:, 1:] >= starts[:, :-1]).all() and (starts[:, -1] <= over).all()):
+        return None
+    times = _inside_outside(starts, ends, over)
+    # What is in no call lies between one's end and the next one's start, where calls begin in their order.
+    own: list[int] = times[:, 1].sum(axis=1).tolist()
+    return list(map(Attributed, own, times.astype(np.float64)))
+
+
+def _attribute(iteration: Iteration) -> Attributed:
+    return Attributed(compute_ns(iteration), inside_outside(iteration))
 
 
 def compute_ns(iteration: Iteration) -> int | None:
@@ -93,6 +142,17 @@ class Excess(msgspec.Struct, frozen=True):
         return float(np.clip((self.outside_ns / total - share).max(), 0.0, 1.0))
 
 
+def excess_over(times: Floats | None, healthy: Floats | None) -> Excess | None:
+    """Return the excess of an uninterrupted iteration: [2, positions] each (:func:`inside_outside`).
+
+    None while the healthy times are being learned, and where ends are not known.
+    """
+    if times is None or healthy is None or times.shape != healthy.shape:
+        return None
+    inside, outside = times - healthy
+    return Excess(inside, outside, healthy[1])
+
+
 class WaitBaseline:
     """Healthy durations of the calls whose end is known, and of the gaps between them, by position in the cycle."""
 
@@ -106,27 +166,10 @@ class WaitBaseline:
         other._first, other._baseline = list(self._first), self._baseline
         return other
 
-    def excess(self, iteration: Iteration, times: Floats | None) -> Excess | None:
-        """Return the excess of an iteration whose :func:`inside_outside` is ``times``.
-
-        None while the baseline is being learned, where ends are not known, and if the iteration was interrupted.
-        """
-        if times is None or self._baseline is None or iteration.interrupted or times.shape != self._baseline.shape:
-            return None
-        inside, outside = times - self._baseline
-        return Excess(inside, outside, self._baseline[1])
-
-    def wait_ns(self, iteration_ns: int, own_ns: int | None, excess: Excess | None) -> int | None:
-        """Return the wait [ns]; 0 if interrupted; None while the baseline is being learned or where ends are not known.
-
-        Excesses of calls that overlap are counted once: the wait and ``own_ns``, the computation, together take at most
-        the iteration's time.
-        """
-        if own_ns is None or self._baseline is None:
-            return None
-        if excess is None:
-            return 0
-        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), iteration_ns - own_ns)
+    @property
+    def healthy(self) -> Floats | None:
+        """Return the healthy times, [2, positions]: inside, outside; None while they are learned. Never changed."""
+        return self._baseline
 
     def learn(self, times: Floats | None) -> None:
         """Learn the times of an uninterrupted iteration as healthy."""
@@ -139,7 +182,11 @@ class WaitBaseline:
                 self._baseline = np.median(np.stack(same), axis=0)
                 self._first.clear()
         elif times.shape == self._baseline.shape:
-            self._baseline = self._baseline * (1.0 + _STEP * np.sign(times - self._baseline))
+            moved = np.sign(times - self._baseline)
+            moved *= _STEP
+            moved += 1.0
+            moved *= self._baseline
+            self._baseline = moved
 
 
 def measured_comms(iteration: Iteration, comm_of_token: Ints) -> Ints:
@@ -163,13 +210,20 @@ def inside_outside(iteration: Iteration) -> Floats | None:
         starts, ends = starts[inside], ends[inside]
     elif not len(calls):
         return None
-    times = np.empty((2, starts.shape[0]), dtype=np.int64)
-    durations, outside = times
+    over = np.array([iteration.end_ns], dtype=np.int64)
+    times: Floats = _inside_outside(starts[np.newaxis], ends[np.newaxis], over)[0].astype(np.float64)
+    return times
+
+
+def _inside_outside(starts: Ints, ends: Ints, over: Ints) -> Ints:
+    """Return the times of k iterations, which end at ``over``: [k, n], [k, n], [k] → [k, 2, n] (``inside_outside``)."""
+    times = np.empty((starts.shape[0], 2, starts.shape[1]), dtype=np.int64)
+    durations, outside = times[:, 0], times[:, 1]
     np.subtract(ends, starts, out=durations)
     # The calls of one group are timed as one: its first call stands for it.
-    durations[1:][(starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1])] = 0
-    outside[:-1] = starts[1:]
-    outside[-1] = iteration.end_ns
-    outside -= np.maximum.accumulate(ends)
+    durations[:, 1:][(starts[:, 1:] == starts[:, :-1]) & (ends[:, 1:] == ends[:, :-1])] = 0
+    outside[:, :-1] = starts[:, 1:]
+    outside[:, -1] = over
+    outside -= np.maximum.accumulate(ends, axis=1)
     np.maximum(outside, 0, out=outside)
-    return times.astype(np.float64)
+    return times

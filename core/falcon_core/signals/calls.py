@@ -329,6 +329,10 @@ class CallLog:
         """Return how many appended calls are not revealed yet."""
         return self._held - self._length
 
+    def ahead(self, first: int, count: int) -> Calls:
+        """Return ``count`` calls from index ``first`` on, though some are not revealed; valid until the next append."""
+        return self._columns.cut(first - self.base, min(first - self.base + count, self._held))
+
     def append(self, calls: Calls) -> int:
         """Append calls, where all earlier ones are revealed, and return how many found room.
 

@@ -118,7 +118,9 @@ class Completions:
         begin = int(starts[known].min())
         starts[~known] = begin
         timed = msgspec.structs.replace(calls, starts_ns=starts, ends_ns=starts + durations, measured=known)
-        return msgspec.structs.replace(iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, calls=timed)
+        return msgspec.structs.replace(
+            iteration, start_ns=begin, end_ns=begin + iteration.duration_ns, among=timed, span=None
+        )
 
     def _device_times(self, calls: Calls) -> tuple[Ints, Ints, Ints, Flags]:
         """Return starts, durations, communicators, and whether they are known: [n] each."""

@@ -49,6 +49,11 @@ class Cycle:
         """Return how many calls the next comparison needs, counted from the first call ever."""
         return self.cursor + _FITTING_CALLS + 1 if self._waits else self.start + self.calls + 1
 
+    @property
+    def is_steady(self) -> bool:
+        """Check whether the cursor stands after a cycle's first call, and all calls before are known to fit."""
+        return not self._waits and not self._by_gaps and self.cursor == self.start + 1
+
     def differing(self, log: CallLog) -> Ints:
         """Find the places after the cursor where the call that came differs from the cycle's call."""
         fresh = self.tokens_of(log.view(self.cursor, log.end))

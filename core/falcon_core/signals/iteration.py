@@ -31,6 +31,8 @@ from falcon_core.signals.resume import Anchor, first_cycle, is_ahead, place_in_c
 from falcon_core.signals.search import CycleHistory, PeriodSearch
 from falcon_core.signals.sizes import Varying
 
+_MOST_AT_ONCE = 32  # cycles
+
 
 class Sizes(NamedTuple):
     """The bytes that an iteration's time may depend on: a call's size has to do with what is computed after or before.
@@ -43,14 +45,20 @@ class Sizes(NamedTuple):
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """One cycle. ``calls`` lie from its first call up to the next cycle's, extra ones among them if interrupted."""
+    """One cycle."""
 
     number: int  # from 1
     start_ns: int
     end_ns: int  # start of the next cycle
     interrupted: bool  # other calls came in between: its time is no measure
-    calls: Calls
+    among: Calls  # calls of which those in ``span`` are its own
     sizes: Sizes | None = None  # where sizes vary; None if interrupted
+    span: tuple[int, int] | None = None  # first and last + 1; None: all
+
+    @property
+    def calls(self) -> Calls:
+        """Return its calls: from its first up to the next cycle's, extra ones among them if interrupted."""
+        return self.among if self.span is None else self.among.cut(*self.span)
 
     @property
     def duration_ns(self) -> int:
@@ -152,11 +160,39 @@ class IterationTracker:
 
         The numbers begin anew whenever ``period_changes`` has grown.
         """
+        if whole := self._whole_cycles():
+            return whole
         ahead = max(1, self._decides_at - self._log.end)
         done: list[Iteration] = []
         decides = self._log.reveal(ahead) == ahead
         while decides and self._step(done):
             pass
+        return done
+
+    def _whole_cycles(self) -> list[Iteration]:
+        """Complete the next cycles at once, where nothing but whole cycles comes; otherwise none.
+
+        It does what a decision at each cycle's end would do, at a part of the cost.
+        """
+        cycle, log = self._cycle, self._log
+        if cycle is None or self._interruption is not None or self._anchor is not None or not cycle.is_steady:
+            return []
+        come = log.end - cycle.cursor  # of the present cycle, and not compared yet
+        count = min((come + log.hidden) // cycle.calls, self._history.until_review, _MOST_AT_ONCE)
+        if count < 2:
+            return []
+        ahead = cycle.tokens_of(log.ahead(cycle.cursor, count * cycle.calls)).reshape(count, cycle.calls)
+        fits = (ahead == np.concatenate((cycle.tokens[1:], cycle.tokens[:1]))).all(axis=1)
+        count = count if fits.all() else int(fits.argmin())
+        if not count:
+            return []
+        log.reveal(count * cycle.calls - come)
+        cycle.cursor = log.end
+        begin, calls = cycle.start, log.view(cycle.start, cycle.start + count * cycle.calls).copy()
+        done: list[Iteration] = []
+        for _ in range(count):
+            span = (cycle.start - begin, cycle.start - begin + cycle.calls)
+            self._add(cycle, done, calls, span, cycle.start + cycle.calls)
         return done
 
     def _step(self, done: list[Iteration]) -> bool:
@@ -237,18 +273,25 @@ class IterationTracker:
 
     def _complete(self, cycle: Cycle, done: list[Iteration], next_start: int, *, interrupted: bool) -> None:
         """Add an iteration, from the present start to ``next_start``."""
-        calls = self._log.view(max(cycle.start, self._log.base), next_start)
-        start_ns, end_ns = int(calls.starts_ns[0]), self._log.start_ns(next_start)
+        calls = self._log.view(max(cycle.start, self._log.base), next_start).copy()
+        self._add(cycle, done, calls, None, next_start, interrupted=interrupted)
+
+    def _add(
+        self,
+        cycle: Cycle,
+        done: list[Iteration],
+        among: Calls,
+        span: tuple[int, int] | None,
+        next_start: int,
+        *,
+        interrupted: bool = False,
+    ) -> None:
         self.iterations += 1
         self._history.completed()
-        done.append(
-            Iteration(
-                number=self.iterations,
-                start_ns=start_ns,
-                end_ns=max(start_ns, end_ns),  # where no clock has counted them, calls may begin before earlier ones
-                interrupted=interrupted,
-                calls=calls.copy(),
-                sizes=None if cycle.varying is None or interrupted else self._sizes(calls, next_start),
-            )
-        )
+        start_ns, end_ns = int(among.starts_ns[span[0] if span else 0]), self._log.start_ns(next_start)
+        # Where no clock has counted them, calls may begin before earlier ones.
+        iteration = Iteration(self.iterations, start_ns, max(start_ns, end_ns), interrupted, among, None, span)
+        if cycle.varying is not None and not interrupted:
+            iteration = msgspec.structs.replace(iteration, sizes=self._sizes(iteration.calls, next_start))
+        done.append(iteration)
         cycle.start = next_start

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 
-from falcon_core.signals.attribution import Excess, WaitBaseline, compute_ns, inside_outside
+from falcon_core.signals.attribution import Attributed, Excess, WaitBaseline, attribute, compute_ns, excess_over
 from falcon_core.signals.calls import Floats
 from falcon_core.signals.expected import SAMPLES, ExpectedTime, Slope
 from falcon_core.signals.iteration import Iteration
@@ -21,10 +22,28 @@ class Measured(msgspec.Struct, frozen=True):
     iteration: Iteration
     iteration_ns: int
     compute_ns: int | None
-    wait_ns: int | None
     times: Floats | None = None  # of the calls and gaps, by position
-    excess: Excess | None = None
+    healthy: Floats | None = None  # the same when the rank was healthy; None while that is being learned
     load: float = 1.0  # computation that the iteration's bytes explain ÷ that of the usual bytes
+
+    @property
+    def excess(self) -> Excess | None:
+        """Return by how much its calls and gaps exceed the healthy ones; None if interrupted, too."""
+        return None if self.iteration.interrupted else excess_over(self.times, self.healthy)
+
+    @property
+    def wait_ns(self) -> int | None:
+        """Return the wait [ns]; 0 if interrupted; None while the healthy times are being learned.
+
+        Excesses of calls that overlap are counted once: wait and computation together take at most the iteration's
+        time.
+        """
+        if self.compute_ns is None or self.healthy is None:
+            return None
+        excess = self.excess
+        if excess is None:
+            return 0
+        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), self.iteration_ns - self.compute_ns)
 
 
 def newest_known(values: Iterable[int | None]) -> list[int]:
@@ -76,17 +95,16 @@ class Measurer:
             self._learn_sizes(known)
         return [self.measure(known) for known in collected]
 
-    def measure(self, iteration: Iteration) -> Measured:
-        """Attribute an iteration's time."""
-        own, times = compute_ns(iteration), inside_outside(iteration)
+    def measure(self, iteration: Iteration, found: Attributed | None = None) -> Measured:
+        """Attribute an iteration's time; ``found``: what ``attribute`` returns of it."""
+        own, times = attribute([iteration])[0] if found is None else found
+        healthy = self.waits.healthy
+        if iteration.sizes is None:
+            return Measured(iteration, iteration.duration_ns, own, times, healthy)
         whole_ns = self._time.corrected_ns(iteration.sizes, iteration.duration_ns)
-        if iteration.sizes is not None:
-            times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))
-            own = None if own is None else min(whole_ns, self._compute.corrected_ns(iteration.sizes, own))
-        excess = self.waits.excess(iteration, times)
-        wait_ns = self.waits.wait_ns(whole_ns, own, excess)
-        load = 1.0 if iteration.sizes is None else self._compute.load(iteration.sizes)
-        return Measured(iteration, whole_ns, own, wait_ns, times, excess, load)
+        times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))
+        own = None if own is None else min(whole_ns, self._compute.corrected_ns(iteration.sizes, own))
+        return Measured(iteration, whole_ns, own, times, healthy, self._compute.load(iteration.sizes))
 
     def learn(self, healthy: Measured) -> None:
         """Learn from a healthy, uninterrupted iteration."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from falcon_core.signals.attribution import Attributed, attribute
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
 from falcon_core.signals.changepoint import ChangeDetector, Reference, Slowdown
 from falcon_core.signals.completions import Completions
@@ -171,14 +172,14 @@ class RankChain:
         had = self._detector.slowdown
         if self._tracker.period_changes != self._period_changes:
             self._period_changed()
-        for iteration in iterations:
-            measured = self._measure(iteration)
+        for iteration, attributed in zip(iterations, attribute(iterations), strict=True):
+            measured = self._measure(iteration, attributed)
             if self._observe is not None:
                 self._observe(measured, self._detector.slowdown)
         return _first(had) != _first(self._detector.slowdown)
 
-    def _measure(self, iteration: Iteration) -> Measured:
-        measured = self._measurer.measure(iteration)
+    def _measure(self, iteration: Iteration, attributed: Attributed) -> Measured:
+        measured = self._measurer.measure(iteration, attributed)
         self._recent.append(measured)
         self._newest = iteration.number
         if iteration.interrupted:
@@ -276,6 +277,16 @@ class RankChain:
             return False
         deadline_ns = self._hang_deadline_ns()
         return deadline_ns is not None and now_ns - self.last_end_ns > deadline_ns
+
+    def may_matter(self, now_ns: int) -> bool:
+        """Check whether a report could say more of the rank now than that all is well (``speaking``)."""
+        if self._detector.slowdown is not None or self.is_silent(now_ns):
+            return True
+        newest = self._sampled or self._recent
+        if not newest or self._healthy_compute is None:
+            return False
+        slow_ns = math.exp(self._healthy_compute.level) * (1 + self._detection.verify_percent / 100)
+        return (newest[-1].compute_ns or 0) > slow_ns
 
     def _hang_deadline_ns(self) -> int | None:
         times = [measured.iteration.duration_ns for measured in self._recent]

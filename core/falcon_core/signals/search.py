@@ -76,6 +76,11 @@ class CycleHistory:
         self._distances: deque[int] = deque(maxlen=_DISTANCES)
         self._review_at = _FIRST_REVIEW  # cycles
 
+    @property
+    def until_review(self) -> int:
+        """Return how many cycles may be completed, at most, without a review being due."""
+        return max(0, self._review_at - self._cycles - 1)
+
     def completed(self) -> None:
         self._cycles += 1
 

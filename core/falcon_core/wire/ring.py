@@ -318,11 +318,12 @@ def checks(records: RecordArray) -> npt.NDArray[np.uint32]:
     ``h = seq; for each of the 7 following u64 words w (the last with check = 0): h = (h ^ w) * 0x9E3779B97F4A7C15;
     h ^= h >> 32`` in arithmetic modulo 2^64; the low 32 bits of h are stored. The shim computes the same.
     """
-    words = np.ascontiguousarray(records).view("<u8").reshape(-1, RECORD_BYTES // 8).copy()
-    words[:, 7] &= np.uint64(0xFFFFFFFF)
-    mixed = words[:, 0].copy()
-    with np.errstate(over="ignore"):
-        for column in range(1, 8):
-            mixed = (mixed ^ words[:, column]) * _MIX
-            mixed ^= mixed >> np.uint64(32)
-    return (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    words = np.ascontiguousarray(records).view("<u8").reshape(-1, RECORD_BYTES // 8).T.copy()
+    words[7] &= np.uint64(0xFFFFFFFF)
+    mixed = words[0]
+    for word in words[1:]:  # whole numbers in arrays wrap without a warning
+        mixed ^= word
+        mixed *= _MIX
+        mixed ^= mixed >> np.uint64(32)
+    low: npt.NDArray[np.uint32] = mixed.astype(np.uint32)
+    return low

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.signals.attribution import Excess, compute_ns, inside_outside
-from falcon_core.signals.calls import Tokenizer
+from falcon_core.signals.attribution import Excess, attribute, compute_ns, inside_outside
+from falcon_core.signals.calls import Tokenizer, Trait
 from falcon_core.signals.completions import in_turn
 from falcon_core.signals.culprits import RankView, Wait, attribute_slowdown
 from falcon_core.signals.iteration import Iteration
@@ -75,6 +75,36 @@ def test_what_was_waited_for_before_the_iterations_first_call_takes_none_of_its_
     inside = int(calls.ends_ns[1]) - start
     assert 0 < inside < 100 * MS
     assert compute_ns(iteration) == 100 * MS - inside
+
+
+_SPAN = st.tuples(st.integers(-3, 6), st.integers(0, 9), st.sampled_from([True, True, True, False]))
+
+
+@given(st.lists(st.lists(_SPAN, min_size=1, max_size=5), min_size=1, max_size=5), st.booleans())
+def test_several_iterations_at_once_are_attributed_as_each_by_itself(
+    spans: list[list[tuple[int, int, bool]]], alike: bool
+) -> None:
+    if alike:  # as many calls each
+        spans = [each[: min(map(len, spans))] for each in spans]
+    every = [span for each in spans for span in each]
+    starts = 1000 + np.cumsum([0, *(step for step, _, _ in every)])
+    calls = msgspec.structs.replace(
+        Script().calls,
+        starts_ns=starts[:-1],
+        ends_ns=starts[:-1] + np.array([length for _, length, _ in every]),
+        measured=np.array([measured for _, _, measured in every]),
+        traits=np.full(len(every), Trait.SYNCHRONISING, dtype=np.uint8),
+        tokens=np.zeros(len(every), dtype=np.int64),
+    )
+    iterations, first = [], 0
+    for each in spans:
+        last = first + len(each)
+        begin, over = int(starts[first]), int(starts[last])
+        iterations.append(Iteration(1, begin, max(begin, over), False, calls, None, (first, last)))
+        first = last
+    for iteration, found in zip(iterations, attribute(iterations), strict=True):
+        assert found.compute_ns == compute_ns(iteration)
+        np.testing.assert_equal(found.times, inside_outside(iteration))
 
 
 def test_calls_without_an_end_give_neither_compute_nor_wait() -> None:
