@@ -24,6 +24,10 @@ SILENCE_SECONDS = 3.0  # without an answer to a heartbeat nothing is heard: agen
 # Service goes on naming the gateway of a dead node until Kubernetes has marked the node.
 REJOIN_SECONDS = 60.0
 
+# An agent that ended by itself is reported by its node's kubelet by then, which looks each second: the node lives.
+KUBELET_SECONDS = 1.5  # after the agent is known to be silent, which takes 2 s
+ALIVE_SECONDS = 10.0  # for so long such a report stands for the node's life; the agent is back by then
+
 # -- the end of a generation: the operator's order, the launcher's signals, and what follows where no answer comes
 
 LAUNCHER_STUCK_SECONDS = 30  # supervisor.cc: a process that is there so long after the order cannot be killed

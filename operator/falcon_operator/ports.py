@@ -51,6 +51,7 @@ class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_reason: str = ""  # "OOMKilled", "Error", "Completed"
     exit_message: str = ""  # the termination message
+    ended_unix: float = 0.0  # when it ended last, or began again after an end, by the kubelet; 0: it never ended
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True):

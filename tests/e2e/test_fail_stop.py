@@ -114,6 +114,21 @@ def test_an_agent_that_dies_alone_is_reported_and_training_is_untouched(
     assert job.diagnoses() == []
 
 
+def test_an_agent_that_dies_with_its_rank_is_no_lost_node(nodes: None, start: Callable[[Json], Job]) -> None:
+    """The peers break off their collectives, and the agent is silent, as if the node were dead: its kubelet speaks."""
+    job = start(training_job("both", steps=MANY, spec={"warmPoolRef": {"name": "spares"}}))
+    job.wait_training()
+    victim = job.member(1)
+    for process in ("python3 -m falcon_agent", f"python3 /opt/examples/{SCRIPT}"):
+        assert faults.send_signal(victim["node"], process, signal.SIGKILL, victim["podUid"]) >= 1
+    job.wait("all ranks were restarted", lambda s: s.get("counters", {}).get("restarts", 0) >= 1, 60)
+    job.wait_training()
+    status = job.status()
+    assert status["counters"] == {"restarts": 1, "replacements": 0}
+    assert victim["node"] in job.nodes()
+    assert job.diagnoses(status)[0]["cause"] != "NodeLost"
+
+
 def test_the_operator_killed_in_a_replacement_finishes_it_once(
     nodes: None, start: Callable[[Json], Job], system: Kubectl, checkpoints: str
 ) -> None:

@@ -6,6 +6,7 @@ no decision here compares the clocks of two machines.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Literal
 
@@ -71,6 +72,8 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     evicted: bool = False  # by the cluster's own doing
     pinned: bool = False  # an awaited pod that may only run on ``node``
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
+    silent_seconds: float = math.inf  # since its agent is known to be gone
+    agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
     acknowledged: bool = False  # its launcher has no process of an older generation

@@ -2,9 +2,12 @@
 
 A member is lost if its agent is silent while the operator itself has heard the bus for long enough, *and* a second
 witness agrees: its node is NotReady, or its peers are stalled or broke off their collectives. While the peers advance,
-only its agent is gone. Many agents that fall silent together on nodes that are Ready mean trouble with the bus, and
-nothing is done. A node that is NotReady explains its agent's silence, however many such nodes there are; but where
-nobody is heard at all, the way to all of them may be cut, and they may train.
+only its agent is gone. An agent that ended alone, or together with its rank, is reported by its node's kubelet, which a
+dead node does not have: the kubelet's word is waited for, and then stands for the node.
+
+Many agents that fall silent together on nodes that are Ready mean trouble with the bus, and nothing is done. A node
+that is NotReady explains its agent's silence, however many such nodes there are; but where nobody is heard at all, the
+way to all of them may be cut, and they may train.
 
 What the peers show is read once for all silent members, so that the cost is linear in the number of ranks.
 """
@@ -16,6 +19,7 @@ import msgspec
 from falcon_core.errors.taxonomy import classify_exit
 from falcon_core.recovery.observation import MemberSeen, Observation, RankSeen
 from falcon_core.recovery.state import StopIncident
+from falcon_core.times import ALIVE_SECONDS, KUBELET_SECONDS
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,11 +103,17 @@ def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIn
     for replica, member in silent.items():
         if not member.node_ready:
             witnesses[replica] = f"node {member.node} is NotReady"
-        elif replica in ended:
-            witnesses[replica] = ""  # its own last report explains what the peers show
+        elif replica in ended or _node_speaks(member):
+            witnesses[replica] = ""  # its own last report, or its agent's end, explains what the peers show
         else:
             witnesses[replica] = _witness_of_peers(member, peers, stopping)
     return witnesses
+
+
+def _node_speaks(member: MemberSeen) -> bool:
+    """Check whether the kubelet has reported the end of a silent agent's container, or may still do so."""
+    ended = member.agent_ended_seconds
+    return member.silent_seconds < KUBELET_SECONDS or (ended is not None and ended < ALIVE_SECONDS)
 
 
 def _look_at(ranks: list[RankSeen]) -> _Peers:

@@ -30,6 +30,7 @@ class _Terminated(Fields, frozen=True, kw_only=True):
     exit_code: int = 0
     reason: str | None = None
     message: str | None = None
+    finished_at: str | None = None
 
 
 class _Waiting(Fields, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class _Waiting(Fields, frozen=True, kw_only=True):
 
 
 class _Running(Fields, frozen=True, kw_only=True):
-    """The presence of this state is all that counts."""
+    started_at: str | None = None
 
 
 class _State(Fields, frozen=True, kw_only=True):
@@ -52,6 +53,7 @@ class _ContainerStatus(Fields, frozen=True, kw_only=True):
     ready: bool = False
     restart_count: int = 0
     state: _State | None = None
+    last_state: _State | None = None
 
 
 class _Metadata(Fields, frozen=True, kw_only=True):
@@ -186,7 +188,17 @@ def _container_view(container: _ContainerStatus) -> ContainerView:
         exit_code=ended.exit_code if ended else None,
         exit_reason=(ended.reason or "") if ended else "",
         exit_message=(ended.message or "")[-EXIT_MESSAGE_LENGTH:] if ended else "",
+        ended_unix=_ended_unix(container, state),
     )
+
+
+def _ended_unix(container: _ContainerStatus, state: _State) -> float:
+    """Return when the container ended last, or began again; 0 where it is in its first life."""
+    ends = [
+        each.terminated for each in (state, container.last_state) if each is not None and each.terminated is not None
+    ]
+    again = unix(state.running.started_at) if state.running is not None and container.restart_count else 0.0
+    return max([again, *(unix(end.finished_at) for end in ends)])
 
 
 def occupants(data: bytes) -> list[Occupant]:

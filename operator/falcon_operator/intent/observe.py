@@ -1,10 +1,12 @@
 """What the recovery sees of a snapshot.
 
-Every age is measured by one clock: the operator's own, or that of the node whose report is read.
+Every age is measured by one clock: the operator's own, or that of the node whose report is read. Kubelets give times by
+their nodes' clocks: what rests on them has to stand a difference.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from falcon_core.recovery.membership import Member, Membership, Replacement
@@ -25,7 +27,7 @@ from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import grace_seconds
+from falcon_operator.manifests.instrument import AGENT_CONTAINER, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView
@@ -189,6 +191,8 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         evicted=pod is not None and (pod.reason == "Evicted" or bool(pod.disruption)),
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
+        silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
+        agent_ended_seconds=_agent_ended_seconds(snap, pod),
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
         acknowledged=acknowledged(launch, membership.generation),
@@ -197,6 +201,11 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         start_error=(launch.error or "") if launch is not None and launch.generation == membership.generation else "",
         oom_kills=launch.oom_kills if launch is not None else None,
     )
+
+
+def _agent_ended_seconds(snap: Snapshot, pod: PodView | None) -> float | None:
+    agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
+    return snap.now - agent.ended_unix if agent is not None and agent.ended_unix else None
 
 
 def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:

@@ -26,7 +26,7 @@ from falcon_core.recovery.observation import (
 from falcon_core.recovery.prices import next_step
 from falcon_core.recovery.quiet import is_quiet
 from falcon_core.recovery.witness import assess_liveness
-from falcon_core.times import LEAVE_SECONDS
+from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
 from falcon_operator.effects import (
     AskDetail,
@@ -157,6 +157,8 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
 def _again_seconds(intent: Intent, obs: Observation) -> float:
     if intent.membership.phase != "Run":
         return GATHER_SECONDS
+    if any(member.alive is False and member.silent_seconds < KUBELET_SECONDS for member in obs.members):
+        return KUBELET_SECONDS / 3
     is_settled = not intent.membership.exclusions and not intent.membership.replacements
     return QUIET_SECONDS if is_settled and is_quiet(intent.recovery, obs) else LOOK_SECONDS
 

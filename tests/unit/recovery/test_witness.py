@@ -88,3 +88,20 @@ def test_where_nobody_is_heard_the_way_to_all_may_be_cut() -> None:
 
 def test_a_pod_that_is_not_there_is_not_silent() -> None:
     assert assess_liveness(seen({2: {"alive": False, "pod": "Awaited"}}), None).agents_lost == []
+
+
+@pytest.mark.parametrize(
+    ("member", "is_lost"),
+    [
+        ({"silent_seconds": 1.0}, False),
+        ({"silent_seconds": 1.6}, True),
+        ({"silent_seconds": 1.6, "agent_ended_seconds": 2.0}, False),
+        ({"silent_seconds": 9.0, "agent_ended_seconds": 11.0}, True),
+        ({"silent_seconds": 0.1, "node_ready": False}, True),
+    ],
+    ids=["the kubelet may still say", "it has said nothing", "it reports the agent's end", "long ago", "NotReady"],
+)
+def test_an_agent_that_ends_with_its_rank_is_no_lost_node(member: dict[str, Any], is_lost: bool) -> None:
+    """The peers break their collectives off either way."""
+    obs = seen({2: {"alive": False, **member}}, {0: ended(exit_code=1), 1: ended(exit_code=1)})
+    assert lost(obs) == ([2] if is_lost else [])

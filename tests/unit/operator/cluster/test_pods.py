@@ -33,7 +33,13 @@ POD: dict[str, Any] = {
         "phase": "Running",
         "podIP": "10.0.0.7",
         "initContainerStatuses": [
-            {"name": "falcon-agent", "ready": True, "restartCount": 2, "state": {"running": {"startedAt": "…"}}}
+            {
+                "name": "falcon-agent",
+                "ready": True,
+                "restartCount": 2,
+                "state": {"running": {"startedAt": "2026-11-20T12:00:05Z"}},
+                "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-20T12:00:04Z"}},
+            }
         ],
         "containerStatuses": [
             {
@@ -65,6 +71,7 @@ def test_a_pod_with_its_sidecar() -> None:
     assert not pod.deleting
     assert pod.containers["falcon-agent"].running
     assert pod.containers["falcon-agent"].restarts == 2
+    assert pod.containers["falcon-agent"].ended_unix == 1795176005.0, "it began again"
     trainer = pod.containers["t"]
     assert (trainer.exit_code, trainer.exit_reason, trainer.exit_message) == (137, "OOMKilled", "last words")
 
@@ -86,6 +93,19 @@ def test_a_container_that_cannot_start() -> None:
     state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     container = view(with_status(containerStatuses=[{"name": "t", "state": state}])).containers["t"]
     assert (container.waiting_reason, container.waiting_message) == ("ImagePullBackOff", "no such image")
+
+
+def test_when_a_container_ended() -> None:
+    terminated = {"terminated": {"exitCode": 1, "finishedAt": "2026-11-20T12:00:04Z"}}
+    running = {"running": {"startedAt": "2026-11-20T12:00:00Z"}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    first, ended, held = (
+        {"name": "a", "state": running, "restartCount": 0},
+        {"name": "b", "state": terminated},
+        {"name": "c", "state": waiting, "lastState": terminated, "restartCount": 1},
+    )
+    containers = view(with_status(initContainerStatuses=[first, ended, held])).containers
+    assert [containers[name].ended_unix for name in "abc"] == [0.0, 1795176004.0, 1795176004.0]
 
 
 def test_a_pod_of_which_nothing_is_known_yet() -> None:
