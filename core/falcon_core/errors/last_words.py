@@ -6,11 +6,17 @@ it is bounded, cleaned, and believed only in what it says of the job itself.
 
 from __future__ import annotations
 
+import functools
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from falcon_core.model import Severity
 from falcon_core.text import clean, clip
+
+if TYPE_CHECKING:
+    from falcon_core.errors.classify import Finding
 
 MOST_CHARACTERS = 300
 _PREFIX = re.compile(r"^\[?(?:rank|default)\s?\d+\]?: ?")  # PyTorch and torchrun write them before each line
@@ -25,20 +31,6 @@ _BAD = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"\b(?:warn(?:ing)?|deprecat\w*|info|debug)\b", re.IGNORECASE)
-# A peer's end, or the wait for it: such an error is no proof of a fault of one's own.
-_CONSEQUENCE = re.compile(
-    r"connection (?:closed|reset|refused|aborted)|broken pipe|closed by peer|remote (?:process|peer|error)"
-    r"|ncclRemoteError|ncclSystemError|socket (?:closed|timeout)|timed out (?:waiting|after)|watchdog caught"
-    r"|ChildFailedError|heartbeat|gloo/transport|application timeout|SignalException|KeyboardInterrupt",
-    re.IGNORECASE,
-)
-# What the next start of the same program raises as well.
-_PROGRAM = frozenset({
-    "ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "NameError",
-    "UnboundLocalError", "AttributeError", "TypeError", "ValueError", "KeyError", "IndexError", "AssertionError",
-    "NotImplementedError", "ZeroDivisionError", "FileNotFoundError", "IsADirectoryError", "NotADirectoryError",
-    "PermissionError", "OutOfMemoryError",
-})  # fmt: skip
 
 
 class LastWords(msgspec.Struct, frozen=True):
@@ -47,6 +39,7 @@ class LastWords(msgspec.Struct, frozen=True):
     text: str = ""  # for people: "ValueError: bad shape (train.py:40 in step)"; empty where it said nothing
     error: str = ""  # name of the exception where the program itself is at fault, whatever the node
     consequence: bool = False  # a peer's end makes such an error as well
+    error_class: str = ""  # its class in the table; empty where none fits
 
 
 class _Raised(msgspec.Struct, frozen=True):
@@ -57,28 +50,50 @@ class _Raised(msgspec.Struct, frozen=True):
 def last_words(output: str) -> LastWords:
     """Find the reason for a failure in the end of a process's output.
 
-    Of several tracebacks the last that is not the consequence of a peer's end counts; without any, the last line that
-    sounds bad, or else the last line.
+    Of several tracebacks the last that is not the consequence of a peer's end counts, and one of the gravest class
+    before others; without any traceback, so of the lines that sound bad, or else the last line.
     """
     lines = [_PREFIX.sub("", line.rstrip()) for line in output.splitlines()]
     found = _tracebacks(lines)
     if found:
-        own = [raised for raised in found if not _CONSEQUENCE.search(raised.line)]
-        return _of((own or found)[-1])
+        return _of(found[_telling([raised.line for raised in found])])
     said = [line for line in lines[-100:] if line.strip()]
     bad = [line for line in said if _BAD.search(line) and not _HARMLESS.search(line)]
     if not said:
         return LastWords()
-    line = (bad or said)[-1].strip()
-    return LastWords(clip(clean(line), MOST_CHARACTERS), "", bool(_CONSEQUENCE.search(line)))
+    line = bad[_telling(bad)] if bad else said[-1]
+    return judge(clip(clean(line.strip()), MOST_CHARACTERS))
 
 
+@functools.lru_cache(maxsize=4096)
 def judge(text: str) -> LastWords:
     """Judge words that an agent has reported: as ``last_words`` returned them."""
     found = _RAISED.match(text.partition(" (")[0])
     name = found["type"].rpartition(".")[2] if found is not None else ""
-    consequence = bool(_CONSEQUENCE.search(text))
-    return LastWords(text, name if name in _PROGRAM and not consequence else "", consequence)
+    finding = _finding(text)
+    if finding is None:
+        return LastWords(text)
+    known = finding.error_class
+    own = known.permanent and not known.consequence
+    return LastWords(text, (name or known.name) if own else "", known.consequence, known.name)
+
+
+def _finding(line: str) -> Finding | None:
+    """Return what a line tells; what was raised, or what sounds bad at a process's end, no benign rule excuses."""
+    from falcon_core.errors.classify import shipped_classifier  # needs packages that `falcon-agent replay` goes without
+
+    raised = _RAISED.match(line) is not None
+    return shipped_classifier().line(line, raised=raised) if line else None
+
+
+def _telling(lines: list[str]) -> int:
+    """Return the place of the line that says best why: the last that is no consequence, or of the gravest class."""
+    weights = []
+    for line in lines:
+        known = finding.error_class if (finding := _finding(line)) is not None else None
+        grave = known is not None and known.severity is Severity.SEV1
+        weights.append((known is None or not known.consequence, grave))
+    return max(range(len(lines)), key=lambda index: (weights[index], index))
 
 
 def _of(raised: _Raised) -> LastWords:

@@ -123,6 +123,15 @@ def test_a_clients_extra_imports_it(wheel: Path, tmp_path: Path, extra: str, cli
     assert bare.run("python", "-c", program).stdout.strip() == client
 
 
+def test_the_extra_errors_classifies_a_line(wheel: Path, tmp_path: Path) -> None:
+    bare = environment(wheel, "errors", tmp_path)
+    program = (
+        "from falcon_core.errors.classify import Classifier; from falcon_core.errors.table import shipped;"
+        " print(Classifier(shipped()).line('NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.').name)"
+    )
+    assert bare.run("python", "-c", program).stdout.strip() == "GpuLost"
+
+
 @pytest.mark.parametrize("extra", ["operator", "agent"])
 def test_a_service_starts_as_far_as_its_settings(wheel: Path, tmp_path: Path, extra: str) -> None:
     bare = environment(wheel, extra, tmp_path)
@@ -134,4 +143,4 @@ def test_a_service_starts_as_far_as_its_settings(wheel: Path, tmp_path: Path, ex
 
 
 def test_every_extra_is_tried_here() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"sim", "plot", "etcd", "gateway", "operator", "agent"}
+    assert set(PROJECT["optional-dependencies"]) == {"errors", "sim", "plot", "etcd", "gateway", "operator", "agent"}

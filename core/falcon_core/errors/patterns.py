@@ -1,0 +1,100 @@
+"""Patterns that are matched in linear time, whatever they are and whatever the line is: RE2's.
+
+Text is matched as bytes: a line need not be UTF-8. Letters of either case match alike unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, Final, Protocol
+
+import re2
+
+MOST_PROGRAM_BYTES: Final = 1 << 20  # of one compiled pattern: refuses repetitions of repetitions
+_BOUNDED: Final = re.compile(r"(?<!\\)(\.|\[\^[^\]]{1,4}\])\{\d+,\d+\}")
+_START: Final = re.compile(r"(?<![\\\[])\^")
+_SET_BYTES: Final = 1 << 28  # of all together, with their automaton's cache, as a limit
+
+
+class PatternError(ValueError):
+    """A pattern that cannot be used; the message says why."""
+
+
+class Found(Protocol):
+    """A match, as far as it is used."""
+
+    def group(self) -> bytes: ...
+    def start(self) -> int: ...
+    def end(self) -> int: ...
+
+
+def options(most_bytes: int = MOST_PROGRAM_BYTES) -> Any:
+    """Return RE2's options for bytes of any encoding, without words on standard error."""
+    made = re2.Options()
+    made.encoding = re2.Options.Encoding.LATIN1
+    made.log_errors = False
+    made.never_capture = True
+    made.max_mem = most_bytes
+    return made
+
+
+def source(pattern: str, *, case: bool = False) -> bytes:
+    """Return a pattern as bytes, deaf to case unless told."""
+    return (pattern if case else f"(?i:{pattern})").encode()
+
+
+@functools.lru_cache(maxsize=4096)
+def compiled(pattern: bytes) -> Any:
+    """Return a pattern ready to search bytes. Raises PatternError."""
+    try:
+        return re2.compile(pattern, options())
+    except re2.error as error:
+        said = error.args[0] if error.args else error
+        raise PatternError(said.decode(errors="replace") if isinstance(said, bytes) else str(said)) from error
+
+
+def check(pattern: str, most_characters: int) -> None:
+    """Refuse a pattern that is empty, long, not RE2's, or matches every line. Raises PatternError."""
+    if not pattern.strip():
+        raise PatternError("is empty; write what the line contains")
+    if len(pattern) > most_characters:
+        raise PatternError(f"has {len(pattern)} characters; at most {most_characters}")
+    try:
+        found = compiled(source(pattern))
+    except PatternError as error:
+        raise PatternError(
+            f"is no pattern of RE2 ({error}); put a backslash before ( ) [ ] . * + ? that are meant"
+        ) from error
+    if found.search(b"") is not None:
+        raise PatternError("matches an empty line, and so every line; write what the line must contain")
+
+
+def loosened(pattern: str, *, case: bool = False) -> bytes:
+    """Return a pattern that matches wherever the given one does, for a first look at many lines at once.
+
+    Gaps of bounded length become unbounded, and the line's start becomes any place: prefixes are still there.
+    """
+    wide = _BOUNDED.sub(r"\1*", pattern)
+    return (b"(?m:" if case else b"(?im:") + _START.sub("", wide).encode() + b")"
+
+
+class PatternSet:
+    """Many patterns, looked for at once."""
+
+    def __init__(self, patterns: list[bytes]) -> None:
+        self._set = re2.Set.SearchSet(options(_SET_BYTES))
+        self._size = len(patterns)
+        for pattern in patterns:
+            self._set.Add(pattern)
+        if patterns:
+            self._set.Compile()
+        self._match = self._set.Match
+
+    def any(self, text: bytes) -> bool:
+        """Check whether a pattern matches."""
+        return self._size > 0 and self._match(text) is not None
+
+    def matching(self, text: bytes) -> list[int]:
+        """Return the indices of the patterns that match, in order."""
+        return sorted(self._match(text) or ()) if self._size else []

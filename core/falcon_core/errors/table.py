@@ -1,0 +1,323 @@
+"""The table of error classes: what a class means, which lines belong to it, and how users add to it.
+
+The shipped table is ``classes.yaml`` beside this file. A user's own part is merged over it (``Table.merged``): by the
+name of a class and by the id of a rule. A job brings a short list of rules of its own (``Table.with_job_rules``). All
+of them are checked as they are read: a pattern that cannot be matched in linear time is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+
+from falcon_core.errors.patterns import PatternError, check
+from falcon_core.model import Severity
+
+VERSION: Final = 1
+MOST_JOB_RULES: Final = 16
+MOST_EXIT_CODES: Final = 16  # of one rule
+MOST_PATTERN_CHARACTERS: Final = 200  # of a job's rule
+MOST_SHIPPED_CHARACTERS: Final = 2000  # of the table's and the platform's patterns
+MOST_RULES: Final = 500
+_EXIT_CODES: Final = range(1, 256)
+_T = TypeVar("_T")
+_Ruled = TypeVar("_Ruled", "Rule", "Benign")
+
+
+class TableError(ValueError):
+    """A table or a rule that cannot be used; the message names the field and the remedy."""
+
+
+class Domain(enum.StrEnum):
+    """Where an error comes from, and so where its remedy lies."""
+
+    GPU = "GPU"
+    LINK = "Link"
+    NODE = "Node"
+    STORAGE = "Storage"
+    CONTAINER = "Container"
+    PROGRAM = "Program"
+    PEER = "Peer"
+
+
+class Source(enum.StrEnum):
+    """Who wrote a line."""
+
+    OUTPUT = "Output"  # a rank's standard output or error
+    KERNEL = "Kernel"  # the node's kernel
+    CONDITION = "Condition"  # a node's condition, an Event, or a report of the platform
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is read strictly: a misspelt field is an error."""
+
+
+class ErrorClass(_Part, frozen=True, kw_only=True):
+    """A kind of error, with what it means and what helps."""
+
+    name: str
+    severity: Severity
+    domain: Domain
+    meaning: str
+    remedy: str
+    consequence: bool = False  # a peer's end makes such an error as well
+    transient: bool = False  # the same call may succeed a little later
+    permanent: bool = False  # the next start of the same program fails as well
+    vague: bool = False  # says that something failed, and little more: any other class says more
+    unicron: str = ""  # the row of Unicron's table 1
+
+
+class Rule(_Part, frozen=True, kw_only=True):
+    """Which lines belong to a class: one of ``patterns`` or ``xids`` matches, and none of ``unless``."""
+
+    id: str
+    error_class: str = msgspec.field(name="class")
+    patterns: tuple[str, ...] = ()
+    xids: tuple[int, ...] = ()  # numbers of NVIDIA's Xid messages
+    unless: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()  # none: all
+    certain: bool = False  # no benign rule excuses such a line
+    case: bool = False  # capital and small letters differ
+
+
+class Benign(_Part, frozen=True, kw_only=True):
+    """Lines that only sound bad."""
+
+    id: str
+    patterns: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+    case: bool = False
+
+
+class Overrides(_Part, frozen=True, kw_only=True):
+    """What the platform's owner adds to the shipped table or puts in its place."""
+
+    classes: tuple[ErrorClass, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    benign: tuple[Benign, ...] = ()
+    disabled: tuple[str, ...] = ()  # ids of rules, benign ones as well
+
+
+class JobRule(_Part, frozen=True, kw_only=True, rename="camel"):
+    """A job's own rule: a pattern, exit codes or both, and the class, or a severity and a domain instead."""
+
+    pattern: str = ""
+    exit_codes: tuple[int, ...] = ()
+    error_class: str = msgspec.field(default="", name="class")
+    severity: Severity | None = None
+    domain: Domain | None = None
+
+
+class Table(_Part, frozen=True, kw_only=True):
+    """Classes and rules; of the rules that match a line, the first in order counts."""
+
+    version: int
+    classes: tuple[ErrorClass, ...]
+    rules: tuple[Rule, ...]
+    benign: tuple[Benign, ...] = ()
+    exits: Mapping[int, str] = {}  # exit code → class; the job's own
+
+    def get(self, name: str) -> ErrorClass:
+        """Return a class by its name. Raises KeyError."""
+        return next_named(self.classes, name)
+
+    def exit_class(self, code: int | None) -> ErrorClass | None:
+        """Return the class that the job itself gave to an exit code."""
+        name = self.exits.get(code) if code is not None else None
+        return self.get(name) if name is not None else None
+
+    def merged(self, overrides: Overrides | Mapping[str, Any]) -> Table:
+        """Return the table with the user's part over it: the user's new rules precede the shipped ones.
+
+        Raises:
+            TableError: names the field, and what to write instead.
+        """
+        own = overrides if isinstance(overrides, Overrides) else _convert(overrides, Overrides)
+        known = {rule.id for rule in self.rules} | {rule.id for rule in self.benign}
+        for index, name in enumerate(own.disabled):
+            if name not in known:
+                raise TableError(f"disabled[{index}]: no rule has the id {name!r}; docs/errors.md lists them")
+        merged = Table(
+            version=self.version,
+            classes=_over(self.classes, own.classes, _name),
+            rules=_without(_over(self.rules, own.rules, _rule_id), own.disabled),
+            benign=_without(_over(self.benign, own.benign, _benign_id), own.disabled),
+            exits=self.exits,
+        )
+        _check(merged, own)
+        return merged
+
+    def with_job_rules(self, rules: Sequence[JobRule] | Sequence[Mapping[str, Any]], path: str = "rules") -> Table:
+        """Return the table with a job's own rules before all others.
+
+        ``path``: the list's field, as messages name it (``spec.recovery.rules``).
+
+        Raises:
+            TableError: names the field, and what to write instead.
+        """
+        if len(rules) > MOST_JOB_RULES:
+            raise TableError(f"{path}: {len(rules)} rules; at most {MOST_JOB_RULES}, so join patterns with |")
+        classes, made, exits = list(self.classes), [], dict(self.exits)
+        for index, given in enumerate(rules):
+            where = f"{path}[{index}]"
+            rule = given if isinstance(given, JobRule) else _convert(given, JobRule, where)
+            named = _job_class(self, rule, where, index)
+            if named not in classes:
+                classes.append(named)
+            if rule.pattern:
+                made.append(Rule(id=f"job-{index}", error_class=named.name, patterns=(rule.pattern,), certain=True))
+            exits |= {code: named.name for code in rule.exit_codes if code not in exits}
+        return msgspec.structs.replace(self, classes=tuple(classes), rules=(*made, *self.rules), exits=exits)
+
+
+def next_named(classes: Sequence[ErrorClass], name: str) -> ErrorClass:
+    """Return the class of that name. Raises KeyError."""
+    for known in classes:
+        if known.name == name:
+            return known
+    raise KeyError(name)
+
+
+def xid_pattern(numbers: Sequence[int]) -> str:
+    """Return the pattern of lines that tell one of these Xid numbers: the kernel's, and how monitors name them."""
+    either = "|".join(str(number) for number in numbers)
+    return (
+        rf"(?:^|[^a-z])xid\b ?(?:\((?:PCI:)?[0-9a-f:.]*\))?(?:[ _-]?(?:critical|error|code|event|errors|number|id))*"
+        rf"[\"']?(?:\s*[:=#]\s*|\s+|\s*\()[\"']?0*(?:{either})(?:[^0-9.:%\s]|\s(?:-|on|for|in|at|has|was|detected|found|occurred|reported|error|event|\()|\.\s|:\s|\.?$)"
+        rf"|\b(?:gpu_?)?xid_?(?:error_?)?(?:{either})\b"
+    )
+
+
+def parse(text: str) -> Table:
+    """Read and check a table. Raises TableError, which names the field and the remedy."""
+    try:
+        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise TableError(f"not YAML: {error}") from error
+    table = _convert(raw, Table)
+    if table.version != VERSION:
+        raise TableError(f"version: {table.version} is not known; this release reads version {VERSION}")
+    _check(table, Overrides(classes=table.classes, rules=table.rules, benign=table.benign))
+    return table
+
+
+@functools.cache
+def shipped() -> Table:
+    """Return the table that comes with this release."""
+    return _convert(yaml_of("classes.yaml"), Table)
+
+
+def yaml_of(name: str) -> Any:
+    """Return the plain content of a YAML file of this package."""
+    text = resources.files("falcon_core.errors").joinpath(name).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _convert(raw: Any, kind: type[_T], path: str = "") -> _T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        said, _, at = str(error).partition(" - at `$")
+        field = (path + at.rstrip("`")).lstrip(".") or "the table"
+        raise TableError(f"{field}: {said[:1].lower()}{said[1:]}; docs/errors.md shows the form") from error
+
+
+def _over(base: tuple[_T, ...], own: tuple[_T, ...], key: Callable[[_T], str]) -> tuple[_T, ...]:
+    """Put parts in the place of those of the same key, and new ones before all others."""
+    named = {key(part): part for part in own}
+    kept = tuple(named.pop(key(part), part) for part in base)
+    return tuple(part for part in own if key(part) in named) + kept
+
+
+def _name(part: ErrorClass) -> str:
+    return part.name
+
+
+def _rule_id(rule: Rule) -> str:
+    return rule.id
+
+
+def _benign_id(rule: Benign) -> str:
+    return rule.id
+
+
+def _without(rules: tuple[_Ruled, ...], ids: tuple[str, ...]) -> tuple[_Ruled, ...]:
+    return tuple(rule for rule in rules if rule.id not in ids)
+
+
+def _check(table: Table, own: Overrides) -> None:
+    """Check what was given: names that are unique and known, patterns that can be used. Raises TableError."""
+    _check_unique("classes", "name", [part.name for part in own.classes])
+    _check_unique("rules", "id", [rule.id for rule in own.rules])
+    _check_unique("benign", "id", [rule.id for rule in own.benign])
+    if len(table.rules) + len(table.benign) > MOST_RULES:
+        raise TableError(f"rules: {len(table.rules) + len(table.benign)} with benign; at most {MOST_RULES}: join some")
+    for index, part in enumerate(own.classes):
+        if not part.name.isidentifier() or not part.name[0].isupper():
+            raise TableError(f"classes[{index}].name: {part.name!r} is no CamelCase name, such as GpuLost")
+    names = {part.name for part in table.classes}
+    for index, rule in enumerate(own.rules):
+        if rule.error_class not in names:
+            raise TableError(
+                f"rules[{index}].class: no class {rule.error_class!r}; add it under classes, or correct it"
+            )
+        if not rule.patterns and not rule.xids:
+            raise TableError(f"rules[{index}].patterns: is empty; give patterns or xids")
+        _check_patterns(f"rules[{index}]", rule)
+    for index, benign in enumerate(own.benign):
+        _check_patterns(f"benign[{index}]", benign)
+
+
+def _check_unique(field: str, key: str, names: list[str]) -> None:
+    for index, name in enumerate(names):
+        if name in names[:index] or not name:
+            raise TableError(f"{field}[{index}].{key}: {name!r} is empty or there twice; give it a name of its own")
+
+
+def _check_patterns(path: str, rule: Rule | Benign) -> None:
+    for field, patterns in (("patterns", rule.patterns), ("unless", rule.unless)):
+        for index, pattern in enumerate(patterns):
+            _check_pattern(f"{path}.{field}[{index}]", pattern, MOST_SHIPPED_CHARACTERS)
+
+
+def _check_pattern(path: str, pattern: str, most: int) -> None:
+    try:
+        check(pattern, most)
+    except PatternError as error:
+        raise TableError(f"{path}: {error}") from error
+
+
+def _job_class(table: Table, rule: JobRule, path: str, index: int) -> ErrorClass:
+    """Check a job's rule and return its class: a known one, or one made of its severity and domain."""
+    if not rule.pattern and not rule.exit_codes:
+        raise TableError(f"{path}: says nothing to look for; give pattern or exitCodes")
+    if rule.pattern:
+        _check_pattern(f"{path}.pattern", rule.pattern, MOST_PATTERN_CHARACTERS)
+    if len(rule.exit_codes) > MOST_EXIT_CODES:
+        raise TableError(f"{path}.exitCodes: {len(rule.exit_codes)} codes; at most {MOST_EXIT_CODES}")
+    for at, code in enumerate(rule.exit_codes):
+        if code not in _EXIT_CODES:
+            raise TableError(f"{path}.exitCodes[{at}]: {code} is no exit code of a failure; use 1 to 255")
+    if rule.error_class:
+        if rule.severity is not None or rule.domain is not None:
+            raise TableError(f"{path}: give class, or severity and domain, not both")
+        try:
+            return table.get(rule.error_class)
+        except KeyError:
+            raise TableError(f"{path}.class: no class {rule.error_class!r}; docs/errors.md lists them") from None
+    if rule.severity is None or rule.domain is None:
+        raise TableError(f"{path}: give class, or severity and domain")
+    return ErrorClass(
+        name=f"JobRule{index}",
+        severity=rule.severity,
+        domain=rule.domain,
+        meaning=f"Rule {index} of the job's own matched.",
+        remedy="Ask the job's owner.",
+        permanent=rule.domain is Domain.PROGRAM,
+    )
