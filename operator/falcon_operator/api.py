@@ -119,6 +119,7 @@ class DiagnosisStatus(_Api, frozen=True, kw_only=True):
     slowdown: str = ""
     why: str = ""
     cause: str = ""  # machine-readable: falcon_core.model.Cause
+    error_class: str = ""  # what the failed process's last words mean (docs/errors.md)
     evidence: str = ""
     done: list[DoneStep] = []  # oldest first
     result: str = ""

@@ -75,7 +75,8 @@ def judge(text: str) -> LastWords:
         return LastWords(text)
     known = finding.error_class
     own = known.permanent and not known.consequence
-    return LastWords(text, (name or known.name) if own else "", known.consequence, known.name)
+    error = name if name[:1].isupper() else known.name  # an exception's name, and no program's
+    return LastWords(text, error if own else "", known.consequence, known.name)
 
 
 def _finding(line: str) -> Finding | None:

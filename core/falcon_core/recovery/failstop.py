@@ -12,12 +12,15 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
 from falcon_core.recovery.faults import (
     EARLY_END,
+    HARDWARE,
     member_faults,
+    named_class,
     no_restart_mends,
     others_may_follow,
     precedence,
@@ -41,6 +44,7 @@ from falcon_core.recovery.witness import assess_liveness
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
 RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
+TRANSIENT_SECONDS = 900.0  # for so long, failures of a storage or network that is away do not count
 # A program that fails at its start on one node fails on the others by then, if the node is not to blame: they started
 # together, and differ by how fast they read the program. Nothing has been computed yet that the wait could cost.
 OTHERS_SECONDS = 5.0
@@ -114,7 +118,7 @@ def _under_way(state: RecoveryState, obs: Observation, fault: Fault) -> bool:
     Then the replica needs no second new pod.
     """
     member = obs.members[fault.replica]
-    return member.pod == "Awaited" and fault.severity is not Severity.SEV1
+    return member.pod == "Awaited" and not fault.is_lost
 
 
 def _act(
@@ -124,7 +128,10 @@ def _act(
     culprit = obs.members[first.replica]
     recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
     verdict, kind = _verdict(obs, policy, first, recent)
-    attempts = [*recent, Attempt(at=obs.now, node=first.node, kind=kind, error=first.error)] if kind else recent
+    attempts = recent
+    if kind:
+        attempt = Attempt(at=obs.now, node=first.node, kind=kind, error=first.error, error_class=first.error_class)
+        attempts = [*recent, attempt]
     state, incident = _open(replace(state, attempts=attempts), obs, policy, first)
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
@@ -155,9 +162,9 @@ def _with_step(incident: StopIncident, action: Action, obs: Observation, node: s
 
 def _verdict(
     obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
-) -> tuple[restart_processes.Verdict, Literal["", "Restart", "Replace", "Lost"]]:
+) -> tuple[restart_processes.Verdict, Literal["", "Restart", "Replace", "Lost", "Transient"]]:
     """Return what the budget allows, and what the attempt counts as; "" for what the cluster's owner has done."""
-    if fault.severity is Severity.SEV1:
+    if fault.is_lost:
         if fault.node_not_ready:
             return "Replace", ""
         budget = restart_processes.unwitnessed_verdict(attempts, restarts=policy.restarts, replicas=len(obs.members))
@@ -166,6 +173,9 @@ def _verdict(
         return "Restart", ""
     if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts]):
         return "GiveUp", ""
+    by_class = _verdict_of_class(obs, policy, fault, attempts)
+    if by_class is not None:
+        return by_class
     verdict = restart_processes.verdict(
         attempts,
         node=fault.node,
@@ -175,9 +185,37 @@ def _verdict(
     return verdict, "" if verdict == "GiveUp" else verdict
 
 
+def _verdict_of_class(
+    obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
+) -> tuple[restart_processes.Verdict, Literal["Replace", "Transient"]] | None:
+    """Return what the class of a failure asks for; None where it asks for nothing, or may not have it.
+
+    A node is left where the class says that the node's hardware is at fault, and where an error of its hardware comes
+    back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
+    nodes, and never while no spare is ready, since a restart may still succeed.
+    """
+    kind = named_class(fault.error_class)
+    if kind is None:
+        return None
+    if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
+        moved = sum(attempt.kind == "Replace" and bool(attempt.error_class) for attempt in attempts)
+        allowed = obs.spares.available and moved < policy.restarts + len(obs.members) // 4
+        return ("Replace", "Replace") if allowed else None
+    if kind.transient and not kind.consequence and kind.domain in (Domain.STORAGE, Domain.LINK):
+        since = restart_processes.series_since(attempts, obs.now)
+        return ("Restart", "Transient") if obs.now - since < TRANSIENT_SECONDS else None
+    return None
+
+
+def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool:
+    """Check whether an error of hardware has come before, on this node and on no other."""
+    nodes = {attempt.node for attempt in attempts if attempt.error_class == kind.name}
+    return kind.domain in HARDWARE and not kind.consequence and not kind.vague and nodes == {fault.node}
+
+
 def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
     """Return what a fault asks for; None where restarting the processes is enough."""
-    lost = fault.severity is Severity.SEV1
+    lost = fault.is_lost
     if fault.replica in obs.prepared and _pod_fault(obs, fault):
         return Switch(fault.replica, lost=lost)
     if lost or replaced:
@@ -203,12 +241,15 @@ def _program_at_fault(obs: Observation, fault: Fault) -> bool:
 
     So it is where a hang names no node, where a container reached its own limit of memory, and where the program failed
     by an error of its own, or by its exit code alone before its first iteration. Only an error that one node shows
-    before the first iteration, and no other, may be that node's.
+    before the first iteration, and no other, may be that node's; and one whose class is a kind of hardware's.
     """
     if not fault.node or fault.cause is Cause.OUT_OF_MEMORY:
         return True
     if fault.error and fault.error != EARLY_END:
         return bool(obs.iterations)
+    kind = named_class(fault.error_class)
+    if kind is not None:
+        return kind.domain not in HARDWARE
     return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
 
 
@@ -252,7 +293,7 @@ def _began(obs: Observation, fault: Fault) -> float:
 def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
     """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
-    if incident is None or incident.fault.ended_at is None or incident.fault.severity is Severity.SEV1:
+    if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
         return state
     fault = rank_fault(obs.ranks, obs.members, before=incident.detected_at)
     if fault is None or fault.ended_at is None:
@@ -280,7 +321,11 @@ def _farewell(incident: StopIncident, policy: Policy) -> str:
     if fault.cause is Cause.HANG and fault.rank is None:
         return f"the job {fault.text}, after {policy.restarts} restarts within {policy.window_seconds / 60:.0f} minutes"
     if fault.error and not incident.iterations and len(incident.done) < policy.restarts:
-        return f"{who} (pod {fault.pod_name}) {fault.text}; no restart mends that: kubectl logs {fault.pod_name}"
+        kind = named_class(fault.error_class)
+        remedy = f" {kind.remedy}" if kind is not None and not kind.vague else ""
+        return (
+            f"{who} (pod {fault.pod_name}) {fault.text}; no restart mends that: kubectl logs {fault.pod_name}.{remedy}"
+        )
     return (
         f"{who} (pod {fault.pod_name}, node {fault.node or 'none'}) {fault.text}, after {policy.restarts} restarts"
         f" within {policy.window_seconds / 60:.0f} minutes (spec.recovery); its output says why:"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from falcon_core.errors.last_words import LastWords, judge
+from falcon_core.errors.table import Domain, ErrorClass, shipped
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
@@ -12,6 +14,7 @@ from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
+HARDWARE = frozenset({Domain.GPU, Domain.LINK, Domain.NODE})
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
 
 
@@ -114,9 +117,11 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
         if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
             continue
         words = judge(rank.last_words)
+        understood = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED)
+        kind = named_class(words.error_class) if understood else None
         faults.append(
             Fault(
-                severity=end.severity,
+                severity=Severity.SEV1 if kind is not None and _points_at_node(kind, ranks, members) else end.severity,
                 cause=end.cause,
                 component=Component.PROCESS,
                 text=_text(end, words, members[rank.replica]),
@@ -124,9 +129,10 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
                 pod_name=members[rank.replica].pod_name,
                 node=members[rank.replica].node,
                 rank=rank.rank,
-                symptom=end.consequence and not words.error,
+                symptom=end.consequence and not _own_error(words) and (kind is None or kind.consequence or kind.vague),
                 consequence=end.consequence and words.consequence,
-                error=words.error if end.cause is Cause.PROCESS_FAILED else "",
+                error=_own_error(words) if end.cause is Cause.PROCESS_FAILED else "",
+                error_class=kind.name if kind is not None else "",
                 ended_at=rank.ended_at,
             )
         )
@@ -152,6 +158,33 @@ def _early_end(ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Faul
         error=EARLY_END,
         ended_at=rank.ended_at,
     )
+
+
+def _own_error(words: LastWords) -> str:
+    """Name the error of the program's own that the next start raises as well; empty for none."""
+    kind = named_class(words.error_class)
+    return words.error or (kind.name if kind is not None and kind.permanent else "")
+
+
+def named_class(name: str) -> ErrorClass | None:
+    """Return the class of errors of that name; None for none, and for one of a newer release."""
+    return _classes().get(name)
+
+
+@functools.cache
+def _classes() -> dict[str, ErrorClass]:
+    return {kind.name: kind for kind in shipped().classes}
+
+
+def _points_at_node(kind: ErrorClass, ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> bool:
+    """Check whether an error of the class says that the rank's own node is at fault, beyond what a restart mends.
+
+    What ranks of several nodes say together is the program's word, or that of something that they share.
+    """
+    if kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE or kind.consequence:
+        return False
+    said = {members[rank.replica].node for rank in ranks if judge(rank.last_words).error_class == kind.name}
+    return len(said) == 1
 
 
 def precedence(fault: Fault) -> tuple[bool, bool, float]:
@@ -188,7 +221,7 @@ def _fails_at_its_start(obs: Observation, fault: Fault) -> bool:
 
 def _nodes_with(obs: Observation, fault: Fault) -> set[str]:
     """Return the nodes on which a rank has ended with the fault's error, the fault's own among them."""
-    same = [rank for rank in obs.ranks if rank.process == "Ended" and judge(rank.last_words).error == fault.error]
+    same = [rank for rank in obs.ranks if rank.process == "Ended" and _own_error(judge(rank.last_words)) == fault.error]
     return {fault.node, *(obs.members[rank.replica].node for rank in same)}
 
 

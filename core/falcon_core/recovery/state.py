@@ -246,8 +246,14 @@ class Fault(_State, frozen=True, kw_only=True):
     symptom: bool = False  # such an end may be the consequence of a peer's
     consequence: bool = False  # and what the process said says so, too
     error: str = ""  # the exception's name where the program itself is at fault (``errors.last_words``)
+    error_class: str = ""  # what its last words mean (``errors.table``); empty where they are not understood
     counts: bool = True  # against the budget; an act of the cluster's owner does not count
     ended_at: float | None = None  # the process's end, by its node's clock
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the processes count as dead, so that nobody waits for their acknowledgement."""
+        return self.severity is Severity.SEV1 and not self.error_class
 
 
 class Awaited(_State, frozen=True, kw_only=True):
@@ -316,8 +322,10 @@ class Attempt(_State, frozen=True, kw_only=True):
 
     at: float
     node: str
-    kind: Literal["Restart", "Replace", "Lost"]  # Lost: a lost node that only the job's own pods report
+    # Lost: a lost node that only the job's own pods report; Transient: it does not count against the restarts.
+    kind: Literal["Restart", "Replace", "Lost", "Transient"]
     error: str = ""  # as in Fault
+    error_class: str = ""
 
 
 class Awaiting(_State, frozen=True, kw_only=True):

@@ -12,8 +12,9 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.faults import named_class
 from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.state import Applied, Culprit, SlowIncident, SlowLink, Step, StopIncident
+from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
@@ -315,7 +316,8 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
         slowdown="training stands still",
         why=fault.text,
         cause=fault.cause.value,
-        evidence="; ".join(part for part in (fault.witness, recurred) if part),
+        error_class=fault.error_class,
+        evidence="; ".join(part for part in (fault.witness, _meaning(fault), recurred) if part),
         done=[_done_step(step) for step in stop.done],
         next=_BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)",
         state="Mitigating",
@@ -323,6 +325,16 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
         node=fault.node,
         rank=fault.rank,
     )
+
+
+def _meaning(fault: Fault) -> str:
+    """Say what the class of a failure means, and what helps beyond what Falcon does."""
+    kind = named_class(fault.error_class)
+    return "" if kind is None else f"{kind.name}: {_inline(kind.meaning)}; remedy: {_inline(kind.remedy)}"
+
+
+def _inline(sentence: str) -> str:
+    return sentence.rstrip(".")
 
 
 def _done_step(step: Step) -> DoneStep:

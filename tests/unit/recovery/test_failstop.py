@@ -295,8 +295,8 @@ def test_a_rank_with_an_error_of_its_own_precedes_ranks_that_lost_it() -> None:
 
 def test_words_that_are_not_understood_precede_a_peers_end() -> None:
     peer = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
-    ecc = {**ended(exit_code=1, at=NOW - 0.1), "last_words": "CUDA error: uncorrectable ECC error encountered"}
-    obs = seen(ranks={0: peer, 1: ecc})
+    own = {**ended(exit_code=1, at=NOW - 0.1), "last_words": "the third device speaks in tongues"}
+    obs = seen(ranks={0: peer, 1: own})
     fault = rank_fault(obs.ranks, obs.members)
     assert fault is not None
     assert (fault.rank, fault.symptom) == (1, True)

@@ -30,12 +30,23 @@ def recent(attempts: Sequence[Attempt], now: float, window_seconds: float) -> li
 
 def back_off_seconds(attempts: Sequence[Attempt], now: float) -> float:
     """Return how long the next restart is held back, after these attempts: 0, 1, 2, 4 … 60 s."""
-    series, later = 0, now
-    for attempt in reversed(attempts):
-        if later - attempt.at > SERIES_SECONDS:
-            break
-        series, later = series + 1, attempt.at
+    series = len(_series(attempts, now))
     return min(LONGEST_BACK_OFF_SECONDS, 2.0 ** (series - 1)) if series else 0.0
+
+
+def series_since(attempts: Sequence[Attempt], now: float) -> float:
+    """Return when the first of the failures happened that follow each other up to now (unix seconds)."""
+    series = _series(attempts, now)
+    return series[0].at if series else now
+
+
+def _series(attempts: Sequence[Attempt], now: float) -> Sequence[Attempt]:
+    """Return the newest attempts that follow each other, oldest first."""
+    first, later = len(attempts), now
+    while first and later - attempts[first - 1].at <= SERIES_SECONDS:
+        first -= 1
+        later = attempts[first].at
+    return attempts[first:]
 
 
 def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas: int) -> Verdict:
@@ -51,7 +62,7 @@ def unwitnessed_verdict(attempts: Sequence[Attempt], *, restarts: int, replicas:
 
 def verdict(attempts: Sequence[Attempt], *, node: str, restarts: int, program_at_fault: bool) -> Verdict:
     """Return what to do about one more failure on ``node``, after these attempts within the window."""
-    attempts = [attempt for attempt in attempts if attempt.kind != "Lost"]
+    attempts = [attempt for attempt in attempts if attempt.kind not in ("Lost", "Transient")]
     replaced = [index for index, attempt in enumerate(attempts) if attempt.kind == "Replace"]
     since_replacement = attempts[replaced[-1] + 1 :] if replaced else attempts
     if len(since_replacement) < restarts:

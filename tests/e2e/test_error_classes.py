@@ -1,0 +1,75 @@
+"""What a failure means decides what is done: a bad GPU's node is left, storage is waited for, a bug fails the job.
+
+No machine here has a GPU: the ranks raise the errors that PyTorch raises where one is bad.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dev.kubectl import Json, Kubectl
+from tests.e2e.jobs import Job, condition, training_job, with_script
+
+MANY = 100_000
+ECC = "CUDA error: uncorrectable ECC error encountered"
+TOO_LARGE = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+OUTAGE_SECONDS = 75.0  # three restarts, the default of spec.recovery, would be over in seconds
+NODE = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+
+
+def _job(namespace: Kubectl, name: str, *options: str, checkpoints: str | None = None) -> Json:
+    spec = {"warmPoolRef": {"name": "spares"}, "procsPerReplica": 2}
+    manifest = training_job(name, steps=MANY, replicas=2, checkpoints=checkpoints, spec=spec)
+    manifest = with_script(namespace, manifest, "failing.py", *options)
+    manifest["spec"]["template"]["spec"]["containers"][0]["env"].append(NODE)
+    return manifest
+
+
+def test_a_node_with_a_bad_gpu_is_left_at_once(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job], checkpoints: str
+) -> None:
+    """The error comes back on that node, whoever runs there."""
+    listed = Path(checkpoints) / "bad-nodes"
+    options = ("--bad-nodes", "/checkpoints/bad-nodes", "--error", ECC)
+    job = start(_job(namespace, "ecc", *options, checkpoints=checkpoints))
+    job.wait_training()
+    bad = job.member(1)["node"]
+    listed.write_text(bad)
+    job.wait("the node is left", lambda s: s.get("counters", {}).get("replacements") == 1, 60)
+    job.wait_training()
+    status = job.status()
+    assert bad not in job.nodes()
+    assert status["counters"]["restarts"] == 1, "none on the bad node"
+    (note,) = job.diagnoses(status)
+    assert (note["errorClass"], note["severity"], note["node"]) == ("EccError", "SEV1", bad)
+    assert note["rank"] in (2, 3)
+    assert f"RuntimeError: {ECC} (failing.py:" in note["why"]
+    described = namespace.run("describe", "trainingjob", "ecc")
+    print(described[described.index("Diagnoses") :])
+    assert "EccError: " in described
+
+
+def test_storage_that_is_away_for_a_minute_fails_no_job(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    until = time.time() + OUTAGE_SECONDS
+    job = start(_job(namespace, "outage", "--no-storage-until", str(until)))
+    job.wait("the job trains", lambda s: s.get("state") == "Running" and s.get("iterations", {}).get("count"), 240)
+    status = job.status()
+    assert time.time() > until
+    assert 3 < status["counters"]["restarts"] < 12, "more than spec.recovery allows, and it backs off"
+    assert status["counters"]["replacements"] == 0
+    assert {note["errorClass"] for note in job.diagnoses(status)} == {"StorageUnavailable"}
+
+
+def test_a_model_that_does_not_fit_fails_the_job_in_one_attempt(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    job = start(_job(namespace, "large", "--start-error", TOO_LARGE))
+    status = job.wait("the job has failed", lambda s: s.get("state") == "Failed", 120)
+    assert status["counters"]["restarts"] <= 1, "one more where a node comes 5 s later"
+    message = condition(status, "Failed")["message"]
+    assert "CUDA out of memory" in message
+    assert "smaller batch" in message
