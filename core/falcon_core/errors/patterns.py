@@ -14,7 +14,7 @@ import re2
 MOST_PROGRAM_BYTES: Final = 1 << 20  # of one compiled pattern: refuses repetitions of repetitions
 _BOUNDED: Final = re.compile(r"(?<!\\)(\.|\[\^[^\]]{1,4}\])\{\d+,\d+\}")
 _START: Final = re.compile(r"(?<![\\\[])\^")
-_SET_BYTES: Final = 1 << 28  # of all together, with their automaton's cache, as a limit
+_SET_BYTES: Final = 1 << 26  # of all together, with their automaton's cache, as a limit
 
 
 class PatternError(ValueError):
