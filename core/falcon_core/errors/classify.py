@@ -79,6 +79,10 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
     sources: frozenset[Source] = frozenset()
     certain: bool = False
 
+    def speaks_of(self, source: Source | None) -> bool:
+        """Check whether the rule applies to lines from there; None: from anywhere."""
+        return source is None or not self.sources or source in self.sources
+
     def search(self, text: bytes) -> patterns.Found | None:
         """Return where the rule matches, unless something excuses the line."""
         matches = (own.search(text) for own in self.own)
@@ -136,20 +140,31 @@ class Classifier:
         if not candidates:
             return None
         text = _stripped(line)
-        excused: bool | None = None
+        found = self._told(text, candidates, source, excusable=False)
+        if found is None or found[0].certain or raised:
+            return _finding(found, number)
+        if any(benign.search(text) is not None for benign in self._benign):
+            found = self._told(text, candidates, source, excusable=True)
+        return _finding(found, number)
+
+    def _told(
+        self, text: bytes, candidates: list[int], source: Source | None, *, excusable: bool
+    ) -> tuple[_Compiled, patterns.Found] | None:
+        """Return the first rule that matches, and where; with ``excusable`` the first that nothing excuses."""
         for index in candidates:
             rule = self._rules[index]
-            if source is not None and rule.sources and source not in rule.sources:
-                continue
-            found = rule.search(text)
-            if found is None or rule.error_class is None:
-                continue
-            if not (rule.certain or raised):
-                excused = any(benign.search(text) for benign in self._benign) if excused is None else excused
-                if excused:
-                    continue
-            return Finding(error_class=rule.error_class, rule=rule.id, matched=_matched(found), line=number)
+            if rule.speaks_of(source) and (rule.certain or not excusable):
+                found = rule.search(text)
+                if found is not None:
+                    return rule, found
         return None
+
+
+def _finding(told: tuple[_Compiled, patterns.Found] | None, number: int) -> Finding | None:
+    if told is None or told[0].error_class is None:
+        return None
+    rule, found = told
+    return Finding(error_class=told[0].error_class, rule=rule.id, matched=_matched(found), line=number)
 
 
 def _lines(text: str | bytes) -> list[bytes]:

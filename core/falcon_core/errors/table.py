@@ -261,17 +261,18 @@ def _check(table: Table, own: Overrides) -> None:
     for index, part in enumerate(own.classes):
         if not part.name.isidentifier() or not part.name[0].isupper():
             raise TableError(f"classes[{index}].name: {part.name!r} is no CamelCase name, such as GpuLost")
-    names = {part.name for part in table.classes}
-    for index, rule in enumerate(own.rules):
+    _check_rules(own.rules, {part.name for part in table.classes})
+    for index, benign in enumerate(own.benign):
+        _check_patterns(f"benign[{index}]", benign)
+
+
+def _check_rules(rules: Sequence[Rule], names: set[str]) -> None:
+    for index, rule in enumerate(rules):
         if rule.error_class not in names:
-            raise TableError(
-                f"rules[{index}].class: no class {rule.error_class!r}; add it under classes, or correct it"
-            )
+            raise TableError(f"rules[{index}].class: no class {rule.error_class!r}; add it under classes")
         if not rule.patterns and not rule.xids:
             raise TableError(f"rules[{index}].patterns: is empty; give patterns or xids")
         _check_patterns(f"rules[{index}]", rule)
-    for index, benign in enumerate(own.benign):
-        _check_patterns(f"benign[{index}]", benign)
 
 
 def _check_unique(field: str, key: str, names: list[str]) -> None:

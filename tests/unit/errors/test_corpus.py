@@ -10,7 +10,7 @@ from falcon_core.model import Severity
 from tests.unit.errors.lines import BENIGN, labelled
 
 KNOWN_WRONG = {"[W1105 TCPStore.cpp:138] [c10d] recvValue failed on SocketImpl(fd=5): failed to recv, got 0 bytes"}
-CORPUS = [pair for name in ("corpus.txt", "later.txt") for pair in labelled(name)]
+CORPUS = [pair for name in ("corpus.txt", "later.txt", "last.txt") for pair in labelled(name)]
 PREFIXES = ("", "[rank3]: ", "[default0]:", "2026-11-20T12:04:10.123456789Z ", "\x1b[31m", "(main_task pid=123) ")
 
 
