@@ -81,10 +81,12 @@ def judge(text: str) -> LastWords:
 
 def _finding(line: str) -> Finding | None:
     """Return what a line tells; what was raised, or what sounds bad at a process's end, no benign rule excuses."""
-    from falcon_core.errors.classify import shipped_classifier  # needs packages that `falcon-agent replay` goes without
+    # They need packages that `falcon-agent replay` goes without.
+    from falcon_core.errors.classify import shipped_classifier
+    from falcon_core.errors.table import Source
 
     raised = _RAISED.match(line) is not None
-    return shipped_classifier().line(line, raised=raised) if line else None
+    return shipped_classifier().line(line, Source.OUTPUT, raised=raised) if line else None
 
 
 def _telling(lines: list[str]) -> int:

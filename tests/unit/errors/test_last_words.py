@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from falcon_core.errors.last_words import MOST_CHARACTERS, judge, last_words
+from falcon_core.errors.table import shipped
+from falcon_core.model import Severity
+from falcon_core.recovery.faults import HARDWARE
 
 OWN = """step 40 loss 2.31
 [rank1]: Traceback (most recent call last):
@@ -98,3 +101,13 @@ def test_words_are_bounded_printable_and_hold_no_secret() -> None:
 def test_noise_is_read() -> None:
     for noise in ("[" * 65536, "rank0: " * 9000, 'File "' * 9000, "Error: (" * 8000, "\0" * 65536):
         last_words(noise)
+
+
+@pytest.mark.parametrize(
+    "said", ["Configuration Error", "RuntimeError: Unknown Error", "Server down", "Low", "Link Down"]
+)
+def test_what_a_nodes_condition_would_mean_means_nothing_in_a_programs_mouth(said: str) -> None:
+    """A job's node is not left for it."""
+    words = judge(said)
+    kind = shipped().get(words.error_class) if words.error_class else None
+    assert kind is None or kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE
