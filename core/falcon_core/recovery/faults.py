@@ -205,8 +205,13 @@ def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str,
 
 
 def others_may_follow(obs: Observation, fault: Fault) -> bool:
-    """Check whether a program failed at its start on one node, while other nodes have yet to come as far."""
-    if not _fails_at_its_start(obs, fault) or len(_nodes_with(obs, fault)) > 1:
+    """Check whether a program failed at its start on one node, while other nodes have yet to come as far.
+
+    An image without a driver looks like a lost GPU, until all nodes have said so.
+    """
+    if not (_fails_at_its_start(obs, fault) or (fault.error_class and not obs.iterations)):
+        return False
+    if len(_nodes_with(obs, fault)) > 1:
         return False
     return any(
         rank.process != "Ended" and member.node != fault.node and member.alive is not False
@@ -220,9 +225,14 @@ def _fails_at_its_start(obs: Observation, fault: Fault) -> bool:
 
 
 def _nodes_with(obs: Observation, fault: Fault) -> set[str]:
-    """Return the nodes on which a rank has ended with the fault's error, the fault's own among them."""
-    same = [rank for rank in obs.ranks if rank.process == "Ended" and _own_error(judge(rank.last_words)) == fault.error]
-    return {fault.node, *(obs.members[rank.replica].node for rank in same)}
+    """Return the nodes on which a rank has ended with the fault's error, or its class; the fault's own among them."""
+    nodes = {fault.node}
+    for rank in obs.ranks:
+        words = judge(rank.last_words) if rank.process == "Ended" else LastWords()
+        same = _own_error(words) == fault.error if fault.error else words.error_class == fault.error_class
+        if same and words.text:
+            nodes.add(obs.members[rank.replica].node)
+    return nodes
 
 
 def _text(end: Exit, words: LastWords, member: MemberSeen) -> str:

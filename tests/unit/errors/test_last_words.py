@@ -104,7 +104,15 @@ def test_noise_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["Configuration Error", "RuntimeError: Unknown Error", "Server down", "Low", "Link Down"]
+    "said",
+    [
+        "Configuration Error",
+        "RuntimeError: Unknown Error",
+        "Server down",
+        "Low",
+        "Link Down",
+        "OSError: [Errno 30] Read-only file system: '/checkpoints/latest' (train.py:40 in save)",
+    ],
 )
 def test_what_a_nodes_condition_would_mean_means_nothing_in_a_programs_mouth(said: str) -> None:
     """A job's node is not left for it."""

@@ -122,6 +122,23 @@ def test_what_ranks_of_several_nodes_say_points_at_no_node() -> None:
     assert actions == [Restart()]
 
 
+NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. (train.py:12 in <module>)"
+
+
+def test_an_image_without_a_driver_is_no_lost_gpu() -> None:
+    """The first look sees one node alone; it waits until the others have come as far."""
+    one = seen(ranks={1: {**ended(exit_code=1), "last_words": NO_DRIVER}})
+    one = replace(one, ranks=[replace(rank, sent=replace(rank.sent, iterations=0)) for rank in one.ranks])
+    state, actions = failstop.step(FRESH, one, POLICY)
+    assert (actions, state.stop) == ([], None)
+    all_of_them = seen(ranks={number: {**ended(exit_code=1), "last_words": NO_DRIVER} for number in range(3)})
+    _, actions = failstop.step(state, replace(all_of_them, now=NOW + 2), POLICY)
+    assert actions == [Restart()]
+    late = replace(one, now=NOW + failstop.OTHERS_SECONDS)
+    _, (action,) = failstop.step(state, late, POLICY)
+    assert isinstance(action, Replace), "on one node alone it is that node's"
+
+
 def test_a_class_of_a_newer_release_means_nothing() -> None:
     fault = replace(fault_of(failed(ECC)), error_class="QuantumError")
     assert failstop._verdict_of_class(failed(ECC), POLICY, fault, []) is None
