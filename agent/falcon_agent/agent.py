@@ -75,6 +75,7 @@ class Agent:
             return
         self._plan = plan
         self._tracker.detection = plan.detection
+        self._ends.rules = plan.errors
         mine = plan_for(plan, self._settings.pod_uid)
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)

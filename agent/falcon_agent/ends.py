@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_agent.run_dir import RunDir
-from falcon_core.errors.last_words import last_words
+from falcon_core.errors.judge import decode_rules, usable_judge
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 
 
@@ -16,6 +16,7 @@ class Ends:
         self._run_dir = run_dir
         self._generation = 0
         self._words: dict[int, str] = {}  # by local rank
+        self.rules = ""  # what is laid over the shipped table of error classes (``wire.messages.Plan.errors``)
 
     def add(self, status: LaunchStatus | None) -> LaunchStatus | None:
         """Return the status with the last words of each process that failed."""
@@ -31,7 +32,8 @@ class Ends:
 
     def _of(self, local_rank: int) -> str:
         if local_rank not in self._words:
-            self._words[local_rank] = last_words(self._run_dir.tail(local_rank)).text
+            judge = usable_judge(decode_rules(self.rules))  # only now: most agents never need its table
+            self._words[local_rank] = judge.last_words(self._run_dir.tail(local_rank)).text
         return self._words[local_rank]
 
 

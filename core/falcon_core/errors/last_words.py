@@ -6,17 +6,11 @@ it is bounded, cleaned, and believed only in what it says of the job itself.
 
 from __future__ import annotations
 
-import functools
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from falcon_core.model import Severity
 from falcon_core.text import clean, clip
-
-if TYPE_CHECKING:
-    from falcon_core.errors.classify import Finding
 
 MOST_CHARACTERS = 300
 _PREFIX = re.compile(r"^\[?(?:rank|default)\s?\d+\]?: ?")  # PyTorch and torchrun write them before each line
@@ -47,61 +41,35 @@ class _Raised(msgspec.Struct, frozen=True):
     place: str
 
 
-def last_words(output: str) -> LastWords:
-    """Find the reason for a failure in the end of a process's output.
+def candidates(output: str) -> list[str]:
+    """Return what may be the reason for a failure, in the end of a process's output, oldest first.
 
-    Of several tracebacks the last that is not the consequence of a peer's end counts, and one of the gravest class
-    before others; without any traceback, so of the lines that sound bad, or else the last line.
+    What tracebacks raised, with the place in the program; without any traceback the lines that sound bad, or else the
+    last line.
     """
     lines = [_PREFIX.sub("", line.rstrip()) for line in output.splitlines()]
-    found = _tracebacks(lines)
-    if found:
-        return _of(found[_telling([raised.line for raised in found])])
+    raised = _tracebacks(lines)
+    if raised:
+        return [_with_place(each) for each in raised]
     said = [line for line in lines[-100:] if line.strip()]
     bad = [line for line in said if _BAD.search(line) and not _HARMLESS.search(line)]
-    if not said:
-        return LastWords()
-    line = bad[_telling(bad)] if bad else said[-1]
-    return judge(clip(clean(line.strip()), MOST_CHARACTERS))
+    return [clip(clean(line.strip()), MOST_CHARACTERS) for line in bad or said[-1:]]
 
 
-@functools.lru_cache(maxsize=4096)
-def judge(text: str) -> LastWords:
-    """Judge words that an agent has reported: as ``last_words`` returned them."""
+def exception_name(text: str) -> str:
+    """Return the name of the exception that a text begins with; empty where it begins with none."""
     found = _RAISED.match(text.partition(" (")[0])
-    name = found["type"].rpartition(".")[2] if found is not None else ""
-    finding = _finding(text)
-    if finding is None:
-        return LastWords(text)
-    known = finding.error_class
-    own = known.permanent and not known.consequence
-    error = name if name[:1].isupper() else known.name  # an exception's name, and no program's
-    return LastWords(text, error if own else "", known.consequence, known.name)
+    return found["type"].rpartition(".")[2] if found is not None else ""
 
 
-def _finding(line: str) -> Finding | None:
-    """Return what a line tells; what was raised, or what sounds bad at a process's end, no benign rule excuses."""
-    # They need packages that `falcon-agent replay` goes without.
-    from falcon_core.errors.classify import shipped_classifier
-    from falcon_core.errors.table import Source
-
-    raised = _RAISED.match(line) is not None
-    return shipped_classifier().line(line, Source.OUTPUT, raised=raised) if line else None
+def is_raised(text: str) -> bool:
+    """Check whether the text looks like what Python prints of an exception that ended a program."""
+    return _RAISED.match(text) is not None
 
 
-def _telling(lines: list[str]) -> int:
-    """Return the place of the line that says best why: the last that is no consequence, or of the gravest class."""
-    weights = []
-    for line in lines:
-        known = finding.error_class if (finding := _finding(line)) is not None else None
-        grave = known is not None and known.severity is Severity.SEV1
-        weights.append((known is None or not known.consequence, grave))
-    return max(range(len(lines)), key=lambda index: (weights[index], index))
-
-
-def _of(raised: _Raised) -> LastWords:
+def _with_place(raised: _Raised) -> str:
     place = f" ({raised.place})" if raised.place else ""
-    return judge(clip(clean(raised.line), MOST_CHARACTERS - len(place)) + clean(place))
+    return clip(clean(raised.line), MOST_CHARACTERS - len(place)) + clean(place)
 
 
 def _tracebacks(lines: list[str]) -> list[_Raised]:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
@@ -20,7 +21,6 @@ from falcon_core.recovery.faults import (
     EARLY_END,
     HARDWARE,
     member_faults,
-    named_class,
     no_restart_mends,
     others_may_follow,
     precedence,
@@ -60,13 +60,13 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if members:
         return _act(state, obs, policy, members)
     if not obs.running:
-        return _refine(state, obs), []
+        return _refine(state, obs, policy), []
     if state.stop is not None and state.stop.acts_at is not None:
-        return _held_back(_refine(state, obs), obs, state.stop.acts_at)
-    failure = rank_fault(obs.ranks, obs.members) or start_fault(obs.members) or hanging.due(state, obs, policy)
+        return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
+    failure = rank_fault(obs, policy.judge) or start_fault(obs.members) or hanging.due(state, obs, policy)
     if failure is None:
         return state, []
-    if others_may_follow(obs, failure):
+    if others_may_follow(obs, failure, policy.judge):
         state = _wait_for_others(state, obs)
         if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
             return state, []
@@ -171,7 +171,7 @@ def _verdict(
         return budget, "Lost"
     if not fault.counts:
         return "Restart", ""
-    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts]):
+    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
         return "GiveUp", ""
     by_class = _verdict_of_class(obs, policy, fault, attempts)
     if by_class is not None:
@@ -180,7 +180,7 @@ def _verdict(
         attempts,
         node=fault.node,
         restarts=policy.restarts,
-        program_at_fault=_program_at_fault(obs, fault),
+        program_at_fault=_program_at_fault(obs, fault, policy.judge),
     )
     return verdict, "" if verdict == "GiveUp" else verdict
 
@@ -194,7 +194,7 @@ def _verdict_of_class(
     back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
     nodes, and never while no spare is ready, since a restart may still succeed.
     """
-    kind = named_class(fault.error_class)
+    kind = policy.judge.get(fault.error_class)
     if kind is None:
         return None
     if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
@@ -236,7 +236,7 @@ def _pod_fault(obs: Observation, fault: Fault) -> bool:
     return fault.cause in (Cause.POD_LOST, Cause.NODE_LOST) or obs.members[fault.replica].pod == "Ended"
 
 
-def _program_at_fault(obs: Observation, fault: Fault) -> bool:
+def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
     """Check whether no node is to blame.
 
     So it is where a hang names no node, where a container reached its own limit of memory, and where the program failed
@@ -247,7 +247,7 @@ def _program_at_fault(obs: Observation, fault: Fault) -> bool:
         return True
     if fault.error and fault.error != EARLY_END:
         return bool(obs.iterations)
-    kind = named_class(fault.error_class)
+    kind = judge.get(fault.error_class)
     if kind is not None:
         return kind.domain not in HARDWARE
     return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
@@ -290,12 +290,12 @@ def _began(obs: Observation, fault: Fault) -> float:
     return obs.now - min(min(silent, default=0.0), obs.running_seconds)
 
 
-def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
+def _refine(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
     if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
         return state
-    fault = rank_fault(obs.ranks, obs.members, before=incident.detected_at)
+    fault = rank_fault(obs, policy.judge, before=incident.detected_at)
     if fault is None or fault.ended_at is None:
         return state
     if precedence(fault) >= precedence(incident.fault):
@@ -321,8 +321,8 @@ def _farewell(incident: StopIncident, policy: Policy) -> str:
     if fault.cause is Cause.HANG and fault.rank is None:
         return f"the job {fault.text}, after {policy.restarts} restarts within {policy.window_seconds / 60:.0f} minutes"
     if fault.error and not incident.iterations and len(incident.done) < policy.restarts:
-        kind = named_class(fault.error_class)
-        remedy = f" {kind.remedy}" if kind is not None and not kind.vague else ""
+        kind = policy.judge.get(fault.error_class)
+        remedy = f" {kind.remedy}" if kind is not None and kind.remedy and not kind.vague else ""
         return (
             f"{who} (pod {fault.pod_name}) {fault.text}; no restart mends that: kubectl logs {fault.pod_name}.{remedy}"
         )

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from falcon_core.errors.judge import Judge, shipped_judge
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
@@ -160,6 +161,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
+    judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
     grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from falcon_core.errors.judge import ErrorRules, usable_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -27,7 +28,7 @@ from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import AGENT_CONTAINER, grace_seconds
+from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import PodView
@@ -37,7 +38,12 @@ _KILLED = 128 + 9  # exit code of a container whose first process got SIGKILL
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
-def policy(job: TrainingJob) -> Policy:
+def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
+    """Return what is laid over the shipped table of error classes for this job."""
+    return ErrorRules(settings.error_overrides, tuple(job.spec.recovery.rules))
+
+
+def policy(job: TrainingJob, settings: PodSettings) -> Policy:
     """Return the job's spec as the recovery reads it."""
     spec = job.spec
     return Policy(
@@ -54,6 +60,7 @@ def policy(job: TrainingJob) -> Policy:
         consecutive=spec.detection.consecutive_iterations,
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
+        judge=usable_judge(error_rules(job, settings)),
         grace_seconds=float(grace_seconds(spec.template["spec"])),
         checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
         stages=spec.parallelism.pipeline,

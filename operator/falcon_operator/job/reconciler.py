@@ -154,7 +154,7 @@ class JobReconciler:
             nodes=nodes,
             pool=named,
             reports=self._bus.reports(job.metadata.uid),
-            problems=[str(problem) for problem in problems(job)],
+            problems=[str(problem) for problem in problems(job, self._settings.pods.error_overrides)],
             refused=memory.refused,
             refused_fences=dict(memory.refused_fences),
             settings=self._settings.pods,

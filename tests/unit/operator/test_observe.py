@@ -29,6 +29,7 @@ SIGNALS = RankSignals(
     hang_deadline_ns=int(10e9),
 )
 replace = msgspec.structs.replace
+SETTINGS = PodSettings(agent_image="a", gateways="g:1")
 
 
 def snapshot(
@@ -65,7 +66,7 @@ def snapshot(
         pods=[replace(view, **(pod or {}))],
         nodes={"node-a": NodeView(name="node-a")},
         reports=replace(job_reports, **(reports or {})),
-        settings=PodSettings(agent_image="a", gateways="g:1"),
+        settings=SETTINGS,
         now=NOW,
         monotonic=MONOTONIC,
         phase_seen_at=MONOTONIC - 30,
@@ -178,7 +179,8 @@ def test_the_policy_is_the_specs() -> None:
                 },
                 "recovery": {"restarts": 1, "window": "30m"},
             }
-        ).job
+        ).job,
+        SETTINGS,
     )
     assert (rules.median_factor, rules.verify, rules.enforce, rules.restarts, rules.window_seconds) == (
         2.0,
@@ -188,7 +190,7 @@ def test_the_policy_is_the_specs() -> None:
         1800,
     )
     assert (rules.confidence, rules.strategies, rules.world_size) == ("Low", [("ReplaceNode", 30.0)], 4)
-    assert policy(snapshot().job).confidence == "High"
+    assert policy(snapshot().job, SETTINGS).confidence == "High"
 
 
 def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:

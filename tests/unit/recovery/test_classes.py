@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from falcon_core.errors.judge import ErrorRules, job_judge, shipped_judge
+from falcon_core.errors.table import JobRule
 from falcon_core.model import Severity
 from falcon_core.recovery import failstop
 from falcon_core.recovery.faults import rank_fault
@@ -32,7 +35,7 @@ def failed(words: str, *, rank: int = 1, generation: int = 1, spares: Spares = S
 
 
 def fault_of(obs: Observation) -> Fault:
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     return fault
 
@@ -120,6 +123,22 @@ def test_what_ranks_of_several_nodes_say_points_at_no_node() -> None:
     assert fault_of(obs).severity is Severity.SEV2
     _, actions = failstop.step(FRESH, obs, POLICY)
     assert actions == [Restart()]
+
+
+def test_a_job_says_what_its_own_exit_codes_mean() -> None:
+    rules = msgspec.convert(
+        [{"exitCodes": [42], "class": "StorageUnavailable"}, {"exitCodes": [43], "severity": "SEV1", "domain": "Node"}],
+        tuple[JobRule, ...],
+    )
+    policy = replace(POLICY, judge=job_judge(ErrorRules(rules=rules)))
+    ends = {1: {**ended(exit_code=42), "last_words": "bye"}}
+    state, actions = failstop.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    assert (actions, state.attempts[0].kind) == ([Restart()], "Transient")
+    ends = {1: {**ended(exit_code=43), "last_words": "bye"}}
+    state, (action,) = failstop.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    assert isinstance(action, Replace)
+    assert state.stop is not None
+    assert (state.stop.fault.error_class, state.stop.fault.text) == ("JobRule1", "exited with code 43: bye")
 
 
 NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. (train.py:12 in <module>)"
