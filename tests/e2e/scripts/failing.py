@@ -13,8 +13,10 @@ import argparse
 import errno
 import importlib
 import os
+import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,6 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--start-error", help="with which all ranks fail before their first iteration")
     parser.add_argument("--bad-nodes", type=Path, help="a file with the names of nodes; NODE is the rank's own")
     parser.add_argument("--error", default="unknown", help="with which ranks fail there")
+    parser.add_argument("--exit-code", type=int, help="with which they end there, instead of a traceback")
     parser.add_argument("--step", type=int, default=60, help="at which it does")
     parser.add_argument("--no-storage-until", type=float, default=0.0, help="unix time")
     return parser.parse_args()
@@ -41,6 +44,13 @@ def check_shape(batch: torch.Tensor, *, size: int) -> None:
 
 def is_bad_node(listed: Path | None) -> bool:
     return listed is not None and listed.exists() and os.environ["NODE"] in listed.read_text().split()
+
+
+def fail(error: str, exit_code: int | None) -> NoReturn:
+    if exit_code is None:
+        raise RuntimeError(error)
+    print(error, file=sys.stderr)
+    sys.exit(exit_code)
 
 
 def main() -> None:
@@ -56,7 +66,7 @@ def main() -> None:
     fails = dist.get_rank() == args.rank and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
     for step in range(1, 100_000):
         if is_bad_node(args.bad_nodes):
-            raise RuntimeError(args.error)
+            fail(args.error, args.exit_code)
         check_shape(torch.zeros(8, 64), size=65 if fails and step == args.step else 64)
         time.sleep(COMPUTE_SECONDS)
         total = torch.ones(4096)

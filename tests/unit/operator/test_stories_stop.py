@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from falcon_operator.api import TAINT_FENCED
-from tests.unit.operator.telling import condition, operator, run, runs, trained
+from tests.unit.operator.telling import Metrics, condition, operator, run, runs, trained
 from tests.unit.operator.world import World
 
 
@@ -37,6 +37,25 @@ async def test_a_node_that_dies_is_replaced() -> None:
     assert {world.pod_of(0).uid, world.pod_of(1).uid} == kept
     assert world.status.counters.replacements == 1
     assert not lost.taints, "peers are no witness outside the job"
+
+
+async def test_a_node_with_a_bad_gpu_is_left_and_counted_by_its_class() -> None:
+    world, metrics = World(), Metrics()
+    await trained(world)
+    bad = world.node_of(2)
+    world.end_rank(2, exit_code=1, last_words="RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    await run(world, lambda w: operator(w, metrics), lambda w: w.status.state == "Running" and w.generation == 2)
+    again = world.clock.seconds + 5
+    await run(world, lambda w: operator(w, metrics), lambda w: w.clock.seconds > again)
+    (note,) = world.status.diagnoses
+    assert (note.cause, note.error_class, note.severity, note.node) == ("ProcessFailed", "EccError", "SEV1", bad.name)
+    assert world.node_of(2).name == "spare-1"
+    reasons = [reason for reason, _ in world.events]
+    assert "HardwareFailed" in reasons
+    assert "NodeLost" not in reasons, "the node lives"
+    ((cause, error_class, seconds),) = metrics.standstills
+    assert (cause, error_class) == ("ProcessFailed", "EccError")
+    assert 0 < seconds < 10
 
 
 async def test_of_a_dead_node_nothing_is_claimed_that_is_not_known() -> None:

@@ -190,9 +190,12 @@ class World:
         )
         self.job = replace(self.job, metadata=meta, spec=replace(self.job.spec, **fields))
 
-    def end_rank(self, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
+    def end_rank(
+        self, rank: int, *, signal: int | None = None, exit_code: int | None = None, last_words: str = ""
+    ) -> None:
         pod = self.pod_of(rank)
         self._end(pod, rank, signal=signal, exit_code=exit_code)
+        pod.ranks[rank] = replace(pod.ranks[rank], last_words=last_words)
         if exit_code != 0:
             self.broken_at = self.clock.seconds + 0.05  # the peers' collectives break
 
