@@ -111,6 +111,8 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
     at_seconds: float
     gateway_unix: float | None = None  # when its gateway received it, unix seconds of the gateway's clock
+    # The least of the newest reports' ``at_seconds`` minus their own time: how far the two clocks are apart.
+    clock_seconds: float | None = None
 
 
 class JobReports(msgspec.Struct, frozen=True, kw_only=True):

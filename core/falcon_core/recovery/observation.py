@@ -35,7 +35,7 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     signal: int | None = None
     oom_killed: bool = False
     last_words: str = ""  # why it failed, by its own output
-    ended_at: float | None = None  # unix seconds by its node's clock
+    ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
     sent: RankSignals = NOTHING_SENT
     throttle: ThrottleSignals | None = None  # of its container
     fresh: bool = False  # the report is recent

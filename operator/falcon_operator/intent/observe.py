@@ -20,7 +20,7 @@ from falcon_core.recovery.observation import (
     RankSeen,
     Spares,
 )
-from falcon_core.times import FRESH_SECONDS, LIVENESS_TTL_SECONDS
+from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
@@ -31,7 +31,7 @@ from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
-from falcon_operator.ports import PodView
+from falcon_operator.ports import PodView, Received
 from falcon_operator.times import parse_duration
 
 _KILLED = 128 + 9  # exit code of a container whose first process got SIGKILL
@@ -211,8 +211,12 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
 
 
 def _agent_ended_seconds(snap: Snapshot, pod: PodView | None) -> float | None:
+    """Return how long ago the agent's container ended, as its kubelet says by the node's clock."""
     agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
-    return snap.now - agent.ended_unix if agent is not None and agent.ended_unix else None
+    if pod is None or agent is None or not agent.ended_unix:
+        return None
+    received = snap.reports.summaries.get(pod.uid)
+    return snap.now - agent.ended_unix - (_clock_ahead_seconds(snap, received) if received is not None else 0.0)
 
 
 def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
@@ -226,16 +230,37 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
         processes = dict.fromkeys(numbers, launch.ranks[0])
     signals = {sent.rank: sent for sent in received.summary.ranks}
     age = snap.monotonic - received.at_seconds
+    ahead = _clock_ahead_seconds(snap, received)
     return [
-        _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age)
+        _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead)
         for number in numbers
     ]
 
 
+def _clock_ahead_seconds(snap: Snapshot, received: Received) -> float:
+    """Return by how much the operator's clock is ahead of the pod's node's; 0 where they agree within a second.
+
+    The way of a report counts as well: clocks that agree better than that are better left alone.
+    """
+    if received.clock_seconds is None:
+        return 0.0
+    ahead = received.clock_seconds + snap.now - snap.monotonic
+    return ahead if abs(ahead) > CLOCK_SECONDS else 0.0
+
+
 def _rank(
-    number: int, replica: int, process: LaunchRank | None, sent: RankSignals | None, summary: Summary, age: float
+    number: int,
+    replica: int,
+    process: LaunchRank | None,
+    sent: RankSignals | None,
+    summary: Summary,
+    age: float,
+    ahead: float,
 ) -> RankSeen:
-    """Return what is seen of a rank. ``age`` is the summary's age in seconds."""
+    """Return what is seen of a rank.
+
+    ``age``: the summary's, seconds. ``ahead``: seconds by which the operator's clock is ahead of the node's.
+    """
     if process is None:
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
@@ -256,7 +281,7 @@ def _rank(
         signal=process.signal,
         oom_killed=process.oom_killed,
         last_words=process.last_words,
-        ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
+        ended_at=process.ended_unix_ns / 1e9 + ahead if process.ended_unix_ns else None,
         sent=signals,
         throttle=summary.throttle if known else None,
         fresh=fresh,
