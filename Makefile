@@ -24,7 +24,7 @@ $(UV): constraints.txt
 
 $(VENV)/.done: pyproject.toml constraints.txt $(UV)
 	@$(UV) venv -q --allow-existing --python python3.11 $(VENV)
-	@$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[operator,agent,sim,plot]' --group dev
+	@$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[operator,agent,nvml,sim,plot]' --group dev
 	@touch $@
 
 .PHONY: venv

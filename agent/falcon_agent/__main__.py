@@ -1,13 +1,14 @@
 """The command line of the agent: ``falcon-agent``, or ``python -m falcon_agent``.
 
-Only the sidecar itself needs the extra ``agent``: the commands that inspect, record and replay rings work wherever the
-distribution is installed. Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command line, 78 for
-settings that cannot be used or a package that is missing.
+Only the sidecar and the node's daemon need the extra ``agent``: the commands that inspect, record and replay rings work
+wherever the distribution is installed. Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command
+line, 78 for settings that cannot be used or a package that is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import signal
@@ -29,13 +30,14 @@ environment that the operator sets). The commands below work anywhere.
 """
 
 
-def _run() -> int:
+def _run(module: str) -> int:
+    """Run a service: ``module`` has the function ``live``, which returns the exit code."""
     try:
-        from falcon_agent import life
+        service = importlib.import_module(module)
     except ModuleNotFoundError as error:
         print(missing_package(PROGRAM, "agent", error), file=sys.stderr)
         return EXIT_CONFIG
-    return life.live()
+    return int(service.live())
 
 
 def _burn_in(seconds: float, output: Path, folder: Path) -> int:
@@ -125,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     made = parser(PROGRAM, DESCRIPTION)
     commands = made.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     commands.add_parser("run", help="run the sidecar (the default)")
+    commands.add_parser("node", help="run the node's daemon, which the chart's nodeAgent deploys")
     test = commands.add_parser("burn-in", help="test this machine; prints one line of JSON")
     test.add_argument("--seconds", type=float, default=5.0, help="how long it computes (default: %(default)s)")
     test.add_argument(
@@ -149,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code."""
     options = _parser().parse_args(arguments)
     match options.command:
+        case "node":
+            return _run("falcon_agent.node.daemon")
         case "burn-in":
             return _burn_in(options.seconds, options.output, options.folder)
         case "inspect":
@@ -157,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _record(options.source, options.folder, options.seconds)
         case "replay":
             return _replay(options.rings, options.plot)
-    return _run()
+    return _run("falcon_agent.life")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ def live() -> int:
     except SettingsError as error:
         print(f"falcon-agent: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    _configure_logs(settings.log_level)
+    configure_logs(settings.log_level)
     asyncio.run(Agent(settings).run())
     return 0
 
 
-def _configure_logs(level: str) -> None:
+def configure_logs(level: str) -> None:
+    """Log one line of JSON for each event of that level or above."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         processors=[

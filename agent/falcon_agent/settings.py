@@ -6,17 +6,19 @@ All problems are found at once, each with the variable's name and the remedy.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
+from falcon_core.errors.judge import platform_judge
 from falcon_core.wire.keys import JobKey
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 CREDENTIALS = ("ca.crt", "tls.crt", "tls.key")
 LogLevel = Literal["debug", "info", "warning", "error"]
+_S = TypeVar("_S", bound=BaseSettings)
 
 
 class SettingsError(ValueError):
@@ -57,11 +59,35 @@ class Settings(BaseSettings):
         return JobKey(self.namespace, self.job_name, self.job_uid)
 
 
+def _error_table(text: str) -> str:
+    platform_judge(text)  # a TableError is a ValueError, which names the field and the remedy
+    return text
+
+
+class NodeSettings(BaseSettings):
+    """The settings of the node's daemon, which the chart renders."""
+
+    model_config = Settings.model_config
+
+    node: Text
+    sysfs: Path = Path("/sys")  # of the host
+    errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
+    log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
+
+
 def load_settings() -> Settings:
     """Read the environment. Raises :class:`SettingsError`, which lists every problem."""
+    return _load(Settings, "the operator sets it; is this pod Falcon's?")
+
+
+def load_node_settings() -> NodeSettings:
+    """Likewise, for the node's daemon."""
+    return _load(NodeSettings, "the chart sets it (nodeAgent.enabled)")
+
+
+def _load(kind: type[_S], unset: str) -> _S:
     try:
-        return Settings.model_validate({})
+        return kind.model_validate({})
     except ValidationError as error:
-        wanted = {name: field.description for name, field in Settings.model_fields.items()}
-        unset = "the operator sets it; is this pod Falcon's?"
+        wanted = {name: field.description for name, field in kind.model_fields.items()}
         raise SettingsError(environment.describe(error.errors(), wanted, unset)) from None

@@ -1,4 +1,4 @@
-"""``requirements.py EXTRA``: what the distribution needs with that extra, one requirement a line.
+"""``requirements.py EXTRA…``: what the distribution needs with these extras, one requirement a line.
 
 The script runs inside a build stage, with the standard library alone. It turns pyproject.toml into a file whose content
 changes only when a dependency does, so that an unrelated edit keeps the layer of installed packages.
@@ -27,4 +27,5 @@ def requirements(project: dict[str, Any], extra: str) -> set[str]:
 
 if __name__ == "__main__":
     parsed = tomllib.loads(Path("pyproject.toml").read_text())
-    print("\n".join(sorted(requirements(parsed["project"], sys.argv[1]))))
+    wanted = set[str]().union(*(requirements(parsed["project"], extra) for extra in sys.argv[1:]))
+    print("\n".join(sorted(wanted)))

@@ -92,7 +92,8 @@ def test_without_an_extra_a_recording_is_judged_and_what_is_missing_is_named(whe
     check_every_program_introduces_itself(bare)
     assert "rank 2 computes" in bare.run("falcon-agent", "replay", RECORDING).stdout
     assert "pip install 'falcon-training[sim]'" in missing(bare, "falcon-sim", SCENARIO)
-    assert "pip install 'falcon-training[agent]'" in missing(bare, "falcon-agent", "run")
+    for command in ("run", "node"):
+        assert "pip install 'falcon-training[agent]'" in missing(bare, "falcon-agent", command)
     assert "pip install 'falcon-training[operator]'" in missing(bare, "falcon-operator")
     assert "pip install 'falcon-training[plot]'" in missing(
         bare, "falcon-agent", "replay", RECORDING, "--plot", tmp_path / "picture.png"
@@ -142,5 +143,12 @@ def test_a_service_starts_as_far_as_its_settings(wheel: Path, tmp_path: Path, ex
     assert "Traceback" not in done.stderr
 
 
+def test_the_extra_nvml_brings_the_bindings(wheel: Path, tmp_path: Path) -> None:
+    bare = environment(wheel, "nvml", tmp_path)
+    program = "import pynvml; print(pynvml.nvmlDeviceGetCount.__name__)"
+    assert bare.run("python", "-c", program).stdout.strip() == "nvmlDeviceGetCount"
+
+
 def test_every_extra_is_tried_here() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"errors", "sim", "plot", "etcd", "gateway", "operator", "agent"}
+    tried = {"errors", "sim", "plot", "etcd", "gateway", "operator", "agent", "nvml"}
+    assert set(PROJECT["optional-dependencies"]) == tried

@@ -1,0 +1,152 @@
+"""What is wrong with the node, by all that was seen of it, and for how long it stands. Pure: times are given.
+
+A node has three conditions, by the domain of the error's class: GPU, link, and the rest of the node. Of several classes
+in a domain the gravest counts, and of equal ones the first. A class counts if its own remedy concerns the node: SEV1,
+or SEV3 that passes by itself; no consequence of another error, none that only says that something failed, and none of
+SEV2, which a program may cause by itself (Xid 13, 31).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from falcon_core.errors.classify import Classifier
+from falcon_core.errors.judge import Judge
+from falcon_core.errors.table import Domain, ErrorClass, Source
+from falcon_core.model import Severity
+from falcon_core.text import clean, clip
+
+GPU, LINK, NODE = "FalconGpuProblem", "FalconLinkProblem", "FalconNodeProblem"
+TYPES = (GPU, LINK, NODE)
+NO_PROBLEM = "NoProblem"
+CALM_SECONDS = 900.0  # without anything new: what passes by itself is over then
+MOST_CHARACTERS = 256  # of a message
+_BOOT_CHARACTERS = 8
+_TYPE_OF = {Domain.GPU: GPU, Domain.LINK: LINK, Domain.NODE: NODE}
+# SEV1 that describes a state: it is over when it has not been seen for a while, with the same boot.
+STATES = frozenset({"LinkDown", "NicDegraded", "GpuOverheated"})
+# The names in these lines are given by programs: a process called "kernel panic" would speak for the kernel.
+_OF_A_PROCESS = re.compile(
+    r"^(?:traps: )?.{1,15} ?[\[(]\d+[\])]|^.{1,15}: page allocation failure|^\[\s*\d+\]\s|\bcomm[=:]|\btask[=:]"
+    r"|\bsplit.lock|blocked for more than|\boom[-_]kill|\binvoked oom|\bKilled process|\bprocess [`'\d]|\baudit\b"
+    r"|fatal signal",
+    re.IGNORECASE,
+)
+_XID_NAME = re.compile(r"(\bXid\b.*?), *(?:pid|name)=.*")  # the number before it tells the class
+_VIRTUAL_DISK = re.compile(r"\bdev(?:ice)? (?:fd|sr|loop|ram|zram|nbd|rbd)\d")
+_BOOT = re.compile(r" \[boot ([0-9a-f]+)\]$")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Something that was seen of the node."""
+
+    name: str  # of the error's class
+    text: str
+    at: float  # Unix seconds
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a condition of the node says."""
+
+    holds: bool  # status "True"
+    reason: str = NO_PROBLEM
+    message: str = ""
+    since: float = 0.0  # Unix seconds, of its last transition; known only of what was read
+
+    def differs(self, other: Condition | None) -> bool:
+        """Check whether people would read something else."""
+        return other is None or (self.holds, self.reason, self.message) != (other.holds, other.reason, other.message)
+
+
+class _Standing(msgspec.Struct):
+    """A class that stands."""
+
+    known: ErrorClass
+    text: str  # of what was seen first: a condition that is written anew for each line tells nobody more
+    first: float
+    last: float
+
+
+def concerns_node(known: ErrorClass) -> bool:
+    """Check whether an error of this class is a problem of the node that it was seen on."""
+    if known.domain not in _TYPE_OF or known.consequence or known.vague:
+        return False
+    return known.severity is Severity.SEV1 or (known.severity is Severity.SEV3 and known.transient)
+
+
+def of_line(text: str, at: float, classifier: Classifier) -> Seen | None:
+    """Judge a line of the kernel's log; None where it tells of no problem of the node."""
+    if _OF_A_PROCESS.search(text) or _VIRTUAL_DISK.search(text):
+        return None
+    line = _XID_NAME.sub(r"\1", text)
+    finding = classifier.line(line, Source.KERNEL)
+    if finding is None or not concerns_node(finding.error_class):
+        return None
+    return Seen(finding.name, line, at)
+
+
+class Problems:
+    """What stands. ``boot_id``: of the running kernel; a problem that was written under another one is over."""
+
+    def __init__(self, judge: Judge, boot_id: str) -> None:
+        self._judge = judge
+        self._boot = boot_id.replace("-", "")[:_BOOT_CHARACTERS]
+        self._standing: dict[str, _Standing] = {}  # by the class's name
+        self._cleared: dict[str, float] = {}  # by type: what was seen until then is over
+
+    def see(self, seen: Iterable[Seen]) -> None:
+        """Take over what was seen."""
+        for each in seen:
+            known = self._judge.get(each.name)
+            if known is None or not concerns_node(known) or each.at <= self._cleared.get(_type(known), 0.0):
+                continue
+            standing = self._standing.setdefault(each.name, _Standing(known, each.text, each.at, each.at))
+            standing.last = max(standing.last, each.at)
+
+    def adopt(self, kind: str, condition: Condition, now: float) -> None:
+        """Go on from what this node's last daemon, or a person, has left in the condition of a type."""
+        if not condition.holds:
+            self.clear(kind, condition.since)
+            return
+        boot = _BOOT.search(condition.message)
+        if boot is not None and boot[1] == self._boot:
+            text = _BOOT.sub("", condition.message)
+            self.see([Seen(condition.reason, text, now)])
+
+    def clear(self, kind: str, at: float) -> None:
+        """Forget what was seen until then: a person has said that it is over."""
+        self._cleared[kind] = at
+        self._keep(lambda each: _type(each.known) != kind or each.last > at)
+
+    def text_of(self, name: str) -> str:
+        """Return what was seen of a class that stands; empty where it does not."""
+        standing = self._standing.get(name)
+        return standing.text if standing is not None else ""
+
+    def conditions(self, now: float) -> dict[str, Condition]:
+        """Return the conditions of all types; what has passed is forgotten."""
+        self._keep(lambda each: _lasts(each.known) or now - each.last < CALM_SECONDS)
+        return {kind: self._condition(kind) for kind in TYPES}
+
+    def _condition(self, kind: str) -> Condition:
+        of_kind = [each for each in self._standing.values() if _type(each.known) == kind]
+        if not of_kind:
+            return Condition(holds=False)
+        gravest = min(of_kind, key=lambda each: (each.known.severity, each.first))
+        text = clip(clean(gravest.text).replace("\n", " ").strip(), MOST_CHARACTERS)
+        return Condition(holds=True, reason=gravest.known.name, message=f"{text} [boot {self._boot}]")
+
+    def _keep(self, wanted: Callable[[_Standing], bool]) -> None:
+        self._standing = {name: each for name, each in self._standing.items() if wanted(each)}
+
+
+def _type(known: ErrorClass) -> str:
+    return _TYPE_OF[known.domain]
+
+
+def _lasts(known: ErrorClass) -> bool:
+    """Check whether it stands until the node boots anew, or a person says that it is over."""
+    return known.severity is Severity.SEV1 and known.name not in STATES
