@@ -71,6 +71,7 @@ class NodeSettings(BaseSettings):
 
     node: Text
     sysfs: Path = Path("/sys")  # of the host
+    account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # with token and ca.crt
     errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
 

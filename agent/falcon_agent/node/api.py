@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import msgspec
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_SECONDS = 15.0
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"  # conditions are merged by their type
 _MOST_SHOWN = 300  # bytes of a refusal
@@ -43,9 +42,12 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 class NodeApi:
-    """One node at the API server; its address as Kubernetes gives it to each pod (KUBERNETES_SERVICE_*)."""
+    """One node at the API server, whose address Kubernetes gives to each pod (KUBERNETES_SERVICE_*).
 
-    def __init__(self, node: str, *, account: Path = ACCOUNT, environment: Mapping[str, str] = os.environ) -> None:
+    ``account``: the folder with the ServiceAccount's token and ca.crt.
+    """
+
+    def __init__(self, node: str, account: Path, environment: Mapping[str, str] = os.environ) -> None:
         self._path = f"/api/v1/nodes/{quote(node, safe='')}"
         self._account = account
         self._host = environment.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")

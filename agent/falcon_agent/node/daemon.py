@@ -56,7 +56,7 @@ class Daemon:
         self._log = log
         self._classifier = judge.classifier
         self._problems = Problems(judge, BOOT_ID.read_text().strip())
-        self._keeper = Keeper(NodeApi(settings.node), self._problems)
+        self._keeper = Keeper(NodeApi(settings.node, settings.account), self._problems)
         self._sysfs = settings.sysfs
         self._links = Links()
         self._links_at = 0.0

@@ -31,6 +31,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default .root.Chart.AppVersion $image.tag }}{{ end -}}
 {{- end -}}
 
+{{- /* The variable with what the platform lays over the table of error classes; nothing where it lays nothing. */ -}}
+{{- define "falcon.errors" -}}
+{{- with .Values.operator.errors -}}
+{{- if or .classes .rules .benign .disabled -}}
+- name: FALCON_ERRORS
+  value: {{ toJson . | quote }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "falcon.nodeAgent.fullname" -}}
+{{- include "falcon.fullname" . }}-node
+{{- end -}}
+
 {{- define "falcon.etcd.fullname" -}}
 {{- include "falcon.fullname" . }}-etcd
 {{- end -}}

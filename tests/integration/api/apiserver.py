@@ -127,6 +127,7 @@ def _apiserver_flags(work_dir: Path, etcd_url: str, port: int) -> list[str]:
         f"--etcd-servers={etcd_url}",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--authorization-mode=RBAC",
+        "--allow-privileged",  # as every cluster: its own network plugin needs it
         f"--token-auth-file={tokens}",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={key}",
