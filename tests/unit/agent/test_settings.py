@@ -85,3 +85,26 @@ def test_all_problems_are_named_at_once() -> None:
         "FALCON_GATEWAY_TLS_DIR",
         "FALCON_LOG_LEVEL",
     ]
+
+
+def load_node(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> agent_settings.NodeSettings:
+    """Load the settings of the node's daemon with these FALCON variables and no other FALCON variables."""
+    for name in os.environ:
+        if name.startswith("FALCON_"):
+            monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    return agent_settings.load_node_settings()
+
+
+def test_the_nodes_daemon_needs_its_nodes_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_node(monkeypatch, {"FALCON_NODE": "node-a"})
+    assert (settings.node, settings.sysfs, settings.errors) == ("node-a", Path("/sys"), "")
+
+
+def test_what_the_nodes_daemon_cannot_use_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_node(monkeypatch, {"FALCON_ERRORS": '{"disabled": ["no-such-rule"]}', "FALCON_LOG_LEVEL": "loud"})
+    assert "FALCON_NODE is not set: the chart sets it (nodeAgent.enabled)" in str(refused.value)
+    assert "disabled[0]: no rule has the id 'no-such-rule'" in str(refused.value)
+    assert "FALCON_LOG_LEVEL='loud': write one of debug, info, warning, error" in str(refused.value)
