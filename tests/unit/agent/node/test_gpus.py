@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pynvml
 import pytest
 from structlog.testing import capture_logs
 
+from falcon_agent.node import nvml
 from falcon_agent.node.gpus import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, Gpus
 from falcon_agent.node.nvml import GpuReader, read_gpus
 
@@ -195,6 +197,29 @@ def test_without_bindings_the_state_is_unknown_and_that_is_said_once() -> None:
         reader.start()
         assert list(reader.readings()) == []
     assert [entry["why"] for entry in logs] == ["the Python package nvidia-ml-py is missing"]
+
+
+def test_a_driver_that_never_answers_stops_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    class Stuck(FakeNvml):
+        def nvmlInit(self) -> None:  # noqa: N802
+            answered.wait()
+            super().nvmlInit()
+
+    monkeypatch.setattr(nvml, "SILENT_SECONDS", 0.0)
+    reader = GpuReader(Stuck(), 60)
+    reader.start()
+    with capture_logs() as logs:
+        while not logs:
+            assert list(reader.readings()) == []
+            time.sleep(0.01)
+        assert list(reader.readings()) == []
+    assert [entry["why"] for entry in logs] == ["no answer for 0 s"]
+    answered.set()
+    while not (readings := list(reader.readings())):
+        time.sleep(0.01)
+    assert readings[0][1][0].name == ADDRESS
 
 
 def test_without_a_driver_it_is_said_once_and_asked_again() -> None:
