@@ -53,9 +53,20 @@ def stalled_since(obs: Observation) -> float | None:
 def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
     """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
     counts = progress(obs, policy)
-    hangs = explain_hang(counts.progress, counts.members, counts.elsewhere)[:MAX_FINDINGS]
+    hangs = _hangs(counts)[:MAX_FINDINGS]
     evidence = _Evidence(obs, counts, {hang.comm for hang in hangs})
     return [evidence.finding(hang) for hang in hangs if hang.waiting]
+
+
+def _hangs(counts: Counts) -> list[Hang]:
+    """Explain the hang. Ranks with a send under way are blamed only where no other rank never arrived.
+
+    A send may block its rank until the receiver takes it, and then the rank waits like all others.
+    """
+    others = explain_hang(counts.progress, counts.members, counts.elsewhere | counts.sending)
+    if others and others[0].kind == "NeverArrived":
+        return others
+    return explain_hang(counts.progress, counts.members, counts.elsewhere)
 
 
 class _Evidence:

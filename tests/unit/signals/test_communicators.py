@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.topology.parallelism import Axis, Parallelism
@@ -49,12 +53,51 @@ def test_groups_along_a_declared_axis() -> None:
     assert named(job_seats, 6) == {}, "not declared"
 
 
-def test_a_group_that_lacks_a_member_or_fits_two_axes_is_unnamed() -> None:
+def test_a_group_that_lacks_a_member_is_unnamed() -> None:
     layout = Parallelism(tensor=2, data=3)
     job_seats = [seat for seat in seats([(1, [[0, 1], [2, 3], [4, 5]])]) if seat.rank != 3]
     assert sorted(named(job_seats, 6, layout).values()) == [(0, 1), (4, 5)]
+
+
+def test_axes_of_one_size_are_told_apart_by_the_places_of_all_ranks() -> None:
     square = Parallelism(tensor=2, data=2)
-    assert named(seats([(1, [[0, 1], [2, 3]]), (2, [[0, 2], [1, 3]])]), 4, square) == {}
+    tensor, data = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    job_seats = seats([(1, tensor), (2, data)])
+    assert sorted(named(job_seats, 4, square).values()) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert name_communicators(job_seats, 4, square)[0, 2].members == (0, 2), "of rank 0 alone both would fit"
+    assert named([seat for seat in job_seats if seat.rank in (0, 3)], 4, square) == {}, "too few have reported"
+    behind = [seat for seat in job_seats if (seat.rank, seat.comm) != (3, 2)]
+    assert sorted(named(behind, 4, square).values()) == [(0, 1), (0, 2)], "rank 3 has not used its second one yet"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.tuples(*[st.sampled_from([1, 2, 3])] * 3, st.sampled_from([1, 2, 3])),
+    st.sampled_from([1, 2]),
+    st.randoms(use_true_random=False),
+)
+def test_no_communicator_gets_a_wrong_member(degrees: tuple[int, ...], expert: int, draw: random.Random) -> None:
+    """Each stage uses its communicators in an order of its own, and some ranks have not reported."""
+    tensor, context, data, pipeline = degrees
+    layout = Parallelism(tensor=tensor, context=context, data=data * expert, pipeline=pipeline, expert=expert)
+    groups = {axis: [row for row in layout.group_table(axis).tolist() if 1 < len(row) < layout.world] for axis in Axis}
+    stages = layout.group_table(Axis.PIPELINE)
+    job_seats, members = [], {}
+    for stage in range(pipeline):
+        order = [axis for axis in Axis if groups[axis]]
+        draw.shuffle(order)
+        for comm, axis in enumerate(order):
+            for row in groups[axis]:
+                for place, rank in enumerate(row):
+                    if rank in stages[:, stage]:
+                        job_seats.append(Seat(rank=rank, comm=comm, size=len(row), place=place))
+                        members[rank, comm] = tuple(row)
+    silent = set(draw.sample(range(layout.world), k=layout.world // 4))
+    reported = [seat for seat in job_seats if seat.rank not in silent]
+    for seat, communicator in name_communicators(reported, layout.world, layout).items():
+        assert communicator.members == members[seat]
+    if not silent and pipeline == 1:
+        assert name_communicators(job_seats, layout.world, layout).keys() == members.keys()
 
 
 def test_a_layout_of_another_world_says_nothing() -> None:
@@ -66,5 +109,4 @@ def test_every_axis_of_a_large_job(axis: Axis) -> None:
     layout = Parallelism(tensor=8, context=2, data=4, pipeline=3)  # data groups hold the context ranks, too: also 8
     rows = layout.group_table(axis).tolist()
     found = named(seats([(1, rows)]), layout.world, layout)
-    expected = [] if axis in (Axis.TENSOR, Axis.DATA) else sorted(map(tuple, rows))
-    assert sorted(found.values()) == expected
+    assert sorted(found.values()) == sorted(map(tuple, rows))
