@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
-from falcon_core.errors.table import Domain, ErrorClass
+from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
@@ -14,7 +14,6 @@ from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
-HARDWARE = frozenset({Domain.GPU, Domain.LINK, Domain.NODE})
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
 
 
@@ -177,7 +176,7 @@ def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
 
     What ranks of several nodes say together is the program's word, or that of something that they share.
     """
-    if kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE or kind.consequence:
+    if kind.severity is not Severity.SEV1 or not kind.of_hardware or kind.consequence:
         return False
     said = {obs.members[rank.replica].node for rank in obs.ranks if _words(rank, judge).error_class == kind.name}
     return len(said) == 1

@@ -60,6 +60,15 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node reports of its own hardware: the gravest of its conditions whose class is known."""
+
+    error_class: str
+    text: str  # the condition, for people
+    grave: bool  # SEV1: the node is to be left
+    slows: bool  # it may make computation slow: a device's or the machine's, and no link's
+
+
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One replica's pod."""
 
@@ -77,6 +86,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
+    trouble: NodeTrouble | None = None  # of its node
     acknowledged: bool = False  # its launcher has no process of an older generation
     unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from falcon_core.errors.judge import ErrorRules, usable_judge
+from falcon_core.errors.judge import ErrorRules, platform_judge, usable_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -27,6 +27,7 @@ from falcon_core.wire.messages import RankSignals, Summary
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
+from falcon_operator.intent.node_troubles import node_trouble
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
@@ -202,6 +203,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         agent_ended_seconds=_agent_ended_seconds(snap, pod),
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
+        trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
