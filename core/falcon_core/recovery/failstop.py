@@ -183,7 +183,9 @@ def _verdict(
         return "Restart", ""
     if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
         return "GiveUp", ""
-    by_class = _verdict_of_class(obs, policy, fault, attempts)
+    if fault.node_reports and obs.spares.available:
+        return "Replace", ""  # the platform says so, and not the job: no budget of the job's own word
+    by_class = None if fault.node_reports else _verdict_of_class(obs, policy, fault, attempts)
     if by_class is not None:
         return by_class
     verdict = restart_processes.verdict(
@@ -197,7 +199,7 @@ def _verdict(
 
 def _verdict_of_class(
     obs: Observation, policy: Policy, fault: Fault, attempts: list[Attempt]
-) -> tuple[restart_processes.Verdict, Literal["", "Replace", "Transient"]] | None:
+) -> tuple[restart_processes.Verdict, Literal["Replace", "Transient"]] | None:
     """Return what the class of a failure asks for; None where it asks for nothing, or may not have it.
 
     A node is left where the class says that the node's hardware is at fault, and where an error of its hardware comes
@@ -207,8 +209,6 @@ def _verdict_of_class(
     kind = policy.judge.get(fault.error_class)
     if kind is None:
         return None
-    if fault.node_reports:  # the platform says so, and not the job: no budget of the job's own word
-        return ("Replace", "") if obs.spares.available else None
     if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
         moved = sum(attempt.kind == "Replace" and bool(attempt.error_class) for attempt in attempts)
         allowed = obs.spares.available and moved < policy.restarts + len(obs.members) // 4
