@@ -55,7 +55,7 @@ def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     """A rank's program sleeps between two collectives, in a job with tensor, pipeline and data parallelism."""
-    job = start(layout_job(namespace, "asleep", "--fail", "sleep", "--rank", "5", "--step", "150"))
+    job = start(layout_job(namespace, "asleep", "--fail", "sleep", "--rank", "5", "--step", "80"))
     job.wait_training()
     job.wait("all ranks were restarted", lambda s: s.get("counters", {}).get("restarts") == 1, 600)
     job.wait("generation 2 trains", lambda s: s["iterations"].get("count", 0) > 20 and s["state"] == "Running", 120)
