@@ -15,6 +15,7 @@ import structlog
 
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
+from falcon_agent.output import Output
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
@@ -22,6 +23,7 @@ from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
+from falcon_core.errors.classify import shipped_classifier
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 
@@ -39,6 +41,7 @@ class Agent:
         self._run_dir = RunDir(settings.run_dir)
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
         self._ends = Ends(self._run_dir)
+        self._output = Output(settings.run_dir, shipped_classifier)
         self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
@@ -99,7 +102,7 @@ class Agent:
                 urgent = self._stacks.look(self._tracker.silent(), now) or urgent
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = urgent or status != self._last_status
+            urgent = self._output.look(status, now) or urgent or status != self._last_status
             self._last_status = status
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
@@ -144,6 +147,7 @@ class Agent:
             launch=self._ends.add(status),
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
+            output=self._output.reports(generation),
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from falcon_core.errors.tracebacks import Raised, Tracebacks, exception_type, without_prefix
 from falcon_core.model import Severity
 from falcon_core.text import clean, clip
 
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from falcon_core.errors.classify import Finding
 
 MOST_CHARACTERS = 300
-_PREFIX = re.compile(r"^\[?(?:rank|default)\s?\d+\]?: ?")  # PyTorch and torchrun write them before each line
-_TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
-_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
-_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
 _BAD = re.compile(
     r"\b(?:error|fatal|abort(?:ed|ing)?|exception|terminate called|what\(\)|cannot|can't|failed|failure|not found"
     r"|no such file|permission denied|segmentation fault|killed)\b",
@@ -42,21 +37,17 @@ class LastWords(msgspec.Struct, frozen=True):
     error_class: str = ""  # its class in the table; empty where none fits
 
 
-class _Raised(msgspec.Struct, frozen=True):
-    line: str
-    place: str
-
-
 def last_words(output: str) -> LastWords:
     """Find the reason for a failure in the end of a process's output.
 
     Of several tracebacks the last that is not the consequence of a peer's end counts, and one of the gravest class
     before others; without any traceback, so of the lines that sound bad, or else the last line.
     """
-    lines = [_PREFIX.sub("", line.rstrip()) for line in output.splitlines()]
-    found = _tracebacks(lines)
+    lines = [without_prefix(line) for line in output.splitlines()]
+    tracebacks = Tracebacks()
+    found = [raised for line in lines if (raised := tracebacks.feed(line)) is not None]
     if found:
-        return _of(found[_telling([raised.line for raised in found])])
+        return judge(words_of(found[_telling([raised.line for raised in found])]))
     said = [line for line in lines[-100:] if line.strip()]
     bad = [line for line in said if _BAD.search(line) and not _HARMLESS.search(line)]
     if not said:
@@ -68,8 +59,7 @@ def last_words(output: str) -> LastWords:
 @functools.lru_cache(maxsize=4096)
 def judge(text: str) -> LastWords:
     """Judge words that an agent has reported: as ``last_words`` returned them."""
-    found = _RAISED.match(text.partition(" (")[0])
-    name = found["type"].rpartition(".")[2] if found is not None else ""
+    name = exception_type(text.partition(" (")[0]).rpartition(".")[2]
     finding = _finding(text)
     if finding is None:
         return LastWords(text)
@@ -85,8 +75,7 @@ def _finding(line: str) -> Finding | None:
     from falcon_core.errors.classify import shipped_classifier
     from falcon_core.errors.table import Source
 
-    raised = _RAISED.match(line) is not None
-    return shipped_classifier().line(line, Source.OUTPUT, raised=raised) if line else None
+    return shipped_classifier().line(line, Source.OUTPUT, raised=bool(exception_type(line))) if line else None
 
 
 def _telling(lines: list[str]) -> int:
@@ -99,36 +88,7 @@ def _telling(lines: list[str]) -> int:
     return max(range(len(lines)), key=lambda index: (weights[index], index))
 
 
-def _of(raised: _Raised) -> LastWords:
-    place = f" ({raised.place})" if raised.place else ""
-    return judge(clip(clean(raised.line), MOST_CHARACTERS - len(place)) + clean(place))
-
-
-def _tracebacks(lines: list[str]) -> list[_Raised]:
-    """Return what was raised, oldest first: the line after each traceback's last frame."""
-    found: list[_Raised] = []
-    frames: list[re.Match[str]] | None = None  # of the traceback that is being read
-    for line in lines:
-        frame = _FRAME.match(line)
-        if line == _TRACEBACK:
-            frames = []
-        elif frame is not None:
-            frames = [] if frames is None else frames
-            frames.append(frame)
-        elif frames is not None and line and not line[0].isspace():
-            raised = _RAISED.match(line)
-            if raised is not None or _SYNTAX.match(line):
-                found.append(_Raised(line, _where(frames)))
-            frames = None
-    return found
-
-
-def _where(frames: list[re.Match[str]]) -> str:
-    """Return the program's innermost frame, or else the innermost."""
-    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARIES)]
-    return _place((own or frames)[-1]) if frames else ""
-
-
-def _place(frame: re.Match[str]) -> str:
-    name = frame["file"].rpartition("/")[2]
-    return f"{name}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
+def words_of(raised: Raised) -> str:
+    """Return what was raised and where as one bounded, clean line."""
+    place = f" ({clip(clean(raised.place), MOST_CHARACTERS // 2)})" if raised.place else ""
+    return clip(clean(raised.line), MOST_CHARACTERS - len(place)) + place

@@ -18,12 +18,11 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
 from falcon_core.recovery.faults import (
     EARLY_END,
-    HARDWARE,
     member_faults,
-    named_class,
     no_restart_mends,
     others_may_follow,
     precedence,
+    raised_fault,
     rank_fault,
     start_fault,
 )
@@ -38,6 +37,7 @@ from falcon_core.recovery.observation import (
     StopClosed,
     Switch,
 )
+from falcon_core.recovery.said import HARDWARE, named_class
 from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
 from falcon_core.recovery.witness import assess_liveness
@@ -63,7 +63,12 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _refine(state, obs), []
     if state.stop is not None and state.stop.acts_at is not None:
         return _held_back(_refine(state, obs), obs, state.stop.acts_at)
-    failure = rank_fault(obs.ranks, obs.members) or start_fault(obs.members) or hanging.due(state, obs, policy)
+    failure = (
+        rank_fault(obs.ranks, obs.members)
+        or start_fault(obs.members)
+        or raised_fault(obs, policy)
+        or hanging.due(state, obs, policy)
+    )
     if failure is None:
         return state, []
     if others_may_follow(obs, failure):

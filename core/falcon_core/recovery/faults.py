@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
-from falcon_core.errors.last_words import LastWords, judge
-from falcon_core.errors.table import Domain, ErrorClass, shipped
+from falcon_core.errors.last_words import LastWords
+from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.recovery.said import HARDWARE, named_class, printed_at, raised, words
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
-HARDWARE = frozenset({Domain.GPU, Domain.LINK, Domain.NODE})
+# Of a rank that raised an error and lives: an end like exit code 1.
+_STAYS = Exit(
+    cause=Cause.PROCESS_FAILED,
+    severity=EXITED_ABNORMALLY,
+    consequence=True,
+    text="raised an error and does not end",
+)
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
 
 
@@ -116,28 +122,41 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
         end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
         if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
             continue
-        words = judge(rank.last_words)
-        understood = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED)
-        kind = named_class(words.error_class) if understood else None
-        faults.append(
-            Fault(
-                severity=Severity.SEV1 if kind is not None and _points_at_node(kind, ranks, members) else end.severity,
-                cause=end.cause,
-                component=Component.PROCESS,
-                text=_text(end, words, members[rank.replica]),
-                replica=rank.replica,
-                pod_name=members[rank.replica].pod_name,
-                node=members[rank.replica].node,
-                rank=rank.rank,
-                symptom=end.consequence and not _own_error(words) and (kind is None or kind.consequence or kind.vague),
-                consequence=end.consequence and words.consequence,
-                error=_own_error(words) if end.cause is Cause.PROCESS_FAILED else "",
-                error_class=kind.name if kind is not None else "",
-                ended_at=rank.ended_at,
-            )
-        )
+        faults.append(_process_fault(rank, end, ranks, members))
     first = min(faults, key=precedence, default=None)
     return (_early_end(ranks, members) or first) if first is not None and first.consequence else first
+
+
+def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
+    """Return the failure of the rank that raised an error first, by its nature and then by its time, and does not end.
+
+    None where there is none, or nothing is to be done about processes that live.
+    """
+    if not policy.enforce:
+        return None
+    faults = [_process_fault(rank, _STAYS, obs.ranks, obs.members) for rank in raised(obs)]
+    return min(faults, key=precedence, default=None)
+
+
+def _process_fault(rank: RankSeen, end: Exit, ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Fault:
+    said = words(rank)
+    understood = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED)
+    kind = named_class(said.error_class) if understood else None
+    return Fault(
+        severity=Severity.SEV1 if kind is not None and _points_at_node(kind, ranks, members) else end.severity,
+        cause=end.cause,
+        component=Component.PROCESS,
+        text=_text(end, said, members[rank.replica]),
+        replica=rank.replica,
+        pod_name=members[rank.replica].pod_name,
+        node=members[rank.replica].node,
+        rank=rank.rank,
+        symptom=end.consequence and not _own_error(said) and (kind is None or kind.consequence or kind.vague),
+        consequence=end.consequence and said.consequence,
+        error=_own_error(said) if end.cause is Cause.PROCESS_FAILED else "",
+        error_class=kind.name if kind is not None else "",
+        ended_at=rank.ended_at if rank.process == "Ended" else printed_at(rank),
+    )
 
 
 def _early_end(ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Fault | None:
@@ -160,20 +179,10 @@ def _early_end(ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Faul
     )
 
 
-def _own_error(words: LastWords) -> str:
+def _own_error(said: LastWords) -> str:
     """Name the error of the program's own that the next start raises as well; empty for none."""
-    kind = named_class(words.error_class)
-    return words.error or (kind.name if kind is not None and kind.permanent else "")
-
-
-def named_class(name: str) -> ErrorClass | None:
-    """Return the class of errors of that name; None for none, and for one of a newer release."""
-    return _classes().get(name)
-
-
-@functools.cache
-def _classes() -> dict[str, ErrorClass]:
-    return {kind.name: kind for kind in shipped().classes}
+    kind = named_class(said.error_class)
+    return said.error or (kind.name if kind is not None and kind.permanent else "")
 
 
 def _points_at_node(kind: ErrorClass, ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> bool:
@@ -183,7 +192,7 @@ def _points_at_node(kind: ErrorClass, ranks: Sequence[RankSeen], members: Sequen
     """
     if kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE or kind.consequence:
         return False
-    said = {members[rank.replica].node for rank in ranks if judge(rank.last_words).error_class == kind.name}
+    said = {members[rank.replica].node for rank in ranks if words(rank).error_class == kind.name}
     return len(said) == 1
 
 
@@ -228,18 +237,18 @@ def _nodes_with(obs: Observation, fault: Fault) -> set[str]:
     """Return the nodes on which a rank has ended with the fault's error, or its class; the fault's own among them."""
     nodes = {fault.node}
     for rank in obs.ranks:
-        words = judge(rank.last_words) if rank.process == "Ended" else LastWords()
-        same = _own_error(words) == fault.error if fault.error else words.error_class == fault.error_class
-        if same and words.text:
+        said = words(rank) if rank.process == "Ended" else LastWords()
+        same = _own_error(said) == fault.error if fault.error else said.error_class == fault.error_class
+        if same and said.text:
             nodes.add(obs.members[rank.replica].node)
     return nodes
 
 
-def _text(end: Exit, words: LastWords, member: MemberSeen) -> str:
+def _text(end: Exit, said: LastWords, member: MemberSeen) -> str:
     if end.cause is Cause.OUT_OF_MEMORY:
         return end.text + _oom_kills(member)
-    said = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED) and words.text
-    return f"{end.text}: {words.text}" if said else end.text
+    quoted = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED) and said.text
+    return f"{end.text}: {said.text}" if quoted else end.text
 
 
 def _oom_kills(member: MemberSeen) -> str:

@@ -12,8 +12,8 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
-from falcon_core.recovery.faults import named_class
 from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.said import named_class
 from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict

@@ -11,7 +11,7 @@ import pytest
 from falcon_core.errors.last_words import MOST_CHARACTERS, judge, last_words
 from falcon_core.errors.table import shipped
 from falcon_core.model import Severity
-from falcon_core.recovery.faults import HARDWARE
+from falcon_core.recovery.said import HARDWARE
 
 OWN = """step 40 loss 2.31
 [rank1]: Traceback (most recent call last):
