@@ -50,7 +50,7 @@ class WholeLines:
         return rest
 
     def skip(self) -> None:
-        """Bytes are missing before the next: forget the line that they belong to."""
+        """Forget the line that is being read: bytes are missing before the next."""
         self._rest, self._skips = b"", True
 
 
@@ -95,7 +95,7 @@ class Judge:
         return told + self._printed(b"\n".join(outside))
 
     def skip(self) -> None:
-        """Lines are missing before the next."""
+        """Forget the traceback that is being read: lines are missing before the next."""
         self._tracebacks = Tracebacks()
 
     def _printed(self, lines: bytes) -> list[Told]:

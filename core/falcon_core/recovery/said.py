@@ -134,11 +134,12 @@ def _before_end(rank: RankSeen) -> list[Printed]:
     return [printed for printed in rank.printed if printed.unix_ns >= first_ns]
 
 
-def _weight(words: LastWords, raised: bool) -> tuple[bool, bool, bool, bool]:
-    """Return what orders words: own causes first, then what is understood, what was raised, and the graver."""
+def _weight(words: LastWords, raised: bool) -> tuple[bool, ...]:
+    """Return what orders words: errors, own causes, what is understood, what was raised, and the gravest first."""
     kind = named_class(words.error_class)
     vague = kind is None or kind.vague
-    return words.consequence, vague and not raised, not raised, kind is None or kind.severity is not Severity.SEV1
+    is_grave = kind is not None and kind.severity is Severity.SEV1
+    return kind is None and not raised, words.consequence, vague and not raised, not raised, not is_grave
 
 
 def _is_raised(words: str) -> bool:

@@ -12,6 +12,7 @@ from falcon_core.recovery.observation import RankSeen
 from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.observe import observe, policy
 from falcon_operator.intent.snapshot import Snapshot
@@ -200,3 +201,14 @@ def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
     ahead = replace(snap, now=NOW + 60, phase_seen_at=MONOTONIC - 1)
     assert observe(ahead, members("Stop")).members[0].unacknowledged_seconds == 1.0
     assert observe(replace(snap, phase_seen_at=None), members()).running_seconds == 0.0
+
+
+def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:
+    printed = [Printed(int(NOW * 1e9), "ValueError: bad", raised=True)]
+    snap = snapshot()
+    received = snap.reports.summaries["p"]
+    for local_rank, expected in ((0, printed), (1, [])):
+        summary = replace(received.summary, output=[RankOutput(local_rank, printed)])
+        reports = replace(snap.reports, summaries={"p": replace(received, summary=summary)})
+        (seen,) = observe(replace(snap, reports=reports), members()).ranks
+        assert (seen.printed, seen.alone) == (expected, True)
