@@ -24,6 +24,7 @@ from falcon_core.recovery.faults import (
     no_restart_mends,
     others_may_follow,
     precedence,
+    raised_fault,
     rank_fault,
     start_fault,
 )
@@ -64,7 +65,12 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _refine(state, obs, policy), []
     if state.stop is not None and state.stop.acts_at is not None:
         return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
-    failure = rank_fault(obs, policy.judge) or start_fault(obs.members) or hanging.due(state, obs, policy)
+    failure = (
+        rank_fault(obs, policy.judge)
+        or start_fault(obs.members)
+        or raised_fault(obs, policy)
+        or hanging.due(state, obs, policy)
+    )
     if failure is None:
         return state, []
     if others_may_follow(obs, failure, policy.judge):

@@ -20,6 +20,7 @@ from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
+from falcon_core.wire.printed import Printed
 
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
 NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
@@ -34,8 +35,11 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     signal: int | None = None
     oom_killed: bool = False
-    last_words: str = ""  # why it failed, by its own output
+    last_words: str = ""  # why it failed, by the end of its own output
+    printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
+    alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
     ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
+    clock_ahead: float = 0.0  # seconds by which the operator's clock is ahead of the node's; 0 where they agree
     sent: RankSignals = NOTHING_SENT
     throttle: ThrottleSignals | None = None  # of its container
     fresh: bool = False  # the report is recent

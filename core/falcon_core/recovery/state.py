@@ -302,6 +302,7 @@ class HangIncident(_State, frozen=True, kw_only=True):
     restart_seconds: float = 0.0  # the price of a restart: the standstill, and the work since the last checkpoint
     redo_seconds: float = 0.0  # of it, for that work
     stacks: list[StackGroup] = []  # the awaited ranks' first; empty where no rank's interpreter answers
+    said: dict[int, str] = {}  # by rank: the most telling error that it has printed since its newest call
 
 
 class StopIncident(_State, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import msgspec
+
 from falcon_core.errors.judge import ErrorRules, platform_judge, usable_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
@@ -24,6 +26,7 @@ from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.printed import Printed
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
@@ -231,10 +234,16 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     if snap.job.spec.launcher == "Own" and launch.ranks:
         processes = dict.fromkeys(numbers, launch.ranks[0])
     signals = {sent.rank: sent for sent in received.summary.ranks}
+    output = {each.local_rank: each.printed for each in received.summary.output}
     age = snap.monotonic - received.at_seconds
     ahead = _clock_ahead_seconds(snap, received)
     return [
-        _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead)
+        _with_output(
+            _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead),
+            processes.get(number),
+            output,
+            alone=len(numbers) == len(launch.ranks),
+        )
         for number in numbers
     ]
 
@@ -284,6 +293,7 @@ def _rank(
         oom_killed=process.oom_killed,
         last_words=process.last_words,
         ended_at=process.ended_unix_ns / 1e9 + ahead if process.ended_unix_ns else None,
+        clock_ahead=ahead,
         sent=signals,
         throttle=summary.throttle if known else None,
         fresh=fresh,
@@ -293,6 +303,13 @@ def _rank(
         if known and blocked_since is not None
         else None,
     )
+
+
+def _with_output(
+    rank: RankSeen, process: LaunchRank | None, output: dict[int, list[Printed]], *, alone: bool
+) -> RankSeen:
+    printed = output.get(process.local_rank) if process is not None else None
+    return msgspec.structs.replace(rank, printed=printed, alone=alone) if printed else rank
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:
