@@ -61,17 +61,15 @@ class Output:
         self._budget.refill(now)
         news = False
         waiting = self._in_turn()
-        used_seconds = 0.0
-        while waiting and self._budget.is_left and used_seconds < MOST_SECONDS:
-            began = time.thread_time()
+        began = ended = time.thread_time()
+        while waiting and self._budget.is_left and ended - began < MOST_SECONDS:
             local_rank = waiting.pop(0)
             more, is_news = self._read(local_rank, now)
             news = news or is_news
             if more:
                 waiting.append(local_rank)  # in turns: no rank's flood hides another rank's words
-            took_seconds = time.thread_time() - began
-            used_seconds += took_seconds
-            self._budget.spend(took_seconds)
+            before, ended = ended, time.thread_time()
+            self._budget.spend(ended - before)
         self._next = waiting[0] if waiting else 0
         self._leave_out(waiting)
         return news
