@@ -29,12 +29,18 @@ from typing import IO, Final
 
 import numpy as np
 
+from benchmarks.errors.healthy import lines
 from benchmarks.launch.processes import cpu_seconds, rss_mib
+from falcon_agent.output import Output
+from falcon_core.errors.classify import shipped_classifier
 from falcon_core.wire import ring
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Summary
+from falcon_core.wire.output import READABLE
 from falcon_core.wire.ring import DType, Kind, Op, RingHeader
 from tests.integration.agent.pod import Pod
 from tests.integration.gateway.gateways import Job, Operator, Site
+from tests.unit.agent.outputs import OutputWriter
 
 WARM_SECONDS: Final = 15.0
 MEASURED_SECONDS: Final = 30.0
@@ -44,6 +50,7 @@ CYCLE: Final = ((Op.ALL_GATHER, 48), (Op.REDUCE_SCATTER, 48), (Op.ALL_REDUCE, 4)
 CALLS: Final = sum(count for _, count in CYCLE)
 SLEEPER: Final = ("sh", "-c", "exec sleep 1000")
 PRINTS: Final = 20
+READS: Final = 15
 # Ranks that print what training prints: a line an iteration, or a bar that is drawn ten times a second.
 LINES: Final = """
 import time
@@ -260,6 +267,29 @@ async def restarts(make_pod: MakePod, born: Path) -> None:
     )
 
 
+def reading(folder: Path) -> None:
+    """Measure how fast an agent reads and judges the lines of healthy ranks, from a rank's file."""
+    text = "\n".join(lines(10_000)).encode()[: READABLE - 1] + b"\n"
+    status = LaunchStatus(
+        generation=1,
+        dead_below=1,
+        state="Running",
+        ranks=[LaunchRank(local_rank=0, rank=0, pid=1, state="Running", started_unix_ns=0)],
+    )
+    writer, output = OutputWriter(folder), Output(folder, shipped_classifier)
+    took_seconds = []
+    for number in range(READS):
+        output.look(status, 10.0 * number)  # what is left
+        writer.write(text)
+        began = time.thread_time()
+        output.look(status, 10.0 * number + 5.0)
+        took_seconds.append(time.thread_time() - began)
+    seconds = statistics.median(took_seconds)
+    assert not output.reports(1), "all of it is read, and nothing in it is an error"
+    count = len(text.splitlines())
+    print(f"reading output: {count / seconds:,.0f} lines/s, {len(text) / seconds / 1e6:.0f} MB/s of a core")
+
+
 def raised(summary: Summary | None) -> bool:
     return summary is not None and any(one.raised for each in summary.output for one in each.printed)
 
@@ -310,12 +340,14 @@ async def main() -> None:
                     await restarts(make_pod, root / "born")
                 if "restarts" in sys.argv[1:]:
                     return
+                reading(root)
                 await print_to_report(make_pod, root / "raises")
+                await beside_rings(make_pod, 8, 0.05)
                 for prints, program in ((", a line an iteration", LINES), (", a progress bar", BAR)):
                     await beside_rings(make_pod, 8, 0.05, python(program), prints)
                 if "output" in sys.argv[1:]:
                     return
-                for procs, iteration_seconds in ((1, 0.25), (8, 0.25), (8, 0.05)):
+                for procs, iteration_seconds in ((1, 0.25), (8, 0.25)):
                     await beside_rings(make_pod, procs, iteration_seconds)
                 await beside_ddp(make_pod, 2)
         finally:

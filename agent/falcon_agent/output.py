@@ -52,6 +52,7 @@ class Output:
         self._generation = 0
         self._followed: dict[int, _Followed] = {}
         self._budget = Budget(SHARE, SHARE_SECONDS)
+        self._made_seconds = 0.0
         self._next = 0  # the local rank whose turn it is
 
     def look(self, status: LaunchStatus | None, now: float) -> bool:
@@ -61,17 +62,15 @@ class Output:
         self._budget.refill(now)
         news = False
         waiting = self._in_turn()
-        used_seconds = 0.0
-        while waiting and self._budget.is_left and used_seconds < MOST_SECONDS:
-            began = time.thread_time()
+        began = ended = self._worked_seconds()
+        while waiting and self._budget.is_left and ended - began < MOST_SECONDS:
             local_rank = waiting.pop(0)
             more, is_news = self._read(local_rank, now)
             news = news or is_news
             if more:
                 waiting.append(local_rank)  # in turns: no rank's flood hides another rank's words
-            took_seconds = time.thread_time() - began
-            used_seconds += took_seconds
-            self._budget.spend(took_seconds)
+            before, ended = ended, self._worked_seconds()
+            self._budget.spend(ended - before)
         self._next = waiting[0] if waiting else 0
         self._leave_out(waiting)
         return news
@@ -138,10 +137,20 @@ class Output:
         if not lines:
             return False
         if followed.judge is None:
-            followed.judge = LineJudge(self._classifier())
+            followed.judge = self._make_judge()
         printed_at = min(piece.unix_ns, time.time_ns())
         news = [followed.errors.add(told, printed_at) for told in followed.judge.read(lines)]
         return any(news)
+
+    def _make_judge(self) -> LineJudge:
+        began = time.thread_time()
+        judge = LineJudge(self._classifier())
+        self._made_seconds += time.thread_time() - began
+        return judge
+
+    def _worked_seconds(self) -> float:
+        """Return the CPU time of this thread without what making classifiers has taken: that is once in a life."""
+        return time.thread_time() - self._made_seconds
 
     def _leave_out(self, waiting: Iterable[int]) -> None:
         for local_rank in waiting:

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from falcon_core.wire.output import (
     CAPACITY,
+    FIXED_BYTES,
     HEADER_BYTES,
     HEADER_READ,
+    MOST_TOTAL,
     READABLE,
     OutputFormatError,
-    OutputHeader,
+    parse_growing,
     parse_header,
 )
 
@@ -45,13 +47,17 @@ class OutputReader:
         try:
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 raise OutputFormatError("not a regular file")
-            self._header = self._read_header()
-            if self._header.generation != generation:
-                raise OutputFormatError(f"it is of generation {self._header.generation}")
+            raw = os.pread(self._file, HEADER_READ, 0)
+            header = parse_header(raw)
+            if header.generation != generation:
+                raise OutputFormatError(f"it is of generation {header.generation}")
         except BaseException:
             os.close(self._file)
             raise
-        self._old = self._header.total  # nobody knows when the bytes before were printed
+        self._fixed = raw[:FIXED_BYTES]
+        self._made_unix_ns = header.made_unix_ns
+        self._total = self._old = header.total  # nobody knows when the bytes before were printed
+        self._written_unix_ns = header.written_unix_ns
         self._position = max(0, self._old - READABLE)
         self._gap = self._position > 0
 
@@ -60,29 +66,31 @@ class OutputReader:
 
     def read(self, most: int) -> Piece:
         """Read at most that many new bytes. Raises OSError and OutputFormatError."""
-        header = self._look()
-        self._pass_over(header.total - READABLE)
+        total = self._look()
+        if total == self._position:
+            return Piece(b"", self._written_unix_ns, follows=True)
+        self._pass_over(total - READABLE)
         first = self._position
-        data = self._bytes(first, min(most, header.total - first))
+        unix_ns = self._made_unix_ns if first < self._old else self._written_unix_ns
+        data = self._bytes(first, min(most, total - first))
         self._position += len(data)
         # What was overwritten while it was read belongs to later lines.
-        torn = min(len(data), max(0, self._look().total - READABLE - first))
+        torn = min(len(data), max(0, self._look() - READABLE - first))
         self.unread_bytes += torn
         follows, self._gap = not self._gap and not torn, False
-        unix_ns = header.made_unix_ns if first < self._old else header.written_unix_ns
         return Piece(data[torn:], unix_ns, follows)
 
     def left(self) -> int:
         """Return how many bytes are there to be read. Raises OSError and OutputFormatError."""
-        return min(self._look().total - self._position, READABLE)
+        return min(self._look() - self._position, READABLE)
 
     def skip_to(self, newest: int) -> None:
         """Leave out all but the newest bytes. Raises OSError and OutputFormatError."""
-        self._pass_over(self._look().total - newest)
+        self._pass_over(self._look() - newest)
 
     def tail(self, most: int) -> bytes:
         """Read the newest bytes, whatever was read before. Raises OSError and OutputFormatError."""
-        total = self._look().total
+        total = self._look()
         first = max(0, total - min(most, READABLE))
         return self._bytes(first, total - first)
 
@@ -102,13 +110,11 @@ class OutputReader:
             raise OutputFormatError("the file was cut short")
         return data
 
-    def _look(self) -> OutputHeader:
-        now = self._read_header()
-        known = self._header
-        if (now.generation, now.made_unix_ns) != (known.generation, known.made_unix_ns) or now.total < known.total:
+    def _look(self) -> int:
+        """Return how many bytes were ever written."""
+        raw = os.pread(self._file, HEADER_READ, 0)
+        total, self._written_unix_ns = parse_growing(raw)
+        if raw[:FIXED_BYTES] != self._fixed or not self._total <= total <= MOST_TOTAL:
             raise OutputFormatError("its header is not what the launcher has written")
-        self._header = now
-        return now
-
-    def _read_header(self) -> OutputHeader:
-        return parse_header(os.pread(self._file, HEADER_READ, 0))
+        self._total = total
+        return total

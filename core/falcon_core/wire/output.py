@@ -31,7 +31,9 @@ CAPACITY = 1 << 20
 MOST_AHEAD = 1 << 16
 READABLE = CAPACITY - MOST_AHEAD
 HEADER_READ = 80  # the fields
+FIXED_BYTES = 64  # of them, which never change
 MOST_TOTAL = 1 << 60
+_GROWING = struct.Struct("<QQ")
 _FIELDS = struct.Struct("<QIIQIiQ24xQQ")
 
 
@@ -65,6 +67,14 @@ def parse_header(raw: bytes) -> OutputHeader:
     return OutputHeader(
         generation=generation, local_rank=local_rank, made_unix_ns=made, total=total, written_unix_ns=written
     )
+
+
+def parse_growing(raw: bytes) -> tuple[int, int]:
+    """Return ``total`` and ``written_unix_ns`` of a header whose other fields are known. Raises OutputFormatError."""
+    if len(raw) < HEADER_READ:
+        raise OutputFormatError(f"the file has {len(raw)} bytes of a header's {HEADER_READ}")
+    total, written_unix_ns = _GROWING.unpack_from(raw, FIXED_BYTES)
+    return total, written_unix_ns
 
 
 def pack_header(header: OutputHeader) -> bytes:
