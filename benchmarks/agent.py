@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.errors.healthy import lines
 from benchmarks.launch.processes import cpu_seconds, rss_mib
 from falcon_agent.output import Output
-from falcon_core.errors.classify import shipped_classifier
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.wire import ring
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Summary
@@ -276,7 +276,7 @@ def reading(folder: Path) -> None:
         state="Running",
         ranks=[LaunchRank(local_rank=0, rank=0, pid=1, state="Running", started_unix_ns=0)],
     )
-    writer, output = OutputWriter(folder), Output(folder, shipped_classifier)
+    writer, output = OutputWriter(folder), Output(folder, lambda: shipped_judge().classifier)
     took_seconds = []
     for number in range(READS):
         output.look(status, 10.0 * number)  # what is left

@@ -99,7 +99,7 @@ class Agent:
             if reads := now - read >= READ_SECONDS:
                 read = now
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
-                urgent = self._stacks.look(self._tracker.silent(), now) or urgent
+                urgent = self._stacks.look(self._standing(), now) or urgent
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = self._output.look(status, now) or urgent or status != self._last_status
@@ -114,6 +114,10 @@ class Agent:
                 self._run_dir.save_memory(self._tracker.memory())
             due = read + READ_SECONDS - time.monotonic()
             await news.wait(max(0.0, min(due, self._speaker.seconds_to_moment(time.time_ns()))))
+
+    def _standing(self) -> dict[int, int]:
+        """Return the process ids, by rank, of those whose stacks may tell why they make no call."""
+        return self._tracker.silent() | self._tracker.quiet_since(self._output.raised())
 
     def _speak(self, reporter: Reporter, status: LaunchStatus | None, *, urgent: bool, now: float) -> None:
         """Report, if a report is due."""

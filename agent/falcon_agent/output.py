@@ -85,6 +85,11 @@ class Output:
         ]
         return [report for report in made if report.printed or report.unread_bytes]
 
+    def raised(self) -> dict[int, int]:
+        """Return when what a traceback raised was printed last (unix ns), by local rank."""
+        times = {local_rank: each.errors.raised_unix_ns for local_rank, each in self._followed.items()}
+        return {local_rank: unix_ns for local_rank, unix_ns in times.items() if unix_ns}
+
     def _in_turn(self) -> list[int]:
         """Return the local ranks that can be read, beginning with the one that was next in the look before."""
         readable = sorted(local_rank for local_rank, each in self._followed.items() if each.reader is not None)

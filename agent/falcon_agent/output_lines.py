@@ -134,10 +134,13 @@ class Errors:
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._count = 0
         self._news = 0
+        self.raised_unix_ns = 0  # of what was raised last; 0: nothing
 
     def add(self, told: Told, unix_ns: int) -> bool:
         """Add an error. Return whether it is of a kind that people should hear of at once."""
         self._count += 1
+        if told.raised:
+            self.raised_unix_ns = unix_ns
         is_new = told.kind not in self._kept
         self._kept[told.kind] = _Kept(told, unix_ns, self._count)
         if len(self._kept) > MOST_PRINTED:

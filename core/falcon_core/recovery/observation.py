@@ -43,7 +43,8 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sent: RankSignals = NOTHING_SENT
     throttle: ThrottleSignals | None = None  # of its container
     fresh: bool = False  # the report is recent
-    silent_seconds: float = 0.0  # since its newest call returned
+    silent_seconds: float = 0.0  # since its newest call returned, as far as that is known
+    quiet_seconds: float = 0.0  # the same when its newest report was made: certainly no call for so long
     stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
     blocked_seconds: float | None = None  # a thread is in uninterruptible sleep for so long
 

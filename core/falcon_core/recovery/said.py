@@ -14,8 +14,10 @@ from falcon_core.model import Severity
 from falcon_core.recovery.observation import Observation, RankSeen
 from falcon_core.recovery.progress import nobody_waits
 from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
+from falcon_core.wire.messages import MAX_DETAILED
 from falcon_core.wire.printed import Printed
 
+ASKED_SECONDS = 1.0  # after the newest call that is known of a rank that printed an error
 UNTRACKED_SECONDS = 60.0  # what a rank without calls has printed so long before its end may be why it ended
 # A process whose main thread is in one of these has left its program, or is about to.
 _TEARDOWN = ("_shutdown ", "destroy_process_group ", "_exit_function ", "_run_exitfuncs ")
@@ -50,21 +52,43 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
     or evaluate by itself.
     """
     running = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
-    if not obs.running or not any(rank.printed for rank in running) or not all(rank.stalled for rank in running):
+    if not obs.running or not any(rank.printed for rank in running) or not all(map(_is_still, running)):
         return []
     if len(obs.ranks) > 1 and nobody_waits(obs):
         return []
     interpreters_answer = any(rank.sent.stack for rank in running)
-    return [rank for rank in running if has_raised(rank, judge, interpreters_answer=interpreters_answer)]
+    return [rank for rank in running if _has_failed(rank, judge, interpreters_answer=interpreters_answer)]
 
 
-def has_raised(rank: RankSeen, judge: Judge, *, interpreters_answer: bool) -> bool:
-    """Check whether a silent rank has failed."""
-    if not rank.alone or not _has_answered(rank):
+def may_have_raised(rank: RankSeen) -> bool:
+    """Check whether a rank may be about to fail: it printed an error, and is not known to have made a call since."""
+    return rank.process == "Running" and rank.alone and any(printed.raised for printed in _since_call(rank))
+
+
+def asked(obs: Observation) -> list[int]:
+    """Return the ranks to be asked for their detail, so that it is known at once whether all stand still.
+
+    A large job is known to stand still when its agents say so by themselves.
+    """
+    suspects = any(may_have_raised(rank) and rank.silent_seconds >= ASKED_SECONDS for rank in obs.ranks)
+    return [rank.rank for rank in obs.ranks] if suspects and len(obs.ranks) <= MAX_DETAILED else []
+
+
+def _is_still(rank: RankSeen) -> bool:
+    """Check whether a rank certainly makes no calls."""
+    return rank.stalled or rank.quiet_seconds >= RAISED_SECONDS
+
+
+def _has_failed(rank: RankSeen, judge: Judge, *, interpreters_answer: bool) -> bool:
+    """Check whether a rank that stands still has failed."""
+    if not rank.alone:
         return False
-    left = _has_left(rank.sent.stack) if rank.sent.stack else interpreters_answer
+    stack = rank.sent.stack
+    left = _has_left(stack) if stack else interpreters_answer and _has_answered(rank)
     early = [printed for printed in _since_call(rank) if printed_seconds(rank, printed) >= RAISED_SECONDS]
-    return any(_points_at_hardware(printed, judge) or (printed.raised and left) for printed in early)
+    return any(
+        (printed.raised and left) or (_points_at_hardware(printed, judge) and _has_answered(rank)) for printed in early
+    )
 
 
 def printed_at(rank: RankSeen) -> float | None:
@@ -80,7 +104,7 @@ def printed_seconds(rank: RankSeen, printed: Printed) -> float:
 
 
 def _has_answered(rank: RankSeen) -> bool:
-    """Check whether the agent has had the time to report the rank's stack, if its interpreter answers."""
+    """Check whether its agent has had the time to report the stack of a rank that is silent for long."""
     deadline_ns = rank.sent.hang_deadline_ns
     return deadline_ns is not None and rank.silent_seconds - deadline_ns / 1e9 >= ANSWERED_SECONDS
 

@@ -276,7 +276,7 @@ def _rank(
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
     signals = sent if sent is not None and known else NOTHING_SENT
-    silent, stalled = 0.0, False
+    quiet_ns, silent, stalled = 0, 0.0, False
     fresh = known and age <= FRESH_SECONDS
     if signals.last_call_unix_ns is not None:  # both times are by the node's clock; the age is by the operator's
         quiet_ns = summary.unix_ns - signals.last_call_unix_ns
@@ -298,6 +298,7 @@ def _rank(
         throttle=summary.throttle if known else None,
         fresh=fresh,
         silent_seconds=silent,
+        quiet_seconds=quiet_ns / 1e9,
         stalled=stalled,
         blocked_seconds=max(0.0, (summary.unix_ns - blocked_since) / 1e9 + age)
         if known and blocked_since is not None

@@ -9,8 +9,10 @@ import pytest
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import failstop, hanging
+from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.faults import raised_fault, rank_fault
 from falcon_core.recovery.observation import Observation, Replace, Restart, Spares
+from falcon_core.recovery.quiet import is_quiet
 from falcon_core.recovery.state import Fault, RecoveryState
 from falcon_core.times import ANSWERED_SECONDS, IDLE_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import CommSignals
@@ -21,7 +23,7 @@ ECC = "CUDA error: uncorrectable ECC error encountered"
 BAD = "ValueError: bad shape (train.py:40 in step)"
 PEER_GONE = "RuntimeError: [pair.cc:525] Connection closed by peer [10.0.0.3]:27189 (train.py:75 in main)"
 FLOOD = "step 3012 loss 2.3"
-DEADLINE_SECONDS = 2.0
+DEADLINE_SECONDS = 10.0
 SHUTDOWN = ["_shutdown (threading.py:1583)"]
 WAITING = ["all_reduce (distributed_c10d.py:2501)", "main (train.py:75)", "<module> (train.py:80)"]
 FRESH = RecoveryState()
@@ -41,6 +43,7 @@ def silent(seconds: float, **changes: Any) -> dict[str, Any]:
     return {
         "stalled": seconds > DEADLINE_SECONDS,
         "silent_seconds": seconds,
+        "quiet_seconds": seconds,
         "last_call_unix_ns": ns(NOW - seconds),
         "hang_deadline_ns": ns(DEADLINE_SECONDS),
         "comms": [CommSignals(comm=7, size=3, place=0, entered=41, finished=40)],
@@ -76,15 +79,34 @@ def test_a_rank_that_raised_and_does_not_end_has_failed() -> None:
 
 
 def test_no_rank_has_failed_before_its_time() -> None:
-    soon = max(RAISED_SECONDS, DEADLINE_SECONDS + ANSWERED_SECONDS)
-    assert fault_of(standing(soon - 0.1)) is None
-    assert fault_of(standing(soon + 0.6)) is not None
+    """Their deadlines may be minutes: reports that the operator has asked for say that nobody moves."""
+    assert fault_of(standing(RAISED_SECONDS)) is None
+    assert fault_of(standing(RAISED_SECONDS + 0.6)) is not None
+
+
+def test_without_a_stack_and_for_a_line_of_hardware_the_deadline_counts() -> None:
+    late = DEADLINE_SECONDS + ANSWERED_SECONDS
+    for own in ({"stack": []}, {"printed": [at(NOW - late + 0.2, ECC, raised=False)]}):
+        assert fault_of(standing(late - 0.1, **own)) is None
+        assert fault_of(standing(late + 0.1, **own)) is not None
+
+
+def test_the_ranks_are_asked_once_one_has_printed_an_error_and_made_no_call_that_is_known() -> None:
+    def wanted(obs: Observation) -> list[int]:
+        return wanted_detail(FRESH, obs, POLICY)
+
+    assert wanted(standing(2.0)) == [0, 1, 2]
+    assert not is_quiet(FRESH, standing(2.0))
+    assert wanted(standing(0.5)) == [], "its report may be on its way"
+    assert wanted(standing(2.0, printed=[])) == []
+    assert wanted(standing(2.0, printed=[at(NOW - 3)])) == [], "it has made a call since"
+    assert wanted(standing(2.0, printed=[at(NOW - 1, "loss is nan", raised=False)])) == []
 
 
 @pytest.mark.parametrize(
     "own",
     [
-        {"silent_seconds": 0.1, "last_call_unix_ns": ns(NOW - 0.1), "stalled": False},
+        {"silent_seconds": 0.1, "quiet_seconds": 0.1, "last_call_unix_ns": ns(NOW - 0.1), "stalled": False},
         {"last_call_unix_ns": ns(NOW - 15), "silent_seconds": 15.0},
         {"stack": ["upload (train.py:55)", "main (train.py:75)"]},
         {"stack": ["<module> (train.py:90)"]},
@@ -92,7 +114,7 @@ def test_no_rank_has_failed_before_its_time() -> None:
         {"printed": [at(NOW - 19, FLOOD, raised=False)]},
         {"printed": [at(NOW - 19, "OSError: [Errno 116] Stale file handle: '/data/latest'", raised=False)]},
         {"printed": [at(NOW - 1)]},
-        {"last_call_unix_ns": None, "stalled": False, "hang_deadline_ns": None},
+        {"last_call_unix_ns": None, "stalled": False, "hang_deadline_ns": None, "quiet_seconds": 0.0},
         {"alone": False},
         {"fresh": False},
     ],
@@ -118,7 +140,10 @@ def test_a_printed_error_is_no_failure_by_itself(own: dict[str, Any]) -> None:
 
 def test_while_any_rank_moves_no_error_is_a_failure() -> None:
     obs = standing()
-    moving = [replace(rank, stalled=False, silent_seconds=0.1) if rank.rank == 0 else rank for rank in obs.ranks]
+    moving = [
+        replace(rank, stalled=False, silent_seconds=0.1, quiet_seconds=0.1) if rank.rank == 0 else rank
+        for rank in obs.ranks
+    ]
     assert fault_of(replace(obs, ranks=moving)) is None
 
 
@@ -167,15 +192,15 @@ def test_the_first_cause_among_ranks_that_raised() -> None:
 
 def test_mode_observe_does_nothing_and_shows_it_at_once() -> None:
     policy = replace(POLICY, enforce=False)
-    obs = standing(RAISED_SECONDS + 5)
+    obs = standing(DEADLINE_SECONDS + 2)
     assert raised_fault(obs, policy) is None
-    assert RAISED_SECONDS + 5 < IDLE_SECONDS
+    assert DEADLINE_SECONDS + 2 < IDLE_SECONDS
     state, actions = failstop.step(FRESH, obs, policy)
     assert actions == []
     state, _ = hanging.step(state, obs, policy)
     assert state.hang is not None
     assert state.hang.said == {1: BAD}
-    quiet = standing(RAISED_SECONDS + 5, printed=[])
+    quiet = standing(DEADLINE_SECONDS + 2, printed=[])
     assert hanging.step(FRESH, quiet, policy)[0].hang is None
 
 
