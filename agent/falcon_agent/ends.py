@@ -20,7 +20,10 @@ class Ends:
 
     def add(self, status: LaunchStatus | None) -> LaunchStatus | None:
         """Return the status with the last words of each process that failed."""
-        if status is None or not any(_failed(rank) for rank in status.ranks):
+        # A launcher that stops an older generation for a newer one tells of both at once.
+        if status is None or status.state not in ("Running", "Exited"):
+            return status
+        if not any(_failed(rank) for rank in status.ranks):
             return status
         if status.generation != self._generation:
             self._generation, self._words = status.generation, {}

@@ -50,6 +50,20 @@ def test_words_of_those_that_failed_alone(tmp_path: Path) -> None:
     assert later.ranks[0].last_words == "what came later"
 
 
+def test_words_of_an_older_generation_are_not_taken_for_those_of_the_next(tmp_path: Path) -> None:
+    """While the launcher stops the older one, its status names the newer one beside the older one's processes."""
+    tail = tmp_path / "launch" / "tail-0"
+    tail.parent.mkdir()
+    tail.write_text("KeyError: of the first generation")
+    ends = Ends(RunDir(tmp_path))
+    ends.add(status(exited(0, exit_code=1)))
+    ends.add(msgspec.structs.replace(status(exited(0, exit_code=1), generation=2), state="Stopping"))
+    tail.write_text("IndexError: of the second generation")
+    found = ends.add(status(exited(0, exit_code=1), generation=2))
+    assert found is not None
+    assert found.ranks[0].last_words == "IndexError: of the second generation"
+
+
 def test_what_is_no_tail_says_nothing(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     (tmp_path / "launch" / "tail-0").mkdir(parents=True)
