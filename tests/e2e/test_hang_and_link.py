@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import SCRIPT, Job, condition, layout_job, training_job
@@ -69,6 +71,7 @@ def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     assert job.status()["counters"] == {"restarts": 1, "replacements": 0}
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_restarted(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("stopped", steps=MANY))
     job.wait_training()
