@@ -81,3 +81,35 @@ def heal_nodes(kubectl: Kubectl) -> None:
     for node in kubectl.items("nodes"):
         if any(taint["key"] == FENCED for taint in node["spec"].get("taints", [])):
             kubectl.run("taint", "node", node["metadata"]["name"], f"{FENCED}-")
+
+
+def prepare_cluster() -> Kubectl:
+    """Install Falcon and its example's warm pool, undo every fault of the local cluster, and return kubectl."""
+    kubectl = Kubectl(KUBECONFIG)
+    if local_cluster():
+        heal_nodes(kubectl)
+        load_images()
+    install_chart()
+    if local_cluster():
+        # The demo leaves its job training, for people to look at: it would take the cores that are measured here.
+        kubectl.run("delete", "-f", str(ROOT / "examples" / "trainingjob.yaml"), "--ignore-not-found", "--wait=false")
+    kubectl.run("apply", "-f", str(ROOT / "examples" / "warmpool.yaml"))
+    return kubectl
+
+
+def wait_for_spare(kubectl: Kubectl) -> None:
+    """Wait until the warm pool has a node that a job can take.
+
+    Raises:
+        WaitTimeoutError: it has none; the message quotes the pool's status.
+    """
+    wait_for(
+        "the warm pool has a ready spare",
+        lambda: any(
+            spare["state"] == "Ready"
+            for pool in kubectl.items("warmpools")
+            for spare in pool.get("status", {}).get("spares", [])
+        ),
+        timeout_seconds=90,
+        last_seen=lambda: str([pool.get("status") for pool in kubectl.items("warmpools")]),
+    )

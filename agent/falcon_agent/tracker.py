@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -143,6 +143,23 @@ class Tracker:
         headers = [tracked.reader.header for tracked in self._tracked.values() if tracked.chain.is_silent(now_ns)]
         return {header.rank: header.pid for header in headers if header.generation == self._generation}
 
+    def quiet_since(self, unix_ns: Mapping[int, int]) -> dict[int, int]:
+        """Return the process ids, by rank, of those that have made no call since a time, nor for ``SILENT_NS``.
+
+        ``unix_ns``: the times, by local rank.
+        """
+        now_ns = self._monotonic_ns()
+        offset_ns = time.time_ns() - now_ns
+        found = {}
+        for tracked in self._tracked.values():
+            header, end_ns = tracked.reader.header, tracked.chain.last_end_ns
+            since_ns = unix_ns.get(header.local_rank)
+            if since_ns is None or end_ns is None or header.generation != self._generation:
+                continue
+            if end_ns + offset_ns < since_ns and now_ns - end_ns >= SILENT_NS:
+                found[header.rank] = header.pid
+        return found
+
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()
@@ -233,7 +250,12 @@ def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSig
     if counters is not None:
         counts = collective_counts(counters, enqueues=tracked.enqueues)
         told_pairs, more_pairs = pairs(counters, enqueues=tracked.enqueues)
-    comms, more = tracked.comms.comms(counts=counts, excess_ns=excess_ns, period_calls=signals.period_calls)
+    comms, more = tracked.comms.comms(
+        counts=counts,
+        excess_ns=excess_ns,
+        period_calls=signals.period_calls,
+        paired={pair.comm for pair in told_pairs},
+    )
     return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, comms_left_out=more + more_pairs)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.limits import Limit, table
 from benchmarks.results import provenance, put
 from benchmarks.scale import agents, burst, idle, limits, many_jobs, meter, one_job, startup
 
@@ -36,11 +37,11 @@ class Part(NamedTuple):
     """What was measured: a table to read, and limits."""
 
     table: str
-    limits: list[limits.Limit]
+    limits: list[Limit]
 
     def body(self, head: str) -> str:
         """Return the part as it stands in ``RESULTS.md``."""
-        return "\n".join([head, *[self.table] * bool(self.table), limits.table(self.limits)])
+        return "\n".join([head, *[self.table] * bool(self.table), table(self.limits)])
 
 
 def measure(part: str, programs: Path, *, full: bool) -> Part:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
+from benchmarks.limits import Limit
 from benchmarks.scale.burst import Burst
 from benchmarks.scale.idle import MOST_REQUESTS, Idle
 from benchmarks.scale.meter import Cost
@@ -22,29 +21,6 @@ MANY_AGENTS = 12_800
 OPERATOR_MIB = 1024.0
 EXCLUDED_SECONDS = 5.0
 FENCED_SECONDS = 0.150
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure, and what it may be at most."""
-
-    what: str
-    measured: float
-    most: float
-    unit: str = ""
-
-    @property
-    def kept(self) -> bool:
-        return self.measured <= self.most
-
-    def row(self) -> str:
-        """Return the figure as a line of the table of ``table``."""
-        answer = "yes" if self.kept else "**no**"
-        return f"| {self.what} | {self.measured:.3g} {self.unit} | {self.most:.3g} {self.unit} | {answer} |"
-
-
-def table(limits: Sequence[Limit]) -> str:
-    """Return the figures as a Markdown table."""
-    return "\n".join(["| | measured | at most | kept |", "|---|---|---|---|", *(limit.row() for limit in limits), ""])
 
 
 def of_start(start: Figures) -> list[Limit]:

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, install_chart, load_images, local_cluster
-from dev.kubectl import Json, Kubectl, wait_for
+from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, prepare_cluster, wait_for_spare
+from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job
 from tests.machine import seconds_for_the_machine, wait_for_quiet
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: takes ten minutes and more; `make test-soak`")
+    config.addinivalue_line("markers", "long: takes minutes; `make test-e2e-long`")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,16 +38,7 @@ def cluster() -> Kubectl:
     """Return kubectl on the cluster, Falcon installed and the warm pool ready."""
     if not KUBECONFIG.exists():
         pytest.fail(f"no cluster: {KUBECONFIG} does not exist; make cluster-up")
-    kubectl = Kubectl(KUBECONFIG)
-    if local_cluster():
-        heal_nodes(kubectl)
-        load_images()
-    install_chart()
-    if local_cluster():
-        # The demo leaves its job training, for people to look at: it would take the cores that these tests measure.
-        kubectl.run("delete", "-f", str(ROOT / "examples" / "trainingjob.yaml"), "--ignore-not-found", "--wait=false")
-    kubectl.run("apply", "-f", str(ROOT / "examples" / "warmpool.yaml"))
-    return kubectl
+    return prepare_cluster()
 
 
 @pytest.fixture(scope="session")
@@ -60,16 +52,7 @@ def nodes(cluster: Kubectl) -> Iterator[None]:
     """Undo all faults and fences, before and after, and wait for a spare that is ready and for a quiet machine."""
     wait_for_quiet(min(60.0, seconds_for_the_machine()))
     heal_nodes(cluster)
-    wait_for(
-        "the warm pool has a ready spare",
-        lambda: any(
-            spare["state"] == "Ready"
-            for pool in cluster.items("warmpools")
-            for spare in pool.get("status", {}).get("spares", [])
-        ),
-        timeout_seconds=90,
-        last_seen=lambda: str([pool.get("status") for pool in cluster.items("warmpools")]),
-    )
+    wait_for_spare(cluster)
     yield
     heal_nodes(cluster)
 

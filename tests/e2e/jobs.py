@@ -71,10 +71,13 @@ def training_job(
     }
 
 
-def with_script(kubectl: Kubectl, manifest: Json, name: str, *options: str) -> Json:
-    """Let the job run another script: one of ``tests/e2e/scripts``, from a ConfigMap of its namespace."""
-    script = (SCRIPTS / name).read_text()
-    kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scripts"}, "data": {name: script}})
+def with_script(kubectl: Kubectl, manifest: Json, script: str | Path, *options: str) -> Json:
+    """Let the job run another script, from a ConfigMap of its namespace: one of ``tests/e2e/scripts``, or any path."""
+    path = SCRIPTS / script
+    name = path.name
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scripts"}, "data": {name: path.read_text()}}
+    )
     pod = manifest["spec"]["template"]["spec"]
     pod["volumes"].append({"name": "scripts", "configMap": {"name": "scripts"}})
     [trainer] = pod["containers"]

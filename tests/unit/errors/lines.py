@@ -17,3 +17,8 @@ def labelled(name: str) -> list[tuple[str, str]]:
         elif line and not line.startswith("# "):
             found.append((error_class, line))
     return found
+
+
+def corpus() -> list[tuple[str, str]]:
+    """Return class and line of all lines as they stand in logs."""
+    return [pair for name in ("corpus.txt", "later.txt", "last.txt") for pair in labelled(name)]

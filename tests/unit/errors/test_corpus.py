@@ -7,10 +7,10 @@ import pytest
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.table import Source, shipped
 from falcon_core.model import Severity
-from tests.unit.errors.lines import BENIGN, labelled
+from tests.unit.errors.lines import BENIGN, corpus, labelled
 
 KNOWN_WRONG = {"[W1105 TCPStore.cpp:138] [c10d] recvValue failed on SocketImpl(fd=5): failed to recv, got 0 bytes"}
-CORPUS = [pair for name in ("corpus.txt", "later.txt", "last.txt") for pair in labelled(name)]
+CORPUS = corpus()
 PREFIXES = ("", "[rank3]: ", "[default0]:", "2026-11-20T12:04:10.123456789Z ", "\x1b[31m", "(main_task pid=123) ")
 
 
