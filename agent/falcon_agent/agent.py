@@ -23,7 +23,7 @@ from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
-from falcon_core.errors.classify import shipped_classifier
+from falcon_core.errors.judge import Judge, decode_rules, usable_judge
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 
@@ -40,8 +40,8 @@ class Agent:
         self._settings = settings
         self._run_dir = RunDir(settings.run_dir)
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
-        self._ends = Ends(self._run_dir)
-        self._output = Output(settings.run_dir, shipped_classifier)
+        self._ends = Ends(self._run_dir, self._judge)
+        self._output = Output(settings.run_dir, lambda: self._judge().classifier)
         self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
@@ -131,6 +131,10 @@ class Agent:
         if detailed is not None:
             self._sequence += 1
             reporter.report(summary, detailed, urgent=urgent)
+
+    def _judge(self) -> Judge:
+        """Return the judge of errors. It is made when it is needed first: most agents never need its table."""
+        return usable_judge(decode_rules(self._plan.errors if self._plan is not None else ""))
 
     def _asked(self, generation: int) -> frozenset[int]:
         request = self._request

@@ -7,7 +7,7 @@ record does. Rings of earlier shims have no such table; no counts are reported f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -88,10 +88,12 @@ class CommTable:
         counts: Mapping[int, Count],
         excess_ns: Mapping[int, Sequence[float]],
         period_calls: int | None,
+        paired: Collection[int] = (),
     ) -> tuple[list[CommSignals], int]:
         """Return the communicators to report, at most MAX_COMMS, and how many were left out.
 
-        The first are those in which the rank waits, then those with the largest excess.
+        The first are those in which the rank waits, then those with the largest excess. Where there is room, those
+        follow in which it only sends and receives (``paired``): size and place say who its peers are.
         """
         named = {comm for comm in (*self._shapes, *counts, *excess_ns) if not comm & (POINT_TO_POINT | GRAPH)}
         wanted = sorted(
@@ -99,6 +101,8 @@ class CommTable:
             key=lambda comm: (not (comm in counts and counts[comm].waiting), -sum(excess_ns.get(comm, ())), comm),
         )
         cycle = self._cycle(period_calls) if wanted else None
+        left_out = max(0, len(wanted) - MAX_COMMS)
+        wanted += sorted(comm for comm in paired if comm in self._shapes and comm not in wanted)
         found = []
         for comm in wanted[:MAX_COMMS]:
             shape, count = self._shapes.get(comm), counts.get(comm)
@@ -115,7 +119,7 @@ class CommTable:
                     excess_ns=[round(part) for part in excess_ns.get(comm, ())],
                 )
             )
-        return found, max(0, len(wanted) - MAX_COMMS)
+        return found, left_out
 
     def _cycle(self, period_calls: int | None) -> RecordArray | None:
         """Return the newest cycle; None where it is not known or longer than what is kept."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from falcon_agent.run_dir import RunDir
-from falcon_core.errors.last_words import last_words
+from falcon_core.errors.judge import Judge
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 
 
 class Ends:
     """The last words of the processes of the present generation."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, judge: Callable[[], Judge]) -> None:
+        """Read the ends of output in ``run_dir``; ``judge``: made when a process has failed."""
         self._run_dir = run_dir
+        self._judge = judge
         self._generation = 0
         self._words: dict[int, str] = {}  # by local rank
 
@@ -34,7 +38,8 @@ class Ends:
 
     def _of(self, local_rank: int) -> str:
         if local_rank not in self._words:
-            self._words[local_rank] = last_words(self._run_dir.tail(local_rank, self._generation)).text
+            output = self._run_dir.tail(local_rank, self._generation)
+            self._words[local_rank] = self._judge().last_words(output).text
         return self._words[local_rank]
 
 

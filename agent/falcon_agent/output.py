@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from falcon_agent.output_lines import Budget, Errors, Judge, WholeLines
+from falcon_agent.output_lines import Budget, Errors, LineJudge, WholeLines
 from falcon_agent.output_reader import OutputReader, Piece
 from falcon_core.errors.classify import Classifier
 from falcon_core.wire.launch import OUTPUT_FILE, LaunchStatus
@@ -35,7 +35,7 @@ class _Followed(msgspec.Struct):
     """One process's output."""
 
     reader: OutputReader | None  # None: refused
-    judge: Judge | None = None  # made with the first text
+    judge: LineJudge | None = None  # made with the first text
     lines: WholeLines = msgspec.field(default_factory=WholeLines)
     errors: Errors = msgspec.field(default_factory=Errors)
     read_at: float = 0.0
@@ -147,9 +147,9 @@ class Output:
         news = [followed.errors.add(told, printed_at) for told in followed.judge.read(lines)]
         return any(news)
 
-    def _make_judge(self) -> Judge:
+    def _make_judge(self) -> LineJudge:
         began = time.thread_time()
-        judge = Judge(self._classifier())
+        judge = LineJudge(self._classifier())
         self._made_seconds += time.thread_time() - began
         return judge
 

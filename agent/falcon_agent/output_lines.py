@@ -72,7 +72,7 @@ class Told(NamedTuple):
         return consequence, vague, not self.raised, severity
 
 
-class Judge:
+class LineJudge:
     """Finds the errors in the lines of one process."""
 
     def __init__(self, classifier: Classifier) -> None:
@@ -80,7 +80,7 @@ class Judge:
         self._tracebacks = Tracebacks()
 
     def read(self, lines: bytes) -> list[Told]:
-        """Judge whole lines, in their order; a traceback may go on from the lines before."""
+        """LineJudge whole lines, in their order; a traceback may go on from the lines before."""
         if not self._tracebacks.is_open and _MAY_BE_TRACEBACK.search(lines) is None:
             return self._printed(lines)
         told: list[Told] = []

@@ -250,7 +250,12 @@ def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSig
     if counters is not None:
         counts = collective_counts(counters, enqueues=tracked.enqueues)
         told_pairs, more_pairs = pairs(counters, enqueues=tracked.enqueues)
-    comms, more = tracked.comms.comms(counts=counts, excess_ns=excess_ns, period_calls=signals.period_calls)
+    comms, more = tracked.comms.comms(
+        counts=counts,
+        excess_ns=excess_ns,
+        period_calls=signals.period_calls,
+        paired={pair.comm for pair in told_pairs},
+    )
     return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, comms_left_out=more + more_pairs)
 
 

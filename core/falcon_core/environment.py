@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from falcon_core.text import clip
+
 PREFIX = "FALCON_"
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
+_MOST_SHOWN = 120  # characters of a value
 _UNSET = ("missing", "string_too_short")
 
 
@@ -43,4 +46,4 @@ def _line(error: Mapping[str, Any], wanted: Mapping[str, str | None], unset: str
         return f"{name} is not set: {unset}"
     own = error.get("ctx", {}).get("error")
     remedy = own or f"write {wanted.get(field) or 'another value'}"
-    return f"{name}={error['input']!r}: {remedy}"
+    return f"{name}={clip(repr(error['input']), _MOST_SHOWN)}: {remedy}"

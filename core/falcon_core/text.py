@@ -11,7 +11,7 @@ import re
 
 ELLIPSIS = "…"
 REDACTED = "[redacted]"
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _SECRETS = (
     # A password in a URL.
@@ -37,8 +37,10 @@ _SECRETS = (
 
 
 def clean(text: str) -> str:
-    """Return the text without control characters and with what looks like a secret replaced. Line breaks stay."""
+    """Return the text without what cannot be printed and with what looks like a secret replaced. Line breaks stay."""
     text = _CONTROL.sub(" ", _ANSI.sub("", text))
+    if not text.replace("\n", "").isprintable():  # marks of direction, surrogates, code points without a character
+        text = "".join(each if each.isprintable() or each == "\n" else " " for each in text)
     for pattern, put in _SECRETS:
         text = pattern.sub(put, text)
     return text

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from falcon_core.errors.table import JobRule
 from falcon_core.recovery.membership import Exclusion, Replacement
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 
@@ -63,6 +64,7 @@ class MitigationSpec(_Api, frozen=True, kw_only=True):
 class RecoverySpec(_Api, frozen=True, kw_only=True):
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
+    rules: list[JobRule] = []  # what the program's own errors and exit codes mean
 
 
 class WarmPoolRef(_Api, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     restarts: int = 0
     replacements: int = 0
-    diagnoses: tuple[tuple[str, str, str], ...] = ()  # id, kind, cause
+    diagnoses: tuple[tuple[str, str, str, str], ...] = ()  # id, kind, cause, class of the error
 
 
 def job_figures(body: Mapping[str, Any]) -> JobFigures:
@@ -43,7 +43,12 @@ def job_figures(body: Mapping[str, Any]) -> JobFigures:
         restarts=_whole(counters.get("restarts")),
         replacements=_whole(counters.get("replacements")),
         diagnoses=tuple(
-            (str(note.get("id")), str(note.get("what", "")).partition(",")[0], str(note.get("cause") or "Unknown"))
+            (
+                str(note.get("id")),
+                str(note.get("what", "")).partition(",")[0],
+                str(note.get("cause") or "Unknown"),
+                str(note.get("errorClass", "")),
+            )
             for note in (notes if isinstance(notes, list) else [])
             if isinstance(note, dict)
         ),
@@ -75,7 +80,7 @@ class Metrics:
         self._jobs: dict[JobName, JobFigures] = {}
         self._iterations: dict[JobName, tuple[float | None, float | None]] = {}  # seconds: now, healthy
         self._pools: dict[str, tuple[int, int]] = {}  # ready, size
-        self._incidents: Tally[tuple[str, str]] = Tally()
+        self._incidents: Tally[tuple[str, str, str]] = Tally()
         self._seen: dict[str, set[str]] = {}  # job uid → diagnosis ids
         self._reconciles = Histogram(
             "falcon_reconcile_seconds",
@@ -96,6 +101,12 @@ class Metrics:
         self._events = Counter(
             "falcon_events", "Turning points of jobs, by the reason of their Event.", ["reason"], registry=self.registry
         )
+        self._standstill = Counter(
+            "falcon_standstill_seconds",
+            "How long jobs stood still, by the cause and the class of the error.",
+            ["cause", "class"],
+            registry=self.registry,
+        )
         self._interruptions = Counter(
             "falcon_watch_interruptions",
             "Watches of pods and nodes that began anew, by resource and reason.",
@@ -109,6 +120,10 @@ class Metrics:
     def event(self, reason: str) -> None:
         """Count a turning point of some job (the Event's reason)."""
         self._events.labels(reason).inc()
+
+    def stood_still(self, cause: str, error_class: str, seconds: float) -> None:
+        """Count the standstill of a failure or a hang that is over."""
+        self._standstill.labels(cause, error_class).inc(seconds)
 
     def watch_interrupted(self, resource: str, reason: str) -> None:
         """Count a watch that begins anew before its time."""
@@ -128,10 +143,10 @@ class Metrics:
             return
         self._jobs[name] = figures
         seen = self._seen.setdefault(figures.uid, set())
-        for id_, kind, cause in figures.diagnoses:
+        for id_, *labels in figures.diagnoses:
             if id_ not in seen:
                 seen.add(id_)
-                self._incidents[(kind, cause)] += 1
+                self._incidents[(labels[0], labels[1], labels[2])] += 1
 
     def iterations(self, name: JobName, current_seconds: float | None, healthy_seconds: float | None) -> None:
         """Take the job's iteration times as this look has found them, in seconds; None: not known."""
@@ -156,7 +171,9 @@ class Metrics:
         yield GaugeMetricFamily("falcon_leading", "1 where this replica leads.", value=float(self.leading))
         yield from self._of_jobs()
         yield from self._of_pools()
-        incidents = CounterMetricFamily("falcon_incidents", "Diagnoses, by kind and cause.", labels=["kind", "cause"])
+        incidents = CounterMetricFamily(
+            "falcon_incidents", "Diagnoses, by kind, cause and class of the error.", labels=["kind", "cause", "class"]
+        )
         for labels, count in self._incidents.items():
             incidents.add_metric(list(labels), count)
         yield incidents

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
+from falcon_core.errors.judge import platform_judge
 from falcon_operator.manifests.instrument import PodSettings
 
 EXIT_CONFIG = environment.EXIT_CONFIG
 LogLevel = Literal["debug", "info", "warning", "error"]
+MOST_TABLE_BYTES = 32768
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
@@ -46,6 +48,14 @@ def _boolean(raw: object) -> object:
     if isinstance(raw, str) and raw.strip().lower() not in words:
         raise ValueError("write true or false")
     return words[raw.strip().lower()] if isinstance(raw, str) else raw
+
+
+def _error_table(text: str) -> str:
+    """Check what is laid over the table of error classes: every plan carries it. Raises ValueError."""
+    if len(text.encode()) > MOST_TABLE_BYTES:
+        raise ValueError(f"has {len(text.encode())} bytes; at most {MOST_TABLE_BYTES}: join patterns with |")
+    platform_judge(text)
+    return text
 
 
 def _lower(raw: object) -> object:
@@ -82,6 +92,7 @@ class Settings(BaseSettings):
         "IfNotPresent"
     )
     watch_namespaces: Words = ()  # empty: all
+    errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
     fence_limit: Annotated[int, Field(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")] = 2
     fence_window_seconds: Annotated[
         int, Field(ge=1, le=31_536_000, description="a whole number from 1 to 31536000 (a year)")
@@ -111,6 +122,7 @@ class Settings(BaseSettings):
             image_pull_policy=self.agent_image_pull_policy,
             gateways=",".join(self.gateways),
             host_network_admitted=self.host_network_admitted,
+            error_overrides=self.errors,
         )
 
     @property

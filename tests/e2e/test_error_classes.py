@@ -6,7 +6,7 @@ No machine here has a GPU: the ranks raise the errors that PyTorch raises where 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dev.kubectl import Json, Kubectl
@@ -15,12 +15,14 @@ from tests.e2e.jobs import Job, condition, training_job, with_script
 MANY = 100_000
 ECC = "CUDA error: uncorrectable ECC error encountered"
 TOO_LARGE = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
-OUTAGE_SECONDS = 75.0  # three restarts, the default of spec.recovery, would be over in seconds
+OUTAGE_SECONDS = 60.0  # three restarts, the default of spec.recovery, would be over in seconds
 NODE = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 
-def _job(namespace: Kubectl, name: str, *options: str, checkpoints: str | None = None) -> Json:
-    spec = {"warmPoolRef": {"name": "spares"}, "procsPerReplica": 2}
+def _job(
+    namespace: Kubectl, name: str, *options: str, checkpoints: str | None = None, rules: Sequence[Json] = ()
+) -> Json:
+    spec = {"warmPoolRef": {"name": "spares"}, "procsPerReplica": 2, "recovery": {"rules": list(rules)}}
     manifest = training_job(name, steps=MANY, replicas=2, checkpoints=checkpoints, spec=spec)
     manifest = with_script(namespace, manifest, "failing.py", *options)
     manifest["spec"]["template"]["spec"]["containers"][0]["env"].append(NODE)
@@ -49,6 +51,28 @@ def test_a_node_with_a_bad_gpu_is_left_at_once(
     described = namespace.run("describe", "trainingjob", "ecc")
     print(described[described.index("Diagnoses") :])
     assert "EccError: " in described
+
+
+def test_a_node_is_left_for_what_the_job_itself_calls_broken(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job], checkpoints: str
+) -> None:
+    listed = Path(checkpoints) / "bad-nodes"
+    options = ("--bad-nodes", "/checkpoints/bad-nodes", "--error", "accelerator 3 lost its firmware")
+    rules = [
+        {"exitCodes": [99], "class": "StorageUnavailable"},
+        {"pattern": r"accelerator \d+ lost", "severity": "SEV1", "domain": "GPU", "remedy": "Call the vendor."},
+    ]
+    manifest = _job(namespace, "own", *options, "--exit-code", "42", checkpoints=checkpoints, rules=rules)
+    job = start(manifest)
+    job.wait_training()
+    bad = job.member(0)["node"]
+    listed.write_text(bad)
+    job.wait("the node is left", lambda s: s.get("counters", {}).get("replacements") == 1, 60)
+    job.wait_training()
+    (note,) = job.diagnoses()
+    assert (note["errorClass"], note["severity"], note["node"]) == ("JobRule1", "SEV1", bad)
+    assert note["why"] == "exited with code 42: accelerator 3 lost its firmware"
+    assert "spec.recovery.rules[1] says so; remedy: Call the vendor" in note["evidence"]
 
 
 def test_storage_that_is_away_for_a_minute_fails_no_job(

@@ -10,7 +10,7 @@ from dev.cluster import faults
 from dev.install import SYSTEM_NAMESPACE
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.bus import bus_keys, etcd_pod, gateway_pods
-from tests.e2e.jobs import Job, condition, training_job, with_script
+from tests.e2e.jobs import Job, condition, layout_job, training_job, with_script
 
 MANY = 100_000
 SCRIPT = "train_gpt.py"
@@ -56,15 +56,13 @@ def test_a_killed_rank_is_restarted_in_its_pod(nodes: None, start: Callable[[Jso
 
 
 def test_an_exception_is_told_as_its_own_ranks(nodes: None, namespace: Kubectl, start: Callable[[Json], Job]) -> None:
-    """The other ranks end a moment later with a broken connection."""
-    manifest = with_script(namespace, training_job("raises", steps=MANY, replicas=2), "failing.py", "--rank", "2")
-    manifest["spec"]["procsPerReplica"] = 2
-    job = start(manifest)
+    """The ranks of its tensor, pipeline and data groups end a moment later with broken connections."""
+    job = start(layout_job(namespace, "raises", "--fail", "raise", "--rank", "5"))
     job.wait("all ranks were restarted", lambda s: s.get("counters", {}).get("restarts") == 1, 240)
     job.wait_training()
     (note,) = job.diagnoses()
-    assert (note["cause"], note["rank"], note["severity"]) == ("ProcessFailed", 2, "SEV2")
-    assert "ValueError: a batch of 64 features, expected 65 (failing.py:" in note["why"]
+    assert (note["cause"], note["rank"], note["severity"]) == ("ProcessFailed", 5, "SEV2")
+    assert "ValueError: a batch of 64 features, expected 65 (layout.py:" in note["why"]
 
 
 def test_an_error_of_the_program_fails_the_job_at_once_with_its_last_words(

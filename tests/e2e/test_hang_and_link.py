@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
-from tests.e2e.jobs import SCRIPT, Job, condition, training_job, with_script
+from tests.e2e.jobs import SCRIPT, Job, condition, layout_job, training_job
 
 MANY = 100_000
 HEALTHY_ITERATIONS = 100
@@ -54,18 +54,16 @@ def test_a_stopped_rank_is_named_as_the_one_that_never_arrived(nodes: None, star
 def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
-    """Two processes a pod; a rank's program sleeps between two collectives, and uses hardly any CPU."""
-    manifest = with_script(namespace, training_job("asleep", steps=MANY, replicas=2), "sleeper.py", "--rank", "3")
-    manifest["spec"]["procsPerReplica"] = 2
-    job = start(manifest)
+    """A rank's program sleeps between two collectives, in a job with tensor, pipeline and data parallelism."""
+    job = start(layout_job(namespace, "asleep", "--fail", "sleep", "--rank", "5", "--step", "80"))
     job.wait_training()
     job.wait("all ranks were restarted", lambda s: s.get("counters", {}).get("restarts") == 1, 600)
     job.wait("generation 2 trains", lambda s: s["iterations"].get("count", 0) > 20 and s["state"] == "Running", 120)
     (note,) = job.diagnoses()
-    assert (note["cause"], note["state"], note["severity"], note["rank"]) == ("Hang", "Resolved", "SEV2", 3)
-    _, stacks = note["evidence"].split("stacks: rank 3: fetch_batch (sleeper.py:")
-    assert "< main (sleeper.py:" in stacks
-    assert "; ranks 0, 1, 2: " in stacks
+    assert (note["cause"], note["state"], note["severity"], note["rank"]) == ("Hang", "Resolved", "SEV2", 5)
+    _, stacks = note["evidence"].split("stacks: rank 5: load_batch (layout.py:")
+    assert "< main (layout.py:" in stacks
+    assert "(layout.py:" in stacks.partition("; rank")[2], "where the others stand"
     assert "all ranks restarted in their pods (generation 2)" in note["done"][0]["what"]
     assert "training again" in note["result"]
     assert job.status()["counters"] == {"restarts": 1, "replacements": 0}

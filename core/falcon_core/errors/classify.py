@@ -8,7 +8,6 @@ nothing else, whatever the text is.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from falcon_core.errors import patterns
-from falcon_core.errors.table import Benign, Domain, ErrorClass, Rule, Source, Table, shipped, xid_pattern
+from falcon_core.errors.table import Benign, Domain, ErrorClass, Rule, Source, Table, xid_pattern
 from falcon_core.model import Severity
 from falcon_core.text import clean
 
@@ -93,10 +92,15 @@ class _Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Classifier:
-    """A table, ready to judge lines. Building one takes about a tenth of a second; it may be shared by threads."""
+    """A table, ready to judge lines. Building the shipped one takes about a tenth of a second; threads may share one.
 
-    def __init__(self, table: Table) -> None:
+    ``base``: judges the lines of which this table's rules say nothing. So each job has a small one of its own, over one
+    that all of them share.
+    """
+
+    def __init__(self, table: Table, base: Classifier | None = None) -> None:
         self.table = table
+        self._base = base
         self._rules = [_rule(rule, table.get(rule.error_class)) for rule in table.rules]
         self._benign = [_benign(rule) for rule in table.benign]
         loose: list[bytes] = []
@@ -127,14 +131,23 @@ class Classifier:
     def _findings(self, lines: list[bytes], source: Source | None) -> Iterator[Finding]:
         for start in range(0, len(lines), _BLOCK):
             block = lines[start : start + _BLOCK]
-            if not self._first_look.any(b"\n".join(block)):
+            if not self._may_tell(b"\n".join(block)):
                 continue
             for number, line in enumerate(block, start):
                 finding = self._judge(line, number, source, False)
                 if finding is not None:
                     yield finding
 
+    def _may_tell(self, block: bytes) -> bool:
+        return self._first_look.any(block) or (self._base is not None and self._base._may_tell(block))
+
     def _judge(self, line: bytes, number: int, source: Source | None, raised: bool) -> Finding | None:
+        own = self._judge_alone(line, number, source, raised)
+        if own is None and self._base is not None:
+            return self._base._judge(line, number, source, raised)
+        return own
+
+    def _judge_alone(self, line: bytes, number: int, source: Source | None, raised: bool) -> Finding | None:
         line = _bounded(line)
         candidates = sorted({self._rule_of[index] for index in self._first_look.matching(line)})
         if not candidates:
@@ -219,9 +232,3 @@ def _benign(rule: Benign) -> _Compiled:
 
 def _compiled(sources: Iterable[str], *, case: bool) -> tuple[Any, ...]:
     return tuple(patterns.compiled(patterns.source(pattern, case=case)) for pattern in sources)
-
-
-@functools.cache
-def shipped_classifier() -> Classifier:
-    """Return the classifier of the table that comes with this release."""
-    return Classifier(shipped())

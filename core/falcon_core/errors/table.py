@@ -1,8 +1,8 @@
 """The table of error classes: what a class means, which lines belong to it, and how users add to it.
 
 The shipped table is ``classes.yaml`` beside this file. A user's own part is merged over it (``Table.merged``): by the
-name of a class and by the id of a rule. A job brings a short list of rules of its own (``Table.with_job_rules``). All
-of them are checked as they are read: a pattern that cannot be matched in linear time is refused.
+name of a class and by the id of a rule. A job brings a short table of its own, which precedes both
+(``Table.of_job``). All of them are checked as they are read: a pattern that takes more than linear time is refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import yaml
 
 from falcon_core.errors.patterns import PatternError, check
 from falcon_core.model import Severity
+from falcon_core.text import clean
 
 VERSION: Final = 1
 MOST_JOB_RULES: Final = 16
 MOST_EXIT_CODES: Final = 16  # of one rule
 MOST_PATTERN_CHARACTERS: Final = 200  # of a job's rule
+MOST_REMEDY_CHARACTERS: Final = 200  # likewise
 MOST_SHIPPED_CHARACTERS: Final = 2000  # of the table's and the platform's patterns
 MOST_RULES: Final = 500
 _EXIT_CODES: Final = range(1, 256)
@@ -72,6 +74,11 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
     vague: bool = False  # says that something failed, and little more: any other class says more
     unicron: str = ""  # the row of Unicron's table 1
 
+    @property
+    def of_hardware(self) -> bool:
+        """Return whether the remedy lies in a node's devices, so that another node may help."""
+        return self.domain in (Domain.GPU, Domain.LINK, Domain.NODE)
+
 
 class Rule(_Part, frozen=True, kw_only=True):
     """Which lines belong to a class: one of ``patterns`` or ``xids`` matches, and none of ``unless``."""
@@ -104,7 +111,7 @@ class Overrides(_Part, frozen=True, kw_only=True):
     disabled: tuple[str, ...] = ()  # ids of rules, benign ones as well
 
 
-class JobRule(_Part, frozen=True, kw_only=True, rename="camel"):
+class JobRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A job's own rule: a pattern, exit codes or both, and the class, or a severity and a domain instead."""
 
     pattern: str = ""
@@ -112,6 +119,7 @@ class JobRule(_Part, frozen=True, kw_only=True, rename="camel"):
     error_class: str = msgspec.field(default="", name="class")
     severity: Severity | None = None
     domain: Domain | None = None
+    remedy: str = ""  # what helps, in the owner's words
 
 
 class Table(_Part, frozen=True, kw_only=True):
@@ -121,7 +129,7 @@ class Table(_Part, frozen=True, kw_only=True):
     classes: tuple[ErrorClass, ...]
     rules: tuple[Rule, ...]
     benign: tuple[Benign, ...] = ()
-    exits: Mapping[int, str] = {}  # exit code → class; the job's own
+    exits: Mapping[int, str] = {}  # exit code → class; only a job names them
 
     def get(self, name: str) -> ErrorClass:
         """Return a class by its name. Raises KeyError."""
@@ -148,13 +156,12 @@ class Table(_Part, frozen=True, kw_only=True):
             classes=_over(self.classes, own.classes, _name),
             rules=_without(_over(self.rules, own.rules, _rule_id), own.disabled),
             benign=_without(_over(self.benign, own.benign, _benign_id), own.disabled),
-            exits=self.exits,
         )
         _check(merged, own)
         return merged
 
-    def with_job_rules(self, rules: Sequence[JobRule] | Sequence[Mapping[str, Any]], path: str = "rules") -> Table:
-        """Return the table with a job's own rules before all others.
+    def of_job(self, rules: Sequence[JobRule], path: str = "rules") -> Table:
+        """Return a job's own rules as a table with the classes that they name; it precedes this table.
 
         ``path``: the list's field, as messages name it (``spec.recovery.rules``).
 
@@ -163,17 +170,17 @@ class Table(_Part, frozen=True, kw_only=True):
         """
         if len(rules) > MOST_JOB_RULES:
             raise TableError(f"{path}: {len(rules)} rules; at most {MOST_JOB_RULES}, so join patterns with |")
-        classes, made, exits = list(self.classes), [], dict(self.exits)
-        for index, given in enumerate(rules):
-            where = f"{path}[{index}]"
-            rule = given if isinstance(given, JobRule) else _convert(given, JobRule, where)
-            named = _job_class(self, rule, where, index)
+        classes: list[ErrorClass] = []
+        made: list[Rule] = []
+        exits: dict[int, str] = {}
+        for index, rule in enumerate(rules):
+            named = _job_class(self, rule, f"{path}[{index}]", index)
             if named not in classes:
                 classes.append(named)
             if rule.pattern:
                 made.append(Rule(id=f"job-{index}", error_class=named.name, patterns=(rule.pattern,), certain=True))
             exits |= {code: named.name for code in rule.exit_codes if code not in exits}
-        return msgspec.structs.replace(self, classes=tuple(classes), rules=(*made, *self.rules), exits=exits)
+        return Table(version=self.version, classes=tuple(classes), rules=tuple(made), exits=exits)
 
 
 def next_named(classes: Sequence[ErrorClass], name: str) -> ErrorClass:
@@ -196,15 +203,17 @@ def xid_pattern(numbers: Sequence[int]) -> str:
 
 def parse(text: str) -> Table:
     """Read and check a table. Raises TableError, which names the field and the remedy."""
-    try:
-        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise TableError(f"not YAML: {error}") from error
-    table = _convert(raw, Table)
+    table = _convert(_yaml(text), Table)
     if table.version != VERSION:
         raise TableError(f"version: {table.version} is not known; this release reads version {VERSION}")
     _check(table, Overrides(classes=table.classes, rules=table.rules, benign=table.benign))
     return table
+
+
+def parse_overrides(text: str) -> Overrides:
+    """Read what a platform's owner lays over the shipped table; empty text is nothing. Raises TableError."""
+    raw = _yaml(text)
+    return _convert({} if raw is None else raw, Overrides)
 
 
 @functools.cache
@@ -215,8 +224,17 @@ def shipped() -> Table:
 
 def yaml_of(name: str) -> Any:
     """Return the plain content of a YAML file of this package."""
-    text = resources.files("falcon_core.errors").joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return _yaml(resources.files("falcon_core.errors").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        raise TableError(f"not YAML{line}: {error.problem}; docs/errors.md shows the form") from error
+    except yaml.YAMLError as error:
+        raise TableError("not YAML: a character that may not stand there; docs/errors.md shows the form") from error
 
 
 def _convert(raw: Any, kind: type[_T], path: str = "") -> _T:
@@ -305,20 +323,28 @@ def _job_class(table: Table, rule: JobRule, path: str, index: int) -> ErrorClass
     for at, code in enumerate(rule.exit_codes):
         if code not in _EXIT_CODES:
             raise TableError(f"{path}.exitCodes[{at}]: {code} is no exit code of a failure; use 1 to 255")
+    if len(rule.remedy) > MOST_REMEDY_CHARACTERS:
+        raise TableError(f"{path}.remedy: has {len(rule.remedy)} characters; at most {MOST_REMEDY_CHARACTERS}")
     if rule.error_class:
-        if rule.severity is not None or rule.domain is not None:
-            raise TableError(f"{path}: give class, or severity and domain, not both")
-        try:
-            return table.get(rule.error_class)
-        except KeyError:
-            raise TableError(f"{path}.class: no class {rule.error_class!r}; docs/errors.md lists them") from None
+        return _known_class(table, rule, path)
     if rule.severity is None or rule.domain is None:
         raise TableError(f"{path}: give class, or severity and domain")
     return ErrorClass(
         name=f"JobRule{index}",
         severity=rule.severity,
         domain=rule.domain,
-        meaning=f"Rule {index} of the job's own matched.",
-        remedy="Ask the job's owner.",
+        meaning=f"{path} says so.",
+        remedy=clean(rule.remedy),
         permanent=rule.domain is Domain.PROGRAM,
+        transient=rule.severity is Severity.SEV3,
     )
+
+
+def _known_class(table: Table, rule: JobRule, path: str) -> ErrorClass:
+    if rule.severity is not None or rule.domain is not None:
+        raise TableError(f"{path}: give class, or severity and domain, not both")
+    try:
+        known = table.get(rule.error_class)
+    except KeyError:
+        raise TableError(f"{path}.class: no class {rule.error_class!r}; docs/errors.md lists them") from None
+    return msgspec.structs.replace(known, remedy=clean(rule.remedy)) if rule.remedy else known

@@ -8,10 +8,12 @@ apart runs out seconds later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass
 from falcon_core.model import Cause, Severity
 from falcon_core.planning import ski_rental
@@ -37,9 +39,9 @@ from falcon_core.recovery.observation import (
     StopClosed,
     Switch,
 )
-from falcon_core.recovery.said import HARDWARE, named_class
 from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
+from falcon_core.recovery.trouble import explained, leaving
 from falcon_core.recovery.witness import assess_liveness
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
@@ -60,18 +62,18 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if members:
         return _act(state, obs, policy, members)
     if not obs.running:
-        return _refine(state, obs), []
+        return _refine(state, obs, policy), []
     if state.stop is not None and state.stop.acts_at is not None:
-        return _held_back(_refine(state, obs), obs, state.stop.acts_at)
+        return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
     failure = (
-        rank_fault(obs.ranks, obs.members)
+        rank_fault(obs, policy.judge)
         or start_fault(obs.members)
         or raised_fault(obs, policy)
         or hanging.due(state, obs, policy)
     )
     if failure is None:
         return state, []
-    if others_may_follow(obs, failure):
+    if others_may_follow(obs, failure, policy.judge):
         state = _wait_for_others(state, obs)
         if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
             return state, []
@@ -129,7 +131,7 @@ def _under_way(state: RecoveryState, obs: Observation, fault: Fault) -> bool:
 def _act(
     state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]
 ) -> tuple[RecoveryState, list[Action]]:
-    first = faults[0]
+    first = explained(faults[0], obs.members[faults[0].replica])
     culprit = obs.members[first.replica]
     recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
     verdict, kind = _verdict(obs, policy, first, recent)
@@ -141,28 +143,37 @@ def _act(
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
         return replace(state, stop=None), [closed, GiveUp(_farewell(incident, policy))]
+    faults = [first, *faults[1:]]
     wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
     actions = [action for action in wanted if action is not None]
+    actions += leaving(obs, {fault.replica for fault in faults}, incident)
     if not actions and obs.running and first.cause is not Cause.HANG:
         held_seconds = restart_processes.back_off_seconds(recent, obs.now)
         if held_seconds:
             return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
     actions = actions or [Restart()]
-    return replace(state, stop=_with_step(incident, actions[0], obs, culprit.node)), actions
+    return replace(state, stop=_with_steps(incident, actions, obs, culprit.node)), actions
 
 
 def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[RecoveryState, list[Action]]:
     """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
     if state.stop is None or obs.now < until:
         return state, []
-    return replace(state, stop=_with_step(state.stop, Restart(), obs, state.stop.fault.node)), [Restart()]
+    actions = leaving(obs, set(), state.stop) or [Restart()]
+    return replace(state, stop=_with_steps(state.stop, actions, obs, state.stop.fault.node)), actions
 
 
-def _with_step(incident: StopIncident, action: Action, obs: Observation, node: str) -> StopIncident:
-    """Return the incident with what is being done."""
+def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observation, node: str) -> StopIncident:
+    """Return the incident with what is being done. ``node``: the failure's own.
+
+    Of several actions against the failures themselves the first is shown, and each node that is left besides.
+    """
     generation = obs.generation + 1 if obs.running else obs.generation
-    step = Step(at=obs.now, what=_step_name(action), generation=generation, node=node)
-    return replace(incident, done=[*incident.done, step][-8:], acts_at=None)
+    left = [obs.members[action.replica].node for action in actions[1:] if isinstance(action, Replace)]
+    at = obs.members[actions[0].replica].node if isinstance(actions[0], Replace) else node
+    steps = [Step(at=obs.now, what=_step_name(actions[0]), generation=generation, node=at)]
+    steps += [Step(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
+    return replace(incident, done=[*incident.done, *steps][-8:], acts_at=None)
 
 
 def _verdict(
@@ -176,16 +187,18 @@ def _verdict(
         return budget, "Lost"
     if not fault.counts:
         return "Restart", ""
-    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts]):
+    if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
         return "GiveUp", ""
-    by_class = _verdict_of_class(obs, policy, fault, attempts)
+    if fault.node_reports and obs.spares.available:
+        return "Replace", ""  # the platform says so, and not the job: no budget of the job's own word
+    by_class = None if fault.node_reports else _verdict_of_class(obs, policy, fault, attempts)
     if by_class is not None:
         return by_class
     verdict = restart_processes.verdict(
         attempts,
         node=fault.node,
         restarts=policy.restarts,
-        program_at_fault=_program_at_fault(obs, fault),
+        program_at_fault=_program_at_fault(obs, fault, policy.judge),
     )
     return verdict, "" if verdict == "GiveUp" else verdict
 
@@ -199,7 +212,7 @@ def _verdict_of_class(
     back on the same node. Only the job's own processes say so: within a window they may move as often as for lost
     nodes, and never while no spare is ready, since a restart may still succeed.
     """
-    kind = named_class(fault.error_class)
+    kind = policy.judge.get(fault.error_class)
     if kind is None:
         return None
     if fault.severity is Severity.SEV1 or _comes_back(kind, fault, attempts):
@@ -215,7 +228,7 @@ def _verdict_of_class(
 def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool:
     """Check whether an error of hardware has come before, on this node and on no other."""
     nodes = {attempt.node for attempt in attempts if attempt.error_class == kind.name}
-    return kind.domain in HARDWARE and not kind.consequence and not kind.vague and nodes == {fault.node}
+    return kind.of_hardware and not kind.consequence and not kind.vague and nodes == {fault.node}
 
 
 def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
@@ -241,7 +254,7 @@ def _pod_fault(obs: Observation, fault: Fault) -> bool:
     return fault.cause in (Cause.POD_LOST, Cause.NODE_LOST) or obs.members[fault.replica].pod == "Ended"
 
 
-def _program_at_fault(obs: Observation, fault: Fault) -> bool:
+def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
     """Check whether no node is to blame.
 
     So it is where a hang names no node, where a container reached its own limit of memory, and where the program failed
@@ -252,14 +265,15 @@ def _program_at_fault(obs: Observation, fault: Fault) -> bool:
         return True
     if fault.error and fault.error != EARLY_END:
         return bool(obs.iterations)
-    kind = named_class(fault.error_class)
+    kind = judge.get(fault.error_class)
     if kind is not None:
-        return kind.domain not in HARDWARE
+        return not kind.of_hardware
     return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
 
 
 def _reason(fault: Fault) -> str:
-    return f"{fault.text} ({fault.witness})" if fault.witness else fault.text
+    said = fault.witness or fault.node_reports
+    return f"{fault.text} ({said})" if said else fault.text
 
 
 def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) -> tuple[RecoveryState, StopIncident]:
@@ -295,12 +309,12 @@ def _began(obs: Observation, fault: Fault) -> float:
     return obs.now - min(min(silent, default=0.0), obs.running_seconds)
 
 
-def _refine(state: RecoveryState, obs: Observation) -> RecoveryState:
+def _refine(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
     """Correct the open incident's fault while the old generation stops: a late report may show who failed first."""
     incident = state.stop
     if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
         return state
-    fault = rank_fault(obs.ranks, obs.members, before=incident.detected_at)
+    fault = rank_fault(obs, policy.judge, before=incident.detected_at)
     if fault is None or fault.ended_at is None:
         return state
     if precedence(fault) >= precedence(incident.fault):
@@ -326,8 +340,8 @@ def _farewell(incident: StopIncident, policy: Policy) -> str:
     if fault.cause is Cause.HANG and fault.rank is None:
         return f"the job {fault.text}, after {policy.restarts} restarts within {policy.window_seconds / 60:.0f} minutes"
     if fault.error and not incident.iterations and len(incident.done) < policy.restarts:
-        kind = named_class(fault.error_class)
-        remedy = f" {kind.remedy}" if kind is not None and not kind.vague else ""
+        kind = policy.judge.get(fault.error_class)
+        remedy = f" {kind.remedy}" if kind is not None and kind.remedy and not kind.vague else ""
         return (
             f"{who} (pod {fault.pod_name}) {fault.text}; no restart mends that: kubectl logs {fault.pod_name}.{remedy}"
         )

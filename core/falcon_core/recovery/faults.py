@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.recovery.said import HARDWARE, named_class, printed_at, raised, words
+from falcon_core.recovery.said import printed_at, raised, words
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
@@ -107,7 +108,7 @@ def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
     return None
 
 
-def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before: float | None = None) -> Fault | None:
+def rank_fault(obs: Observation, judge: Judge, before: float | None = None) -> Fault | None:
     """Return the rank's failure that came first, by its nature and then by its time; None where no rank failed.
 
     ``before`` (unix seconds): later ends are left out, because the operator stopped those processes itself.
@@ -116,15 +117,15 @@ def rank_fault(ranks: Sequence[RankSeen], members: Sequence[MemberSeen], before:
     a rank that has ended well is that peer.
     """
     faults = []
-    for rank in ranks:
+    for rank in obs.ranks:
         if rank.process != "Ended":
             continue
         end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
         if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
             continue
-        faults.append(_process_fault(rank, end, ranks, members))
+        faults.append(_process_fault(rank, end, obs, judge))
     first = min(faults, key=precedence, default=None)
-    return (_early_end(ranks, members) or first) if first is not None and first.consequence else first
+    return (_early_end(obs) or first) if first is not None and first.consequence else first
 
 
 def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
@@ -134,65 +135,67 @@ def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
     """
     if not policy.enforce:
         return None
-    faults = [_process_fault(rank, _STAYS, obs.ranks, obs.members) for rank in raised(obs)]
+    faults = [_process_fault(rank, _STAYS, obs, policy.judge) for rank in raised(obs, policy.judge)]
     return min(faults, key=precedence, default=None)
 
 
-def _process_fault(rank: RankSeen, end: Exit, ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Fault:
-    said = words(rank)
+def _process_fault(rank: RankSeen, end: Exit, obs: Observation, judge: Judge) -> Fault:
+    said = words(rank, judge)
     understood = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED)
-    kind = named_class(said.error_class) if understood else None
+    kind = judge.get(said.error_class) if understood else None
+    own_error = _own_error(said, kind)
+    member = obs.members[rank.replica]
     return Fault(
-        severity=Severity.SEV1 if kind is not None and _points_at_node(kind, ranks, members) else end.severity,
+        severity=Severity.SEV1 if kind is not None and _points_at_node(kind, obs, judge) else end.severity,
         cause=end.cause,
         component=Component.PROCESS,
-        text=_text(end, said, members[rank.replica]),
+        text=_text(end, said, member),
         replica=rank.replica,
-        pod_name=members[rank.replica].pod_name,
-        node=members[rank.replica].node,
+        pod_name=member.pod_name,
+        node=member.node,
         rank=rank.rank,
-        symptom=end.consequence and not _own_error(said) and (kind is None or kind.consequence or kind.vague),
+        symptom=end.consequence and not own_error and (kind is None or kind.consequence or kind.vague),
         consequence=end.consequence and said.consequence,
-        error=_own_error(said) if end.cause is Cause.PROCESS_FAILED else "",
+        error=own_error if end.cause is Cause.PROCESS_FAILED else "",
         error_class=kind.name if kind is not None else "",
         ended_at=rank.ended_at if rank.process == "Ended" else printed_at(rank),
     )
 
 
-def _early_end(ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> Fault | None:
+def _early_end(obs: Observation) -> Fault | None:
     """Return the first good end of a rank, where the others have failed because it is gone; None without any."""
-    ended = [rank for rank in ranks if rank.process == "Ended" and rank.exit_code == 0 and rank.ended_at is not None]
-    if not ended:
+    ended = [(rank.ended_at, rank) for rank in obs.ranks if rank.process == "Ended" and rank.exit_code == 0]
+    timed = [(at, rank) for at, rank in ended if at is not None]
+    if not timed:
         return None
-    rank = min(ended, key=lambda rank: rank.ended_at or 0.0)
+    _, rank = min(timed, key=lambda end: end[0])
     return Fault(
         severity=EXITED_ABNORMALLY,
         cause=Cause.PROCESS_FAILED,
         component=Component.PROCESS,
         text="ended with exit code 0 while other ranks trained",
         replica=rank.replica,
-        pod_name=members[rank.replica].pod_name,
-        node=members[rank.replica].node,
+        pod_name=obs.members[rank.replica].pod_name,
+        node=obs.members[rank.replica].node,
         rank=rank.rank,
         error=EARLY_END,
         ended_at=rank.ended_at,
     )
 
 
-def _own_error(said: LastWords) -> str:
+def _own_error(said: LastWords, kind: ErrorClass | None) -> str:
     """Name the error of the program's own that the next start raises as well; empty for none."""
-    kind = named_class(said.error_class)
     return said.error or (kind.name if kind is not None and kind.permanent else "")
 
 
-def _points_at_node(kind: ErrorClass, ranks: Sequence[RankSeen], members: Sequence[MemberSeen]) -> bool:
+def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
     """Check whether an error of the class says that the rank's own node is at fault, beyond what a restart mends.
 
     What ranks of several nodes say together is the program's word, or that of something that they share.
     """
-    if kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE or kind.consequence:
+    if kind.severity is not Severity.SEV1 or not kind.of_hardware or kind.consequence:
         return False
-    said = {members[rank.replica].node for rank in ranks if words(rank).error_class == kind.name}
+    said = {obs.members[rank.replica].node for rank in obs.ranks if words(rank, judge).error_class == kind.name}
     return len(said) == 1
 
 
@@ -201,7 +204,7 @@ def precedence(fault: Fault) -> tuple[bool, bool, float]:
     return fault.symptom, fault.consequence, fault.ended_at or float("inf")
 
 
-def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str, str]]) -> bool:
+def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str, str]], judge: Judge) -> bool:
     """Check whether the program fails so wherever it starts: with an error of its own, before its first iteration.
 
     ``before``: node and error of earlier failures. The same error on one node alone may be that node's: a broken mount,
@@ -209,18 +212,18 @@ def no_restart_mends(obs: Observation, fault: Fault, before: Sequence[tuple[str,
     """
     if not _fails_at_its_start(obs, fault):
         return False
-    nodes = {node for node, error in before if error == fault.error} | _nodes_with(obs, fault)
+    nodes = {node for node, error in before if error == fault.error} | _nodes_with(obs, fault, judge)
     return len(nodes) > 1 or len({member.node for member in obs.members}) == 1
 
 
-def others_may_follow(obs: Observation, fault: Fault) -> bool:
+def others_may_follow(obs: Observation, fault: Fault, judge: Judge) -> bool:
     """Check whether a program failed at its start on one node, while other nodes have yet to come as far.
 
     An image without a driver looks like a lost GPU, until all nodes have said so.
     """
     if not (_fails_at_its_start(obs, fault) or (fault.error_class and not obs.iterations)):
         return False
-    if len(_nodes_with(obs, fault)) > 1:
+    if len(_nodes_with(obs, fault, judge)) > 1:
         return False
     return any(
         rank.process != "Ended" and member.node != fault.node and member.alive is not False
@@ -233,12 +236,13 @@ def _fails_at_its_start(obs: Observation, fault: Fault) -> bool:
     return fault.error not in ("", EARLY_END) and not obs.iterations
 
 
-def _nodes_with(obs: Observation, fault: Fault) -> set[str]:
+def _nodes_with(obs: Observation, fault: Fault, judge: Judge) -> set[str]:
     """Return the nodes on which a rank has ended with the fault's error, or its class; the fault's own among them."""
     nodes = {fault.node}
     for rank in obs.ranks:
-        said = words(rank) if rank.process == "Ended" else LastWords()
-        same = _own_error(said) == fault.error if fault.error else said.error_class == fault.error_class
+        said = words(rank, judge) if rank.process == "Ended" else LastWords()
+        kind = judge.get(said.error_class)
+        same = _own_error(said, kind) == fault.error if fault.error else said.error_class == fault.error_class
         if same and said.text:
             nodes.add(obs.members[rank.replica].node)
     return nodes

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
@@ -55,9 +56,20 @@ def stalled_since(obs: Observation) -> float | None:
 def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
     """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
     counts = progress(obs, policy)
-    hangs = explain_hang(counts.progress, counts.members, counts.elsewhere)[:MAX_FINDINGS]
+    hangs = _hangs(counts)[:MAX_FINDINGS]
     evidence = _Evidence(obs, counts, {hang.comm for hang in hangs})
     return [evidence.finding(hang) for hang in hangs if hang.waiting]
+
+
+def _hangs(counts: Counts) -> list[Hang]:
+    """Explain the hang. Ranks with a send under way are blamed only where no other rank never arrived.
+
+    A send may block its rank until the receiver takes it, and then the rank waits like all others.
+    """
+    others = explain_hang(counts.progress, counts.members, counts.elsewhere | counts.sending)
+    if others and others[0].kind == "NeverArrived":
+        return others
+    return explain_hang(counts.progress, counts.members, counts.elsewhere)
 
 
 class _Evidence:
@@ -106,7 +118,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _follow(state, state.hang, obs, policy, stalled=since is not None)
     if since is None or state.stop is not None:
         return state, []
-    patience = 0.0 if raised(obs) else IDLE_SECONDS
+    patience = 0.0 if raised(obs, policy.judge) else IDLE_SECONDS
     if obs.now - since < patience:
         return state, []  # too early, whomever they wait for
     findings = explain(obs, policy)
@@ -122,7 +134,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         restart_seconds=cost.seconds,
         redo_seconds=cost.redo_seconds,
         stacks=stacks(obs, findings),
-        said=said(obs, findings),
+        said=said(obs, findings, policy.judge),
     )
     return replace(state, incidents=state.incidents + 1, hang=found), []
 
@@ -142,7 +154,7 @@ def _follow(
     shown = stacks(obs, hang.findings)
     if shown and shown != hang.stacks:
         hang = replace(hang, stacks=shown)
-    told = said(obs, hang.findings)
+    told = said(obs, hang.findings, policy.judge)
     if told and told != hang.said:
         hang = replace(hang, said=told)
     return replace(state, hang=hang), []
@@ -162,10 +174,10 @@ def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
     ]
 
 
-def said(obs: Observation, findings: list[HangFinding]) -> dict[int, str]:
+def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[int, str]:
     """Return what ranks have printed since their newest call: those that the others wait for before others."""
     awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
-    told = {rank.rank: text for rank in obs.ranks if rank.fresh and (text := said_last(rank))}
+    told = {rank.rank: text for rank in obs.ranks if rank.fresh and (text := said_last(rank, judge))}
     return {rank: told[rank] for rank in sorted(told, key=lambda rank: (rank not in awaited, rank))[:MAX_SAID]}
 
 

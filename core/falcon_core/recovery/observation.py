@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from falcon_core.errors.judge import Judge, shipped_judge
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
@@ -35,9 +36,10 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     signal: int | None = None
     oom_killed: bool = False
     last_words: str = ""  # why it failed, by the end of its own output
-    printed: list[Printed] = []  # errors in its output while it ran, oldest first
+    printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
     alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
-    ended_at: float | None = None  # unix seconds by its node's clock
+    ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
+    clock_ahead: float = 0.0  # seconds by which the operator's clock is ahead of the node's; 0 where they agree
     sent: RankSignals = NOTHING_SENT
     throttle: ThrottleSignals | None = None  # of its container
     fresh: bool = False  # the report is recent
@@ -63,6 +65,15 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node reports of its own hardware: the gravest of its conditions whose class is known."""
+
+    error_class: str
+    text: str  # the condition, for people
+    grave: bool  # SEV1: the node is to be left
+    slows: bool  # it may make computation slow: a device's or the machine's, and no link's
+
+
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One replica's pod."""
 
@@ -80,6 +91,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
+    trouble: NodeTrouble | None = None  # of its node
     acknowledged: bool = False  # its launcher has no process of an older generation
     unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s
@@ -164,6 +176,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
+    judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
     grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
     stages: int = 1  # pipeline stages: ranks of one stage do the same work
     world_size: int = 1

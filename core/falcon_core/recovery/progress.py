@@ -27,6 +27,7 @@ class Counts(msgspec.Struct, frozen=True):
     progress: list[Progress]
     members: dict[str, tuple[int, ...]]
     elsewhere: set[int]
+    sending: set[int]  # ranks with a send that is not done: they may wait for its receiver, or go on meanwhile
     reports: dict[str, list[CommSignals]] = {}  # by communicator, where somebody may wait
     pairs: frozenset[str] = frozenset()  # of the communicators: sends from a rank to another
 
@@ -93,6 +94,7 @@ def progress(obs: Observation, policy: Policy) -> Counts:
         collectives.progress + pairs.progress,
         collectives.members | pairs.members,
         collectives.elsewhere | pairs.elsewhere,
+        pairs.sending,
         collectives.reports,
         frozenset(pairs.members),
     )
@@ -120,7 +122,7 @@ def _collectives(obs: Observation, table: _Table) -> Counts:
             if comm.entered is not None
         ]
     members = {group.name: group.members for group, known in zip(table.communicators, whole, strict=True) if known}
-    return Counts(counts, members, set(table.ranks[waits].tolist()), reports)
+    return Counts(counts, members, set(table.ranks[waits].tolist()), set(), reports)
 
 
 def _at_rest(table: _Table) -> Flags:
@@ -168,7 +170,8 @@ def _pairs(obs: Observation, names: Names) -> Counts:
     is not in the reports waits elsewhere.
     """
     channels = _channels(obs, names)
-    found = Counts([], {}, channels.unnamed)
+    sending = {rank.rank for rank in obs.ranks if any(map(_is_under_way, rank.sent.pairs))}
+    found = Counts([], {}, channels.unnamed, sending)
     for channel, receive in channels.received.items():
         send = channels.sent.get(channel)
         if not _lacks(receive, send):
@@ -209,6 +212,10 @@ def _channels(obs: Observation, names: Names) -> _Channels:
 
 def _waits(pair: PairSignals) -> bool:
     return not pair.sending and pair.finished is not None and pair.entered > pair.finished
+
+
+def _is_under_way(pair: PairSignals) -> bool:
+    return pair.sending and pair.finished is not None and pair.entered > pair.finished
 
 
 def _lacks(receive: PairSignals, send: PairSignals | None) -> bool:

@@ -7,10 +7,8 @@ programs catch exceptions, log them with their traceback, and go on.
 
 from __future__ import annotations
 
-import functools
-
-from falcon_core.errors.last_words import LastWords, judge
-from falcon_core.errors.table import Domain, ErrorClass, next_named, shipped
+from falcon_core.errors.judge import Judge
+from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
 from falcon_core.recovery.observation import Observation, RankSeen
@@ -19,44 +17,34 @@ from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import MAX_DETAILED
 from falcon_core.wire.printed import Printed
 
-HARDWARE = frozenset({Domain.GPU, Domain.LINK, Domain.NODE})
 ASKED_SECONDS = 1.0  # after the newest call that is known of a rank that printed an error
 UNTRACKED_SECONDS = 60.0  # what a rank without calls has printed so long before its end may be why it ended
 # A process whose main thread is in one of these has left its program, or is about to.
 _TEARDOWN = ("_shutdown ", "destroy_process_group ", "_exit_function ", "_run_exitfuncs ")
 
 
-@functools.lru_cache(maxsize=1024)
-def named_class(name: str) -> ErrorClass | None:
-    """Return the class of errors of that name; None for none, and for one of a newer release."""
-    try:
-        return next_named(shipped().classes, name) if name else None
-    except KeyError:
-        return None
-
-
-def words(rank: RankSeen) -> LastWords:
+def words(rank: RankSeen, judge: Judge) -> LastWords:
     """Return the words that say best why a process failed: its last ones, unless others before say more.
 
     What follows an exception (the output of threads, a flood) may be all that its last words hold.
     """
-    last = judge(rank.last_words)
-    if not rank.printed or (_is_raised(rank.last_words) and not last.consequence):
+    last = judge.words(rank.last_words, rank.exit_code)
+    if not rank.printed or judge.names_exit(rank.exit_code) or (_is_raised(rank.last_words) and not last.consequence):
         return last
-    told = [(judge(printed.text), printed.raised) for printed in _before_end(rank)]
-    best = min(told, key=lambda one: _weight(*one), default=None)
-    if best is None or (rank.last_words and _weight(*best) >= _weight(last, raised=False)):
+    told = [(judge.words(printed.text), printed.raised) for printed in _before_end(rank)]
+    best = min(told, key=lambda each: _weight(each[0], each[1], judge), default=None)
+    if best is None or (rank.last_words and _weight(best[0], best[1], judge) >= _weight(last, False, judge)):
         return last
     return best[0]
 
 
-def said_last(rank: RankSeen) -> str:
+def said_last(rank: RankSeen, judge: Judge) -> str:
     """Return the most telling error that a rank has printed since its newest call; empty where there is none."""
-    told = [(judge(printed.text), printed.raised) for printed in _since_call(rank)]
-    return min(told, key=lambda one: _weight(*one))[0].text if told else ""
+    told = [(judge.words(printed.text), printed.raised) for printed in _since_call(rank)]
+    return min(told, key=lambda each: _weight(each[0], each[1], judge))[0].text if told else ""
 
 
-def raised(obs: Observation) -> list[RankSeen]:
+def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
     """Return the ranks that have failed, though their processes have not ended; empty while any rank moves.
 
     A rank has failed if it printed an error that ends a program, ``RAISED_SECONDS`` ago at least, has made no call
@@ -69,7 +57,7 @@ def raised(obs: Observation) -> list[RankSeen]:
     if len(obs.ranks) > 1 and nobody_waits(obs):
         return []
     interpreters_answer = any(rank.sent.stack for rank in running)
-    return [rank for rank in running if _has_failed(rank, interpreters_answer=interpreters_answer)]
+    return [rank for rank in running if _has_failed(rank, judge, interpreters_answer=interpreters_answer)]
 
 
 def may_have_raised(rank: RankSeen) -> bool:
@@ -91,22 +79,21 @@ def _is_still(rank: RankSeen) -> bool:
     return rank.stalled or rank.quiet_seconds >= RAISED_SECONDS
 
 
-def _has_failed(rank: RankSeen, *, interpreters_answer: bool) -> bool:
+def _has_failed(rank: RankSeen, judge: Judge, *, interpreters_answer: bool) -> bool:
     """Check whether a rank that stands still has failed."""
     if not rank.alone:
         return False
     stack = rank.sent.stack
     left = _has_left(stack) if stack else interpreters_answer and _has_answered(rank)
+    early = [printed for printed in _since_call(rank) if printed_seconds(rank, printed) >= RAISED_SECONDS]
     return any(
-        printed_seconds(rank, printed) >= RAISED_SECONDS
-        and ((printed.raised and left) or (_points_at_hardware(printed) and _has_answered(rank)))
-        for printed in _since_call(rank)
+        (printed.raised and left) or (_points_at_hardware(printed, judge) and _has_answered(rank)) for printed in early
     )
 
 
 def printed_at(rank: RankSeen) -> float | None:
-    """Return when a rank printed its newest error (unix seconds, by its node's clock); None where it printed none."""
-    return max((printed.unix_ns for printed in rank.printed), default=0) / 1e9 or None
+    """Return when a rank printed its newest error (unix seconds, the operator's clock); None where it printed none."""
+    return max(printed.unix_ns for printed in rank.printed) / 1e9 + rank.clock_ahead if rank.printed else None
 
 
 def printed_seconds(rank: RankSeen, printed: Printed) -> float:
@@ -131,12 +118,12 @@ def _has_left(stack: list[str]) -> bool:
     return not inside or stack[0].startswith(_TEARDOWN)
 
 
-def _points_at_hardware(printed: Printed) -> bool:
+def _points_at_hardware(printed: Printed, judge: Judge) -> bool:
     """Check whether a line says that a device, a link or the node has failed for good, whoever prints it."""
-    kind = named_class(judge(printed.text).error_class)
+    kind = judge.get(judge.words(printed.text).error_class)
     return (
         kind is not None
-        and kind.domain in HARDWARE
+        and kind.of_hardware
         and kind.severity is not Severity.SEV3
         and not (kind.consequence or kind.vague or kind.transient)
     )
@@ -153,13 +140,13 @@ def _before_end(rank: RankSeen) -> list[Printed]:
         return _since_call(rank)
     if rank.ended_at is None:
         return []
-    first_ns = int((rank.ended_at - UNTRACKED_SECONDS) * 1e9)
+    first_ns = int((rank.ended_at - rank.clock_ahead - UNTRACKED_SECONDS) * 1e9)
     return [printed for printed in rank.printed if printed.unix_ns >= first_ns]
 
 
-def _weight(words: LastWords, raised: bool) -> tuple[bool, ...]:
+def _weight(words: LastWords, raised: bool, judge: Judge) -> tuple[bool, ...]:
     """Return what orders words: errors, own causes, what is understood, what was raised, and the gravest first."""
-    kind = named_class(words.error_class)
+    kind = judge.get(words.error_class)
     vague = kind is None or kind.vague
     is_grave = kind is not None and kind.severity is Severity.SEV1
     return kind is None and not raised, words.consequence, vague and not raised, not raised, not is_grave

@@ -2,13 +2,14 @@
 
 A rank knows a communicator's size and its own place in it, and not who the other members are. Two kinds are certain:
 those of all ranks, where place and rank are the same number, and those along an axis that the job declares
-(``spec.parallelism``), where size and place fit a single axis. Any other stays unnamed: a wrong member would blame a
-wrong rank.
+(``spec.parallelism``), where size and place fit a single axis. Where several axes have the same size (tensor 8 and data
+8), one rank's place may fit all of them. The ranks of a pipeline stage run the same program, so that the n-th
+communicator of that size is along the same axis at all of them, and only one axis fits all their places. Any other
+stays unnamed: a wrong member would blame a wrong rank.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -100,7 +101,7 @@ def find_communicators(seats: Seats, world_size: int, layout: Parallelism | None
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """All communicators of one size, which every rank is in one of."""
+    """All communicators along an axis, or of all ranks; every rank is in one of them."""
 
     size: int
     communicators: list[Communicator]
@@ -108,16 +109,51 @@ class _Kind(msgspec.Struct, frozen=True):
     place_of: Ints  # [world]: the rank's own in it
 
 
-def _groups_of(seats: Seats, kinds: Sequence[_Kind]) -> tuple[list[Communicator], Ints]:
+class _Kinds(msgspec.Struct, frozen=True):
+    """The kinds by the size of their communicators, and the pipeline stage of each rank."""
+
+    by_size: dict[int, list[_Kind]]
+    stage_of: Ints  # [world]
+
+
+def _groups_of(seats: Seats, kinds: _Kinds) -> tuple[list[Communicator], Ints]:
     """Return all groups, and which of them each seat fits by its size and place: [n], -1 for none."""
     groups: list[Communicator] = []
     of = np.full(len(seats.rank), -1, dtype=np.int64)
-    for kind in kinds:
-        rows = np.flatnonzero(seats.size == kind.size)
-        rows = rows[kind.place_of[seats.rank[rows]] == seats.place[rows]]
-        of[rows] = kind.group_of[seats.rank[rows]] + len(groups)
-        groups += kind.communicators
+    for size, alike in kinds.by_size.items():
+        rows = np.flatnonzero(seats.size == size)
+        if len(alike) > 1:
+            chosen = _axis_of(seats, rows, alike, kinds.stage_of)
+        else:
+            chosen = np.where(alike[0].place_of[seats.rank[rows]] == seats.place[rows], 0, -1)
+        for number, kind in enumerate(alike):
+            mine = rows[chosen == number]
+            of[mine] = kind.group_of[seats.rank[mine]] + len(groups)
+            groups += kind.communicators
     return groups, of
+
+
+def _axis_of(seats: Seats, rows: Ints, kinds: Sequence[_Kind], stage_of: Ints) -> Ints:
+    """Return along which of the axes of one size each of these seats is: [rows], -1 where that is not certain.
+
+    Of a stage's ranks, those count that have used as many such communicators as any of them.
+    """
+    chosen = np.full(len(rows), -1, dtype=np.int64)
+    order = np.lexsort((seats.comm[rows], seats.rank[rows]))
+    ranks = seats.rank[rows[order]]
+    numbers = _ordinals(ranks, np.zeros_like(ranks))
+    used = np.bincount(ranks, minlength=len(stage_of))
+    most = np.zeros(len(stage_of), dtype=np.int64)
+    np.maximum.at(most, stage_of, used)
+    whole = used[ranks] == most[stage_of[ranks]]
+    fits = np.array([kind.place_of[ranks] == seats.place[rows[order]] for kind in kinds])
+    ways = stage_of[ranks] * (1 + numbers.max(initial=0)) + numbers
+    for way in np.unique(ways[whole]).tolist():
+        these = whole & (ways == way)
+        all_fit = np.flatnonzero(fits[:, these].all(axis=1))
+        if len(all_fit) == 1:
+            chosen[order[these]] = all_fit[0]
+    return chosen
 
 
 def _ordinals(ranks: Ints, groups: Ints) -> Ints:
@@ -129,26 +165,30 @@ def _ordinals(ranks: Ints, groups: Ints) -> Ints:
 
 
 @lru_cache(maxsize=32)
-def _kinds(world_size: int, layout: Parallelism | None) -> list[_Kind]:
-    """Return the groups of all ranks, and those along an axis whose size no other axis has."""
-    kinds = _axes(layout) if layout is not None and layout.world == world_size else []
+def _kinds(world_size: int, layout: Parallelism | None) -> _Kinds:
+    """Return the groups of all ranks, and those along the axes."""
+    found = _Kinds({}, np.zeros(world_size, dtype=np.int64))
+    if layout is not None and layout.world == world_size:
+        stages = layout.group_table(Axis.PIPELINE)
+        found.stage_of[stages] = np.arange(stages.shape[1])
+        for kind in _axes(layout):
+            found.by_size.setdefault(kind.size, []).append(kind)
     if world_size > 1:
         ranks = np.arange(world_size)
         everybody = Communicator(name="all ranks", members=tuple(range(world_size)))
-        kinds.append(_Kind(world_size, [everybody], np.zeros(world_size, dtype=np.int64), ranks))
-    return kinds
+        found.by_size[world_size] = [_Kind(world_size, [everybody], np.zeros(world_size, dtype=np.int64), ranks)]
+    return found
 
 
 def _axes(layout: Parallelism) -> list[_Kind]:
-    tables = {axis: layout.group_table(axis) for axis in Axis}
-    if layout.expert == 1:
-        del tables[Axis.EXPERT_DATA]  # the same groups as DATA
-    sizes = Counter(table.shape[1] for table in tables.values())
-    kinds = []
-    for axis, table in tables.items():
+    kinds: list[_Kind] = []
+    tables: list[Ints] = []
+    for axis in Axis:
+        table = layout.group_table(axis)
         count, size = table.shape
-        if sizes[size] > 1 or not 1 < size < layout.world:
+        if not 1 < size < layout.world or any(np.array_equal(table, known) for known in tables):
             continue
+        tables.append(table)
         group_of, place_of = np.empty(layout.world, dtype=np.int64), np.empty(layout.world, dtype=np.int64)
         group_of[table] = np.arange(count)[:, np.newaxis]
         place_of[table] = np.arange(size)

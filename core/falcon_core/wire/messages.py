@@ -56,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     members: list[PlanMember]
     detection: Detection = Detection()
+    errors: str = ""  # what is laid over the shipped table of error classes (``errors.judge.ErrorRules``)
 
 
 class DetailRequest(msgspec.Struct, frozen=True, kw_only=True):

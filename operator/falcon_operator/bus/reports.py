@@ -11,6 +11,7 @@ and the report before it stays.
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
@@ -25,6 +26,7 @@ from falcon_operator.ports import JobReports, Received
 
 OLD = float("-inf")  # received at an unknown time before this session
 RefusedReport = Literal["Malformed", "Impossible"]  # cut or no report at all; beyond the bounds, or of another version
+_CLOCK_REPORTS = 8  # a late report says little of its node's clock, and an early one nothing of today's
 _MOST_REMEMBERED = 4_096  # batches; the second way is seconds behind the first at most
 
 
@@ -36,6 +38,7 @@ class _Job:
         self.entries = Entries()
         self.announced: frozenset[str] | None = None  # None: this leader has not announced the job yet
         self.summaries: dict[str, Received] = {}
+        self.clocks: dict[str, deque[float]] = {}  # receipt by this process's clock minus writing by the node's
         self.gone_since: dict[str, float] = {}  # pods whose agents are silent
         self.unknown_since: dict[str, float] = {}  # pods whose gateways are not heard
         self.unread: dict[str, str] = {}  # why the pod's newest report cannot be read
@@ -59,7 +62,7 @@ class _Job:
     def keep(self, pod_uids: Collection[str]) -> None:
         """Forget all other pods."""
         self.entries.keep(pod_uids)
-        for known in (self.summaries, self.gone_since, self.unknown_since, self.unread):
+        for known in (self.summaries, self.clocks, self.gone_since, self.unknown_since, self.unread):
             for pod_uid in known.keys() - set(pod_uids):
                 del known[pod_uid]
 
@@ -177,7 +180,15 @@ class ReportsCache:
         # what is first seen of an agent that is gone was reported at any time before
         received_at = now if before is not None or entry.alive else OLD
         gateway_unix = entry.received_unix_ns / 1e9
-        job.summaries[pod_uid] = Received(summary=summary, at_seconds=received_at, gateway_unix=gateway_unix)
+        clocks = job.clocks.setdefault(pod_uid, deque(maxlen=_CLOCK_REPORTS))
+        if received_at != OLD:
+            clocks.append(received_at - summary.unix_ns / 1e9)
+        job.summaries[pod_uid] = Received(
+            summary=summary,
+            at_seconds=received_at,
+            gateway_unix=gateway_unix,
+            clock_seconds=min(clocks, default=None),
+        )
 
     # -- gateways ----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import hashlib
 
 import msgspec
 
+from falcon_core.errors.judge import encode_rules
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
@@ -166,9 +167,9 @@ def _jitter(job: TrainingJob, releases: int) -> float:
     return 0.75 + 0.5 * digest[0] / 255
 
 
-def plan(job: TrainingJob, intent: Intent, exit_code: int = 0) -> Plan:
+def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
     """Return the generation as the agents read it; the bus sets the leader's epoch."""
-    spec, membership = job.spec, intent.membership
+    spec, membership = snap.job.spec, intent.membership
     return Plan(
         epoch=0,
         generation=membership.generation,
@@ -194,4 +195,5 @@ def plan(job: TrainingJob, intent: Intent, exit_code: int = 0) -> Plan:
             consecutive_iterations=spec.detection.consecutive_iterations,
             hang_factor=spec.detection.hang_factor,
         ),
+        errors=encode_rules(observe.error_rules(snap.job, snap.settings)),
     )

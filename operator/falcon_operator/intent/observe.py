@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.judge import ErrorRules, platform_judge, usable_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -21,7 +22,7 @@ from falcon_core.recovery.observation import (
     RankSeen,
     Spares,
 )
-from falcon_core.times import FRESH_SECONDS, LIVENESS_TTL_SECONDS
+from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
@@ -29,18 +30,24 @@ from falcon_core.wire.printed import Printed
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
+from falcon_operator.intent.node_troubles import node_trouble
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import AGENT_CONTAINER, grace_seconds
+from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
-from falcon_operator.ports import PodView
+from falcon_operator.ports import PodView, Received
 from falcon_operator.times import parse_duration
 
 _KILLED = 128 + 9  # exit code of a container whose first process got SIGKILL
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
-def policy(job: TrainingJob) -> Policy:
+def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
+    """Return what is laid over the shipped table of error classes for this job."""
+    return ErrorRules(settings.error_overrides, tuple(job.spec.recovery.rules))
+
+
+def policy(job: TrainingJob, settings: PodSettings) -> Policy:
     """Return the job's spec as the recovery reads it."""
     spec = job.spec
     return Policy(
@@ -57,6 +64,7 @@ def policy(job: TrainingJob) -> Policy:
         consecutive=spec.detection.consecutive_iterations,
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
+        judge=usable_judge(error_rules(job, settings)),
         grace_seconds=float(grace_seconds(spec.template["spec"])),
         checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
         stages=spec.parallelism.pipeline,
@@ -198,6 +206,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         agent_ended_seconds=_agent_ended_seconds(snap, pod),
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
+        trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
@@ -207,8 +216,12 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
 
 
 def _agent_ended_seconds(snap: Snapshot, pod: PodView | None) -> float | None:
+    """Return how long ago the agent's container ended, as its kubelet says by the node's clock."""
     agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
-    return snap.now - agent.ended_unix if agent is not None and agent.ended_unix else None
+    if pod is None or agent is None or not agent.ended_unix:
+        return None
+    received = snap.reports.summaries.get(pod.uid)
+    return snap.now - agent.ended_unix - (_clock_ahead_seconds(snap, received) if received is not None else 0.0)
 
 
 def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
@@ -223,9 +236,10 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     signals = {sent.rank: sent for sent in received.summary.ranks}
     output = {each.local_rank: each.printed for each in received.summary.output}
     age = snap.monotonic - received.at_seconds
+    ahead = _clock_ahead_seconds(snap, received)
     return [
         _with_output(
-            _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age),
+            _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead),
             processes.get(number),
             output,
             alone=len(numbers) == len(launch.ranks),
@@ -234,10 +248,30 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     ]
 
 
+def _clock_ahead_seconds(snap: Snapshot, received: Received) -> float:
+    """Return by how much the operator's clock is ahead of the pod's node's; 0 where they agree within a second.
+
+    The way of a report counts as well: clocks that agree better than that are better left alone.
+    """
+    if received.clock_seconds is None:
+        return 0.0
+    ahead = received.clock_seconds + snap.now - snap.monotonic
+    return ahead if abs(ahead) > CLOCK_SECONDS else 0.0
+
+
 def _rank(
-    number: int, replica: int, process: LaunchRank | None, sent: RankSignals | None, summary: Summary, age: float
+    number: int,
+    replica: int,
+    process: LaunchRank | None,
+    sent: RankSignals | None,
+    summary: Summary,
+    age: float,
+    ahead: float,
 ) -> RankSeen:
-    """Return what is seen of a rank. ``age`` is the summary's age in seconds."""
+    """Return what is seen of a rank.
+
+    ``age``: the summary's, seconds. ``ahead``: seconds by which the operator's clock is ahead of the node's.
+    """
     if process is None:
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
@@ -258,7 +292,8 @@ def _rank(
         signal=process.signal,
         oom_killed=process.oom_killed,
         last_words=process.last_words,
-        ended_at=process.ended_unix_ns / 1e9 if process.ended_unix_ns else None,
+        ended_at=process.ended_unix_ns / 1e9 + ahead if process.ended_unix_ns else None,
+        clock_ahead=ahead,
         sent=signals,
         throttle=summary.throttle if known else None,
         fresh=fresh,

@@ -117,7 +117,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
     intent = adopt(intent, snap.pods_by_name, snap.pool)
-    policy = observe.policy(snap.job)
+    policy = observe.policy(snap.job, snap.settings)
     obs = observe.observe(snap, intent.membership)
     intent, actions = _recover(snap, intent, obs, policy)
     given_up = next((action for action in actions if isinstance(action, GiveUp)), None)
@@ -226,7 +226,7 @@ def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
 def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     return [
         EnsureGroundwork(build_service(snap.job)),
-        PublishPlan(gang.plan(snap.job, intent)),
+        PublishPlan(gang.plan(snap, intent)),
         *_claims(snap, intent),
         *_creations(snap, intent),
         *_deletions(snap, intent),

@@ -64,7 +64,7 @@ def _quiet(
             counters=counters(intent),
             start_time=timestamp(intent.started_at) if intent.started_at else "",
             completion_time=timestamp(intent.end.at) if intent.end else "",
-            diagnoses=diagnoses(intent, observe.policy(job), None),
+            diagnoses=diagnoses(intent, observe.policy(job, snap.settings), None),
             conditions=put(before.conditions, findings, now=snap.now, observed_generation=job.metadata.generation),
         )
     )
@@ -190,7 +190,7 @@ def _endings(snap: Snapshot, intent: Intent, end: End, left: list[PodView]) -> l
     members = {member.pod_name for member in intent.membership.members}
     plan: list[Effect] = []
     if members and left:
-        plan = [PublishPlan(gang.plan(snap.job, intent, 0 if end.succeeded else FAILED_EXIT_CODE))]
+        plan = [PublishPlan(gang.plan(snap, intent, 0 if end.succeeded else FAILED_EXIT_CODE))]
     late = snap.now - end.at > FINISH_SECONDS
     deletions = [
         DeletePod(pod)

@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from falcon_core.model import Cause
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
 from falcon_operator.api import (
@@ -49,6 +50,10 @@ class Metrics(Protocol):
 
     def event(self, reason: str) -> None:
         """Count a turning point of some job (the Event's reason)."""
+        ...
+
+    def stood_still(self, cause: str, error_class: str, seconds: float) -> None:
+        """Count the standstill of a failure or a hang that is over."""
         ...
 
     def iterations(self, name: tuple[str, str], current_seconds: float | None, healthy_seconds: float | None) -> None:
@@ -114,6 +119,7 @@ class JobReconciler:
                 await self._write_run(job, decision.intent, memory),
                 await self._write_status(job, decision, memory),
             ]
+            self._count_standstills(snap.intent, decision.intent)
             await self._record(job, decision.events, memory)
             again = await self._runner.carry_out(snap, decision, memory, is_urgent)
         except Conflict:
@@ -133,6 +139,17 @@ class JobReconciler:
             if received.gateway_unix is not None and received.at_seconds > memory.reports_until
         )
         memory.reports_until = snap.monotonic
+
+    def _count_standstills(self, before: Intent | None, after: Intent) -> None:
+        """Count the failures and hangs that were over at this look."""
+        known = before.history if before is not None else []
+        for closed in after.history:
+            if closed in known or closed.seconds is None:
+                continue
+            if closed.stop is not None:
+                self._metrics.stood_still(closed.stop.fault.cause, closed.stop.fault.error_class, closed.seconds)
+            elif closed.outcome == "Moved":  # a hang that was ended goes on as a failure
+                self._metrics.stood_still(Cause.HANG, "", closed.seconds)
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +171,7 @@ class JobReconciler:
             nodes=nodes,
             pool=named,
             reports=self._bus.reports(job.metadata.uid),
-            problems=[str(problem) for problem in problems(job)],
+            problems=[str(problem) for problem in problems(job, self._settings.pods.error_overrides)],
             refused=memory.refused,
             refused_fences=dict(memory.refused_fences),
             settings=self._settings.pods,

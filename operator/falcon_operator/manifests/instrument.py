@@ -49,6 +49,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     image_pull_policy: str = "IfNotPresent"
     gateways: str  # host:port, comma-separated, as the agents reach them
     host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
+    error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from falcon_core.errors.judge import ErrorRules, job_judge
+from falcon_core.errors.table import TableError
 from falcon_operator.api import TrainingJob, WarmPool
 
 RESERVED_PATH = "/falcon"
@@ -38,9 +40,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.field}: {self.message}: {self.remedy}"
 
 
-def problems(job: TrainingJob) -> list[Problem]:
-    """Return why the job cannot run as written; empty if it can."""
-    return [*_command(job), *_launcher(job), *_operating_system(job), *_name_resolution(job), *_mounts(job)]
+def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
+    """Return why the job cannot run as written; empty if it can.
+
+    ``error_overrides``: the platform's part of the table of error classes, which the job's rules may refer to.
+    """
+    return [
+        *_command(job),
+        *_launcher(job),
+        *_operating_system(job),
+        *_name_resolution(job),
+        *_mounts(job),
+        *_error_rules(job, error_overrides),
+    ]
 
 
 def notes(job: TrainingJob) -> list[Problem]:
@@ -93,6 +105,16 @@ def _command(job: TrainingJob) -> Iterator[Problem]:
                 message="the name of the program is empty",
                 remedy='set it, for example command: ["python", "train.py"]',
             )
+
+
+def _error_rules(job: TrainingJob, overrides: str) -> Iterator[Problem]:
+    """Yield the first problem of the job's own rules for its errors."""
+    try:
+        job_judge(ErrorRules(overrides, tuple(job.spec.recovery.rules)))
+    except TableError as error:
+        field, _, said = str(error).partition(": ")
+        message, _, remedy = said.rpartition("; ")
+        yield Problem(field=field, message=message, remedy=remedy)
 
 
 def _launcher(job: TrainingJob) -> Iterator[Problem]:

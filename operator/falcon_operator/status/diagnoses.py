@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.said import named_class
 from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
@@ -34,7 +34,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
     """
     recovery = intent.recovery
     found = [
-        describe_stop(recovery.stop) if recovery.stop else None,
+        describe_stop(recovery.stop, policy) if recovery.stop else None,
         describe_hang(recovery.hang, policy) if recovery.hang else None,
         describe_slowdown(recovery.slow, policy, next_strategy) if recovery.slow else None,
         *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
@@ -52,7 +52,7 @@ def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdi
     if closed.slow is not None:
         note = describe_slowdown(closed.slow, policy, None)
     elif closed.stop is not None:
-        note = replace(describe_stop(closed.stop), slowdown="")
+        note = replace(describe_stop(closed.stop, policy), slowdown="")
     elif closed.hang is not None:
         note = replace(describe_hang(closed.hang), slowdown="")
     else:
@@ -186,6 +186,8 @@ def _why(culprit: Culprit) -> str:
                 f" {_delay(culprit.cause_culprit)} a second (peers: {_delay(culprit.cause_peers)}; itself before:"
                 f" {_delay(culprit.cause_healthy)}), and no quota of its own stopped it"
             )
+        case Cause.HARDWARE:
+            return f"its node reports {culprit.node_reports}"
         case _:
             return "unknown: neither the container's CPU quota nor a wait for the node's cores explains it"
 
@@ -300,7 +302,7 @@ _DONE = {
 }
 
 
-def describe_stop(stop: StopIncident) -> DiagnosisStatus:
+def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
     """Describe an open failure."""
     fault = stop.fault
     if stop.hang is not None and fault.cause is Cause.HANG:
@@ -308,6 +310,7 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
         return replace(describe_hang(stop.hang), done=done, next=_BACK, state="Mitigating")
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
+    evidence = (fault.witness, fault.node_reports, _meaning(fault, policy.judge), recurred)
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),
@@ -317,7 +320,7 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
         why=fault.text,
         cause=fault.cause.value,
         error_class=fault.error_class,
-        evidence="; ".join(part for part in (fault.witness, _meaning(fault), recurred) if part),
+        evidence="; ".join(part for part in evidence if part),
         done=[_done_step(step) for step in stop.done],
         next=_BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)",
         state="Mitigating",
@@ -327,10 +330,13 @@ def describe_stop(stop: StopIncident) -> DiagnosisStatus:
     )
 
 
-def _meaning(fault: Fault) -> str:
+def _meaning(fault: Fault, judge: Judge) -> str:
     """Say what the class of a failure means, and what helps beyond what Falcon does."""
-    kind = named_class(fault.error_class)
-    return "" if kind is None else f"{kind.name}: {_inline(kind.meaning)}; remedy: {_inline(kind.remedy)}"
+    kind = judge.get(fault.error_class)
+    if kind is None:
+        return ""
+    remedy = f"; remedy: {_inline(kind.remedy)}" if kind.remedy else ""
+    return f"{kind.name}: {_inline(kind.meaning)}{remedy}"
 
 
 def _inline(sentence: str) -> str:

@@ -29,6 +29,7 @@ _CONDITIONS = (
 )
 _WENT_WRONG = (
     ("Accepted", "NotAccepted"),
+    ("NodesHealthy", "NodeTrouble"),
     ("WarmPoolUsable", "WarmPoolUnusable"),
     ("RunReadable", "RunUnreadable"),
     ("ReportsReadable", "ReportsUnreadable"),
@@ -65,16 +66,22 @@ def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Eve
     elif slow and old.state == "Open" and new.state == "Mitigating":
         found.append(Event("Normal", "Replacing", f"{new.where}: {new.done[-1].what if new.done else new.next}"))
     elif not slow and old.severity != new.severity and new.severity == "SEV1":
-        found.append(Event("Warning", "NodeLost", f"{new.where}: {new.why}; {new.evidence}"))
+        found.append(Event("Warning", _grave(new), f"{new.where}: {new.why}; {new.evidence}"))
     if new.state == "Resolved" and (old is None or old.state != "Resolved"):
         found.append(Event("Normal", "Resolved", f"{new.where}: {new.result}"))
     return found
 
 
 def _opened(note: DiagnosisStatus, slow: bool) -> Event:
-    reason = _OPENED.get(note.cause) or ("Straggler" if slow else {"SEV1": "NodeLost"}.get(note.severity, "RankFailed"))
+    failed = _grave(note) if note.severity == "SEV1" else "RankFailed"
+    reason = _OPENED.get(note.cause) or ("Straggler" if slow else failed)
     figures = f" ({note.slowdown})" if slow and note.slowdown else ""
     return Event("Warning", reason, f"{note.what}: {note.where}{figures}; {note.why}")
+
+
+def _grave(note: DiagnosisStatus) -> str:
+    """Return the reason for the Event of a SEV1: the node is gone, or its hardware fails."""
+    return "HardwareFailed" if note.error_class else "NodeLost"
 
 
 def _of_verdicts(before: Intent, after: Intent) -> list[Event]:

@@ -1,7 +1,6 @@
-"""Data-parallel training that fails: at its imports, in one rank at some step, on one node, or while storage is away.
+"""Data-parallel training that fails: at its imports, on one node, or while storage is away.
 
 torchrun --nproc-per-node 2 failing.py --import no_such_module
-torchrun --nproc-per-node 2 failing.py --rank 1 --step 60
 torchrun --nproc-per-node 2 failing.py --start-error "CUDA out of memory. Tried to allocate 20.00 GiB"
 NODE=a torchrun --nproc-per-node 2 failing.py --bad-nodes nodes.txt --error "CUDA error: uncorrectable ECC error"
 torchrun --nproc-per-node 2 failing.py --no-storage-until 1795400000
@@ -13,8 +12,10 @@ import argparse
 import errno
 import importlib
 import os
+import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -25,22 +26,23 @@ COMPUTE_SECONDS = 0.15
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--import", dest="module", help="a module that is missing")
-    parser.add_argument("--rank", type=int, help="that fails in its first life")
     parser.add_argument("--start-error", help="with which all ranks fail before their first iteration")
     parser.add_argument("--bad-nodes", type=Path, help="a file with the names of nodes; NODE is the rank's own")
     parser.add_argument("--error", default="unknown", help="with which ranks fail there")
-    parser.add_argument("--step", type=int, default=60, help="at which it does")
+    parser.add_argument("--exit-code", type=int, help="with which they end there, instead of a traceback")
     parser.add_argument("--no-storage-until", type=float, default=0.0, help="unix time")
     return parser.parse_args()
 
 
-def check_shape(batch: torch.Tensor, *, size: int) -> None:
-    if batch.shape[1] != size:
-        raise ValueError(f"a batch of {batch.shape[1]} features, expected {size}")
-
-
 def is_bad_node(listed: Path | None) -> bool:
     return listed is not None and listed.exists() and os.environ["NODE"] in listed.read_text().split()
+
+
+def fail(error: str, exit_code: int | None) -> NoReturn:
+    if exit_code is None:
+        raise RuntimeError(error)
+    print(error, file=sys.stderr)
+    sys.exit(exit_code)
 
 
 def main() -> None:
@@ -53,11 +55,9 @@ def main() -> None:
         raise RuntimeError(args.start_error)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    fails = dist.get_rank() == args.rank and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
-    for step in range(1, 100_000):
+    while True:
         if is_bad_node(args.bad_nodes):
-            raise RuntimeError(args.error)
-        check_shape(torch.zeros(8, 64), size=65 if fails and step == args.step else 64)
+            fail(args.error, args.exit_code)
         time.sleep(COMPUTE_SECONDS)
         total = torch.ones(4096)
         dist.all_reduce(total)

@@ -157,6 +157,41 @@ BAD: dict[str, tuple[Changes, str, str]] = {
         "spec.mitigation.strategies[0].overheadSeconds",
         "greater than or equal to 0",
     ),
+    "a rule without anything to look for": (
+        {"spec.recovery": {"rules": [{"class": "GpuLost"}]}},
+        "spec.recovery.rules[0]",
+        "give pattern, exitCodes or both",
+    ),
+    "a rule with class and severity": (
+        {"spec.recovery": {"rules": [{"pattern": "x", "class": "GpuLost", "severity": "SEV1"}]}},
+        "spec.recovery.rules[0]",
+        "give one of the two",
+    ),
+    "a rule with half a class": (
+        {"spec.recovery": {"rules": [{"pattern": "x", "severity": "SEV1"}]}},
+        "spec.recovery.rules[0]",
+        "give one of the two",
+    ),
+    "an exit code that is none": (
+        {"spec.recovery": {"rules": [{"exitCodes": [0], "class": "GpuLost"}]}},
+        "spec.recovery.rules[0].exitCodes[0]",
+        "greater than or equal to 1",
+    ),
+    "a long pattern": (
+        {"spec.recovery": {"rules": [{"pattern": "x" * 201, "class": "GpuLost"}]}},
+        "spec.recovery.rules[0].pattern",
+        "Too long",
+    ),
+    "many rules": (
+        {"spec.recovery": {"rules": [{"pattern": "x", "class": "GpuLost"}] * 17}},
+        "spec.recovery.rules",
+        "at most 16",
+    ),
+    "an unknown domain": (
+        {"spec.recovery": {"rules": [{"pattern": "x", "severity": "SEV1", "domain": "Rack"}]}},
+        "spec.recovery.rules[0].domain",
+        '"GPU", "Link"',
+    ),
     "window without unit": ({"spec.recovery": {"window": "3600"}}, "spec.recovery.window", "write for example 1h"),
     "window in days": ({"spec.recovery": {"window": "2d"}}, "spec.recovery.window", "write for example 1h"),
     "empty window": ({"spec.recovery": {"window": ""}}, "spec.recovery.window", "write for example 1h"),
@@ -233,6 +268,14 @@ GOOD: dict[str, Changes] = {
     },
     "no interference": {"spec.mitigation": {"mode": "Off"}},
     "a diagnosis suffices": {"spec.mitigation": {"confidence": "Low"}},
+    "rules": {
+        "spec.recovery": {
+            "rules": [
+                {"pattern": "license server", "severity": "SEV3", "domain": "Program", "remedy": "Wait."},
+                {"exitCodes": [42], "class": "StorageUnavailable"},
+            ]
+        }
+    },
     "windows": {"spec.recovery": {"restarts": 0, "window": "1h30m"}},
     "checkpoints": {"spec.checkpoint": {"intervalSeconds": 1800}},
     "the longest name": {"metadata.name": "a" * 50},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from falcon_core.errors.table import parse_overrides, shipped
 from falcon_operator.api import LABEL_JOB, TAINT_FENCED, TAINT_SPARE
 from falcon_operator.cluster.gateway_pods import PORT
 from tests.integration.chart.charts import (
@@ -312,6 +313,14 @@ def test_options_reach_the_pods() -> None:
     assert {("ServiceMonitor", "falcon"), ("ServiceMonitor", "falcon-gateway")} <= set(chart.objects)
 
 
+def test_the_platforms_errors_reach_the_operator() -> None:
+    assert "FALCON_ERRORS" not in Rendered().operator_env()
+    own = {"rules": [{"id": "rack", "class": "CoolingFailure", "patterns": [r"rack \d+ \"hot\""]}]}
+    chart = Rendered("--set-json", f"operator.errors={json.dumps(own)}")
+    merged = shipped().merged(parse_overrides(chart.operator_env()["FALCON_ERRORS"]))
+    assert (merged.rules[0].id, merged.rules[0].patterns) == ("rack", (r"rack \d+ \"hot\"",))
+
+
 @pytest.mark.parametrize("name", ["falcon-test-operator", "falcon-test-etcd", "falcon-test-gateway"])
 def test_the_logs_of_a_passed_test_can_be_read(name: str) -> None:
     """``helm test --logs`` asks for them when the test is over, without naming a container."""
@@ -345,6 +354,7 @@ REFUSED = {
     "bad namespace": ("operator.watchNamespaces={Team A}", "operator/watchNamespaces/0"),
     "negative fences": ("operator.fencing.limit=-1", "operator/fencing/limit"),
     "no window": ("operator.fencing.windowSeconds=0", "operator/fencing/windowSeconds"),
+    "class of errors": ("operator.errors.rules[0].klass=x", "operator/errors/rules/0"),
     "tiny quota": ("etcd.quotaBackendBytes=1024", "etcd/quotaBackendBytes"),
     "retention without unit": ("etcd.autoCompactionRetention=10", "etcd/autoCompactionRetention"),
     "volume size": ("etcd.persistence.size=big", "etcd/persistence/size"),

@@ -58,6 +58,15 @@ def test_communicators_with_a_waiting_rank_come_first_then_the_largest_excess_an
     assert (len(comms), left) == (MAX_COMMS, 12)
 
 
+def test_communicators_of_sends_and_receives_alone_come_last_where_there_is_room() -> None:
+    table = CommTable([Shape(comm=30, size=8, place=5)])
+    comms, left = table.comms(counts={1: Count(5, 5)}, excess_ns={}, period_calls=None, paired={30, 31})
+    assert [(comm.comm, comm.size, comm.place, comm.entered) for comm in comms] == [(1, 0, -1, 5), (30, 8, 5, None)]
+    full = {comm: Count(5, 5) for comm in range(1, MAX_COMMS + 1)}
+    comms, left = table.comms(counts=full, excess_ns={}, period_calls=None, paired={30})
+    assert (len(comms), left) == (MAX_COMMS, 0), "nothing is lost that counts"
+
+
 def test_counts_by_traffic() -> None:
     table = counters(
         {

@@ -8,6 +8,7 @@ import msgspec
 
 from falcon_agent.ends import Ends
 from falcon_agent.run_dir import RunDir
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from tests.unit.agent.outputs import OutputWriter
 
@@ -35,7 +36,7 @@ def test_words_of_those_that_failed_alone(tmp_path: Path) -> None:
     for local_rank in range(3):
         OutputWriter(tmp_path, local_rank).write(TRACEBACK.encode())
     running = LaunchRank(local_rank=3, rank=3, pid=103, state="Running", started_unix_ns=1)
-    ends = Ends(run_dir)
+    ends = Ends(run_dir, shipped_judge)
     found = ends.add(status(exited(0, exit_code=1), exited(1, exit_code=0), exited(2, signal=6), running))
     assert found is not None
     said = "ValueError: bad (train.py:4 in main)"
@@ -55,7 +56,7 @@ def test_words_of_those_that_failed_alone(tmp_path: Path) -> None:
 def test_what_is_no_output_says_nothing(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     (tmp_path / "launch" / "output.0").mkdir(parents=True)
-    ends = Ends(run_dir)
+    ends = Ends(run_dir, shipped_judge)
     found = ends.add(status(exited(0, exit_code=1), exited(1, exit_code=1)))
     assert found is not None
     assert [rank.last_words for rank in found.ranks] == ["", ""]

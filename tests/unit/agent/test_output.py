@@ -13,7 +13,8 @@ import pytest
 from falcon_agent import output as outputs
 from falcon_agent.output import KEPT_BYTES, PIECE_BYTES, Output
 from falcon_agent.output_reader import OutputReader
-from falcon_core.errors.classify import Classifier, shipped_classifier
+from falcon_core.errors.classify import Classifier
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.table import shipped
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.output import CAPACITY, HEADER_BYTES, READABLE, OutputFormatError
@@ -39,7 +40,7 @@ def test_a_new_error_is_news_and_a_healthy_line_is_none(tmp_path: Path) -> None:
     built: list[Classifier] = []
 
     def classifier() -> Classifier:
-        built.append(shipped_classifier())
+        built.append(shipped_judge().classifier)
         return built[-1]
 
     writers = [OutputWriter(tmp_path, number) for number in range(2)]
@@ -63,7 +64,7 @@ def test_a_new_error_is_news_and_a_healthy_line_is_none(tmp_path: Path) -> None:
 
 def test_each_generation_begins_anew(tmp_path: Path) -> None:
     OutputWriter(tmp_path).write(ECC)
-    output = Output(tmp_path, shipped_classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     assert output.look(status(), 1.0)
     stopping = status(generation=2, state="Stopping")
     assert not output.look(stopping, 2.0)
@@ -75,7 +76,7 @@ def test_each_generation_begins_anew(tmp_path: Path) -> None:
 
 def test_a_line_that_does_not_end_is_judged_after_a_second(tmp_path: Path) -> None:
     writer = OutputWriter(tmp_path)
-    output = Output(tmp_path, shipped_classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     writer.write(ECC.rstrip())
     assert not output.look(status(), 1.0)
     assert not output.look(status(), 1.5)
@@ -86,7 +87,7 @@ def test_what_an_earlier_agent_may_have_read_is_dated_at_the_files_beginning(tmp
     writer = OutputWriter(tmp_path)
     made = time.time_ns()
     writer.write(b"x\n" * READABLE + ECC)
-    output = Output(tmp_path, shipped_classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     output.look(status(), 1.0)
     (report,) = output.reports(1)
     assert report.printed[0].unix_ns <= made
@@ -120,7 +121,7 @@ def test_a_flood_is_sampled_and_its_end_is_read(tmp_path: Path) -> None:
 def test_no_ranks_flood_hides_anothers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MOST_SECONDS", 1e-9)  # of work in a look: a piece of the first rank's text
     writers = [OutputWriter(tmp_path, number) for number in range(2)]
-    output = Output(tmp_path, shipped_classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     output.look(status(0, 1), 0.0)
     writers[1].write(ECC)
     for number in range(1, 4):
@@ -170,7 +171,7 @@ def test_what_is_no_output_is_refused_and_the_others_are_read(tmp_path: Path, ho
         case _:
             OutputWriter(tmp_path, 0, generation=9) if hostile == "other generation" else None
     good.write(ECC)
-    output = Output(tmp_path, shipped_classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     assert output.look(status(0, 1), 1.0)
     assert list(texts(output)) == [1]
 
@@ -178,7 +179,7 @@ def test_what_is_no_output_is_refused_and_the_others_are_read(tmp_path: Path, ho
 @pytest.mark.parametrize("hostile", ["cut short", "header gone", "runs backwards", "another's header", "far ahead"])
 def test_a_file_that_changes_under_the_reader_is_left(tmp_path: Path, hostile: str) -> None:
     good, bad = OutputWriter(tmp_path, 1), OutputWriter(tmp_path, 0)
-    output = Output(tmp_path, shipped_classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     bad.write(ECC)
     output.look(status(0, 1), 1.0)
     with bad.path.open("r+b") as file:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_agent.output_lines import MOST_NEWS, Budget, Errors, Judge, Told, WholeLines
-from falcon_core.errors.classify import MOST_LINE_BYTES, shipped_classifier
-from falcon_core.errors.last_words import MOST_CHARACTERS, last_words
+from falcon_agent.output_lines import MOST_NEWS, Budget, Errors, LineJudge, Told, WholeLines
+from falcon_core.errors.classify import MOST_LINE_BYTES
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.errors.last_words import MOST_CHARACTERS
 from falcon_core.wire.printed import MOST_PRINTED
 
 OWN = b"""step 40 loss 2.31
@@ -69,7 +70,7 @@ def test_after_a_gap_the_rest_of_a_line_is_no_line() -> None:
 
 
 def read(output: bytes, reads: list[bytes] | None = None) -> list[Told]:
-    judge, whole = Judge(shipped_classifier()), WholeLines()
+    judge, whole = LineJudge(shipped_judge().classifier), WholeLines()
     told = [one for piece in reads or [output] for one in judge.read(whole.feed(piece))]
     return told + judge.read(whole.flush())
 
@@ -78,7 +79,7 @@ def read(output: bytes, reads: list[bytes] | None = None) -> list[Told]:
 def test_a_traceback_is_told_once_with_its_place_wherever_it_is_cut(cuts: list[int]) -> None:
     peers, own = read(b"", pieces(PEERS + OWN, cuts))
     assert own.text == "ValueError: expected sequence of length 64 at dim 1 (got 63) (train.py:71 in main)"
-    assert own.text == last_words((PEERS + OWN).decode()).text, "as at a process's end"
+    assert own.text == shipped_judge().last_words((PEERS + OWN).decode()).text, "as at a process's end"
     assert own.raised
     assert peers.raised
     assert peers.error_class is not None
@@ -106,7 +107,7 @@ def test_texts_are_clean_and_bounded() -> None:
 
 def told(kind: str, text: str = "", **fields: object) -> Told:
     name = str(fields.get("error_class", ""))
-    known = shipped_classifier().table.get(name) if name else None
+    known = shipped_judge().classifier.table.get(name) if name else None
     return Told(text or kind, known, (kind, ""), raised=bool(fields.get("raised", not name)))
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from falcon_core.errors.classify import (
     MOST_FINDINGS,
     MOST_LINE_BYTES,
     MOST_MATCHED_CHARACTERS,
-    shipped_classifier,
     worst,
 )
-from falcon_core.errors.last_words import last_words
+from falcon_core.errors.judge import shipped_judge
 from tests.unit.errors.lines import labelled
 
 ECC = """step 812 | loss 2.31
@@ -41,13 +40,13 @@ out of shared memory. Please try to raise your shared memory limit.
 
 @pytest.mark.parametrize(("log", "name"), [(ECC, "EccError"), (PEER, "ProgramError"), (SHM, "ShmTooSmall")])
 def test_a_whole_log_is_told_by_its_own_cause(log: str, name: str) -> None:
-    found = worst(shipped_classifier().chunk(log))
+    found = worst(shipped_judge().classifier.chunk(log))
     assert found is not None
     assert found.name == name
 
 
 def test_a_finding_says_what_matched_and_where() -> None:
-    found = shipped_classifier().chunk(ECC)
+    found = shipped_judge().classifier.chunk(ECC)
     assert found[-1].name == "ChildFailed"
     first = next(finding for finding in found if finding.name == "EccError")
     assert (first.line, first.rule, first.consequence) == (4, "ecc", False)
@@ -55,15 +54,15 @@ def test_a_finding_says_what_matched_and_where() -> None:
 
 
 def test_a_gpus_error_is_not_the_programs() -> None:
-    words = last_words(ECC)
+    words = shipped_judge().last_words(ECC)
     assert words.text.endswith("(train.py:75 in main)")
     assert (words.error, words.error_class, words.consequence) == ("", "EccError", False)
-    assert last_words(SHM).error_class == "ShmTooSmall"
+    assert shipped_judge().last_words(SHM).error_class == "ShmTooSmall"
 
 
 def test_own_before_consequence_graver_before_lighter_earlier_before_later() -> None:
     lines = ["Connection reset by peer", "KeyError: 'a'", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."]
-    found = shipped_classifier().chunk("\n".join([*lines, lines[-1]]))
+    found = shipped_judge().classifier.chunk("\n".join([*lines, lines[-1]]))
     assert [finding.name for finding in found] == ["ConnectionReset", "ProgramError", "GpuLost", "GpuLost"]
     told = worst(found)
     assert told is not None
@@ -72,7 +71,7 @@ def test_own_before_consequence_graver_before_lighter_earlier_before_later() -> 
 
 
 def test_progress_bars_colours_and_broken_text() -> None:
-    classifier = shipped_classifier()
+    classifier = shipped_judge().classifier
     bar = "10%|#| 1/10\r20%|##| 2/10\rRuntimeError: CUDA error: device-side assert triggered\r"
     for line in (bar, f"\x1b[1;31m{bar}\x1b[0m", bar.encode() + b"\xff\xfe\x00"):
         found = classifier.line(line)
@@ -83,13 +82,13 @@ def test_progress_bars_colours_and_broken_text() -> None:
 @pytest.mark.parametrize("side", ["start", "end"])
 def test_a_line_of_megabytes(side: str) -> None:
     noise, error = "x" * 4_000_000, " CUDA error: an illegal memory access was encountered "
-    found = shipped_classifier().line(error + noise if side == "start" else noise + error)
+    found = shipped_judge().classifier.line(error + noise if side == "start" else noise + error)
     assert found is not None
     assert found.name == "IllegalMemoryAccess"
 
 
 def test_a_flood_of_errors_is_bounded() -> None:
-    assert len(shipped_classifier().chunk("KeyError: 'a'\n" * (2 * MOST_FINDINGS))) == MOST_FINDINGS
+    assert len(shipped_judge().classifier.chunk("KeyError: 'a'\n" * (2 * MOST_FINDINGS))) == MOST_FINDINGS
 
 
 PIECES = [line for _, line in labelled("corpus.txt")]
@@ -99,24 +98,25 @@ PIECES = [line for _, line in labelled("corpus.txt")]
 @given(
     st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=80)), max_size=12), st.sampled_from(["", " ", "\r"])
 )
+@example([PIECES[0], "\ud7fc", PIECES[0]], "")  # no character has this code point
 def test_any_mixture_is_read(parts: list[str], between: str) -> None:
     text = between.join(parts)
-    for finding in shipped_classifier().chunk(text):
+    for finding in shipped_judge().classifier.chunk(text):
         assert finding.matched.isprintable()
         assert len(finding.matched) <= MOST_MATCHED_CHARACTERS
         assert 0 <= finding.line <= text.count("\r") + text.count("\n")
-    last_words(text)
+    shipped_judge().last_words(text)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=3 * MOST_LINE_BYTES))
 def test_any_bytes_are_read(data: bytes) -> None:
-    shipped_classifier().chunk(data)
+    shipped_judge().classifier.chunk(data)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=40))
 def test_a_chunk_says_what_its_lines_say(lines: list[str]) -> None:
-    classifier = shipped_classifier()
+    classifier = shipped_judge().classifier
     alone = [finding.name for line in lines if (finding := classifier.line(line)) is not None]
     assert [finding.name for finding in classifier.chunk("\n".join(lines))] == alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.errors.classify import shipped_classifier
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.table import Source, shipped
 from falcon_core.model import Severity
 from tests.unit.errors.lines import BENIGN, labelled
@@ -15,7 +15,7 @@ PREFIXES = ("", "[rank3]: ", "[default0]:", "2026-11-20T12:04:10.123456789Z ", "
 
 
 def named(line: str, source: Source | None = None) -> str:
-    finding = shipped_classifier().line(line, source)
+    finding = shipped_judge().classifier.line(line, source)
     return finding.name if finding is not None else BENIGN
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.errors.last_words import MOST_CHARACTERS, judge, last_words
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.errors.last_words import MOST_CHARACTERS
 from falcon_core.errors.table import shipped
 from falcon_core.model import Severity
-from falcon_core.recovery.said import HARDWARE
 
 OWN = """step 40 loss 2.31
 [rank1]: Traceback (most recent call last):
@@ -28,6 +28,7 @@ PEERS = """[rank0]: Traceback (most recent call last):
 [rank0]:     dist.all_reduce(total)
 [rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.3]:27189
 """
+JUDGE = shipped_judge()
 TORCHRUN = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================
 train.py FAILED
@@ -35,18 +36,18 @@ train.py FAILED
 
 
 def test_the_programs_own_error_with_its_place() -> None:
-    found = last_words(OWN)
+    found = JUDGE.last_words(OWN)
     assert found.text == "ValueError: expected sequence of length 64 at dim 1 (got 63) (train.py:71 in main)"
     assert (found.error, found.consequence) == ("ValueError", False)
 
 
 @pytest.mark.parametrize("output", [PEERS + OWN, OWN + PEERS, OWN + "Traceback (most recent call last):\n" + TORCHRUN])
 def test_the_cause_before_its_consequences(output: str) -> None:
-    assert last_words(output).error == "ValueError"
+    assert JUDGE.last_words(output).error == "ValueError"
 
 
 def test_a_peers_end_is_no_fault_of_ones_own() -> None:
-    found = last_words(PEERS)
+    found = JUDGE.last_words(PEERS)
     assert found.consequence
     assert found.error == ""
     assert "Connection closed by peer" in found.text
@@ -65,15 +66,15 @@ def test_a_peers_end_is_no_fault_of_ones_own() -> None:
 def test_real_interpreters(tmp_path: Path, program: str, error: str, place: str) -> None:
     (tmp_path / "job.py").write_text(program)
     done = subprocess.run([sys.executable, tmp_path / "job.py"], capture_output=True, text=True)
-    found = last_words(done.stderr)
+    found = JUDGE.last_words(done.stderr)
     assert found.error == error
     assert found.text.endswith(f"({place})")
-    assert judge(found.text) == found, "the operator judges alike, by the text alone"
+    assert JUDGE.words(found.text) == found, "the operator judges alike, by the text alone"
 
 
 def test_a_script_that_is_not_there() -> None:
     done = subprocess.run([sys.executable, "/no/such/script.py"], capture_output=True, text=True)
-    assert "No such file or directory" in last_words(done.stderr).text
+    assert "No such file or directory" in JUDGE.last_words(done.stderr).text
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,12 @@ def test_a_script_that_is_not_there() -> None:
     ],
 )
 def test_without_a_traceback_the_last_line_that_sounds_bad(output: str, text: str) -> None:
-    assert " ".join(last_words(output).text.split()).startswith(text)
+    assert " ".join(JUDGE.last_words(output).text.split()).startswith(text)
 
 
 def test_words_are_bounded_printable_and_hold_no_secret() -> None:
-    text = last_words("Traceback (most recent call last):\nValueError: \x1b[31mpassword=hunter22 " + "x" * 9000).text
+    output = "Traceback (most recent call last):\nValueError: \x1b[31mpassword=hunter22 " + "x" * 9000
+    text = JUDGE.last_words(output).text
     assert len(text) <= MOST_CHARACTERS
     assert text.isprintable()
     assert "hunter22" not in text
@@ -100,7 +102,7 @@ def test_words_are_bounded_printable_and_hold_no_secret() -> None:
 
 def test_noise_is_read() -> None:
     for noise in ("[" * 65536, "rank0: " * 9000, 'File "' * 9000, "Error: (" * 8000, "\0" * 65536):
-        last_words(noise)
+        JUDGE.last_words(noise)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,6 @@ def test_noise_is_read() -> None:
 )
 def test_what_a_nodes_condition_would_mean_means_nothing_in_a_programs_mouth(said: str) -> None:
     """A job's node is not left for it."""
-    words = judge(said)
+    words = JUDGE.words(said)
     kind = shipped().get(words.error_class) if words.error_class else None
-    assert kind is None or kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE
+    assert kind is None or kind.severity is not Severity.SEV1 or not kind.of_hardware

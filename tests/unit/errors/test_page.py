@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 import yaml
 
 from dev.error_classes import PAGE, page
-from falcon_core.errors.table import Overrides, shipped
+from falcon_core.errors.table import JobRule, Overrides, shipped
 
 
 def test_the_page_is_made_from_the_table() -> None:
@@ -21,5 +22,6 @@ def test_the_examples_on_the_page_can_be_used() -> None:
     own, job = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL))
     merged = shipped().merged(own)
     assert merged.get("RackHot")
-    assert merged.with_job_rules(job).exit_class(42) is not None
+    rules = msgspec.convert(job, tuple[JobRule, ...])
+    assert merged.of_job(rules).exit_class(42) is not None
     assert shipped().merged(Overrides()) == shipped()

@@ -5,11 +5,26 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_core.errors.classify import Classifier
-from falcon_core.errors.table import MOST_JOB_RULES, Domain, Source, TableError, parse, shipped
+from falcon_core.errors.judge import (
+    ErrorRules,
+    decode_rules,
+    encode_rules,
+    job_judge,
+    platform_judge,
+    shipped_judge,
+    usable_judge,
+)
+from falcon_core.errors.table import MOST_JOB_RULES, Domain, JobRule, Source, TableError, parse, shipped
 from falcon_core.model import Severity
+
+
+def job_rules(*raw: dict[str, Any]) -> tuple[JobRule, ...]:
+    return msgspec.convert(raw, tuple[JobRule, ...])
+
 
 UNICRON = {  # table 1
     "Lost connection": "SEV1", "Exited abnormally": "SEV2", "Connection refused/reset": "SEV3",
@@ -95,21 +110,45 @@ def test_other_versions_and_what_is_no_yaml() -> None:
 
 
 def test_a_jobs_own_rules_come_first() -> None:
-    table = shipped().with_job_rules(
-        [
-            {"pattern": "CUDA error: launch timed out", "class": "GpuFault"},
-            {"exitCodes": [42, 43], "severity": "SEV1", "domain": "Node"},
-            {"pattern": "license server", "severity": "SEV3", "domain": "Program"},
-        ]
+    judge = job_judge(
+        ErrorRules(
+            rules=job_rules(
+                {"pattern": "CUDA error: launch timed out", "class": "GpuFault", "remedy": "Call us."},
+                {"exitCodes": [42, 43], "severity": "SEV1", "domain": "Node"},
+                {"pattern": "license server", "severity": "SEV3", "domain": "Program"},
+            )
+        )
     )
-    finding = Classifier(table).line("INFO retrying: CUDA error: launch timed out")
-    assert finding is not None
-    assert finding.name == "GpuFault"
-    ended = table.exit_class(43)
+    said = judge.words("INFO retrying: CUDA error: launch timed out")
+    known = judge.get(said.error_class)
+    assert known is not None
+    assert (known.name, known.remedy) == ("GpuFault", "Call us.")
+    ended = judge.get(judge.words("whatever", 43).error_class)
     assert ended is not None
     assert (ended.severity, ended.domain) == (Severity.SEV1, Domain.NODE)
-    assert table.exit_class(1) is None
-    assert table.exit_class(None) is None
+    assert ended.meaning == "spec.recovery.rules[1] says so."
+    assert judge.words("KeyError: 'a'", 1) == judge.words("KeyError: 'a'") == shipped_judge().words("KeyError: 'a'")
+    output = "license server busy\nTraceback (most recent call last):\nValueError: x\n"
+    assert judge.last_words(output).text == "license server busy", "the job's owner knows best"
+    late = "x" * 400 + " license server"
+    assert judge.last_words(f"{late}\nfatal: b\n").text == "license server", "what is cut off says nothing"
+
+
+def test_jobs_without_rules_share_a_judge() -> None:
+    assert job_judge(ErrorRules()) is shipped_judge()
+    own = "disabled: [python]"
+    assert job_judge(ErrorRules(own)) is platform_judge(own)
+
+
+def test_rules_travel_as_text_and_never_stop_an_agent() -> None:
+    rules = ErrorRules("disabled: [python]", job_rules({"exitCodes": [42], "class": "StorageUnavailable"}))
+    assert decode_rules(encode_rules(rules)) == rules
+    assert encode_rules(ErrorRules()) == ""
+    assert decode_rules("") == decode_rules("[7]") == ErrorRules()
+    assert usable_judge(rules).words("", 42).error_class == "StorageUnavailable"
+    assert usable_judge(ErrorRules("disabled: [no-such-rule]", rules.rules)) is shipped_judge()
+    broken = job_rules({"pattern": "(", "class": "GpuLost"})
+    assert usable_judge(ErrorRules("disabled: [python]", broken)) is platform_judge("disabled: [python]")
 
 
 @pytest.mark.parametrize(
@@ -122,14 +161,15 @@ def test_a_jobs_own_rules_come_first() -> None:
         ({"pattern": "x" * 201, "class": "GpuLost"}, r"\.pattern: has 201 characters; at most 200"),
         ({"exitCodes": [0], "class": "GpuLost"}, r"\.exitCodes\[0\]: 0 is no exit code of a failure"),
         ({"exitCodes": list(range(1, 18)), "class": "GpuLost"}, r"\.exitCodes: 17 codes; at most 16"),
-        ({"exitCodes": ["1"], "class": "GpuLost"}, r"\.exitCodes\[0\]: expected `int`"),
+        ({"pattern": "x", "class": "GpuLost", "remedy": "x" * 201}, r"\.remedy: has 201 characters; at most 200"),
+        ({"pattern": "(", "class": "GpuLost"}, r"\.pattern: "),
     ],
 )
 def test_a_jobs_rule_is_refused_by_field(rule: dict[str, Any], message: str) -> None:
     with pytest.raises(TableError, match=r"^spec\.recovery\.rules\[0\].*" + message):
-        shipped().with_job_rules([rule], "spec.recovery.rules")
+        shipped().of_job(job_rules(rule), "spec.recovery.rules")
 
 
 def test_a_job_has_few_rules() -> None:
     with pytest.raises(TableError, match=r"^rules: 17 rules; at most 16"):
-        shipped().with_job_rules([{"pattern": "x", "class": "GpuLost"}] * (MOST_JOB_RULES + 1))
+        shipped().of_job(job_rules({"pattern": "x", "class": "GpuLost"}) * (MOST_JOB_RULES + 1))

@@ -21,15 +21,21 @@ class Settings:
 
 
 class Metrics:
+    def __init__(self) -> None:
+        self.standstills: list[tuple[str, str, float]] = []
+
     def event(self, reason: str) -> None: ...
+
+    def stood_still(self, cause: str, error_class: str, seconds: float) -> None:
+        self.standstills.append((cause, error_class, seconds))
 
     def iterations(self, name: tuple[str, str], current: float | None, healthy: float | None) -> None: ...
 
     def reports_used(self, ages_seconds: Iterable[float]) -> None: ...
 
 
-def operator(world: World) -> JobReconciler:
-    return JobReconciler(world.kube, world.bus, Settings(), Metrics(), world.clock)
+def operator(world: World, metrics: Metrics | None = None) -> JobReconciler:
+    return JobReconciler(world.kube, world.bus, Settings(), metrics or Metrics(), world.clock)
 
 
 def state(wanted: str) -> Any:

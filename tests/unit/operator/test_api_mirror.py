@@ -61,19 +61,25 @@ def compare(kind: inspect.Type, node: Schema, at: str) -> Any:
         inspect.StrType: "string",
         inspect.LiteralType: "string",
         inspect.BoolType: "boolean",
+        inspect.EnumType: "string",
         inspect.ListType: "array",
+        inspect.VarTupleType: "array",
         inspect.DictType: "object",
         inspect.StructType: "object",
     }[type(kind)]
     if said != node["type"]:
         yield at, said, node["type"]
-    elif isinstance(kind, inspect.LiteralType):
-        if set(kind.values) != set(node["enum"]):
-            yield at, kind.values, node["enum"]
-    elif isinstance(kind, inspect.ListType):
+    elif isinstance(kind, inspect.LiteralType | inspect.EnumType):
+        if words_of(kind) != set(node["enum"]):
+            yield at, words_of(kind), node["enum"]
+    elif isinstance(kind, inspect.ListType | inspect.VarTupleType):
         yield from compare(kind.item_type, node["items"], f"{at}[]")
     elif isinstance(kind, inspect.StructType):
         yield from compare_fields(kind, node, at)
+
+
+def words_of(kind: inspect.LiteralType | inspect.EnumType) -> set[Any]:
+    return set(kind.values) if isinstance(kind, inspect.LiteralType) else {member.value for member in kind.cls}
 
 
 def compare_fields(kind: inspect.StructType, node: Schema, at: str) -> Any:

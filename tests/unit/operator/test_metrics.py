@@ -38,14 +38,14 @@ def test_a_jobs_figures() -> None:
     assert found['falcon_job_healthy_iteration_seconds{job="gpt2",namespace="ns"}'] == 0.231
     assert found['falcon_job_restarts_total{job="gpt2",namespace="ns"}'] == 2.0
     assert found['falcon_job_replacements_total{job="gpt2",namespace="ns"}'] == 1.0
-    assert found['falcon_incidents_total{cause="CpuThrottled",kind="fail-slow"}'] == 1.0
+    assert found['falcon_incidents_total{cause="CpuThrottled",class="",kind="fail-slow"}'] == 1.0
 
 
 def test_a_diagnosis_is_counted_once_however_often_it_is_seen() -> None:
     metrics = Metrics()
     for _ in range(3):
         metrics.job(("ns", "gpt2"), job_figures(DEGRADED))
-    assert samples(metrics)['falcon_incidents_total{cause="CpuThrottled",kind="fail-slow"}'] == 1.0
+    assert samples(metrics)['falcon_incidents_total{cause="CpuThrottled",class="",kind="fail-slow"}'] == 1.0
 
 
 def test_a_job_that_is_gone_leaves_no_label_but_its_incidents_were() -> None:
@@ -55,14 +55,14 @@ def test_a_job_that_is_gone_leaves_no_label_but_its_incidents_were() -> None:
     metrics.job(("ns", "gpt2"), None)
     found = samples(metrics)
     assert not [name for name in found if "gpt2" in name]
-    assert found['falcon_incidents_total{cause="CpuThrottled",kind="fail-slow"}'] == 1.0
+    assert found['falcon_incidents_total{cause="CpuThrottled",class="",kind="fail-slow"}'] == 1.0
 
 
 def test_a_status_of_another_version_is_no_obstacle() -> None:
     odd = body(state=None, counters={"restarts": "two"}, diagnoses=[None, {"id": 1}])
     figures = job_figures(odd)
     assert (figures.state, figures.restarts) == ("Pending", 0)
-    assert figures.diagnoses == (("1", "", "Unknown"),)
+    assert figures.diagnoses == (("1", "", "Unknown", ""),)
 
 
 def test_pools_reconciles_and_the_leaders_readings() -> None:

@@ -16,7 +16,7 @@ from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.observe import observe, policy
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import PodSettings
+from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings
 from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, Received
 
 NOW, MONOTONIC = 1_000_000.0, 500.0
@@ -30,6 +30,7 @@ SIGNALS = RankSignals(
     hang_deadline_ns=int(10e9),
 )
 replace = msgspec.structs.replace
+SETTINGS = PodSettings(agent_image="a", gateways="g:1")
 
 
 def snapshot(
@@ -37,6 +38,7 @@ def snapshot(
     launch: dict[str, Any] | None = None,
     signals: dict[str, Any] | None = None,
     age_seconds: float = 0.5,
+    clock_seconds: float | None = None,
     reports: dict[str, Any] | None = None,
     pod: dict[str, Any] | None = None,
     spec: dict[str, Any] | None = None,
@@ -54,7 +56,9 @@ def snapshot(
     template = {"spec": {"containers": [{"name": "t", "image": "x", "command": ["python"]}]}}
     view = PodView(namespace="ml", name="gpt2-0-a", uid="p", node="node-a", phase="Running")
     job_reports = JobReports(
-        summaries={"p": Received(summary=summary, at_seconds=MONOTONIC - age_seconds)},
+        summaries={
+            "p": Received(summary=summary, at_seconds=MONOTONIC - age_seconds, clock_seconds=clock_seconds),
+        },
         alive=frozenset({"p"}),
         session_healthy_since_seconds=0.0,
     )
@@ -66,7 +70,7 @@ def snapshot(
         pods=[replace(view, **(pod or {}))],
         nodes={"node-a": NodeView(name="node-a")},
         reports=replace(job_reports, **(reports or {})),
-        settings=PodSettings(agent_image="a", gateways="g:1"),
+        settings=SETTINGS,
         now=NOW,
         monotonic=MONOTONIC,
         phase_seen_at=MONOTONIC - 30,
@@ -179,7 +183,8 @@ def test_the_policy_is_the_specs() -> None:
                 },
                 "recovery": {"restarts": 1, "window": "30m"},
             }
-        ).job
+        ).job,
+        SETTINGS,
     )
     assert (rules.median_factor, rules.verify, rules.enforce, rules.restarts, rules.window_seconds) == (
         2.0,
@@ -189,7 +194,7 @@ def test_the_policy_is_the_specs() -> None:
         1800,
     )
     assert (rules.confidence, rules.strategies, rules.world_size) == ("Low", [("ReplaceNode", 30.0)], 4)
-    assert policy(snapshot().job).confidence == "High"
+    assert policy(snapshot().job, SETTINGS).confidence == "High"
 
 
 def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
@@ -201,6 +206,17 @@ def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
     ahead = replace(snap, now=NOW + 60, phase_seen_at=MONOTONIC - 1)
     assert observe(ahead, members("Stop")).members[0].unacknowledged_seconds == 1.0
     assert observe(replace(snap, phase_seen_at=None), members()).running_seconds == 0.0
+
+
+@pytest.mark.parametrize(("behind_seconds", "corrected"), [(7.0, 7.0), (-7.0, -7.0), (0.4, 0.0)])
+def test_ends_are_told_by_the_operators_clock_where_a_nodes_differs(behind_seconds: float, corrected: float) -> None:
+    ended = replace(STARTED, state="Exited", exit_code=1, ended_unix_ns=int((NOW - 20) * 1e9))
+    clock = MONOTONIC - (NOW - behind_seconds)
+    agent = ContainerView(name=AGENT_CONTAINER, ended_unix=NOW - 20)
+    snap = snapshot(launch={"ranks": [ended]}, clock_seconds=clock, pod={"containers": {AGENT_CONTAINER: agent}})
+    seen = observe(snap, members())
+    assert seen.ranks[0].ended_at == pytest.approx(NOW - 20 + corrected)
+    assert seen.members[0].agent_ended_seconds == pytest.approx(20 - corrected)
 
 
 def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:

@@ -63,6 +63,7 @@ def test_everything_set() -> None:
             "FALCON_FENCE_LIMIT": "0",
             "FALCON_FENCE_WINDOW_SECONDS": "60",
             "FALCON_LOG_LEVEL": "DEBUG",
+            "FALCON_ERRORS": "{disabled: [python]}",
             "FALCON_METRICS_PORT": "9090",
         }
     )
@@ -77,6 +78,7 @@ def test_everything_set() -> None:
     assert settings.watch_namespaces == ("a", "b")
     assert (settings.fence_limit, settings.fence_window_seconds) == (0, 60)
     assert (settings.log_level, settings.metrics_port) == ("debug", 9090)
+    assert settings.pods.error_overrides == "{disabled: [python]}"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,9 @@ def test_everything_set() -> None:
         ("FALCON_GATEWAY_SECRET_PREFIX", "", "is not set: set it"),
         ("FALCON_FENCE_LIMIT", "-1", "write a whole number from 0"),
         ("FALCON_FENCE_WINDOW_SECONDS", "1h", "write a whole number from 1"),
+        ("FALCON_ERRORS", "rules: [", "not YAML in line 2: did not find"),
+        ("FALCON_ERRORS", "disabled: [a]", "disabled[0]: no rule has the id 'a'; docs/errors.md lists them"),
+        ("FALCON_ERRORS", "#" * 40000, "has 40000 bytes; at most 32768: join patterns with |"),
         ("FALCON_LOG_LEVEL", "chatty", "write one of debug, info, warning, error"),
         ("FALCON_AGENT_IMAGE_PULL_POLICY", "always", "write one of Always, IfNotPresent, Never"),
         ("FALCON_METRICS_PORT", "70000", "write a whole number from 0 to 65535"),

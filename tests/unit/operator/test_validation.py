@@ -24,6 +24,20 @@ def job(pod: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None
     )
 
 
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ({"pattern": "(", "class": "GpuLost"}, "pattern: "),
+        ({"pattern": "x", "class": "RackHot"}, "class: no class 'RackHot': docs/errors.md lists them"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_named(rule: dict[str, Any], problem: str) -> None:
+    (found,) = problems(job(recovery={"rules": [rule]}))
+    assert str(found).startswith(f"spec.recovery.rules[0].{problem}")
+    hot = "classes: [{name: RackHot, severity: SEV1, domain: Node, meaning: Hot., remedy: Cool.}]"
+    assert bool(problems(job(recovery={"rules": [rule]}), hot)) == (rule["class"] != "RackHot")
+
+
 def pool(*allowed_namespaces: str) -> WarmPool:
     spec = {"nodeSelector": {"gpu": "yes"}, "allowedNamespaces": list(allowed_namespaces)}
     return msgspec.convert({"metadata": {"name": "spares"}, "spec": spec}, WarmPool)

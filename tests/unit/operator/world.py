@@ -27,7 +27,7 @@ from falcon_operator.api import (
 )
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import decode, read_run
-from falcon_operator.ports import Manifest, Occupant, PodView, Received
+from falcon_operator.ports import Manifest, NodeReport, Occupant, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
 from tests.unit.operator.voices import Voices
 
@@ -64,6 +64,7 @@ class Node:
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
         self.uid = f"uid-of-{name}"
         self.labels: dict[str, str] = {}
+        self.reports: tuple[NodeReport, ...] = ()
         self.ready_changed = START_UNIX
 
 
@@ -190,9 +191,12 @@ class World:
         )
         self.job = replace(self.job, metadata=meta, spec=replace(self.job.spec, **fields))
 
-    def end_rank(self, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
+    def end_rank(
+        self, rank: int, *, signal: int | None = None, exit_code: int | None = None, last_words: str = ""
+    ) -> None:
         pod = self.pod_of(rank)
         self._end(pod, rank, signal=signal, exit_code=exit_code)
+        pod.ranks[rank] = replace(pod.ranks[rank], last_words=last_words)
         if exit_code != 0:
             self.broken_at = self.clock.seconds + 0.05  # the peers' collectives break
 

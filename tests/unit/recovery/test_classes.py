@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from falcon_core.errors.judge import ErrorRules, job_judge, shipped_judge
+from falcon_core.errors.table import JobRule
 from falcon_core.model import Severity
 from falcon_core.recovery import failstop
 from falcon_core.recovery.faults import rank_fault
-from falcon_core.recovery.observation import Action, GiveUp, Observation, Replace, Restart, Spares
+from falcon_core.recovery.observation import Action, GiveUp, NodeTrouble, Observation, Replace, Restart, Spares
 from falcon_core.recovery.state import Fault, RecoveryState
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
@@ -32,7 +35,7 @@ def failed(words: str, *, rank: int = 1, generation: int = 1, spares: Spares = S
 
 
 def fault_of(obs: Observation) -> Fault:
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     return fault
 
@@ -119,6 +122,70 @@ def test_what_ranks_of_several_nodes_say_points_at_no_node() -> None:
     obs = seen(ranks={number: {**ended(exit_code=1), "last_words": ECC} for number in (0, 2)})
     assert fault_of(obs).severity is Severity.SEV2
     _, actions = failstop.step(FRESH, obs, POLICY)
+    assert actions == [Restart()]
+
+
+def test_a_job_says_what_its_own_exit_codes_mean() -> None:
+    rules = msgspec.convert(
+        [{"exitCodes": [42], "class": "StorageUnavailable"}, {"exitCodes": [43], "severity": "SEV1", "domain": "Node"}],
+        tuple[JobRule, ...],
+    )
+    policy = replace(POLICY, judge=job_judge(ErrorRules(rules=rules)))
+    ends = {1: {**ended(exit_code=42), "last_words": "bye"}}
+    state, actions = failstop.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    assert (actions, state.attempts[0].kind) == ([Restart()], "Transient")
+    ends = {1: {**ended(exit_code=43), "last_words": "bye"}}
+    state, (action,) = failstop.step(FRESH, replace(seen(ranks=ends), spares=SPARE), policy)
+    assert isinstance(action, Replace)
+    assert state.stop is not None
+    assert (state.stop.fault.error_class, state.stop.fault.text) == ("JobRule1", "exited with code 43: bye")
+
+
+GPU_LOST = NodeTrouble(error_class="GpuLost", text="GpuLost (condition GpuXid: Xid 79)", grave=True, slows=True)
+KILLED: dict[str, Any] = {"process": "Ended", "signal": 9, "ended_at": NOW - 0.1}
+
+
+def troubled(obs: Observation, replica: int, trouble: NodeTrouble = GPU_LOST) -> Observation:
+    members = [replace(each, trouble=trouble) if each.replica == replica else each for each in obs.members]
+    return replace(obs, members=members)
+
+
+def test_a_node_that_reports_a_lost_gpu_is_left_at_the_first_failure_whatever_the_process_said() -> None:
+    state, (action,) = failstop.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1), POLICY)
+    assert isinstance(action, Replace)
+    assert (action.replica, action.lost, action.node_not_ready) == (1, False, False)
+    assert action.reason == "killed by SIGKILL (node node-1 reports GpuLost (condition GpuXid: Xid 79))"
+    assert state.stop is not None
+    assert (state.stop.fault.severity, state.stop.fault.error_class) == (Severity.SEV1, "GpuLost")
+    assert state.attempts == [], "the platform says so: the job's budget is for its own word"
+
+
+def test_while_training_goes_on_a_node_in_trouble_is_kept() -> None:
+    obs = troubled(replace(seen(), spares=SPARE), 1)
+    assert failstop.step(FRESH, obs, POLICY) == (FRESH, [])
+
+
+def test_a_restart_that_comes_anyway_leaves_the_nodes_in_trouble() -> None:
+    obs = troubled(seen(ranks={1: KILLED}), 2)
+    ready = replace(obs, spares=Spares(pool="spares", available=True, ready=1))
+    _, (action,) = failstop.step(FRESH, ready, POLICY)
+    assert action == Restart(), "the spare is kept for the failure itself"
+    ready = replace(obs, spares=Spares(pool="spares", available=True, ready=2))
+    state, (action,) = failstop.step(FRESH, ready, POLICY)
+    assert isinstance(action, Replace)
+    assert (action.replica, action.reason) == (2, "its node reports GpuLost (condition GpuXid: Xid 79)")
+    assert state.stop is not None
+    assert [(step.what, step.node) for step in state.stop.done] == [("Replace", "node-2")]
+
+
+def test_without_a_spare_or_where_the_program_is_at_fault_a_node_in_trouble_is_not_left() -> None:
+    _, actions = failstop.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=NO_SPARE), 1), POLICY)
+    assert actions == [Restart()]
+    missing = {**ended(exit_code=1), "last_words": "ModuleNotFoundError: No module named 'x' (train.py:1 in <module>)"}
+    _, actions = failstop.step(FRESH, troubled(replace(seen(ranks={1: missing}), spares=SPARE), 1), POLICY)
+    assert actions == [Restart()]
+    flapping = NodeTrouble(error_class="LinkFlapping", text="LinkFlapping", grave=False, slows=False)
+    _, actions = failstop.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1, flapping), POLICY)
     assert actions == [Restart()]
 
 

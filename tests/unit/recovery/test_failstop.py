@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import failstop, machine
 from falcon_core.recovery.faults import others_may_follow, rank_fault
@@ -51,14 +52,14 @@ def test_nothing_is_wrong() -> None:
 
 def test_a_killed_rank_precedes_ranks_that_broke_off_whatever_the_clocks_say() -> None:
     obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.5), 1: ended(signal=9, at=NOW - 0.1)})
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert (fault.rank, fault.cause, fault.node) == (1, Cause.PROCESS_KILLED, "node-1")
 
 
 def test_of_two_alike_the_earlier() -> None:
     obs = seen(ranks={0: ended(exit_code=1, at=NOW - 0.1), 2: ended(exit_code=1, at=NOW - 0.3)})
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert fault.rank == 2
 
@@ -287,7 +288,7 @@ def test_a_rank_with_an_error_of_its_own_precedes_ranks_that_lost_it() -> None:
     first = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
     own = {**ended(exit_code=1, at=NOW - 0.1), "last_words": VALUE_ERROR}
     obs = seen(ranks={0: first, 1: own, 2: first})
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert (fault.rank, fault.error, fault.symptom) == (1, "ValueError", False)
     assert fault.text == f"exited with code 1: {VALUE_ERROR}"
@@ -297,7 +298,7 @@ def test_words_that_are_not_understood_precede_a_peers_end() -> None:
     peer = {**ended(exit_code=1, at=NOW - 0.5), "last_words": PEER_GONE}
     own = {**ended(exit_code=1, at=NOW - 0.1), "last_words": "the third device speaks in tongues"}
     obs = seen(ranks={0: peer, 1: own})
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert (fault.rank, fault.symptom) == (1, True)
 
@@ -344,11 +345,12 @@ def test_a_failure_at_the_start_waits_for_nobody_who_has_ended_or_is_lost() -> N
     _, actions = step(untrained(r0=other, r1=failed, r2=other))
     assert actions == [Restart()]
     lost = [replace(member, alive=False) if member.replica != 1 else member for member in untrained().members]
-    assert not others_may_follow(replace(untrained(r1=failed), members=lost), one_fault(untrained(r1=failed)))
+    alone = replace(untrained(r1=failed), members=lost)
+    assert not others_may_follow(alone, one_fault(untrained(r1=failed)), shipped_judge())
 
 
 def one_fault(obs: Observation) -> Fault:
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     return fault
 
@@ -380,12 +382,12 @@ def test_after_iterations_the_programs_error_may_be_the_datas() -> None:
 def test_a_rank_that_ended_well_is_whom_the_others_lost() -> None:
     lost = {**ended(exit_code=1, at=NOW - 0.2), "last_words": PEER_GONE}
     obs = seen(ranks={0: lost, 1: ended(exit_code=0, at=NOW - 0.4), 2: lost})
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert (fault.rank, fault.text) == (1, "ended with exit code 0 while other ranks trained")
     own = {**lost, "last_words": VALUE_ERROR}
     obs = seen(ranks={0: lost, 1: ended(exit_code=0, at=NOW - 0.4), 2: own})
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert fault.rank == 2
 

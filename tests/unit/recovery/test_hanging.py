@@ -13,8 +13,9 @@ from falcon_core.recovery.observation import GiveUp, Policy, Restart, StopClosed
 from falcon_core.recovery.progress import nobody_waits
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
+from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import CommSignals, PairSignals
-from tests.unit.recovery.seen import POLICY, replace, seen
+from tests.unit.recovery.seen import POLICY, rank, replace, seen
 
 STATE = RecoveryState()
 
@@ -51,6 +52,49 @@ def test_how_long_the_awaited_rank_is_waited_for(zero: dict[str, Any], patience:
     late, _ = step(STATE, stalled(patience + 1, **zero), POLICY)
     assert late.hang is not None
     assert [rank.place.rank for rank in late.hang.findings[0].ranks] == [0]
+
+
+# A real job of 8 Gloo ranks, tensor, pipeline and data parallelism of 2 each, while rank 5 sleeps before its batch: the
+# counts (entered, finished) in the tensor and the data group, and of sends to and receives from the other stage.
+LAYOUT = Parallelism(tensor=2, data=2, pipeline=2)
+SLEEPING = [
+    ((597, 597), (149, 149), (299, 299), (299, 298)),
+    ((597, 597), (149, 149), (299, 298), (298, 298)),
+    ((600, 600), (150, 149), (300, 300), (300, 300)),
+    ((600, 600), (150, 149), (300, 300), (300, 300)),
+    ((597, 596), (149, 149), (298, 298), (299, 299)),
+    ((596, 596), (149, 149), (298, 298), (298, 298)),
+    ((600, 600), (150, 149), (300, 300), (300, 300)),
+    ((600, 600), (150, 149), (300, 300), (300, 300)),
+]
+
+
+def test_in_a_job_with_three_kinds_of_parallelism_of_one_size_the_rank_that_sleeps_is_found() -> None:
+    """Rank 1 is in a send that rank 5 does not take: it waits like the others, and is not to blame."""
+    tensor, everybody, data = 1, 2, 3
+    ranks = [
+        rank(
+            number,
+            stalled=True,
+            silent_seconds=60.0,
+            comms=[
+                CommSignals(comm=tensor, size=2, place=number % 2, entered=in_tensor[0], finished=in_tensor[1]),
+                CommSignals(comm=everybody, size=8, place=number),
+                CommSignals(comm=data, size=2, place=number // 2 % 2, entered=in_data[0], finished=in_data[1]),
+            ],
+            pairs=[
+                PairSignals(comm=everybody, peer=(number + 4) % 8, sending=True, entered=sent[0], finished=sent[1]),
+                PairSignals(comm=everybody, peer=(number + 4) % 8, sending=False, entered=got[0], finished=got[1]),
+            ],
+        )
+        for number, (in_tensor, in_data, sent, got) in enumerate(SLEEPING)
+    ]
+    obs = replace(seen(), ranks=[replace(each, replica=each.rank // 4) for each in ranks])
+    policy = replace(POLICY, world_size=8, stages=2, layout=LAYOUT)
+    findings = explain(obs, policy)
+    assert {awaited.place.rank for finding in findings for awaited in finding.ranks} == {5}
+    assert {finding.comm for finding in findings} >= {"tensor group of rank 4", "data group of rank 5"}
+    assert step(STATE, obs, policy)[0].hang is not None, "at once, and not after ten minutes"
 
 
 def test_where_nobody_is_inside_a_call_nobody_is_waited_for() -> None:

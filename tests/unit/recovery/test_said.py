@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import failstop, hanging
 from falcon_core.recovery.detail import wanted_detail
@@ -245,6 +246,6 @@ def failed(**changes: Any) -> Observation:
 )
 def test_why_a_process_ended(changes: dict[str, Any], words: str) -> None:
     obs = failed(**changes)
-    fault = rank_fault(obs.ranks, obs.members)
+    fault = rank_fault(obs, shipped_judge())
     assert fault is not None
     assert fault.text == f"exited with code 1: {words}"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from falcon_core.signals.communicators import Seat, name_communicators
 from falcon_core.topology.parallelism import Axis, Parallelism
@@ -49,12 +54,54 @@ def test_groups_along_a_declared_axis() -> None:
     assert named(job_seats, 6) == {}, "not declared"
 
 
-def test_a_group_that_lacks_a_member_or_fits_two_axes_is_unnamed() -> None:
+def test_a_group_that_lacks_a_member_is_unnamed() -> None:
     layout = Parallelism(tensor=2, data=3)
     job_seats = [seat for seat in seats([(1, [[0, 1], [2, 3], [4, 5]])]) if seat.rank != 3]
     assert sorted(named(job_seats, 6, layout).values()) == [(0, 1), (4, 5)]
+
+
+def test_axes_of_one_size_are_told_apart_by_the_places_of_all_ranks() -> None:
     square = Parallelism(tensor=2, data=2)
-    assert named(seats([(1, [[0, 1], [2, 3]]), (2, [[0, 2], [1, 3]])]), 4, square) == {}
+    tensor, data = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    job_seats = seats([(1, tensor), (2, data)])
+    assert sorted(named(job_seats, 4, square).values()) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert name_communicators(job_seats, 4, square)[0, 2].members == (0, 2), "of rank 0 alone both would fit"
+    assert named([seat for seat in job_seats if seat.rank in (0, 3)], 4, square) == {}, "too few have reported"
+    behind = [seat for seat in job_seats if (seat.rank, seat.comm) != (3, 2)]
+    assert sorted(named(behind, 4, square).values()) == [(0, 1), (0, 2)], "rank 3 has not used its second one yet"
+
+
+def used_in(layout: Parallelism, stage: int, draw: random.Random) -> Iterator[tuple[Seat, tuple[int, ...]]]:
+    """Yield the seats of a pipeline stage's ranks with the members of each; the order of use is the stage's own."""
+    ranks = set(layout.group_table(Axis.PIPELINE)[:, stage].tolist())
+    tables = [layout.group_table(axis) for axis in Axis]
+    tables = [table for table in tables if 1 < table.shape[1] < layout.world]
+    draw.shuffle(tables)
+    for comm, table in enumerate(tables):
+        for row in table.tolist():
+            for place in range(len(row)):
+                if row[place] in ranks:
+                    yield Seat(rank=row[place], comm=comm, size=len(row), place=place), tuple(row)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.tuples(*[st.sampled_from([1, 2, 3])] * 3, st.sampled_from([1, 2, 3])),
+    st.sampled_from([1, 2]),
+    st.randoms(use_true_random=False),
+)
+def test_no_communicator_gets_a_wrong_member(degrees: tuple[int, ...], expert: int, draw: random.Random) -> None:
+    """Each stage uses its communicators in an order of its own, and some ranks have not reported."""
+    tensor, context, data, pipeline = degrees
+    layout = Parallelism(tensor=tensor, context=context, data=data * expert, pipeline=pipeline, expert=expert)
+    members = {seat: row for stage in range(pipeline) for seat, row in used_in(layout, stage, draw)}
+    silent = set(draw.sample(range(layout.world), k=layout.world // 4))
+    truth = {(seat.rank, seat.comm): row for seat, row in members.items()}
+    reported = [seat for seat in members if seat.rank not in silent]
+    for seat, communicator in name_communicators(reported, layout.world, layout).items():
+        assert communicator.members == truth[seat]
+    if not silent and pipeline == 1:
+        assert name_communicators(list(members), layout.world, layout).keys() == truth.keys()
 
 
 def test_a_layout_of_another_world_says_nothing() -> None:
@@ -66,5 +113,4 @@ def test_every_axis_of_a_large_job(axis: Axis) -> None:
     layout = Parallelism(tensor=8, context=2, data=4, pipeline=3)  # data groups hold the context ranks, too: also 8
     rows = layout.group_table(axis).tolist()
     found = named(seats([(1, rows)]), layout.world, layout)
-    expected = [] if axis in (Axis.TENSOR, Axis.DATA) else sorted(map(tuple, rows))
-    assert sorted(found.values()) == expected
+    assert sorted(found.values()) == sorted(map(tuple, rows))

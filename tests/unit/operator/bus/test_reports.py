@@ -67,6 +67,21 @@ def test_a_report_is_kept_with_its_time_of_receipt_and_names_its_job() -> None:
     assert (received.summary.sequence, received.at_seconds) == (2, 12.5)
 
 
+def test_how_far_clocks_are_apart_is_the_least_that_recent_reports_show() -> None:
+    cache = hearing()
+
+    def clock(number: int, *, written: float, received: float) -> float | None:
+        raw = encode_summary(Summary(pod_uid="pod-a", sequence=number, unix_ns=int(written * 1e9), generation=1), ())
+        take(cache, entry(change=number, payload=raw), now=received)
+        return of(cache).summaries["pod-a"].clock_seconds
+
+    assert clock(1, written=107.0, received=10.0) == -97.0
+    assert clock(2, written=117.0, received=25.0) == -97.0, "the second report was under way for 5 s"
+    for number in range(3, 11):
+        last = clock(number, written=100.0 + number, received=100.0 + number)
+    assert last == 0.0, "the node's clock was set meanwhile"
+
+
 def test_an_agent_lives_until_its_gateway_says_that_it_is_silent_and_again_when_it_is_back() -> None:
     cache = hearing()
     take(cache, entry())
