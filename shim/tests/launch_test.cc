@@ -1,4 +1,5 @@
 // launch_test FALCON_LAUNCH: the launcher's pure parts.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -54,6 +55,22 @@ void plans() {
     EXPECT(!falcon::parse_plan(text, &error));
     EXPECT(error.rfind(field, 0) == 0);
   }
+}
+
+void hostile_files() {
+  char pattern[] = "/tmp/falcon-launch-test-XXXXXX";
+  const std::string folder = mkdtemp(pattern);
+  const std::string status = folder + "/status";
+  EXPECT(mkfifo((status + ".new").c_str(), 0666) == 0);  // nobody reads it: to open it for writing would wait for ever
+  EXPECT(falcon::write_file(status, "a") && falcon::read_file(status) == "a");
+  const std::string other = folder + "/other";
+  EXPECT(falcon::write_file(other, "kept") && symlink(other.c_str(), (status + ".new").c_str()) == 0);
+  EXPECT(falcon::write_file(status, "b") && falcon::read_file(status) == "b" && falcon::read_file(other) == "kept");
+  EXPECT(mkdir((status + ".new").c_str(), 0755) == 0 && !falcon::write_file(status, "c"));
+  rmdir((status + ".new").c_str());
+  unlink(status.c_str());
+  unlink(other.c_str());
+  rmdir(folder.c_str());
 }
 
 void environments() {
@@ -228,6 +245,7 @@ void announcements(const std::string& folder) {
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
   plans();
+  hostile_files();
   environments();
   programs(argv[0], argv[1]);
   reports();

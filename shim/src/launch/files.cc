@@ -29,7 +29,8 @@ std::string read_file(const std::string& path) {
 
 bool write_file(const std::string& path, const std::string& content, int mode) {
   const std::string fresh = path + ".new";
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  unlink(fresh.c_str());  // a training process may have put a FIFO or a link there: we wait for nobody
+  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (file < 0) return false;
   size_t done = 0;
   while (done < content.size()) {
