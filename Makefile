@@ -57,7 +57,7 @@ PYTHON_DIRS := core operator agent dev tests examples benchmarks
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent
 
-.PHONY: lint format types test test-one test-unit test-integration test-e2e test-soak
+.PHONY: lint format types test test-one test-unit test-integration test-e2e test-e2e-long test-soak
 lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
@@ -89,7 +89,10 @@ test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## re
 	@pytest tests/integration -m alone
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
-	@pytest tests/e2e -m "not soak" --timeout 1800 --durations 20
+	@pytest tests/e2e -m "not soak and not long" --timeout 1800 --durations 20
+
+test-e2e-long: venv cluster-up images ## what takes minutes a test and is shown by others in part
+	@pytest tests/e2e -m long --timeout 1800 --durations 20
 
 test-soak: venv cluster-up images ## ten healthy minutes on the real cluster raise nothing
 	@pytest tests/e2e -m soak --timeout 2400

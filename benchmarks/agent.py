@@ -3,7 +3,7 @@
     make venv shim gateway cluster-build torch-venv
     FALCON_CACHE=… SHIM_OUT=… GATEWAY_OUT=… python -m benchmarks.agent   # where `make shim gateway` put them
 
-With the argument ``restarts`` it measures the restarts alone.
+With the argument ``restarts`` it measures the restarts alone, with ``output`` what reading the ranks' output costs.
 
 CPU and memory are the agent's own, from /proc, over MEASURED_SECONDS after WARM_SECONDS: beside a real DDP job, and
 beside rings that this program writes as the shim does, at the rate of sharded training: a cycle of 48 all-gathers,
@@ -19,21 +19,28 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
 
+from benchmarks.errors.healthy import lines
 from benchmarks.launch.processes import cpu_seconds, rss_mib
+from falcon_agent.output import Output
+from falcon_core.errors.judge import shipped_judge
 from falcon_core.wire import ring
+from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Summary
+from falcon_core.wire.output import READABLE
 from falcon_core.wire.ring import DType, Kind, Op, RingHeader
 from tests.integration.agent.pod import Pod
 from tests.integration.gateway.gateways import Job, Operator, Site
+from tests.unit.agent.outputs import OutputWriter
 
 WARM_SECONDS: Final = 15.0
 MEASURED_SECONDS: Final = 30.0
@@ -42,6 +49,38 @@ SETTLED_SECONDS: Final = 1.5  # before a rank is killed: the report of its start
 CYCLE: Final = ((Op.ALL_GATHER, 48), (Op.REDUCE_SCATTER, 48), (Op.ALL_REDUCE, 4))
 CALLS: Final = sum(count for _, count in CYCLE)
 SLEEPER: Final = ("sh", "-c", "exec sleep 1000")
+PRINTS: Final = 20
+READS: Final = 15
+# Ranks that print what training prints: a line an iteration, or a bar that is drawn ten times a second.
+LINES: Final = """
+import time
+for step in range(10**9):
+    print(f"step {step}: loss 2.3172 | grad norm 0.8123 | lr 3.0e-04 | 812.4 tokens/s", flush=True)
+    time.sleep(0.05)
+"""
+BAR: Final = """
+import sys, time
+for step in range(10**9):
+    bar = "#" * (step // 100 % 20)
+    sys.stderr.write(f"\\rtraining: {step % 2000 // 20:3d}%|{bar:20s}| {step}/2000 [00:12<03:42, 8.93it/s]")
+    time.sleep(0.1)
+"""
+# A rank that raises when it is told, says when, and lives on.
+RAISES: Final = """
+import pathlib, sys, time, traceback
+folder = pathlib.Path(sys.argv[1])
+print("started", flush=True)
+while not (folder / "go").exists():
+    time.sleep(0.001)
+try:
+    raise ValueError("bad batch")
+except ValueError:
+    at = time.monotonic_ns()
+    traceback.print_exc()
+    (folder / "at.new").write_text(str(at))
+    (folder / "at.new").rename(folder / "at")
+time.sleep(1000)
+"""
 MakePod = Callable[..., Pod]
 
 
@@ -129,8 +168,26 @@ async def beside_ddp(make_pod: MakePod, procs: int) -> None:
         pod.stop()
 
 
-async def beside_rings(make_pod: MakePod, procs: int, iteration_seconds: float) -> None:
-    pod = make_pod(procs=procs, command=SLEEPER)
+def python(program: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-E", "-c", program, *arguments)
+
+
+def relay(pod: Pod) -> None:
+    """Read what the launcher passes on, as the container's runtime does."""
+    for stream in (pod.launcher.process.stdout, pod.launcher.process.stderr):
+        threading.Thread(target=_drain, args=(stream,), daemon=True).start()
+
+
+def _drain(stream: IO[bytes]) -> None:
+    while os.read(stream.fileno(), 1 << 20):
+        pass
+
+
+async def beside_rings(
+    make_pod: MakePod, procs: int, iteration_seconds: float, command: tuple[str, ...] = SLEEPER, prints: str = ""
+) -> None:
+    pod = make_pod(procs=procs, command=command)
+    relay(pod)
 
     async def write() -> None:
         rings = pod.launcher.run_dir / "launch" / "rings"
@@ -146,11 +203,12 @@ async def beside_rings(make_pod: MakePod, procs: int, iteration_seconds: float) 
         await pod.reported("a running pod", runs)
         writing = asyncio.create_task(write())
         await pod.reported("ranks", lambda summary: counted(summary, procs))
-        costs = await cost(agent.pid)
+        costs, launcher = await asyncio.gather(cost(agent.pid), cost(pod.launcher.process.pid))
         summary = pod.summary()
         assert summary is not None
         lost = sum(rank.lost_records for rank in summary.ranks)
-        print(f"{procs} ranks of {CALLS / iteration_seconds:.0f} calls a second: {costs}, {lost} records lost")
+        what = f"{procs} ranks of {CALLS / iteration_seconds:.0f} calls a second{prints}"
+        print(f"{what}: {costs}, {lost} records lost; the launcher {launcher}")
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
     finally:
@@ -209,6 +267,58 @@ async def restarts(make_pod: MakePod, born: Path) -> None:
     )
 
 
+def reading(folder: Path) -> None:
+    """Measure how fast an agent reads and judges the lines of healthy ranks, from a rank's file."""
+    text = "\n".join(lines(10_000)).encode()[: READABLE - 1] + b"\n"
+    status = LaunchStatus(
+        generation=1,
+        dead_below=1,
+        state="Running",
+        ranks=[LaunchRank(local_rank=0, rank=0, pid=1, state="Running", started_unix_ns=0)],
+    )
+    writer, output = OutputWriter(folder), Output(folder, lambda: shipped_judge().classifier)
+    took_seconds = []
+    for number in range(READS):
+        output.look(status, 10.0 * number)  # what is left
+        writer.write(text)
+        began = time.thread_time()
+        output.look(status, 10.0 * number + 5.0)
+        took_seconds.append(time.thread_time() - began)
+    seconds = statistics.median(took_seconds)
+    assert not output.reports(1), "all of it is read, and nothing in it is an error"
+    count = len(text.splitlines())
+    print(f"reading output: {count / seconds:,.0f} lines/s, {len(text) / seconds / 1e6:.0f} MB/s of a core")
+
+
+def raised(summary: Summary | None) -> bool:
+    return summary is not None and any(one.raised for each in summary.output for one in each.printed)
+
+
+async def print_to_report(make_pod: MakePod, folder: Path) -> None:
+    """Measure a traceback's print → the operator has the report that quotes it; each time with a new agent."""
+    took_seconds = []
+    for number in range(PRINTS):
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        pod = make_pod(procs=1, command=python(RAISES, str(place)))
+        try:
+            pod.start_agent()
+            pod.plan(1, "Run")
+            await pod.reported("a running pod", runs)
+            await asyncio.sleep(SETTLED_SECONDS)
+            (place / "go").touch()
+            await until(lambda one=pod: raised(one.summary()))  # type: ignore[misc]
+            seen = time.monotonic_ns()
+            await until((place / "at").exists)
+            took_seconds.append((seen - int((place / "at").read_text())) / 1e9)
+        finally:
+            pod.stop()
+    print(
+        f"a traceback printed: the operator has it after {1000 * statistics.median(took_seconds):.0f} ms, at most"
+        f" {1000 * max(took_seconds):.0f} ms (of {PRINTS})"
+    )
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="falcon-bench-") as name:
         root = Path(name)
@@ -226,10 +336,18 @@ async def main() -> None:
         try:
             async with site.leader(site.gateway()) as operator:
                 make_pod = partial(pod, operator)
-                await restarts(make_pod, root / "born")
+                if "output" not in sys.argv[1:]:
+                    await restarts(make_pod, root / "born")
                 if "restarts" in sys.argv[1:]:
                     return
-                for procs, iteration_seconds in ((1, 0.25), (8, 0.25), (8, 0.05)):
+                reading(root)
+                await print_to_report(make_pod, root / "raises")
+                await beside_rings(make_pod, 8, 0.05)
+                for prints, program in ((", a line an iteration", LINES), (", a progress bar", BAR)):
+                    await beside_rings(make_pod, 8, 0.05, python(program), prints)
+                if "output" in sys.argv[1:]:
+                    return
+                for procs, iteration_seconds in ((1, 0.25), (8, 0.25)):
                     await beside_rings(make_pod, procs, iteration_seconds)
                 await beside_ddp(make_pod, 2)
         finally:

@@ -15,6 +15,7 @@ import structlog
 
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
+from falcon_agent.output import Output
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
@@ -22,6 +23,7 @@ from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
+from falcon_core.errors.judge import Judge, decode_rules, usable_judge
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 
@@ -38,7 +40,8 @@ class Agent:
         self._settings = settings
         self._run_dir = RunDir(settings.run_dir)
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
-        self._ends = Ends(self._run_dir)
+        self._ends = Ends(self._run_dir, self._judge)
+        self._output = Output(settings.run_dir, lambda: self._judge().classifier)
         self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
@@ -75,7 +78,6 @@ class Agent:
             return
         self._plan = plan
         self._tracker.detection = plan.detection
-        self._ends.rules = plan.errors
         mine = plan_for(plan, self._settings.pod_uid)
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
@@ -97,10 +99,10 @@ class Agent:
             if reads := now - read >= READ_SECONDS:
                 read = now
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
-                urgent = self._stacks.look(self._tracker.silent(), now) or urgent
+                urgent = self._stacks.look(self._standing(), now) or urgent
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = urgent or status != self._last_status
+            urgent = self._output.look(status, now) or urgent or status != self._last_status
             self._last_status = status
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
@@ -112,6 +114,10 @@ class Agent:
                 self._run_dir.save_memory(self._tracker.memory())
             due = read + READ_SECONDS - time.monotonic()
             await news.wait(max(0.0, min(due, self._speaker.seconds_to_moment(time.time_ns()))))
+
+    def _standing(self) -> dict[int, int]:
+        """Return the process ids, by rank, of those whose stacks may tell why they make no call."""
+        return self._tracker.silent() | self._tracker.quiet_since(self._output.raised())
 
     def _speak(self, reporter: Reporter, status: LaunchStatus | None, *, urgent: bool, now: float) -> None:
         """Report, if a report is due."""
@@ -125,6 +131,10 @@ class Agent:
         if detailed is not None:
             self._sequence += 1
             reporter.report(summary, detailed, urgent=urgent)
+
+    def _judge(self) -> Judge:
+        """Return the judge of errors. It is made when it is needed first: most agents never need its table."""
+        return usable_judge(decode_rules(self._plan.errors if self._plan is not None else ""))
 
     def _asked(self, generation: int) -> frozenset[int]:
         request = self._request
@@ -145,6 +155,7 @@ class Agent:
             launch=self._ends.add(status),
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
+            output=self._output.reports(generation),
         )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from falcon_agent.run_dir import RunDir
-from falcon_core.errors.judge import decode_rules, usable_judge
+from falcon_core.errors.judge import Judge
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 
 
 class Ends:
     """The last words of the processes of the present generation."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, judge: Callable[[], Judge]) -> None:
+        """Read the ends of output in ``run_dir``; ``judge``: made when a process has failed."""
         self._run_dir = run_dir
+        self._judge = judge
         self._generation = 0
         self._words: dict[int, str] = {}  # by local rank
-        self.rules = ""  # what is laid over the shipped table of error classes (``wire.messages.Plan.errors``)
 
     def add(self, status: LaunchStatus | None) -> LaunchStatus | None:
         """Return the status with the last words of each process that failed."""
@@ -35,8 +38,8 @@ class Ends:
 
     def _of(self, local_rank: int) -> str:
         if local_rank not in self._words:
-            judge = usable_judge(decode_rules(self.rules))  # only now: most agents never need its table
-            self._words[local_rank] = judge.last_words(self._run_dir.tail(local_rank)).text
+            output = self._run_dir.tail(local_rank, self._generation)
+            self._words[local_rank] = self._judge().last_words(output).text
         return self._words[local_rank]
 
 

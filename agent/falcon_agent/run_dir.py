@@ -9,27 +9,30 @@ from typing import TypeVar
 
 import msgspec
 
+from falcon_agent.output_reader import OutputReader
 from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
     CONTROL_FILE,
     COUNTERS_FILE,
+    OUTPUT_FILE,
     PLAN_FILE,
     RINGS_FILE,
     STACKS_ASKED_FILE,
     STACKS_DIR,
     STATUS_FILE,
-    TAIL_FILE,
     LaunchCounters,
     LaunchPlan,
     LaunchRings,
     LaunchStatus,
     render_plan,
 )
+from falcon_core.wire.output import OutputFormatError
 
 _T = TypeVar("_T")
 MOST_BYTES = 1 << 20  # of a file of the launcher's
+TAIL_BYTES = 1 << 16  # of a process's output
 _MEMORY_FILE = f"{AGENT_DIR}/memory.json"
 
 
@@ -67,12 +70,18 @@ class RunDir:
         known = self._read(RINGS_FILE, LaunchRings)
         return known.own if known is not None else None
 
-    def tail(self, local_rank: int) -> str:
-        """Read the end of a rank's output; empty where there is none."""
+    def tail(self, local_rank: int, generation: int) -> str:
+        """Read the end of a process's output; empty where there is none."""
         try:
-            return _content(self.path / f"{TAIL_FILE}{local_rank}").decode(errors="replace")
-        except OSError:
+            reader = OutputReader(self.path / f"{OUTPUT_FILE}{local_rank}", generation)
+        except (OSError, OutputFormatError):
             return ""
+        try:
+            return reader.tail(TAIL_BYTES).decode(errors="replace")
+        except (OSError, OutputFormatError):
+            return ""
+        finally:
+            reader.close()
 
     def ask_for_stacks(self, unix_ns: int) -> None:
         """Ask the launcher for the Python stacks of the ranks; the time makes the text a new one."""

@@ -1,4 +1,4 @@
-"""The Python stacks of ranks that have fallen silent: asked for at once, and again while the silence lasts."""
+"""The Python stacks of ranks that stand still: asked for at once, and again while that lasts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from falcon_agent.run_dir import RunDir
 from falcon_core.signals.stacks import answering_thread
 
+OTHERS_SECONDS = 5.0  # when further ranks have come to stand
 AGAIN_SECONDS = 30.0  # the stacks of a hang stay the same; those of a long checkpoint do not
 WRITTEN_SECONDS = 1.0  # by then the launcher has passed the request on, and the processes have written
 
@@ -19,20 +20,21 @@ class Stacks:
         self._run_dir = run_dir
         self._frames: dict[int, list[str]] = {}
         self._asked_at: float | None = None  # monotonic
+        self._asked: frozenset[int] = frozenset()  # process ids
         self._awaited = False
 
     def look(self, silent: Mapping[int, int], now: float) -> bool:
         """Ask for stacks, or read them, if it is time. Return whether a rank has another stack than before.
 
-        ``silent``: process ids of the ranks that have made no call for longer than their deadline, by rank; ``now`` in
-        seconds of a monotonic clock.
+        ``silent``: process ids of the ranks that stand still, by rank; ``now`` in seconds of a monotonic clock.
         """
         if not silent:
             self._frames, self._asked_at, self._awaited = {}, None, False
             return False
-        if self._asked_at is None or now - self._asked_at >= AGAIN_SECONDS:
+        again_seconds = AGAIN_SECONDS if self._asked.issuperset(silent.values()) else OTHERS_SECONDS
+        if self._asked_at is None or now - self._asked_at >= again_seconds:
             self._run_dir.ask_for_stacks(time.time_ns())
-            self._asked_at, self._awaited = now, True
+            self._asked, self._asked_at, self._awaited = frozenset(silent.values()), now, True
         if not self._awaited or now - self._asked_at < WRITTEN_SECONDS:
             return False
         self._awaited = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -142,6 +142,23 @@ class Tracker:
         now_ns = self._monotonic_ns()
         headers = [tracked.reader.header for tracked in self._tracked.values() if tracked.chain.is_silent(now_ns)]
         return {header.rank: header.pid for header in headers if header.generation == self._generation}
+
+    def quiet_since(self, unix_ns: Mapping[int, int]) -> dict[int, int]:
+        """Return the process ids, by rank, of those that have made no call since a time, nor for ``SILENT_NS``.
+
+        ``unix_ns``: the times, by local rank.
+        """
+        now_ns = self._monotonic_ns()
+        offset_ns = time.time_ns() - now_ns
+        found = {}
+        for tracked in self._tracked.values():
+            header, end_ns = tracked.reader.header, tracked.chain.last_end_ns
+            since_ns = unix_ns.get(header.local_rank)
+            if since_ns is None or end_ns is None or header.generation != self._generation:
+                continue
+            if end_ns + offset_ns < since_ns and now_ns - end_ns >= SILENT_NS:
+                found[header.rank] = header.pid
+        return found
 
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""

@@ -44,6 +44,7 @@ class Cause(enum.StrEnum):
     HANG = "Hang"
     SLOW_LINK = "SlowLink"  # transfers last longer, and no computation accounts for it
     IMBALANCE = "Imbalance"  # a rank computes longer, and its share of the work may be why
+    HARDWARE = "Hardware"  # the node itself reports trouble of a device, and no counter shows another cause
     UNKNOWN = "Unknown"
 
 
@@ -53,7 +54,7 @@ class Evidence(enum.StrEnum):
     The first four are enough to take the node; the others are not.
     """
 
-    COUNTER_SHOWS_CAUSE = "CounterShowsCause"  # the container's counters explain it: throttling, contention
+    COUNTER_SHOWS_CAUSE = "CounterShowsCause"  # counters explain it (throttling, contention), or the node's own report
     WAS_HEALTHY_HERE = "WasHealthyHere"  # it was well in this place, and its work is always the same
     STAYED_LONGER = "StayedLonger"  # far longer than this job's slowness has ever stayed with a node
     WHOLE_NODE = "WholeNode"  # all ranks of the node are slow, and they do not share their data

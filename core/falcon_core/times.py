@@ -44,4 +44,6 @@ OBSTINATE_SECONDS = 45.0
 # after 30 s and looks for it each 5 s (counters.cc), so that by now it is known who waits for a device.
 IDLE_SECONDS = 40.0
 LULL_SECONDS = 120.0  # where they ran now and then, or wait for a device: a checkpoint is written so
+RAISED_SECONDS = 5.0  # after an error that ends a program: Python's way out, with its workers, takes a second or two
+ANSWERED_SECONDS = 3.0  # after a rank's deadline, its agent has taken its stack and reported it
 PATIENCE_SECONDS = 600.0  # where they are at work, or nothing shows whom all wait for

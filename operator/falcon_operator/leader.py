@@ -88,6 +88,7 @@ class Leader:
                 namespace=settings.namespace,
                 agent_image=settings.agent_image,
                 image_pull_policy=settings.agent_image_pull_policy,
+                error_overrides=settings.errors,
             ),
             clock,
             self._live.unfinished,

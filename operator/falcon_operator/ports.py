@@ -91,6 +91,14 @@ class NodeTaint(msgspec.Struct, frozen=True, kw_only=True):
     effect: str = "NoSchedule"  # or NoExecute
 
 
+class NodeReport(msgspec.Struct, frozen=True):
+    """A condition of a node that is True and none of Kubernetes' own, cut to a bounded length."""
+
+    type: str
+    reason: str
+    message: str
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node as observed."""
 
@@ -103,6 +111,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     taints: dict[str, str] = {}  # key → value, NoSchedule and NoExecute alike
     hard_taints: tuple[NodeTaint, ...] = ()  # the same, with their effects
     conditions: dict[str, str] = {}  # type → "True" | "False" | "Unknown"
+    reports: tuple[NodeReport, ...] = ()  # what monitors of the node say
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):

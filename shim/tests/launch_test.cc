@@ -1,11 +1,17 @@
 // launch_test FALCON_LAUNCH: the launcher's pure parts.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "announcement.h"
 #include "environment.h"
+#include "files.h"
+#include "output_file.h"
 #include "plan.h"
 #include "program.h"
 #include "report.h"
@@ -161,6 +167,62 @@ void ranks_without_a_number() {
   EXPECT((own(rings) == Names{"g1-r-1-20.ring", "g1-r-1-21.ring"}));
 }
 
+uint64_t total_of(const std::string& content) {
+  falcon::OutputHeader header{};
+  if (content.size() >= sizeof(header)) memcpy(&header, content.data(), sizeof(header));
+  return header.magic == falcon::kOutputMagic ? header.total : 0;
+}
+
+void output_files(const std::string& folder) {
+  const std::string path = folder + "/output.0";
+  falcon::OutputFile file;
+  file.append("lost", 4);  // nothing was made yet
+  EXPECT(file.make(path, 3, 0));
+  const std::string piece(100'001, 'x');
+  for (int i = 0; i < 11; ++i) file.append(piece.data(), piece.size());
+  file.append("end", 3);
+  const uint64_t total = 11 * piece.size() + 3;
+  std::string content = falcon::read_file(path);
+  EXPECT(content.size() == falcon::kOutputHeaderBytes + falcon::kOutputBytes && total_of(content) == total);
+  EXPECT(content.substr(falcon::kOutputHeaderBytes + (total - 3) % falcon::kOutputBytes, 3) == "end");
+  EXPECT(content.find("lost") == std::string::npos);
+  EXPECT(truncate(path.c_str(), 0) == 0);  // by a rank: the next writes go on
+  file.append("more", 4);
+  falcon::OutputFile next;
+  EXPECT(next.make(path, 4, 0) && total_of(falcon::read_file(path)) == 0);
+  file.append(piece.data(), piece.size());  // of the generation before: it has its own file
+  EXPECT(total_of(falcon::read_file(path)) == 0);
+  falcon::OutputFile nowhere;
+  EXPECT(!nowhere.make(folder + "/none/output.0", 1, 0));
+  nowhere.append("x", 1);
+  unlink(path.c_str());
+}
+
+void announcements(const std::string& folder) {
+  const auto names = [&] {
+    size_t found = 0;
+    for (const std::string& name : falcon::list_files(folder, 100)) found += name.rfind("printed.", 0) == 0 ? 1 : 0;
+    return found;
+  };
+  const auto is_first = [&] { return access((folder + "/printed.0").c_str(), F_OK) == 0; };
+  constexpr int64_t kMs = 1'000'000;
+  falcon::Announcement printed(folder + "/printed");
+  EXPECT(printed.wait_ms(0) == -1 && names() == 0);
+  printed.note(0);
+  EXPECT(names() == 1 && !is_first() && printed.wait_ms(0) == -1);  // at once
+  printed.note(50 * kMs);
+  printed.note(150 * kMs);
+  EXPECT(!is_first() && printed.wait_ms(150 * kMs) == 51);  // too early
+  printed.tell(200 * kMs);
+  EXPECT(is_first() && names() == 1 && printed.wait_ms(200 * kMs) == -1);
+  printed.tell(900 * kMs);
+  EXPECT(is_first());                       // nothing was printed
+  unlink((folder + "/printed.0").c_str());  // by a rank
+  printed.note(1000 * kMs);
+  EXPECT(names() == 1 && !is_first());
+  unlink((folder + "/printed.1").c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -173,5 +235,10 @@ int main(int argc, char** argv) {
   workers_after_an_in_place_restart();
   rings_that_are_none_of_ours();
   ranks_without_a_number();
+  char folder[] = "/tmp/falcon-launch-test-XXXXXX";
+  EXPECT(mkdtemp(folder) != nullptr);
+  output_files(folder);
+  announcements(folder);
+  rmdir(folder);
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

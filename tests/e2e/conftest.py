@@ -19,6 +19,7 @@ from tests.machine import seconds_for_the_machine, wait_for_quiet
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: takes ten minutes and more; `make test-soak`")
+    config.addinivalue_line("markers", "long: takes minutes; `make test-e2e-long`")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from tests.e2e.jobs import Job, condition, training_job, with_script
 MANY = 100_000
 ECC = "CUDA error: uncorrectable ECC error encountered"
 TOO_LARGE = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
-OUTAGE_SECONDS = 75.0  # three restarts, the default of spec.recovery, would be over in seconds
+OUTAGE_SECONDS = 60.0  # three restarts, the default of spec.recovery, would be over in seconds
 NODE = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import SCRIPT, Job, condition, layout_job, training_job
@@ -55,7 +57,7 @@ def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     """A rank's program sleeps between two collectives, in a job with tensor, pipeline and data parallelism."""
-    job = start(layout_job(namespace, "asleep", "--fail", "sleep", "--rank", "5", "--step", "150"))
+    job = start(layout_job(namespace, "asleep", "--fail", "sleep", "--rank", "5", "--step", "80"))
     job.wait_training()
     job.wait("all ranks were restarted", lambda s: s.get("counters", {}).get("restarts") == 1, 600)
     job.wait("generation 2 trains", lambda s: s["iterations"].get("count", 0) > 20 and s["state"] == "Running", 120)
@@ -69,6 +71,7 @@ def test_a_rank_that_sleeps_is_found_by_its_stack_and_all_ranks_are_restarted(
     assert job.status()["counters"] == {"restarts": 1, "replacements": 0}
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_restarted(nodes: None, start: Callable[[Json], Job]) -> None:
     job = start(training_job("stopped", steps=MANY))
     job.wait_training()

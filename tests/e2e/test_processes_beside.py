@@ -60,6 +60,7 @@ def test_a_root_trainer_with_helpers_under_a_strict_umask_is_followed(
             _in_trainer(job, 0, "sh", "-c", command)
 
 
+@pytest.mark.long
 def test_workers_that_torchrun_restarts_in_place_are_followed(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:

@@ -7,8 +7,9 @@ import functools
 import msgspec
 
 from falcon_core.errors.classify import Classifier, Finding
-from falcon_core.errors.last_words import MOST_CHARACTERS, LastWords, candidates, exception_name, is_raised
+from falcon_core.errors.last_words import MOST_CHARACTERS, LastWords, candidates
 from falcon_core.errors.table import ErrorClass, JobRule, Source, Table, parse_overrides, shipped
+from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
 from falcon_core.text import clean, clip
 
@@ -53,6 +54,10 @@ class Judge:
         by_code = self._table.exit_class(exit_code)
         return said if by_code is None else _of_class(text, by_code)
 
+    def names_exit(self, exit_code: int | None) -> bool:
+        """Check whether the job itself says what an exit code means."""
+        return self._table.exit_class(exit_code) is not None
+
     def last_words(self, output: str) -> LastWords:
         """Find the reason for a failure in the end of a process's output.
 
@@ -84,7 +89,7 @@ class Judge:
 
     def _finding(self, text: str) -> Finding | None:
         """Return what a line tells; what was raised no benign rule excuses."""
-        return self.classifier.line(text, Source.OUTPUT, raised=is_raised(text)) if text else None
+        return self.classifier.line(text, Source.OUTPUT, raised=bool(exception_type(text))) if text else None
 
 
 def _weight(finding: Finding | None) -> tuple[bool, bool]:
@@ -95,7 +100,7 @@ def _weight(finding: Finding | None) -> tuple[bool, bool]:
 
 def _of_class(text: str, known: ErrorClass) -> LastWords:
     own = known.permanent and not known.consequence
-    name = exception_name(text)
+    name = exception_type(text.partition(" (")[0]).rpartition(".")[2]
     error = name if name[:1].isupper() else known.name  # an exception's name, and no program's
     return LastWords(text, error if own else "", known.consequence, known.name)
 

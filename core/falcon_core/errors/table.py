@@ -74,6 +74,11 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
     vague: bool = False  # says that something failed, and little more: any other class says more
     unicron: str = ""  # the row of Unicron's table 1
 
+    @property
+    def of_hardware(self) -> bool:
+        """Return whether the remedy lies in a node's devices, so that another node may help."""
+        return self.domain in (Domain.GPU, Domain.LINK, Domain.NODE)
+
 
 class Rule(_Part, frozen=True, kw_only=True):
     """Which lines belong to a class: one of ``patterns`` or ``xids`` matches, and none of ``unless``."""

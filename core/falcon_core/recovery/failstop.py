@@ -8,6 +8,7 @@ apart runs out seconds later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -19,11 +20,11 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
 from falcon_core.recovery.faults import (
     EARLY_END,
-    HARDWARE,
     member_faults,
     no_restart_mends,
     others_may_follow,
     precedence,
+    raised_fault,
     rank_fault,
     start_fault,
 )
@@ -40,6 +41,7 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, Step, StopIncident
 from falcon_core.recovery.strategies import restart_processes
+from falcon_core.recovery.trouble import explained, leaving
 from falcon_core.recovery.witness import assess_liveness
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
@@ -63,7 +65,12 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return _refine(state, obs, policy), []
     if state.stop is not None and state.stop.acts_at is not None:
         return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
-    failure = rank_fault(obs, policy.judge) or start_fault(obs.members) or hanging.due(state, obs, policy)
+    failure = (
+        rank_fault(obs, policy.judge)
+        or start_fault(obs.members)
+        or raised_fault(obs, policy)
+        or hanging.due(state, obs, policy)
+    )
     if failure is None:
         return state, []
     if others_may_follow(obs, failure, policy.judge):
@@ -124,7 +131,7 @@ def _under_way(state: RecoveryState, obs: Observation, fault: Fault) -> bool:
 def _act(
     state: RecoveryState, obs: Observation, policy: Policy, faults: list[Fault]
 ) -> tuple[RecoveryState, list[Action]]:
-    first = faults[0]
+    first = explained(faults[0], obs.members[faults[0].replica])
     culprit = obs.members[first.replica]
     recent = restart_processes.recent(state.attempts, obs.now, policy.window_seconds)
     verdict, kind = _verdict(obs, policy, first, recent)
@@ -136,28 +143,37 @@ def _act(
     if verdict == "GiveUp":
         closed = StopClosed(incident=incident, resumed=False, seconds=obs.now - incident.since)
         return replace(state, stop=None), [closed, GiveUp(_farewell(incident, policy))]
+    faults = [first, *faults[1:]]
     wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
     actions = [action for action in wanted if action is not None]
+    actions += leaving(obs, {fault.replica for fault in faults}, incident)
     if not actions and obs.running and first.cause is not Cause.HANG:
         held_seconds = restart_processes.back_off_seconds(recent, obs.now)
         if held_seconds:
             return replace(state, stop=replace(incident, acts_at=obs.now + held_seconds)), []
     actions = actions or [Restart()]
-    return replace(state, stop=_with_step(incident, actions[0], obs, culprit.node)), actions
+    return replace(state, stop=_with_steps(incident, actions, obs, culprit.node)), actions
 
 
 def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[RecoveryState, list[Action]]:
     """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
     if state.stop is None or obs.now < until:
         return state, []
-    return replace(state, stop=_with_step(state.stop, Restart(), obs, state.stop.fault.node)), [Restart()]
+    actions = leaving(obs, set(), state.stop) or [Restart()]
+    return replace(state, stop=_with_steps(state.stop, actions, obs, state.stop.fault.node)), actions
 
 
-def _with_step(incident: StopIncident, action: Action, obs: Observation, node: str) -> StopIncident:
-    """Return the incident with what is being done."""
+def _with_steps(incident: StopIncident, actions: Sequence[Action], obs: Observation, node: str) -> StopIncident:
+    """Return the incident with what is being done. ``node``: the failure's own.
+
+    Of several actions against the failures themselves the first is shown, and each node that is left besides.
+    """
     generation = obs.generation + 1 if obs.running else obs.generation
-    step = Step(at=obs.now, what=_step_name(action), generation=generation, node=node)
-    return replace(incident, done=[*incident.done, step][-8:], acts_at=None)
+    left = [obs.members[action.replica].node for action in actions[1:] if isinstance(action, Replace)]
+    at = obs.members[actions[0].replica].node if isinstance(actions[0], Replace) else node
+    steps = [Step(at=obs.now, what=_step_name(actions[0]), generation=generation, node=at)]
+    steps += [Step(at=obs.now, what="Replace", generation=generation, node=other) for other in left]
+    return replace(incident, done=[*incident.done, *steps][-8:], acts_at=None)
 
 
 def _verdict(
@@ -173,7 +189,9 @@ def _verdict(
         return "Restart", ""
     if no_restart_mends(obs, fault, [(attempt.node, attempt.error) for attempt in attempts], policy.judge):
         return "GiveUp", ""
-    by_class = _verdict_of_class(obs, policy, fault, attempts)
+    if fault.node_reports and obs.spares.available:
+        return "Replace", ""  # the platform says so, and not the job: no budget of the job's own word
+    by_class = None if fault.node_reports else _verdict_of_class(obs, policy, fault, attempts)
     if by_class is not None:
         return by_class
     verdict = restart_processes.verdict(
@@ -210,7 +228,7 @@ def _verdict_of_class(
 def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool:
     """Check whether an error of hardware has come before, on this node and on no other."""
     nodes = {attempt.node for attempt in attempts if attempt.error_class == kind.name}
-    return kind.domain in HARDWARE and not kind.consequence and not kind.vague and nodes == {fault.node}
+    return kind.of_hardware and not kind.consequence and not kind.vague and nodes == {fault.node}
 
 
 def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:
@@ -249,12 +267,13 @@ def _program_at_fault(obs: Observation, fault: Fault, judge: Judge) -> bool:
         return bool(obs.iterations)
     kind = judge.get(fault.error_class)
     if kind is not None:
-        return kind.domain not in HARDWARE
+        return not kind.of_hardware
     return bool(fault.error) or (fault.cause is Cause.PROCESS_FAILED and not obs.iterations)
 
 
 def _reason(fault: Fault) -> str:
-    return f"{fault.text} ({fault.witness})" if fault.witness else fault.text
+    said = fault.witness or fault.node_reports
+    return f"{fault.text} ({said})" if said else fault.text
 
 
 def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) -> tuple[RecoveryState, StopIncident]:

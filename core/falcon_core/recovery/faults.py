@@ -6,15 +6,22 @@ from collections.abc import Sequence
 
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
-from falcon_core.errors.table import Domain, ErrorClass
+from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
+from falcon_core.recovery.said import printed_at, raised, words
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
 
-HARDWARE = frozenset({Domain.GPU, Domain.LINK, Domain.NODE})
+# Of a rank that raised an error and lives: an end like exit code 1.
+_STAYS = Exit(
+    cause=Cause.PROCESS_FAILED,
+    severity=EXITED_ABNORMALLY,
+    consequence=True,
+    text="raised an error and does not end",
+)
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
 
 
@@ -116,34 +123,43 @@ def rank_fault(obs: Observation, judge: Judge, before: float | None = None) -> F
         end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
         if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
             continue
-        words = _words(rank, judge)
-        understood = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED)
-        kind = judge.get(words.error_class) if understood else None
-        own_error = _own_error(words, kind)
-        member = obs.members[rank.replica]
-        faults.append(
-            Fault(
-                severity=Severity.SEV1 if kind is not None and _points_at_node(kind, obs, judge) else end.severity,
-                cause=end.cause,
-                component=Component.PROCESS,
-                text=_text(end, words, member),
-                replica=rank.replica,
-                pod_name=member.pod_name,
-                node=member.node,
-                rank=rank.rank,
-                symptom=end.consequence and not own_error and (kind is None or kind.consequence or kind.vague),
-                consequence=end.consequence and words.consequence,
-                error=own_error if end.cause is Cause.PROCESS_FAILED else "",
-                error_class=kind.name if kind is not None else "",
-                ended_at=rank.ended_at,
-            )
-        )
+        faults.append(_process_fault(rank, end, obs, judge))
     first = min(faults, key=precedence, default=None)
     return (_early_end(obs) or first) if first is not None and first.consequence else first
 
 
-def _words(rank: RankSeen, judge: Judge) -> LastWords:
-    return judge.words(rank.last_words, rank.exit_code)
+def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
+    """Return the failure of the rank that raised an error first, by its nature and then by its time, and does not end.
+
+    None where there is none, or nothing is to be done about processes that live.
+    """
+    if not policy.enforce:
+        return None
+    faults = [_process_fault(rank, _STAYS, obs, policy.judge) for rank in raised(obs, policy.judge)]
+    return min(faults, key=precedence, default=None)
+
+
+def _process_fault(rank: RankSeen, end: Exit, obs: Observation, judge: Judge) -> Fault:
+    said = words(rank, judge)
+    understood = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED)
+    kind = judge.get(said.error_class) if understood else None
+    own_error = _own_error(said, kind)
+    member = obs.members[rank.replica]
+    return Fault(
+        severity=Severity.SEV1 if kind is not None and _points_at_node(kind, obs, judge) else end.severity,
+        cause=end.cause,
+        component=Component.PROCESS,
+        text=_text(end, said, member),
+        replica=rank.replica,
+        pod_name=member.pod_name,
+        node=member.node,
+        rank=rank.rank,
+        symptom=end.consequence and not own_error and (kind is None or kind.consequence or kind.vague),
+        consequence=end.consequence and said.consequence,
+        error=own_error if end.cause is Cause.PROCESS_FAILED else "",
+        error_class=kind.name if kind is not None else "",
+        ended_at=rank.ended_at if rank.process == "Ended" else printed_at(rank),
+    )
 
 
 def _early_end(obs: Observation) -> Fault | None:
@@ -167,9 +183,9 @@ def _early_end(obs: Observation) -> Fault | None:
     )
 
 
-def _own_error(words: LastWords, kind: ErrorClass | None) -> str:
+def _own_error(said: LastWords, kind: ErrorClass | None) -> str:
     """Name the error of the program's own that the next start raises as well; empty for none."""
-    return words.error or (kind.name if kind is not None and kind.permanent else "")
+    return said.error or (kind.name if kind is not None and kind.permanent else "")
 
 
 def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
@@ -177,9 +193,9 @@ def _points_at_node(kind: ErrorClass, obs: Observation, judge: Judge) -> bool:
 
     What ranks of several nodes say together is the program's word, or that of something that they share.
     """
-    if kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE or kind.consequence:
+    if kind.severity is not Severity.SEV1 or not kind.of_hardware or kind.consequence:
         return False
-    said = {obs.members[rank.replica].node for rank in obs.ranks if _words(rank, judge).error_class == kind.name}
+    said = {obs.members[rank.replica].node for rank in obs.ranks if words(rank, judge).error_class == kind.name}
     return len(said) == 1
 
 
@@ -224,19 +240,19 @@ def _nodes_with(obs: Observation, fault: Fault, judge: Judge) -> set[str]:
     """Return the nodes on which a rank has ended with the fault's error, or its class; the fault's own among them."""
     nodes = {fault.node}
     for rank in obs.ranks:
-        words = _words(rank, judge) if rank.process == "Ended" else LastWords()
-        kind = judge.get(words.error_class)
-        same = _own_error(words, kind) == fault.error if fault.error else words.error_class == fault.error_class
-        if same and words.text:
+        said = words(rank, judge) if rank.process == "Ended" else LastWords()
+        kind = judge.get(said.error_class)
+        same = _own_error(said, kind) == fault.error if fault.error else said.error_class == fault.error_class
+        if same and said.text:
             nodes.add(obs.members[rank.replica].node)
     return nodes
 
 
-def _text(end: Exit, words: LastWords, member: MemberSeen) -> str:
+def _text(end: Exit, said: LastWords, member: MemberSeen) -> str:
     if end.cause is Cause.OUT_OF_MEMORY:
         return end.text + _oom_kills(member)
-    said = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED) and words.text
-    return f"{end.text}: {words.text}" if said else end.text
+    quoted = end.cause in (Cause.PROCESS_FAILED, Cause.PROCESS_CRASHED) and said.text
+    return f"{end.text}: {said.text}" if quoted else end.text
 
 
 def _oom_kills(member: MemberSeen) -> str:

@@ -15,10 +15,12 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
-from falcon_core.recovery.progress import Counts, place, progress, reports_all
+from falcon_core.recovery.progress import Counts, nobody_waits, place, progress
+from falcon_core.recovery.said import raised, said_last
 from falcon_core.recovery.state import (
     NAMED_RANKS,
     Awaited,
@@ -36,6 +38,7 @@ Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working"]
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
 MAX_FINDINGS = 3
 MAX_STACKS = 3
+MAX_SAID = 2
 replace = msgspec.structs.replace
 
 
@@ -113,10 +116,13 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     since = stalled_since(obs)
     if state.hang is not None:
         return _follow(state, state.hang, obs, policy, stalled=since is not None)
-    if since is None or state.stop is not None or obs.now - since < IDLE_SECONDS:
+    if since is None or state.stop is not None:
+        return state, []
+    patience = 0.0 if raised(obs, policy.judge) else IDLE_SECONDS
+    if obs.now - since < patience:
         return state, []  # too early, whomever they wait for
     findings = explain(obs, policy)
-    if obs.now - since < _patience(findings):
+    if patience and obs.now - since < _patience(findings):
         return state, []
     cost = price(state, obs, policy)
     found = HangIncident(
@@ -128,6 +134,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         restart_seconds=cost.seconds,
         redo_seconds=cost.redo_seconds,
         stacks=stacks(obs, findings),
+        said=said(obs, findings, policy.judge),
     )
     return replace(state, incidents=state.incidents + 1, hang=found), []
 
@@ -147,6 +154,9 @@ def _follow(
     shown = stacks(obs, hang.findings)
     if shown and shown != hang.stacks:
         hang = replace(hang, stacks=shown)
+    told = said(obs, hang.findings, policy.judge)
+    if told and told != hang.said:
+        hang = replace(hang, said=told)
     return replace(state, hang=hang), []
 
 
@@ -162,6 +172,13 @@ def stacks(obs: Observation, findings: list[HangFinding]) -> list[StackGroup]:
         StackGroup(frames=list(frames), ranks=ranks[:NAMED_RANKS], total=len(ranks))
         for frames, ranks in groups[:MAX_STACKS]
     ]
+
+
+def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[int, str]:
+    """Return what ranks have printed since their newest call: those that the others wait for before others."""
+    awaited = {rank.place.rank for finding in findings for rank in finding.ranks if finding.total < finding.members}
+    told = {rank.rank: text for rank in obs.ranks if rank.fresh and (text := said_last(rank, judge))}
+    return {rank: told[rank] for rank in sorted(told, key=lambda rank: (rank not in awaited, rank))[:MAX_SAID]}
 
 
 def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
@@ -207,16 +224,6 @@ def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
         pod_name=member.pod_name,
         node=member.node if alone else "",
         rank=at.rank if alone and at is not None else None,
-    )
-
-
-def nobody_waits(obs: Observation) -> bool:
-    """Check that no rank is inside a call by its own report: each rank saves, evaluates or waits for data by itself."""
-    return bool(obs.ranks) and all(
-        reports_all(rank)
-        and all(comm.entered in (None, comm.finished) for comm in rank.sent.comms)
-        and all(pair.sending or pair.entered == pair.finished for pair in rank.sent.pairs)
-        for rank in obs.ranks
     )
 
 

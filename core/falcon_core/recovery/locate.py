@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.model import Cause
 from falcon_core.recovery.common import Common
 from falcon_core.recovery.medians import Floats, median, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
@@ -255,6 +256,8 @@ def _culprit(
         evidence = CpuEvidence(throttled=evidence.throttled, run_delay=evidence.run_delay)
     cause = explain(evidence, [peers.cpu])
     member = obs.members[culprit.replica]
+    trouble = member.trouble
+    reported = trouble if trouble is not None and trouble.slows and cause.cause is Cause.UNKNOWN else None
     return Culprit(
         rank=culprit.rank,
         replica=culprit.replica,
@@ -266,7 +269,8 @@ def _culprit(
         peers_compute_ns=worst.peers_ns,
         wait_ns=_wait_ns([culprit], policy),
         peers_wait_ns=peers.wait_ns,
-        cause=cause.cause,
+        cause=cause.cause if reported is None else Cause.HARDWARE,
+        node_reports="" if reported is None else reported.text,
         cause_culprit=cause.culprit,
         cause_peers=cause.peers,
         cause_healthy=cause.healthy,

@@ -20,6 +20,7 @@ from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
+from falcon_core.wire.printed import Printed
 
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
 NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
@@ -34,12 +35,16 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     signal: int | None = None
     oom_killed: bool = False
-    last_words: str = ""  # why it failed, by its own output
+    last_words: str = ""  # why it failed, by the end of its own output
+    printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
+    alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
     ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
+    clock_ahead: float = 0.0  # seconds by which the operator's clock is ahead of the node's; 0 where they agree
     sent: RankSignals = NOTHING_SENT
     throttle: ThrottleSignals | None = None  # of its container
     fresh: bool = False  # the report is recent
-    silent_seconds: float = 0.0  # since its newest call returned
+    silent_seconds: float = 0.0  # since its newest call returned, as far as that is known
+    quiet_seconds: float = 0.0  # the same when its newest report was made: certainly no call for so long
     stalled: bool = False  # a fresh report, and no call returned for longer than the learned deadline
     blocked_seconds: float | None = None  # a thread is in uninterruptible sleep for so long
 
@@ -60,6 +65,15 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node reports of its own hardware: the gravest of its conditions whose class is known."""
+
+    error_class: str
+    text: str  # the condition, for people
+    grave: bool  # SEV1: the node is to be left
+    slows: bool  # it may make computation slow: a device's or the machine's, and no link's
+
+
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One replica's pod."""
 
@@ -77,6 +91,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
+    trouble: NodeTrouble | None = None  # of its node
     acknowledged: bool = False  # its launcher has no process of an older generation
     unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s

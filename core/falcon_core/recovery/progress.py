@@ -138,6 +138,16 @@ def _at_rest(table: _Table) -> Flags:
     return np.asarray(table.complete & alike & ((least_done == _UNKNOWN) | (least_done == least)))
 
 
+def nobody_waits(obs: Observation) -> bool:
+    """Check that no rank is inside a call by its own report: each rank saves, evaluates or waits for data by itself."""
+    return bool(obs.ranks) and all(
+        reports_all(rank)
+        and all(comm.entered in (None, comm.finished) for comm in rank.sent.comms)
+        and all(pair.sending or pair.entered == pair.finished for pair in rank.sent.pairs)
+        for rank in obs.ranks
+    )
+
+
 def place(obs: Observation, rank: RankSeen) -> Place:
     """Return a rank's pod and node."""
     member = obs.members[rank.replica]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from falcon_core.recovery.observation import MemberSeen, Observation, RankSeen
+from falcon_core.recovery.said import may_have_raised
 from falcon_core.recovery.state import RecoveryState
 
 
@@ -29,4 +30,5 @@ def _is_present(member: MemberSeen) -> bool:
 def _is_well(rank: RankSeen) -> bool:
     sent = rank.sent
     trains = rank.process == "Running" and rank.tracked and rank.fresh and sent.iterations > 0
-    return trains and not rank.stalled and rank.blocked_seconds is None and sent.onset is None
+    calm = not rank.stalled and rank.blocked_seconds is None and sent.onset is None
+    return trains and calm and not may_have_raised(rank)

@@ -42,6 +42,7 @@ class Culprit(_State, frozen=True, kw_only=True):
     cause_culprit: float | None = None  # the counter behind the cause: the culprit's, its peers', its own healthy value
     cause_peers: float | None = None
     cause_healthy: float | None = None
+    node_reports: str = ""  # the condition behind the cause HARDWARE
     work: Work = "Fixed"  # what its calls show of how much it has to do
     also: list[int] = []  # further slow ranks without an incident of their own, the first NAMED_RANKS
     also_total: int = 0  # all of them
@@ -247,6 +248,7 @@ class Fault(_State, frozen=True, kw_only=True):
     consequence: bool = False  # and what the process said says so, too
     error: str = ""  # the exception's name where the program itself is at fault (``errors.last_words``)
     error_class: str = ""  # what its last words mean (``errors.table``); empty where they are not understood
+    node_reports: str = ""  # grave trouble of its hardware that the node itself reports
     counts: bool = True  # against the budget; an act of the cluster's owner does not count
     ended_at: float | None = None  # the process's end, by its node's clock
 
@@ -300,6 +302,7 @@ class HangIncident(_State, frozen=True, kw_only=True):
     restart_seconds: float = 0.0  # the price of a restart: the standstill, and the work since the last checkpoint
     redo_seconds: float = 0.0  # of it, for that work
     stacks: list[StackGroup] = []  # the awaited ranks' first; empty where no rank's interpreter answers
+    said: dict[int, str] = {}  # by rank: the most telling error that it has printed since its newest call
 
 
 class StopIncident(_State, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The files between the agent and ``falcon-launch``, under the pod's run directory (``/falcon/run``, in memory).
 
-Each side owns one folder and writes nowhere else; every file appears by rename, so a reader sees a whole one::
+Each side owns one folder and writes nowhere else; every file appears by rename, so a reader sees a whole one (only
+rings and output grow in place)::
 
     agent/plan             what to run: ``key=value`` lines (a C++ reader without a JSON library)
     agent/alive            touched every second: while it is fresh, the launcher waits for the agent's word
@@ -8,7 +9,8 @@ Each side owns one folder and writes nowhere else; every file appears by rename,
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
-    launch/tail-<local>    the last bytes of that rank's output, for the classifier
+    launch/output.<local>  that process's newest output (wire.output); made anew with each generation
+    launch/printed.<n>     an empty file that changes its name when a process has printed, five times a second at most
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked
@@ -43,7 +45,7 @@ CONTROL_FILE = "agent/control"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 RINGS_FILE = "launch/rings.json"
-TAIL_FILE = "launch/tail-"  # and the local rank
+OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"
 STACKS_ASKED_FILE = "agent/stacks"
 STACKS_DIR = "launch/stacks"

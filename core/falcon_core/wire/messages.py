@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from falcon_core.wire.launch import LaunchStatus, Phase
+from falcon_core.wire.printed import RankOutput
 
 MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a rank's detail: keeps it within 1 KiB
@@ -169,3 +170,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     launch: LaunchStatus | None = None  # None: the launcher has not spoken yet
     ranks: list[RankSignals] = []
     throttle: ThrottleSignals | None = None
+    output: list[RankOutput] = []  # of the processes of which there is anything to tell

@@ -34,6 +34,7 @@ from falcon_core.wire.messages import (
     ThrottleSignals,
     Work,
 )
+from falcon_core.wire.printed import RankOutput, bounded
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
 REPORT_VERSION: Final = 2  # 1 was JSON
@@ -154,7 +155,13 @@ class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
     stacks: Annotated[list[Annotated[list[Text], Meta(max_length=MAX_FRAMES)]], Meta(max_length=MAX_STACKS)] = []
 
 
-_decoder = msgspec.msgpack.Decoder(_Report)
+class _LongReport(_Report, array_like=True, frozen=True, gc=False):
+    """A report with what healthy pods have nothing of: theirs does not take a byte for it."""
+
+    output: Annotated[list[RankOutput], Meta(max_length=MAX_RANKS)] = []
+
+
+_decoder = msgspec.msgpack.Decoder(_LongReport)
 _launch_decoder = msgspec.msgpack.Decoder(_Launch | None)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -163,17 +170,18 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     """Encode a pod's report, with the detail of these ranks."""
     distinct = {tuple(rank.stack): None for rank in summary.ranks if rank.stack and rank.rank in detailed}
     stacks = {stack: place for place, stack in enumerate(list(distinct)[:MAX_STACKS])}
+    fields = (
+        REPORT_VERSION,
+        summary.sequence,
+        summary.unix_ns,
+        summary.generation,
+        msgspec.Raw(_encoder.encode(_launch(summary.launch))),
+        _throttle(summary.throttle),
+        [_brief(rank, summary.unix_ns, rank.rank in detailed, stacks) for rank in summary.ranks[:MAX_RANKS]],
+        [[frame[:MAX_TEXT] for frame in stack[:MAX_FRAMES]] for stack in stacks],
+    )
     return _encoder.encode(
-        _Report(
-            REPORT_VERSION,
-            summary.sequence,
-            summary.unix_ns,
-            summary.generation,
-            msgspec.Raw(_encoder.encode(_launch(summary.launch))),
-            _throttle(summary.throttle),
-            [_brief(rank, summary.unix_ns, rank.rank in detailed, stacks) for rank in summary.ranks[:MAX_RANKS]],
-            [[frame[:MAX_TEXT] for frame in stack[:MAX_FRAMES]] for stack in stacks],
-        )
+        _LongReport(*fields, bounded(summary.output[:MAX_RANKS])) if summary.output else _Report(*fields)
     )
 
 
@@ -198,6 +206,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         launch=launch,
         ranks=[_signals(rank, report.unix_ns, report.stacks) for rank in report.ranks],
         throttle=_throttle_signals(report.throttle),
+        output=report.output,
     )
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from falcon_core.text import clean, clip
 from falcon_operator.api import TAINT_FENCED
 from falcon_operator.cluster.mirror import Item
 from falcon_operator.cluster.views import Condition, Fields, unix
-from falcon_operator.ports import NodeTaint, NodeView, Rejected
+from falcon_operator.ports import NodeReport, NodeTaint, NodeView, Rejected
 
 
 class Taint(Fields, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +53,10 @@ class Node(msgspec.Struct, frozen=True):
 
 
 _node = msgspec.json.Decoder(_Node)
+_KUBERNETES = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+_MOST_REPORTS = 16  # of a node
+_MOST_REASON = 100  # characters
+_MOST_SAID = 300  # likewise, of a message
 
 
 def item(data: bytes | msgspec.Raw) -> Item[Node]:
@@ -79,7 +84,16 @@ def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
         taints={taint.key: taint.value for taint in hard},
         hard_taints=hard,
         conditions={name: condition.status for name, condition in conditions.items()},
+        reports=tuple(
+            NodeReport(name, _bounded(found.reason, _MOST_REASON), _bounded(found.message, _MOST_SAID))
+            for name, found in sorted(conditions.items())
+            if found.status == "True" and name not in _KUBERNETES
+        )[:_MOST_REPORTS],
     )
+
+
+def _bounded(text: str | None, most: int) -> str:
+    return clip(" ".join(clean(text or "").split()), most)
 
 
 # -- taints ------------------------------------------------------------------------------------------------------------

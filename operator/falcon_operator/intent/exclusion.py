@@ -105,6 +105,8 @@ def readmit(snap: Snapshot, intent: Intent) -> Intent:
         node = snap.nodes.get(exclusion.node)
         if exclusion.test != "Passed" or node is None or not node.ready or TAINT_FENCED in node.taints:
             continue
+        if exclusion.node in snap.troubled:
+            continue
         if snap.now >= departures.returns_at(_departure(intent, exclusion)):
             intent = use_again(intent, exclusion, "UsableAgain", snap.now)
     return intent

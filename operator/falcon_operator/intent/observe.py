@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from falcon_core.errors.judge import ErrorRules, usable_judge
+import msgspec
+
+from falcon_core.errors.judge import ErrorRules, platform_judge, usable_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
@@ -24,9 +26,11 @@ from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.printed import Printed
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
+from falcon_operator.intent.node_troubles import node_trouble
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
@@ -202,6 +206,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         agent_ended_seconds=_agent_ended_seconds(snap, pod),
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
+        trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
         acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
@@ -229,10 +234,16 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     if snap.job.spec.launcher == "Own" and launch.ranks:
         processes = dict.fromkeys(numbers, launch.ranks[0])
     signals = {sent.rank: sent for sent in received.summary.ranks}
+    output = {each.local_rank: each.printed for each in received.summary.output}
     age = snap.monotonic - received.at_seconds
     ahead = _clock_ahead_seconds(snap, received)
     return [
-        _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead)
+        _with_output(
+            _rank(number, member.replica, processes.get(number), signals.get(number), received.summary, age, ahead),
+            processes.get(number),
+            output,
+            alone=len(numbers) == len(launch.ranks),
+        )
         for number in numbers
     ]
 
@@ -265,7 +276,7 @@ def _rank(
         return RankSeen(rank=number, replica=replica)
     known = sent is not None and not _older(sent, process)
     signals = sent if sent is not None and known else NOTHING_SENT
-    silent, stalled = 0.0, False
+    quiet_ns, silent, stalled = 0, 0.0, False
     fresh = known and age <= FRESH_SECONDS
     if signals.last_call_unix_ns is not None:  # both times are by the node's clock; the age is by the operator's
         quiet_ns = summary.unix_ns - signals.last_call_unix_ns
@@ -282,15 +293,24 @@ def _rank(
         oom_killed=process.oom_killed,
         last_words=process.last_words,
         ended_at=process.ended_unix_ns / 1e9 + ahead if process.ended_unix_ns else None,
+        clock_ahead=ahead,
         sent=signals,
         throttle=summary.throttle if known else None,
         fresh=fresh,
         silent_seconds=silent,
+        quiet_seconds=quiet_ns / 1e9,
         stalled=stalled,
         blocked_seconds=max(0.0, (summary.unix_ns - blocked_since) / 1e9 + age)
         if known and blocked_since is not None
         else None,
     )
+
+
+def _with_output(
+    rank: RankSeen, process: LaunchRank | None, output: dict[int, list[Printed]], *, alone: bool
+) -> RankSeen:
+    printed = output.get(process.local_rank) if process is not None else None
+    return msgspec.structs.replace(rank, printed=printed, alone=alone) if printed else rank
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:

@@ -8,9 +8,11 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.errors.judge import platform_judge
 from falcon_core.wire.messages import Summary
 from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
 from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import JobReports, NodeView, PodView
 
@@ -47,6 +49,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     now: float  # unix seconds
     monotonic: float  # seconds, the clock of ``reports``
     phase_seen_at: float | None = None  # when this process first saw the intent's generation and phase, ``monotonic``
+
+    @cached_property
+    def troubled(self) -> Mapping[str, str]:
+        """Return the nodes whose hardware is in grave trouble by their own report, with the trouble in words."""
+        return grave_troubles(self.nodes, platform_judge(self.settings.error_overrides))
 
     def pod(self, name: str) -> PodView | None:
         return self.pods_by_name.get(name)

@@ -36,7 +36,8 @@ INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' own, and the launcher's
 AGENT_DIR_MIB = 16  # the plan, the control file, what the next agent has to know
-LAUNCH_DIR_MIB = 48  # status and the ends of the ranks' output
+LAUNCH_DIR_MIB = 48  # status and stacks
+OUTPUT_MIB = 2  # a process: its newest output, and that of the generation before while the agent reads it
 RING_MIB = 24  # a process: its rings of the newest generations
 GUARANTEED_CPU = "250m"  # request and limit of each of our containers in a Guaranteed pod
 
@@ -89,7 +90,7 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
         {**_agent(identity, settings), "resources": _agent_resources(spec)},
         *result.get("initContainers", []),
     ]
-    launch_dir_mib = LAUNCH_DIR_MIB + RING_MIB * identity.procs
+    launch_dir_mib = LAUNCH_DIR_MIB + (RING_MIB + OUTPUT_MIB) * identity.procs
     result["volumes"] = [
         *result.get("volumes", []),
         {"name": VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},

@@ -87,7 +87,7 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
         spare = begin_test(spare, snap.now)
     if node is None or not is_selected(snap.pool, node):
         return None
-    hindrance = obstacle(snap.pool, node) or _users(snap, spare)
+    hindrance = obstacle(snap.pool, node) or _trouble(snap, spare.node) or _users(snap, spare)
     if hindrance:
         if spare.state == "Unavailable":
             return replace(spare, message=hindrance)
@@ -99,6 +99,10 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
     if spare.state == "Testing":
         return _tested(snap, spare, tests)
     return spare
+
+
+def _trouble(snap: PoolSnapshot, node: str) -> str:
+    return f"the node reports {snap.troubled[node]}" if node in snap.troubled else ""
 
 
 def _users(snap: PoolSnapshot, spare: SpareStatus) -> str:
@@ -206,7 +210,7 @@ def is_free(occupants: Sequence[Occupant] | None) -> bool:
 
 
 def _candidates(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:
-    return candidates(snap.pool, snap.nodes.values(), {spare.node for spare in spares})
+    return candidates(snap.pool, snap.nodes.values(), {spare.node for spare in spares} | snap.troubled.keys())
 
 
 def _in_use(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[str]:

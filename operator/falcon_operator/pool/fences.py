@@ -70,7 +70,7 @@ def _can_be_tested(snap: PoolSnapshot, node: NodeView) -> bool:
     The node has to be able to run a test, no training pods may run on it, and some spare must have a score to compare.
     """
     on_it = snap.occupants.get(node.name)
-    if on_it is None or trainers(on_it) or obstacle_but_fence(snap.pool, node):
+    if on_it is None or trainers(on_it) or obstacle_but_fence(snap.pool, node) or node.name in snap.troubled:
         return False
     return _peers_gflops(snap, node) is not None
 

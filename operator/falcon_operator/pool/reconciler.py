@@ -14,9 +14,11 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from falcon_core.errors.judge import platform_judge
 from falcon_operator.api import LABEL_POOL, LABEL_ROLE, TAINT_FENCED, SpareStatus, WarmPool, WarmPoolStatus
 from falcon_operator.clock import Clock
 from falcon_operator.effects import CreatePod, DeletePod, Effect, TaintNode, UntaintNode
+from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import ROLE_BURN_IN
 from falcon_operator.pool.decide import abandoned, decide_pool, is_free, job_uid
 from falcon_operator.pool.fences import left_fenced, owner_of
@@ -128,7 +130,8 @@ class PoolReconciler:
         wanted = pool.spec.size - sum(spare.state in ("Ready", "Testing") for spare in spares)
         if wanted <= 0:
             return found
-        others = candidates(pool, nodes.values(), exclude=known)
+        troubled = grave_troubles(nodes, platform_judge(self._settings.error_overrides))
+        others = candidates(pool, nodes.values(), exclude={*known, *troubled})
         trainers = self._kube.list_trainers()
         found |= {node: trainers[node] for node in others if node in trainers}
         others = [node for node in others if node not in trainers]

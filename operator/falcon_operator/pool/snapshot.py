@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
+from falcon_core.errors.judge import platform_judge
 from falcon_operator.api import WarmPool, WarmPoolStatus
 from falcon_operator.effects import CreatePod, Effect
+from falcon_operator.intent.node_troubles import grave_troubles
 from falcon_operator.manifests.burn_in import build_burn_in_pod
 from falcon_operator.ports import NodeView, Occupant, PodView
 
@@ -18,9 +21,10 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str  # the operator's
     agent_image: str
     image_pull_policy: str
+    error_overrides: str = ""  # as of ``manifests.instrument.PodSettings``
 
 
-class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One pool and its surroundings at one moment. ``live_jobs`` was read after ``pool`` and ``nodes``."""
 
     pool: WarmPool
@@ -31,6 +35,11 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""  # the API server's answer to the last test's pod that it did not accept
     settings: PoolSettings
     now: float  # unix seconds
+
+    @cached_property
+    def troubled(self) -> Mapping[str, str]:
+        """Return the nodes whose hardware is in grave trouble by their own report, with the trouble in words."""
+        return grave_troubles(self.nodes, platform_judge(self.settings.error_overrides))
 
     def start_test(self, name: str, node: str, purpose: str, images: Sequence[str] = ()) -> CreatePod:
         """Return the effect that starts the pool's test of a node; ``images`` are pulled before it."""

@@ -91,6 +91,7 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
         recovering(view, state),
         agent_lost(view),
         agents_cut_off(view),
+        nodes_healthy(view),
         pool_missing(view),
         reports_readable(view),
         run_readable(unreadable),
@@ -198,6 +199,21 @@ def agents_cut_off(view: View) -> Finding:
         )
         return Finding("AgentsCutOff", True, "HostNetwork", message)
     return Finding("AgentsCutOff", False, "NotKnown", "no NetworkPolicy is known to keep the agents off the gateways")
+
+
+def nodes_healthy(view: View) -> Finding:
+    """Build the finding on whether a node of the job reports grave trouble of its hardware."""
+    troubled = [
+        f"node {member.node} ({member.pod_name}) reports {member.trouble.text}"
+        for member in view.obs.members
+        if member.trouble is not None and member.trouble.grave
+    ]
+    if not troubled:
+        message = "no node of the job reports trouble of its hardware"
+        return Finding("NodesHealthy", True, "NoTrouble", message, quiet=True)
+    leaving = "with the next restart, if a spare is ready" if view.obs.spares.pool else "when it fails there"
+    message = f"{listed(troubled)}; no restart is worth it while training goes on: it is left {leaving}"
+    return Finding("NodesHealthy", False, "HardwareTrouble", message, shown=True)
 
 
 def pool_missing(view: View) -> Finding | None:

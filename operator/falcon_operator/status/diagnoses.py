@@ -186,6 +186,8 @@ def _why(culprit: Culprit) -> str:
                 f" {_delay(culprit.cause_culprit)} a second (peers: {_delay(culprit.cause_peers)}; itself before:"
                 f" {_delay(culprit.cause_healthy)}), and no quota of its own stopped it"
             )
+        case Cause.HARDWARE:
+            return f"its node reports {culprit.node_reports}"
         case _:
             return "unknown: neither the container's CPU quota nor a wait for the node's cores explains it"
 
@@ -308,6 +310,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         return replace(describe_hang(stop.hang), done=done, next=_BACK, state="Mitigating")
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
+    evidence = (fault.witness, fault.node_reports, _meaning(fault, policy.judge), recurred)
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),
@@ -317,7 +320,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         why=fault.text,
         cause=fault.cause.value,
         error_class=fault.error_class,
-        evidence="; ".join(part for part in (fault.witness, _meaning(fault, policy.judge), recurred) if part),
+        evidence="; ".join(part for part in evidence if part),
         done=[_done_step(step) for step in stop.done],
         next=_BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)",
         state="Mitigating",

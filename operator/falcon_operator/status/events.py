@@ -29,6 +29,7 @@ _CONDITIONS = (
 )
 _WENT_WRONG = (
     ("Accepted", "NotAccepted"),
+    ("NodesHealthy", "NodeTrouble"),
     ("WarmPoolUsable", "WarmPoolUnusable"),
     ("RunReadable", "RunUnreadable"),
     ("ReportsReadable", "ReportsUnreadable"),

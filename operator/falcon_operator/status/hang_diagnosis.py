@@ -30,7 +30,7 @@ def describe_hang(hang: HangIncident, policy: Policy | None = None) -> Diagnosis
         slowdown="training stands still",
         why="; ".join([finding_words(finding) for finding in hang.findings] or [_UNKNOWN]) + _state_of(first),
         cause=Cause.HANG.value,
-        evidence="; ".join(part for part in (_evidence(first) if first is not None else "", _stacks(hang)) if part),
+        evidence="; ".join(part for part in (_evidence(first), _said(hang), _stacks(hang)) if part),
         next=_next(hang, policy) if policy is not None else "",
         state="Open",
         severity=Severity.SEV2.value,
@@ -52,6 +52,11 @@ def _next(hang: HangIncident, policy: Policy) -> str:
         f"all ranks are restarted at {clock_time(due_at(hang))} if none has moved by then: the standstill has cost as"
         f" much as a restart ({price}), or lasted for {PATIENCE_SECONDS / 60:.0f} minutes"
     )
+
+
+def _said(hang: HangIncident) -> str:
+    """Return the errors that silent ranks have printed since their newest call."""
+    return "; ".join(f"rank {rank} said last: {text}" for rank, text in hang.said.items())
 
 
 def _stacks(hang: HangIncident) -> str:
@@ -136,6 +141,8 @@ def meanwhile(finding: HangFinding) -> str:
     return f"; rank {finding.ranks[0].place.rank}'s process {process}" if process else ""
 
 
-def _evidence(finding: HangFinding) -> str:
+def _evidence(finding: HangFinding | None) -> str:
+    if finding is None:
+        return ""
     counts = ", ".join(f"rank {rank.place.rank} {rank.entered}" for rank in finding.ranks if rank.entered is not None)
     return f"calls begun in that communicator: {counts}; at most {finding.entered}" if counts else ""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.recovery import hanging
+from falcon_core.recovery import hanging, progress
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import BLIND_SECONDS
@@ -66,7 +66,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         hang = self.intent.recovery.hang
         findings = hang.findings if hang else hanging.explain(self.obs, self.policy)
         if not findings:
-            return hang_diagnosis.NOBODY_WAITS if hanging.nobody_waits(self.obs) else ""
+            return hang_diagnosis.NOBODY_WAITS if progress.nobody_waits(self.obs) else ""
         words = hang_diagnosis.finding_words(findings[0])
         return words if hang else words + hang_diagnosis.meanwhile(findings[0])
 

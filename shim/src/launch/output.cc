@@ -8,13 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 
 #include "clock.h"
 
 namespace falcon {
 namespace {
 
-constexpr size_t kTailBytes = 64 * 1024;
 constexpr size_t kLineBytes = 1024 * 1024;
 constexpr int64_t kPartialNs = 5 * kSecondNs;  // a line that has not ended: a prompt, a bar
 constexpr size_t kChunkBytes = 256 * 1024;
@@ -45,7 +46,7 @@ size_t lines_end(const std::string& text) {
 
 }  // namespace
 
-Output::Output() {
+Output::Output(const std::string& folder) : folder_(folder), printed_(folder + "/printed") {
   if (pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0) wake_[0] = wake_[1] = -1;
   thread_ = std::thread([this] { pump(); });
 }
@@ -58,7 +59,7 @@ Output::~Output() {
   close(wake_[1]);
 }
 
-Output::Ends Output::add(int local_rank, bool whole_lines) {
+Output::Ends Output::add(int generation, int local_rank, bool whole_lines) {
   int out[2];
   int err[2];
   if (pipe2(out, O_CLOEXEC) != 0) return {};
@@ -71,6 +72,7 @@ Output::Ends Output::add(int local_rank, bool whole_lines) {
     fcntl(end, F_SETPIPE_SZ, kPipeBytes);
     fcntl(end, F_SETFL, O_NONBLOCK);
   }
+  const std::shared_ptr<OutputFile> file = make_file(generation, local_rank);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [from, to] : {std::pair{out[0], STDOUT_FILENO}, std::pair{err[0], STDERR_FILENO}}) {
@@ -79,6 +81,7 @@ Output::Ends Output::add(int local_rank, bool whole_lines) {
       streams_.back()->to = to;
       streams_.back()->local_rank = local_rank;
       streams_.back()->whole_lines = whole_lines;
+      streams_.back()->file = file;
     }
     open_ += 2;
   }
@@ -86,17 +89,15 @@ Output::Ends Output::add(int local_rank, bool whole_lines) {
   return {out[1], err[1]};
 }
 
-std::string Output::take_tail(int local_rank) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  Tail& tail = tails_[local_rank];
-  if (!tail.fresh) return {};
-  tail.fresh = false;
-  return tail.bytes;
-}
-
-void Output::reset_tails() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  tails_.clear();
+std::shared_ptr<OutputFile> Output::make_file(int generation, int local_rank) {
+  auto file = std::make_shared<OutputFile>();
+  const std::string path = folder_ + "/output." + std::to_string(local_rank);
+  if (!file->make(path, generation, local_rank) && !refusal_told_) {
+    refusal_told_ = true;
+    fprintf(stderr, "falcon-launch: cannot make %s (%s): the agent cannot read what the ranks print\n", path.c_str(),
+            strerror(errno));
+  }
+  return file;
 }
 
 bool Output::unread(int local_rank) {
@@ -139,11 +140,18 @@ void Output::pump() {
     }
     // Without the lock: a write to our own stdout may block, and must not block whoever adds a rank.
     for (size_t i = 0; i < streams.size(); ++i) serve(streams[i], polled[i + 1].revents != 0);
+    printed_.tell(monotonic_ns());
   }
 }
 
 int Output::wait_ms(const Streams& streams) const {
   if (ending_) return 100;
+  const int partial = partial_ms(streams);
+  const int untold = printed_.wait_ms(monotonic_ns());
+  return partial < 0 || untold < 0 ? std::max(partial, untold) : std::min(partial, untold);
+}
+
+int Output::partial_ms(const Streams& streams) const {
   const bool partial = std::any_of(streams.begin(), streams.end(),
                                    [](const std::shared_ptr<Stream>& stream) { return !stream->pending.empty(); });
   return partial ? 250 : -1;
@@ -170,21 +178,15 @@ void Output::serve(const std::shared_ptr<Stream>& stream, bool readable) {
   stream->pending.clear();
 }
 
-void Output::keep(int local_rank, const char* bytes, size_t size) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  Tail& tail = tails_[local_rank];
-  const size_t kept = std::min(size, kTailBytes);
-  tail.bytes.append(bytes + (size - kept), kept);
-  if (tail.bytes.size() > kTailBytes) tail.bytes.erase(0, tail.bytes.size() - kTailBytes);
-  tail.fresh = true;
-}
-
 bool Output::move(Stream* stream) {
   static thread_local std::vector<char> chunk(kChunkBytes);
   const ssize_t count = read(stream->from, chunk.data(), chunk.size());
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   const auto size = static_cast<size_t>(count);
-  if (size > 0) keep(stream->local_rank, chunk.data(), size);
+  if (size > 0) {
+    stream->file->append(chunk.data(), size);
+    printed_.note(monotonic_ns());  // before our own output, on which we may wait
+  }
   if (!stream->whole_lines) {
     write_all(stream->to, chunk.data(), size);
     return size > 0;

@@ -1,14 +1,16 @@
-// The ranks' output: passed through as it comes, and its last bytes kept for the classifier.
+// The ranks' output: passed through as it comes, and its newest bytes kept in a file for the agent.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "announcement.h"
+#include "output_file.h"
 
 namespace falcon {
 
@@ -17,27 +19,23 @@ namespace falcon {
 // is longer than 1 MiB or has not ended after five seconds.
 class Output {
  public:
-  Output();
+  // `folder`: of the files for the agent.
+  explicit Output(const std::string& folder);
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // Write ends for a new process; the caller closes them after the fork.
+  // Write ends for a new process, whose output goes to a file of its own as well; the caller closes them after the
+  // fork.
   struct Ends {
     int out = -1;
     int err = -1;
   };
-  Ends add(int local_rank, bool whole_lines);
-
-  // The last bytes of a rank's output, both streams as they came; empty if nothing is new since the last call.
-  std::string take_tail(int local_rank);
+  Ends add(int generation, int local_rank, bool whole_lines);
 
   // Waits until what a rank has written by now has been read, at most `milliseconds`: its last words precede the news
   // of its end. A grandchild may hold the pipe open, so the end of the stream is not waited for.
   void settle(int local_rank, int milliseconds);
-
-  // Forgets the tails: a new generation begins.
-  void reset_tails();
 
   // Waits, at most `milliseconds`, until the pipes that are closed on the far side have been read to the end.
   void drain(int milliseconds);
@@ -48,29 +46,28 @@ class Output {
     int to;
     int local_rank;
     bool whole_lines;
+    std::shared_ptr<OutputFile> file;
     std::string pending;
     int64_t pending_since_ns = 0;
-    std::atomic<bool> moving{false};  // bytes are out of the pipe and not yet in the tail
+    std::atomic<bool> moving{false};  // bytes are out of the pipe and not yet in the file
   };
 
   using Streams = std::vector<std::shared_ptr<Stream>>;
 
-  struct Tail {
-    std::string bytes;
-    bool fresh = false;
-  };
-
+  std::shared_ptr<OutputFile> make_file(int generation, int local_rank);
   void pump();
   bool unread(int local_rank);
   int wait_ms(const Streams& streams) const;
+  int partial_ms(const Streams& streams) const;
   void serve(const std::shared_ptr<Stream>& stream, bool readable);
   bool move(Stream* stream);  // false at the end of the stream
-  void keep(int local_rank, const char* bytes, size_t size);
   void wake();
 
+  std::string folder_;
+  Announcement printed_;  // of the thread alone
+  bool refusal_told_ = false;
   std::mutex mutex_;
   Streams streams_;
-  std::map<int, Tail> tails_;
   std::atomic<int> open_{0};
   int wake_[2];
   std::atomic<bool> ending_{false};

@@ -32,6 +32,7 @@ bool was_killed(int status) {
 // What a process image must not inherit from us: our own blocked and ignored signals.
 void restore_signals() {
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -64,7 +65,6 @@ std::vector<char*> pointers(std::vector<std::string>* words) {
 std::string Ranks::start(const Plan& plan) {
   reports_.clear();
   schedules_.forget();
-  output_->reset_tails();
   told_.clear();
   judge_programs();
   first_rank_ = plan.first_rank;
@@ -107,7 +107,7 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
   const std::vector<char*> shell_argv = pointers(&shell_words);
   int failure[2];
   if (pipe2(failure, O_CLOEXEC) != 0) return std::string("pipe: ") + strerror(errno);
-  const Output::Ends ends = output_->add(local_rank, plan.procs > 1 && !options_.own);
+  const Output::Ends ends = output_->add(plan.generation, local_rank, plan.procs > 1 && !options_.own);
   const pid_t launcher = getpid();
   const pid_t pid = fork();
   if (pid == 0) {

@@ -64,6 +64,8 @@ void block_signals() {
   const sigset_t watched = watched_signals();
   sigprocmask(SIG_BLOCK, &watched, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ,
+           SIG_IGN);  // a file of ours is too large for the container's limit: the write fails, and that is all
 }
 
 int Supervisor::run() {
@@ -104,7 +106,6 @@ int Supervisor::run() {
       last_second_ns_ = now;
       look_at_agent();
       publish_counters();
-      publish_tails();
     }
   }
   close(signals);
@@ -139,9 +140,7 @@ void Supervisor::look_at_agent() {
 }
 
 void Supervisor::collect() {
-  const std::vector<int> ended = ranks_.reap();
-  for (const int local_rank : ended) output_.settle(local_rank, kSettleMs);
-  if (!ended.empty()) publish_tails();
+  for (const int local_rank : ranks_.reap()) output_.settle(local_rank, kSettleMs);
 }
 
 void Supervisor::look_at_plan() {
@@ -302,13 +301,6 @@ void Supervisor::publish_counters() {
 }
 
 void Supervisor::publish_rings() { write_file(path("launch/rings.json"), rings_json(ranks_.rings())); }
-
-void Supervisor::publish_tails() {
-  for (const RankReport& rank : ranks_.reports()) {
-    const std::string tail = output_.take_tail(rank.local_rank);
-    if (!tail.empty()) write_file(path("launch/tail-") + std::to_string(rank.local_rank), tail);
-  }
-}
 
 int Supervisor::own_exit_code() const {
   for (const RankReport& rank : ranks_.reports()) {

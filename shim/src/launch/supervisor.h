@@ -17,7 +17,8 @@ void block_signals();
 
 class Supervisor {
  public:
-  explicit Supervisor(const Options& options) : options_(options), ranks_(options, &output_) {}
+  explicit Supervisor(const Options& options)
+      : options_(options), output_(options.run_dir + "/launch"), ranks_(options, &output_) {}
 
   // Until the plan says Finish, a signal ends us, or the ranks have ended and the agent is gone. The exit code.
   int run();
@@ -38,7 +39,6 @@ class Supervisor {
   void publish_status();
   void publish_counters();
   void publish_rings();
-  void publish_tails();
   int own_exit_code() const;
   std::string path(const char* name) const { return options_.run_dir + "/" + name; }
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from falcon_agent.output_reader import OutputReader
+from falcon_agent.run_dir import TAIL_BYTES
 from falcon_core.wire.launch import LaunchPlan, LaunchStatus, render_plan
 
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
@@ -61,6 +63,14 @@ class Launcher:
     def status(self) -> LaunchStatus | None:
         path = self.run_dir / "launch" / "status.json"
         return msgspec.json.decode(path.read_bytes(), type=LaunchStatus) if path.exists() else None
+
+    def tail(self, local_rank: int, generation: int = 1) -> bytes:
+        """Return the newest bytes of a process's output, as the agent reads them at its end."""
+        reader = OutputReader(self.run_dir / "launch" / f"output.{local_rank}", generation)
+        try:
+            return reader.tail(TAIL_BYTES)
+        finally:
+            reader.close()
 
     def wait(self, timeout_seconds: float = 20, **wanted: object) -> LaunchStatus:
         deadline = time.monotonic() + timeout_seconds

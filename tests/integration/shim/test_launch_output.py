@@ -1,17 +1,25 @@
-"""The ranks' output through falcon-launch: every byte, every line whole, and a bounded end kept for each rank."""
+"""The ranks' output through falcon-launch: every byte, every line whole, and a bounded end kept for the agent."""
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from inotify_simple import INotify, flags
+
+from falcon_agent.output_reader import OutputReader
+from falcon_agent.run_dir import TAIL_BYTES
 from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.output import CAPACITY, READABLE, OutputFormatError
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
-
-TAIL_BYTES = 65536
 
 
 def _output(launcher: Launcher, procs: int = 1) -> tuple[bytes, bytes]:
@@ -43,7 +51,7 @@ for stream, seed in ((sys.stdout.buffer, 1), (sys.stderr.buffer, 2)):
     assert _output(launcher) == tuple(expected)
 
 
-def test_long_lines_of_several_ranks_stay_whole_and_each_rank_has_its_own_tail(start: Start) -> None:
+def test_long_lines_of_several_ranks_stay_whole_and_each_rank_has_a_file_of_its_own(start: Start) -> None:
     length, lines, procs = 300_000, 10, 3
     program = f"""
 import os
@@ -61,7 +69,7 @@ for _ in range({lines}):
     assert sorted(line for line in found if len(line) == length) == sorted(whole * lines)
     assert len(out) == procs * lines * (length + 1), "nothing lost, nothing added"
     for rank in range(procs):
-        tail = (launcher.run_dir / "launch" / f"tail-{rank}").read_bytes()
+        tail = launcher.tail(rank)
         assert len(tail) == TAIL_BYTES
         assert set(tail) <= set(bytes([97 + rank]) + b"\n")
 
@@ -92,3 +100,89 @@ def test_a_reader_of_ours_that_went_away_harms_no_rank(start: Start) -> None:
     ended = launcher.wait(state="Exited").ranks[0]
     assert (ended.exit_code, ended.signal) == (4, None)
     launcher.process.stdout = None  # communicate() would read it
+
+
+def _kept(launcher: Launcher) -> OutputReader:
+    return OutputReader(launcher.run_dir / "launch" / "output.0", 1)
+
+
+def test_the_newest_output_is_kept_whole_across_the_end_of_the_file(start: Start) -> None:
+    lines = b"".join(b"line %d\n" % number for number in range(300_000))
+    launcher = start(sys.executable, "-c", "for n in range(300_000): print('line', n)")
+    out, _ = _output(launcher)
+    assert out == lines
+    assert len(lines) > 2 * CAPACITY
+    assert _kept(launcher).tail(READABLE) == lines[-READABLE:]
+
+
+def test_each_generation_has_a_file_of_its_own(start: Start) -> None:
+    launcher = start("sh", "-c", "echo $TORCHELASTIC_RESTART_COUNT; exec sleep 1000")
+    for generation in (1, 2):
+        launcher.run(generation=generation)
+        launcher.wait(state="Running", generation=generation)
+        _until(lambda number=generation: launcher.tail(0, number) == b"%d\n" % (number - 1))  # type: ignore[misc]
+    with pytest.raises(OutputFormatError, match="of generation 2"):
+        _kept(launcher)
+
+
+def test_news_come_at_once_and_then_five_times_a_second_and_never_of_nothing(start: Start) -> None:
+    """Counted over a second and more of printing, and as long of silence: no time is held against a limit."""
+    program = "for i in $(seq 150); do echo $i; sleep 0.01; done; exec sleep 1000"
+    launcher = start("sh", "-c", program)
+    launch = launcher.run_dir / "launch"
+    launcher.wait(state="Idle")
+    with INotify() as notify:
+        notify.add_watch(launch, flags.MOVED_TO)
+        began = time.monotonic()
+        launcher.run()
+        _until(lambda: launcher.tail(0).endswith(b"\n150\n") if (launch / "output.0").exists() else False)
+        time.sleep(0.5)
+        seconds = time.monotonic() - began
+        told = sum(event.name.startswith("printed.") for event in notify.read(timeout=0))
+        assert 2 <= told <= seconds * 5 + 1
+        time.sleep(1.0)
+        assert not any(event.name.startswith("printed.") for event in notify.read(timeout=0))
+    assert len(list(launch.glob("printed.*"))) == 1
+
+
+@pytest.mark.parametrize("hostile", ["a folder", "a FIFO beside it", "a link", "no space", "cut short"])
+def test_training_goes_on_whatever_the_file_is(start: Start, tmp_path: Path, hostile: str) -> None:
+    launcher = start("sh", "-c", "echo first; sleep 0.3; seq 300000; echo last")
+    launch = launcher.run_dir / "launch"
+    launcher.wait(state="Idle")
+    untouched = tmp_path / "untouched"
+    untouched.write_text("mine")
+    match hostile:
+        case "a folder":
+            (launch / "output.0").mkdir()
+            (launch / "printed.1").mkdir()
+        case "a FIFO beside it":
+            os.mkfifo(launch / "output.0.new")
+        case "a link":
+            (launch / "output.0").symlink_to(untouched)
+            (launch / "output.0.new").symlink_to(untouched)
+            (launch / "printed.0").symlink_to(untouched)
+        case "no space":
+            resource.prlimit(launcher.process.pid, resource.RLIMIT_FSIZE, (CAPACITY // 2, CAPACITY // 2))
+    launcher.run()
+    if hostile == "cut short":
+        _until((launch / "output.0").exists)
+        os.truncate(launch / "output.0", 0)
+    expected = b"first\n" + b"".join(b"%d\n" % number for number in range(1, 300_001)) + b"last\n"
+    assert launcher.process.stdout is not None
+    read = b""
+    while len(read) < len(expected):
+        read += launcher.process.stdout.read1(1 << 20)  # type: ignore[attr-defined]  # a BufferedReader
+    assert read == expected
+    assert launcher.wait(state="Exited").ranks[0].exit_code == 0
+    _, err = launcher.finish()
+    refused = err.count("cannot make")
+    assert refused == (1 if hostile in ("a folder", "no space") else 0), err
+    assert untouched.read_text() == "mine"
+
+
+def _until(holds: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from falcon_agent.run_dir import TAIL_BYTES
 from falcon_core.wire.launch import LaunchCounters, LaunchPlan, render_plan
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM
@@ -75,8 +76,7 @@ def test_output_passes_unbroken_and_its_end_is_kept(start: Start) -> None:
     expected = (b"falcon\n" * (megabytes * 1_000_000 // 7 + 1))[: megabytes * 1_000_000]
     assert digest.hexdigest() == hashlib.sha256(expected).hexdigest()
     launcher.wait(state="Exited")
-    time.sleep(1.2)
-    assert (launcher.run_dir / "launch" / "tail-0").read_bytes() == expected[-65536:]
+    assert launcher.tail(0) == expected[-TAIL_BYTES:]
 
 
 def test_counters_are_read_each_second(start: Start) -> None:
@@ -142,12 +142,12 @@ def test_a_run_directory_that_cannot_be_written_is_named() -> None:
     assert "/proc/nowhere" in done.stderr
 
 
-def test_the_last_words_are_in_the_tail_when_the_end_is_told(start: Start) -> None:
+def test_the_last_words_are_in_the_file_when_the_end_is_told(start: Start) -> None:
     launcher = start("sh", "-c", "seq 5000 >&2; echo last words >&2; exit 3")
     launcher.run()
     ended = launcher.wait(state="Exited")
     assert ended.ranks[0].exit_code == 3
-    assert (launcher.run_dir / "launch" / "tail-0").read_text().endswith("5000\nlast words\n")
+    assert launcher.tail(0).endswith(b"5000\nlast words\n")
 
 
 def test_lines_of_several_ranks_are_not_cut_into_each_other(start: Start) -> None:
@@ -221,7 +221,8 @@ def test_the_agent_can_read_everything_under_any_umask(start: Start) -> None:
     launcher.run()
     launcher.wait(state="Running")
     launch = launcher.run_dir / "launch"
-    _until((launch / "tail-0").exists, "the rank's output")
+    _until((launch / "output.0").exists, "the rank's output")
+    _until(lambda: any(launch.glob("printed.*")), "the announcement")
     _until((launch / "counters.json").exists, "counters")
     unreadable = [path for path in (launch, *launch.rglob("*")) if not path.stat().st_mode & 0o004]
     assert unreadable == []

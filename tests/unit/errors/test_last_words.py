@@ -12,7 +12,6 @@ from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.last_words import MOST_CHARACTERS
 from falcon_core.errors.table import shipped
 from falcon_core.model import Severity
-from falcon_core.recovery.faults import HARDWARE
 
 OWN = """step 40 loss 2.31
 [rank1]: Traceback (most recent call last):
@@ -121,4 +120,4 @@ def test_what_a_nodes_condition_would_mean_means_nothing_in_a_programs_mouth(sai
     """A job's node is not left for it."""
     words = JUDGE.words(said)
     kind = shipped().get(words.error_class) if words.error_class else None
-    assert kind is None or kind.severity is not Severity.SEV1 or kind.domain not in HARDWARE
+    assert kind is None or kind.severity is not Severity.SEV1 or not kind.of_hardware

@@ -172,6 +172,7 @@ class FakeKube:
                 ready_changed_unix=node.ready_changed,
                 taints=dict(node.taints),
                 labels=dict(node.labels),
+                reports=node.reports,
             )
             for node in self.world.nodes.values()
         }

@@ -88,3 +88,9 @@ def test_names_and_sizes() -> None:
         "25 MiB",
         "3.0 TiB",
     ]
+
+
+def test_what_silent_ranks_have_said_is_cited() -> None:
+    hang = replace(HANG, said={3: "ValueError: bad shape (train.py:4 in main)"})
+    assert "; rank 3 said last: ValueError: bad shape (train.py:4 in main)" in describe_hang(hang).evidence
+    assert "said last" not in describe_hang(HANG).evidence

@@ -124,7 +124,7 @@ def test_the_agent_is_a_native_sidecar_without_a_cpu_limit() -> None:
 def test_the_volumes() -> None:
     volumes = by_name(instrument(SPEC, identity(), SETTINGS)["volumes"])
     assert volumes["falcon-run-agent"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Mi"}
-    assert volumes["falcon-run-launch"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "240Mi"}
+    assert volumes["falcon-run-launch"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "256Mi"}
     assert volumes["falcon-gateway"]["secret"] == {"secretName": "gpt2-falcon-gateway", "defaultMode": 0o444}
 
 

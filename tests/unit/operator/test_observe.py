@@ -12,6 +12,7 @@ from falcon_core.recovery.observation import RankSeen
 from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
+from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
 from falcon_operator.intent.observe import observe, policy
 from falcon_operator.intent.snapshot import Snapshot
@@ -216,3 +217,14 @@ def test_ends_are_told_by_the_operators_clock_where_a_nodes_differs(behind_secon
     seen = observe(snap, members())
     assert seen.ranks[0].ended_at == pytest.approx(NOW - 20 + corrected)
     assert seen.members[0].agent_ended_seconds == pytest.approx(20 - corrected)
+
+
+def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:
+    printed = [Printed(int(NOW * 1e9), "ValueError: bad", raised=True)]
+    snap = snapshot()
+    received = snap.reports.summaries["p"]
+    for local_rank, expected in ((0, printed), (1, [])):
+        summary = replace(received.summary, output=[RankOutput(local_rank, printed)])
+        reports = replace(snap.reports, summaries={"p": replace(received, summary=summary)})
+        (seen,) = observe(replace(snap, reports=reports), members()).ranks
+        assert (seen.printed, seen.alone) == (expected, True)

@@ -23,8 +23,10 @@ from falcon_operator.pool.burn_in_result import APART_SECONDS
 from falcon_operator.pool.claims import claim
 from falcon_operator.pool.decide import decide_pool
 from falcon_operator.pool.snapshot import PoolSnapshot
-from falcon_operator.ports import NodeTaint, NodeView, Occupant
+from falcon_operator.ports import NodeReport, NodeTaint, NodeView, Occupant
 from tests.unit.operator.pool_looks import JOB, NOW, SETTINGS, a_node, a_pool, ended, look, of_type, spare, states, then
+
+GPU_LOST = NodeReport("FalconGpuProblem", "GpuLost", "GPU 3")
 
 
 def test_a_node_is_chosen_tainted_tested_and_ready() -> None:
@@ -224,6 +226,7 @@ def test_two_spares_alone_do_not_judge_each_other() -> None:
     [
         (a_node("a", ready=False), "NotReady"),
         (a_node("a", unschedulable=True), "cordoned"),
+        (a_node("a", reports=(GPU_LOST,)), "the node reports GpuLost (condition FalconGpuProblem: GPU 3)"),
         (a_node("a", taints={TAINT_FENCED: "job-3"}), "fenced (job-3)"),
     ],
 )
@@ -384,3 +387,9 @@ def test_an_excluded_nodes_test_is_its_jobs_to_remove_until_nobody_can_be_waitin
 def test_a_deleted_pool_leaves_no_taint() -> None:
     nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b", taints={TAINT_SPARE: "others"})]
     assert pools.abandoned("spares", nodes) == [UntaintNode("a", TAINT_SPARE)]
+
+
+def test_a_node_in_grave_trouble_does_not_join() -> None:
+    bad, good = a_node("a", reports=(GPU_LOST,)), a_node("b")
+    assert [spare.node for spare in look(a_pool(), bad, good).status.spares] == ["b"]
+    assert [spare.node for spare in look(a_pool(), bad).status.spares] == []

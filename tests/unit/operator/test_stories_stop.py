@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from falcon_operator.api import TAINT_FENCED
+from falcon_operator.ports import NodeReport
 from tests.unit.operator.telling import Metrics, condition, operator, run, runs, trained
 from tests.unit.operator.world import World
 
@@ -56,6 +57,28 @@ async def test_a_node_with_a_bad_gpu_is_left_and_counted_by_its_class() -> None:
     ((cause, error_class, seconds),) = metrics.standstills
     assert (cause, error_class) == ("ProcessFailed", "EccError")
     assert 0 < seconds < 10
+
+
+async def test_a_node_that_reports_trouble_is_shown_and_left_with_the_next_restart() -> None:
+    world = World()
+    await trained(world)
+    bad = world.node_of(2)
+    bad.reports = (NodeReport("GpuXid", "XID79", "GPU has fallen off the bus"),)
+    await run(world, operator, lambda w: condition(w.status, "NodesHealthy") == "False")
+    (message,) = [entry.message for entry in world.status.conditions if entry.type == "NodesHealthy"]
+    assert message.startswith(f"node {bad.name} (gpt2-2-")
+    assert "reports GpuLost (condition GpuXid: GPU has fallen off the bus)" in message
+    later = world.clock.seconds + 30
+    await run(world, operator, lambda w: w.clock.seconds > later)
+    assert (world.generation, world.status.state) == (1, "Running"), "training shows that the device works"
+    world.end_rank(2, signal=9)
+    await run(world, operator, lambda w: w.status.state == "Running" and w.generation == 2)
+    assert world.node_of(2).name == "spare-1"
+    (note,) = world.status.diagnoses
+    assert (note.cause, note.error_class, note.severity) == ("ProcessKilled", "GpuLost", "SEV1")
+    assert f"node {bad.name} reports GpuLost" in note.evidence
+    await run(world, operator, lambda w: condition(w.status, "NodesHealthy") == "True")
+    assert [reason for reason, _ in world.events].count("NodeTrouble") == 1
 
 
 async def test_of_a_dead_node_nothing_is_claimed_that_is_not_known() -> None:

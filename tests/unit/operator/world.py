@@ -27,7 +27,7 @@ from falcon_operator.api import (
 )
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import decode, read_run
-from falcon_operator.ports import Manifest, Occupant, PodView, Received
+from falcon_operator.ports import Manifest, NodeReport, Occupant, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
 from tests.unit.operator.voices import Voices
 
@@ -64,6 +64,7 @@ class Node:
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
         self.uid = f"uid-of-{name}"
         self.labels: dict[str, str] = {}
+        self.reports: tuple[NodeReport, ...] = ()
         self.ready_changed = START_UNIX
 
 

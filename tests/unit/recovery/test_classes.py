@@ -12,7 +12,7 @@ from falcon_core.errors.table import JobRule
 from falcon_core.model import Severity
 from falcon_core.recovery import failstop
 from falcon_core.recovery.faults import rank_fault
-from falcon_core.recovery.observation import Action, GiveUp, Observation, Replace, Restart, Spares
+from falcon_core.recovery.observation import Action, GiveUp, NodeTrouble, Observation, Replace, Restart, Spares
 from falcon_core.recovery.state import Fault, RecoveryState
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
 
@@ -139,6 +139,54 @@ def test_a_job_says_what_its_own_exit_codes_mean() -> None:
     assert isinstance(action, Replace)
     assert state.stop is not None
     assert (state.stop.fault.error_class, state.stop.fault.text) == ("JobRule1", "exited with code 43: bye")
+
+
+GPU_LOST = NodeTrouble(error_class="GpuLost", text="GpuLost (condition GpuXid: Xid 79)", grave=True, slows=True)
+KILLED: dict[str, Any] = {"process": "Ended", "signal": 9, "ended_at": NOW - 0.1}
+
+
+def troubled(obs: Observation, replica: int, trouble: NodeTrouble = GPU_LOST) -> Observation:
+    members = [replace(each, trouble=trouble) if each.replica == replica else each for each in obs.members]
+    return replace(obs, members=members)
+
+
+def test_a_node_that_reports_a_lost_gpu_is_left_at_the_first_failure_whatever_the_process_said() -> None:
+    state, (action,) = failstop.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1), POLICY)
+    assert isinstance(action, Replace)
+    assert (action.replica, action.lost, action.node_not_ready) == (1, False, False)
+    assert action.reason == "killed by SIGKILL (node node-1 reports GpuLost (condition GpuXid: Xid 79))"
+    assert state.stop is not None
+    assert (state.stop.fault.severity, state.stop.fault.error_class) == (Severity.SEV1, "GpuLost")
+    assert state.attempts == [], "the platform says so: the job's budget is for its own word"
+
+
+def test_while_training_goes_on_a_node_in_trouble_is_kept() -> None:
+    obs = troubled(replace(seen(), spares=SPARE), 1)
+    assert failstop.step(FRESH, obs, POLICY) == (FRESH, [])
+
+
+def test_a_restart_that_comes_anyway_leaves_the_nodes_in_trouble() -> None:
+    obs = troubled(seen(ranks={1: KILLED}), 2)
+    ready = replace(obs, spares=Spares(pool="spares", available=True, ready=1))
+    _, (action,) = failstop.step(FRESH, ready, POLICY)
+    assert action == Restart(), "the spare is kept for the failure itself"
+    ready = replace(obs, spares=Spares(pool="spares", available=True, ready=2))
+    state, (action,) = failstop.step(FRESH, ready, POLICY)
+    assert isinstance(action, Replace)
+    assert (action.replica, action.reason) == (2, "its node reports GpuLost (condition GpuXid: Xid 79)")
+    assert state.stop is not None
+    assert [(step.what, step.node) for step in state.stop.done] == [("Replace", "node-2")]
+
+
+def test_without_a_spare_or_where_the_program_is_at_fault_a_node_in_trouble_is_not_left() -> None:
+    _, actions = failstop.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=NO_SPARE), 1), POLICY)
+    assert actions == [Restart()]
+    missing = {**ended(exit_code=1), "last_words": "ModuleNotFoundError: No module named 'x' (train.py:1 in <module>)"}
+    _, actions = failstop.step(FRESH, troubled(replace(seen(ranks={1: missing}), spares=SPARE), 1), POLICY)
+    assert actions == [Restart()]
+    flapping = NodeTrouble(error_class="LinkFlapping", text="LinkFlapping", grave=False, slows=False)
+    _, actions = failstop.step(FRESH, troubled(replace(seen(ranks={1: KILLED}), spares=SPARE), 1, flapping), POLICY)
+    assert actions == [Restart()]
 
 
 NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system. (train.py:12 in <module>)"

@@ -8,8 +8,9 @@ import pytest
 
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery import failstop, machine
-from falcon_core.recovery.hanging import due, explain, nobody_waits, step
+from falcon_core.recovery.hanging import due, explain, step
 from falcon_core.recovery.observation import GiveUp, Policy, Restart, StopClosed
+from falcon_core.recovery.progress import nobody_waits
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 from falcon_core.topology.parallelism import Parallelism

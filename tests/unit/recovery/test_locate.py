@@ -9,6 +9,7 @@ import pytest
 from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.locate import comparable
+from falcon_core.recovery.observation import NodeTrouble
 from falcon_core.recovery.own_excess import measured
 from falcon_core.recovery.state import SlowIncident
 from falcon_core.signals.cause import CpuEvidence
@@ -31,6 +32,19 @@ def test_the_straggler_among_ranks_that_count_alike_is_named_all_the_same() -> N
     assert found is not None
     assert found.rank == 1
     assert found.peers_compute_ns == 200 * MS
+
+
+def test_where_no_counter_explains_it_the_nodes_own_report_does() -> None:
+    obs = seen(ranks=STRAGGLER)
+    hot = NodeTrouble(error_class="GpuOverheated", text="GpuOverheated (condition X: 97 C)", grave=True, slows=True)
+    members = [replace(each, trouble=hot) for each in obs.members]
+    found = locate(replace(obs, members=members), POLICY)
+    assert found is not None
+    assert (found.cause, found.node_reports) == (Cause.HARDWARE, hot.text)
+    members = [replace(each, trouble=replace(hot, slows=False)) for each in obs.members]
+    found = locate(replace(obs, members=members), POLICY)
+    assert found is not None
+    assert (found.cause, found.node_reports) == (Cause.UNKNOWN, "")
 
 
 def test_without_a_majority_nobody_is_compared() -> None:

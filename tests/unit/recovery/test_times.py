@@ -43,6 +43,8 @@ def launcher_seconds(name: str) -> float:
         # a job that does not move
         (MINIMUM_DEADLINE_NS / 1e9, times.IDLE_SECONDS),
         (launcher_seconds("kBlockedNs") + launcher_seconds("kSampleNs"), times.IDLE_SECONDS),
+        (times.RAISED_SECONDS, MINIMUM_DEADLINE_NS / 1e9),
+        (MINIMUM_DEADLINE_NS / 1e9 + times.ANSWERED_SECONDS, times.IDLE_SECONDS),
         (times.IDLE_SECONDS, times.LULL_SECONDS),
         (times.LULL_SECONDS, times.PATIENCE_SECONDS),
         # two operators: the leading operator gives up before the next takes over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +71,19 @@ def test_axes_of_one_size_are_told_apart_by_the_places_of_all_ranks() -> None:
     assert sorted(named(behind, 4, square).values()) == [(0, 1), (0, 2)], "rank 3 has not used its second one yet"
 
 
+def used_in(layout: Parallelism, stage: int, draw: random.Random) -> Iterator[tuple[Seat, tuple[int, ...]]]:
+    """Yield the seats of a pipeline stage's ranks with the members of each; the order of use is the stage's own."""
+    ranks = set(layout.group_table(Axis.PIPELINE)[:, stage].tolist())
+    tables = [layout.group_table(axis) for axis in Axis]
+    tables = [table for table in tables if 1 < table.shape[1] < layout.world]
+    draw.shuffle(tables)
+    for comm, table in enumerate(tables):
+        for row in table.tolist():
+            for place in range(len(row)):
+                if row[place] in ranks:
+                    yield Seat(rank=row[place], comm=comm, size=len(row), place=place), tuple(row)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.tuples(*[st.sampled_from([1, 2, 3])] * 3, st.sampled_from([1, 2, 3])),
@@ -80,24 +94,14 @@ def test_no_communicator_gets_a_wrong_member(degrees: tuple[int, ...], expert: i
     """Each stage uses its communicators in an order of its own, and some ranks have not reported."""
     tensor, context, data, pipeline = degrees
     layout = Parallelism(tensor=tensor, context=context, data=data * expert, pipeline=pipeline, expert=expert)
-    groups = {axis: [row for row in layout.group_table(axis).tolist() if 1 < len(row) < layout.world] for axis in Axis}
-    stages = layout.group_table(Axis.PIPELINE)
-    job_seats, members = [], {}
-    for stage in range(pipeline):
-        order = [axis for axis in Axis if groups[axis]]
-        draw.shuffle(order)
-        for comm, axis in enumerate(order):
-            for row in groups[axis]:
-                for place, rank in enumerate(row):
-                    if rank in stages[:, stage]:
-                        job_seats.append(Seat(rank=rank, comm=comm, size=len(row), place=place))
-                        members[rank, comm] = tuple(row)
+    members = {seat: row for stage in range(pipeline) for seat, row in used_in(layout, stage, draw)}
     silent = set(draw.sample(range(layout.world), k=layout.world // 4))
-    reported = [seat for seat in job_seats if seat.rank not in silent]
+    truth = {(seat.rank, seat.comm): row for seat, row in members.items()}
+    reported = [seat for seat in members if seat.rank not in silent]
     for seat, communicator in name_communicators(reported, layout.world, layout).items():
-        assert communicator.members == members[seat]
+        assert communicator.members == truth[seat]
     if not silent and pipeline == 1:
-        assert name_communicators(job_seats, layout.world, layout).keys() == members.keys()
+        assert name_communicators(list(members), layout.world, layout).keys() == truth.keys()
 
 
 def test_a_layout_of_another_world_says_nothing() -> None:

@@ -19,6 +19,7 @@ from falcon_core.wire.messages import (
     Summary,
     ThrottleSignals,
 )
+from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
 from falcon_core.wire.reports import MAX_TEXT, decode_summary, encode_summary
 
 NOW_NS = 1_763_800_000_000_000_000
@@ -168,9 +169,48 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], "new"]
+    newer = [3, *fields()[1:], [], "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
+
+
+PRINTED = Printed(NOW_NS, "ValueError: bad (train.py:4 in main)", "ProgramError", True)
+
+
+def test_errors_in_the_output_pass_and_a_healthy_report_has_no_byte_for_them() -> None:
+    healthy = pod([rank(0)], [process(0)])
+    telling = replace(healthy, output=[RankOutput(0, [PRINTED], 7, 1_000_000), RankOutput(3, [], 0, 5)])
+    assert sent(telling).output == telling.output
+    plain = fields()
+    assert len(plain) == 8, "as in the release before"
+    assert sent(healthy).output == []
+    assert [*plain, []] == [*msgspec.msgpack.decode(encode_summary(telling, ()))[:8], []], "after all older fields"
+
+
+def test_the_output_of_many_processes_stays_within_a_gateways_bound() -> None:
+    long = Printed(NOW_NS, "é" * 512, "x" * 64, False)
+    many = replace(pod([], []), output=[RankOutput(number, [long] * MOST_PRINTED) for number in range(64)])
+    raw = encode_summary(many, ())
+    assert len(raw) < 64 << 10
+    arrived = decode_summary(raw, "p").output
+    assert [len(each.printed) for each in arrived] == [MOST_PRINTED] * 64
+    assert arrived[0].printed[0].text.startswith("é" * 50)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        [[0, [[1, "x" * 513]]]],
+        [[0, [[-1, "x"]]]],
+        [[0, [[1 << 63, "x"]]]],
+        [[0, [[1, "x", "y" * 65]]]],
+        [[0, [[1, "x"]] * (MOST_PRINTED + 1)]],
+        [[-1, []]],
+        [[0, [], -1]],
+    ],
+)
+def test_output_beyond_the_bounds_is_refused(output: list[Any]) -> None:
+    refused([*fields(), output])
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, -1, "2"])

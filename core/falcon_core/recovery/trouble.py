@@ -1,0 +1,49 @@
+"""Nodes that report grave trouble of their own hardware: what that explains, and when such a node is left.
+
+While training goes on in spite of it, nothing is stopped: the progress shows that the device works, and a restart costs
+the work since the last checkpoint. With the next failure, whatever it is, the node is left.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.model import Cause, Severity
+from falcon_core.recovery.observation import Action, MemberSeen, Observation, Replace
+from falcon_core.recovery.state import Fault, StopIncident
+
+replace = msgspec.structs.replace
+
+
+def explained(fault: Fault, member: MemberSeen) -> Fault:
+    """Return the fault with the grave trouble that its node reports, if that may be why.
+
+    An error of the program's own has its reason, as has a container that reached its own limit of memory, or a pod that
+    somebody deleted.
+    """
+    trouble = member.trouble
+    if trouble is None or not trouble.grave or fault.node != member.node or fault.is_lost:
+        return fault
+    if fault.error or fault.cause is Cause.OUT_OF_MEMORY or not fault.counts:
+        return fault
+    reports = f"node {member.node} reports {trouble.text}"
+    return replace(fault, severity=Severity.SEV1, error_class=trouble.error_class, node_reports=reports)
+
+
+def leaving(obs: Observation, busy: set[int], incident: StopIncident) -> list[Action]:
+    """Return what leaves the nodes that report grave trouble, in a restart that comes anyway: as many as spares wait.
+
+    Where no pool says how many wait, only the node of the failure itself is left.
+    """
+    troubled = [member for member in obs.members if member.trouble is not None and member.trouble.grave]
+    left = [member for member in troubled if member.replica not in busy and not _is_moving(obs, member)]
+    spare = max(0, (obs.spares.ready or 0) - len(busy)) if obs.spares.available else 0
+    return [
+        Replace(member.replica, f"its node reports {member.trouble.text}", False, False, incident.id)
+        for member in left[:spare]
+        if member.trouble is not None
+    ]
+
+
+def _is_moving(obs: Observation, member: MemberSeen) -> bool:
+    return member.pod == "Awaited" or member.replica in obs.prepared

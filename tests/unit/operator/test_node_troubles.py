@@ -1,0 +1,95 @@
+"""What nodes report of themselves: which conditions mean trouble, and whom the operator believes them of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from falcon_core.errors.judge import shipped_judge
+from falcon_operator.cluster import nodes
+from falcon_operator.intent.node_troubles import grave_troubles, node_trouble
+from falcon_operator.ports import NodeReport, NodeView
+
+
+def view(*conditions: tuple[str, str, str, str]) -> NodeView:
+    """Return a node as the API server sends it; a condition is type, status, reason and message."""
+    listed = [
+        {"type": type_, "status": status, "reason": reason, "message": message}
+        for type_, status, reason, message in [("Ready", "True", "KubeletReady", "kubelet is ready"), *conditions]
+    ]
+    raw = {"metadata": {"name": "a", "resourceVersion": "1"}, "status": {"conditions": listed}}
+    return nodes.item(json.dumps(raw).encode()).view.view
+
+
+# Conditions as node-problem-detector and NVSentinel write them, and Falcon's own.
+TROUBLES = [
+    (("KernelDeadlock", "True", "DockerHung", "task docker:20744 blocked for more than 120 seconds."), "KernelFault"),
+    (("ReadonlyFilesystem", "True", "FilesystemIsReadOnly", "Filesystem is read-only"), "ReadOnlyFilesystem"),
+    (("GpuXid", "True", "XID79", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."), "GpuLost"),
+    (
+        (
+            "GpuMemWatch",
+            "True",
+            "GpuMemWatchIsNotHealthy",
+            "ErrorCode:DCGM_FR_FAULTY_MEMORY GPU:0 PCI:0002:00:00 A DBE has been detected",
+        ),
+        "EccError",
+    ),
+    (("FalconGpuProblem", "True", "GpuOverheated", "GPU 3: 97 C, slowed down"), "GpuOverheated"),
+]
+
+
+@pytest.mark.parametrize(("condition", "error_class"), TROUBLES)
+def test_grave_troubles(condition: tuple[str, str, str, str], error_class: str) -> None:
+    trouble = node_trouble(view(condition), shipped_judge())
+    assert trouble is not None
+    assert (trouble.error_class, trouble.grave) == (error_class, True)
+    assert f"condition {condition[0]}: {condition[3]}" in trouble.text
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ("KernelDeadlock", "False", "KernelHasNoDeadlock", "kernel has no deadlock"),
+        ("GpuXid", "Unknown", "XID79", "GPU has fallen off the bus"),
+        ("MemoryPressure", "True", "KubeletHasInsufficientMemory", "kubelet has insufficient memory"),
+        ("SriovReady", "True", "Ready", "all devices are ready"),
+        ("FalconGpuProblem", "True", "NoSuchClass", "of a newer release"),
+        ("FalconLinkProblem", "True", "RdmaError", "a consequence of something else"),
+        ("FalconNodeProblem", "True", "ImportFailed", "no hardware"),
+    ],
+)
+def test_all_else_is_no_trouble(condition: tuple[str, str, str, str]) -> None:
+    assert node_trouble(view(condition), shipped_judge()) is None
+    assert node_trouble(None, shipped_judge()) is None
+
+
+def test_the_gravest_counts_and_a_link_does_not_slow_computation() -> None:
+    flapping = ("FalconLinkProblem", "True", "LinkFlapping", "mlx5_0")
+    trouble = node_trouble(view(flapping), shipped_judge())
+    assert trouble is not None
+    assert (trouble.grave, trouble.slows) == (False, False)
+    lost = ("FalconLinkProblem", "True", "NicLost", "mlx5_0")
+    hot = ("FalconNodeProblem", "True", "CoolingFailure", "fan 2")
+    trouble = node_trouble(view(lost), shipped_judge())
+    assert trouble is not None
+    assert (trouble.grave, trouble.slows) == (True, False)
+    trouble = node_trouble(view(flapping, hot), shipped_judge())
+    assert trouble is not None
+    assert (trouble.error_class, trouble.slows) == ("CoolingFailure", True)
+
+
+def test_a_nodes_words_are_bounded() -> None:
+    many = [(f"Type{number}", "True", "x" * 900, "y\n\x1b[31m" * 900) for number in range(99)]
+    reports = view(*many).reports
+    assert len(reports) == 16
+    assert all(len(report.reason) <= 100 and len(report.message) <= 300 for report in reports)
+    assert all(report.message.isprintable() for report in reports)
+
+
+def test_nodes_in_grave_trouble_by_name() -> None:
+    bad = NodeView(name="a", reports=(NodeReport("FalconGpuProblem", "GpuLost", "GPU 0"),))
+    slow = NodeView(name="b", reports=(NodeReport("FalconLinkProblem", "LinkFlapping", "mlx5_0"),))
+    found = grave_troubles({"a": bad, "b": slow, "c": NodeView(name="c")}, shipped_judge())
+    assert found == {"a": "GpuLost (condition FalconGpuProblem: GPU 0)"}
