@@ -31,15 +31,14 @@ WELL: Final = "The job ended well, every loss is that of the job without faults,
 
 
 class Size(NamedTuple):
-    """How many faults there are: of each kind whose detection has a limit, of these the hangs, of the campaign."""
+    """How many faults there are: of each kind whose detection has a limit, and of the campaign."""
 
     repeats: int
-    hangs: int
     campaign: int
 
 
-CHECKED: Final = Size(repeats=3, hangs=1, campaign=10)
-FULL: Final = Size(repeats=20, hangs=20, campaign=100)
+CHECKED: Final = Size(repeats=3, campaign=10)
+FULL: Final = Size(repeats=20, campaign=100)
 
 
 class Run(NamedTuple):
@@ -79,11 +78,14 @@ def finish(stage: Stage) -> tuple[int, list[str]]:
     return last, left_behind(stage, uid)
 
 
-def run(size: Size, seed: int) -> Run:
-    """Let a job take the measured faults, then the campaign, and end; then run it without faults."""
+def run(size: Size, seed: int, *, hangs: bool) -> Run:
+    """Let a job take the measured faults, then the campaign, and end; then run it without faults.
+
+    ``hangs``: those too that take minutes each.
+    """
     draw = random.Random(seed)
-    measured = kinds.measured(size.repeats, size.hangs, RANKS)
-    campaign = kinds.campaign(draw, size.campaign, RANKS, hangs=size.hangs > 1)
+    measured = kinds.measured(size.repeats, RANKS, hangs=hangs)
+    campaign = kinds.campaign(draw, size.campaign, RANKS, hangs=hangs)
     with namespace() as kubectl, shared_folder() as folder, shared_folder() as other:
         with stage(kubectl, folder) as long:
             outcomes, problems = take(long, [*measured, *campaign], draw)
@@ -114,13 +116,13 @@ def main() -> int:
     asked = parse_arguments()
     size = FULL if asked.full else CHECKED
     if asked.repeats is not None:
-        size = size._replace(repeats=asked.repeats, hangs=asked.repeats)
+        size = size._replace(repeats=asked.repeats)
     if asked.campaign is not None:
         size = size._replace(campaign=asked.campaign)
-    done = run(size, asked.seed)
+    done = run(size, asked.seed, hangs=asked.full)
     outcomes = [*done.measured, *done.campaign]
     kept = present.limits(outcomes)
-    figures = "\n".join([table(kept), present.summary(outcomes, kinds.KINDS)])
+    figures = "\n".join([table(kept), present.summary(outcomes, (*kinds.KINDS, kinds.CUT_SHORT))])
     faults = present.faults(done.campaign)
     end = "\n".join(done.problems) or WELL
     print("\n".join(["", figures, faults, end]))

@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.failstop.stage import COMMAND, Stage
+from benchmarks.failstop.stage import COMMAND, Stage, is_stalled
 from dev.cluster import faults
+from dev.kubectl import wait_for
 from tests.e2e.bus import gateway_pods
 
 AGENT: Final = "python3 -m falcon_agent"
@@ -71,6 +72,14 @@ def _ordered(what: str, text: str = "", *, until: str = "begun") -> Inject:
 
 def _agent_and_rank(stage: Stage, draw: Random, rank: int) -> float:
     at = _signalled(AGENT, signal.SIGKILL)(stage, draw, rank)
+    _signalled(COMMAND, signal.SIGKILL)(stage, draw, rank)
+    return at
+
+
+def _asleep_until_told(stage: Stage, draw: Random, rank: int) -> float:
+    """Let the rank sleep, and kill it when the job's status says that training stands still."""
+    at = stage.order(rank, "sleep")
+    wait_for("Ready says Stalled", lambda: any(map(is_stalled, stage.jobs.since(at))), timeout_seconds=30)
     _signalled(COMMAND, signal.SIGKILL)(stage, draw, rank)
     return at
 
@@ -135,6 +144,10 @@ STOPPED: Final = Kind(
 )
 ASLEEP: Final = Kind(name="rank sleeps", inject=_ordered("sleep"), told=frozenset({"Hang"}))
 HANGS: Final = (STOPPED, ASLEEP)
+# Nobody waits for two minutes until the operator ends the hang.
+CUT_SHORT: Final = Kind(
+    name=f"{ASLEEP.name}, killed when told", inject=_asleep_until_told, told=frozenset({"ProcessKilled"})
+)
 
 KINDS: Final = (
     KILLED,
@@ -210,8 +223,11 @@ def campaign(draw: Random, count: int, ranks: int, *, hangs: bool) -> list[Plann
     return planned
 
 
-def measured(repeats: int, hangs: int, ranks: int) -> list[Planned]:
-    """Return the faults whose detection has a limit, in turns; ``hangs``: how many of each that takes minutes."""
+def measured(repeats: int, ranks: int, *, hangs: bool) -> list[Planned]:
+    """Return the faults whose detection has a limit, in turns; without ``hangs``, one of each hang at most."""
     turns = [(number, kind) for number in range(repeats) for kind in (KILLED, RAISED, NODE_KILLED)]
-    turns += [(number, kind) for number in range(hangs) for kind in HANGS]
+    if hangs:
+        turns += [(number, kind) for number in range(repeats) for kind in HANGS]
+    elif repeats:
+        turns += [(1, STOPPED), (2, CUT_SHORT)]
     return [Planned((kind,), ((number + 1) % ranks,)) for number, kind in turns]

@@ -10,10 +10,9 @@ from typing import Final
 import msgspec
 
 from benchmarks.failstop.kinds import NODE_KILLED, Kind, Planned
-from benchmarks.failstop.stage import Stage, fenced
+from benchmarks.failstop.stage import Stage, fenced, is_stalled
 from benchmarks.failstop.watch import Version
 from dev.kubectl import Json
-from tests.e2e.jobs import condition
 
 LIMIT_SECONDS: Final = 400.0  # for a fault to be repaired; a rank that sleeps is waited for longest
 UNTOUCHED_STEPS: Final = 25  # that training makes after a fault that must not touch it
@@ -27,7 +26,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     at: float  # unix seconds
-    known: float | None = None  # a version of the job's intent or status that tells it could be read
+    noticed: float | None = None  # a version of the job's intent with an open incident could be read
+    known: float | None = None  # and one whose incident has the right cause
     named: float | None = None  # of a hang: the condition Ready said that training stands still
     acted: float | None = None
     action: str = ""
@@ -48,7 +48,7 @@ def suffer(stage: Stage, planned: Planned, draw: Random) -> Outcome:
     resumed_at = _followed(stage, times[-1], int(before["generation"]) + restarts, restarts=restarts)
     outcome.resumed = None if resumed_at is None else resumed_at - outcome.at
     notes = _shown(stage, known_ids)
-    _read_versions(stage, outcome)
+    _read_versions(stage, outcome, planned)
     judge(outcome, planned, notes, int(before["generation"]), stage)
     return outcome
 
@@ -76,24 +76,24 @@ def _shown(stage: Stage, known: set[str]) -> list[Json]:
         time.sleep(0.5)
 
 
-def _read_versions(stage: Stage, outcome: Outcome) -> None:
-    """Read off the versions when the fault was known, and what was done first."""
+def _read_versions(stage: Stage, outcome: Outcome, planned: Planned) -> None:
+    """Read off the versions when the fault was known for what it is, and what was done first."""
     runs = stage.runs.since(outcome.at)
+    causes = {told.partition("/")[0] for kind in planned.kinds for told in kind.told}
+    outcome.noticed = _first(runs, lambda run: bool(_causes(run)), outcome.at)
+    outcome.known = _first(runs, lambda run: bool(causes & _causes(run)), outcome.at)
+    outcome.named = _first(stage.jobs.since(outcome.at), is_stalled, outcome.at)
+    outcome.acted = _first(runs, lambda run: bool(_steps(run)), outcome.at)
+    outcome.action = next(
+        (", ".join(step["what"] for step in _steps(run)) for run in reversed(runs) if _steps(run)), ""
+    )
 
-    def told(version: Version) -> bool:
-        recovery = version.object["spec"].get("recovery", {})
-        return bool({"stop", "hang"} & recovery.keys())
 
-    def stalled(version: Version) -> bool:
-        return condition(version.object.get("status", {}), "Ready").get("reason") == "Stalled"
-
-    def acted(version: Version) -> bool:
-        return bool(_steps(version))
-
-    outcome.known = _first(runs, told, outcome.at)
-    outcome.named = _first(stage.jobs.since(outcome.at), stalled, outcome.at)
-    outcome.acted = _first(runs, acted, outcome.at)
-    outcome.action = next((", ".join(step["what"] for step in _steps(run)) for run in reversed(runs) if acted(run)), "")
+def _causes(run: Version) -> set[str]:
+    """Return the causes of the open incidents."""
+    recovery = run.object["spec"].get("recovery", {})
+    causes = {recovery["stop"]["fault"]["cause"]} if "stop" in recovery else set()
+    return causes | ({"Hang"} if "hang" in recovery else set())
 
 
 def _steps(version: Version) -> list[Json]:

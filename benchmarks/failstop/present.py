@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.failstop.kinds import ASLEEP, KILLED, NODE_KILLED, RAISED, STOPPED, Kind
+from benchmarks.failstop.kinds import ASLEEP, CUT_SHORT, KILLED, NODE_KILLED, RAISED, STOPPED, Kind
 from benchmarks.failstop.outcome import Outcome
 from benchmarks.limits import Limit
 
@@ -19,8 +19,8 @@ def limits(outcomes: Sequence[Outcome]) -> list[Limit]:
     found: list[Limit] = []
     for name, most in MOST_SECONDS.items():
         found += _median_and_worst(f"{name}: known", [outcome.known for outcome in _of(name, outcomes)], most)
-    for name in (STOPPED.name, ASLEEP.name):
-        named = [outcome.named for outcome in _of(name, outcomes)]
+    for name, also in ((STOPPED.name, STOPPED.name), (ASLEEP.name, CUT_SHORT.name)):
+        named = [outcome.named for outcome in outcomes if outcome.name in (name, also)]
         found += _median_and_worst(f"{name}: told in the condition Ready", named, HANG_SECONDS)
     return found
 
@@ -42,23 +42,25 @@ def _median_and_worst(what: str, seconds: Sequence[float | None], most: float) -
 def summary(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> str:
     """Return a table of the kinds that came alone: medians and worst, seconds since the fault."""
     lines = [
-        "| fault | times | known | action ordered | all ranks train again | as expected |",
+        "| fault | times | noticed | known | action ordered | all ranks train again | as expected |",
         "|---|---|---|---|---|---|",
     ]
-    for kind in kinds:
-        chosen = _of(kind.name, outcomes)
-        if chosen:
-            right = sum(not outcome.problems for outcome in chosen)
-            cells = (
-                kind.name,
-                str(len(chosen)),
-                _spread([outcome.known for outcome in chosen]),
-                _spread([outcome.acted for outcome in chosen]),
-                _spread([outcome.resumed for outcome in chosen]),
-                f"{right} of {len(chosen)}",
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+    lines += [_kind_line(kind.name, chosen) for kind in kinds if (chosen := _of(kind.name, outcomes))]
     return "\n".join([*lines, ""])
+
+
+def _kind_line(name: str, outcomes: Sequence[Outcome]) -> str:
+    right = sum(not outcome.problems for outcome in outcomes)
+    cells = (
+        name,
+        str(len(outcomes)),
+        _spread([outcome.noticed for outcome in outcomes]),
+        _spread([outcome.known for outcome in outcomes]),
+        _spread([outcome.acted for outcome in outcomes]),
+        _spread([outcome.resumed for outcome in outcomes]),
+        f"{right} of {len(outcomes)}",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def _spread(seconds: Sequence[float | None]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.failstop.progress import Progress
-from benchmarks.failstop.watch import Watch
+from benchmarks.failstop.watch import Version, Watch
 from dev.cluster import faults
 from dev.install import FENCED, SYSTEM_NAMESPACE, prepare_cluster, wait_for_spare
 from dev.kubectl import Json, Kubectl, wait_for
@@ -157,6 +157,11 @@ def stage(kubectl: Kubectl, folder: Path) -> Iterator[Stage]:
             yield found
     finally:
         job.delete()
+
+
+def is_stalled(version: Version) -> bool:
+    """Check whether this version of the TrainingJob says that training stands still."""
+    return condition(version.object.get("status", {}), "Ready").get("reason") == "Stalled"
 
 
 def fenced(cluster: Kubectl) -> set[str]:
