@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job, condition, training_job, with_script
 
@@ -75,6 +77,7 @@ def test_a_node_is_left_for_what_the_job_itself_calls_broken(
     assert "spec.recovery.rules[1] says so; remedy: Call the vendor" in note["evidence"]
 
 
+@pytest.mark.long
 def test_storage_that_is_away_for_a_minute_fails_no_job(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
