@@ -129,7 +129,8 @@ int main(int argc, char** argv) {
   if (folder == nullptr || control == nullptr || argc != 3) return 64;
   mkdir(folder, 0755);
   const uint64_t ends = now_ns() + strtoul(argv[1], nullptr, 10) * 1000 * kMs;
-  Fuzz fuzz(make_control(control), strtoul(argv[2], nullptr, 10));
+  char* const file = make_control(control);
+  Fuzz fuzz(file, strtoul(argv[2], nullptr, 10));
   std::vector<std::thread> callers;
   callers.reserve(kCallers);
   for (int caller = 0; caller < kCallers; ++caller) callers.emplace_back(call_on, caller);
@@ -145,8 +146,9 @@ int main(int argc, char** argv) {
     _exit(1);
   }
   stopping = true;
-  // Calls that wait are let go: without a mode, no gate is armed.
-  reinterpret_cast<falcon::ControlHeader*>(make_control(control))->mode = 0;
+  // Calls that wait are let go: without a mode, no gate is armed. The file is not made again: between its truncation
+  // and its new content, a caller that reads its own mapping would end with SIGBUS.
+  reinterpret_cast<falcon::ControlHeader*>(file)->mode = 0;
   uint64_t calls = 0;
   for (std::thread& caller : callers) caller.join();
   for (const std::atomic<uint64_t>& each : done) calls += each.load();
