@@ -23,6 +23,7 @@ def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
         first_rank=member.first_rank,
         master_addr=plan.master_addr,
         master_port=plan.master_port,
+        retries=plan.retries,
     )
 
 

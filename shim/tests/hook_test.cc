@@ -167,12 +167,37 @@ struct Launcher {
   }
 }
 
+// Where a peer cannot be reached, Gloo tells its logger and connects again: there the thread waits, and says so.
+void a_connection_that_is_tried_again_waits(const View& ring) {
+  using gloo::transport::tcp::ConnectDebugData;
+  using gloo::transport::tcp::DebugLogger;
+  const auto retries = [&](const ConnectDebugData& told) {
+    const uint64_t before = ring.header->head.load();
+    const uint64_t calls = gloo::standin_calls;
+    DebugLogger::log(told);
+    CHECK(gloo::standin_calls == calls + 1 && gloo::standin_argument == &told);
+    return ring.header->head.load() - before;
+  };
+  const ConnectDebugData first{1, 3, true, 1, 2};
+  CHECK(retries(first) == 0);  // nobody has asked for it
+  setenv("FALCON_RETRIES", "1", 1);
+  CHECK(retries(first) == 1);
+  const falcon::Record& last = ring.slots[(ring.header->head.load() - 1) % ring.header->capacity];
+  CHECK(last.kind == falcon::Kind::kRetry && last.group == 1 && last.peer_or_root == 1 && last.bytes == 0);
+  CHECK(last.duration_ns >= 750000000 && last.duration_ns <= 1250000000 && falcon::check_of(last) == last.check);
+  CHECK(retries({2, 3, true, 1, 2}) == 0);   // beyond what is asked for
+  CHECK(retries({1, 3, false, 1, 2}) == 0);  // Gloo gives up
+  CHECK(retries({1, 3, true, 2, 2}) == 0);   // of a release with another layout
+  unsetenv("FALCON_RETRIES");
+}
+
 }  // namespace
 
 int main() {
-  const char* folder = getenv("FALCON_RING_DIR");
-  if (folder == nullptr) return 64;
-  mkdir(folder, 0755);
+  const char* named = getenv("FALCON_RING_DIR");
+  if (named == nullptr) return 64;
+  const std::string folder = named;
+  mkdir(folder.c_str(), 0755);
   for (const std::string& old : rings(folder)) unlink(old.c_str());
   forwards_and_records(folder);
   const std::vector<std::string> files = rings(folder);
@@ -183,11 +208,12 @@ int main() {
 #endif
   another_group_is_another_communicator(ring);
   threads_lose_nothing(ring);
+  a_connection_that_is_tried_again_waits(ring);
 #ifndef FALCON_EMULATED
   a_forked_child_writes_nothing_of_its_parents(folder, ring);
   any_launchers_variables_name_the_rank(folder);
 #endif
   for (const std::string& path : rings(folder)) unlink(path.c_str());
-  rmdir(folder);
+  rmdir(folder.c_str());
   return failures == 0 ? 0 : 1;
 }

@@ -39,6 +39,10 @@ void plans() {
   EXPECT(plan && plan->generation == 3 && plan->phase == falcon::Phase::kRun && plan->procs == 2);
   EXPECT(plan && plan->first_rank == 2 && plan->master_addr == "10.0.0.1" && plan->master_port == 29501);
   EXPECT(falcon::parse_plan("version=1\ngeneration=4\nphase=Stop\n", &error).has_value() && error.empty());
+  EXPECT(plan && plan->retries == 0);  // an earlier agent does not say it
+  const auto retried = falcon::parse_plan(std::string(run) + "retries=3\n", &error);
+  EXPECT(retried && retried->retries == 3);
+  EXPECT(!falcon::parse_plan(std::string(run) + "retries=11\n", &error) && error.rfind("retries", 0) == 0);
   const auto finish = falcon::parse_plan("version=1\ngeneration=4\nphase=Finish\nexit_code=3\n", &error);
   EXPECT(finish && finish->exit_code == 3);
   const std::pair<const char*, const char*> refused[] = {
@@ -86,6 +90,7 @@ void environments() {
   plan.first_rank = 2;
   plan.master_addr = "10.0.0.1";
   plan.master_port = 29501;
+  plan.retries = 2;
   falcon::Options options;
   options.run_dir = "/run";
   options.shim = "/bin/shim.so";
@@ -94,6 +99,7 @@ void environments() {
   EXPECT(rank["RANK"] == "3" && rank["LOCAL_RANK"] == "1" && rank["GROUP_RANK"] == "1" && rank["WORLD_SIZE"] == "4");
   EXPECT(rank["LD_PRELOAD"] == "/bin/shim.so:/other.so" && rank["HOME"] == "/root");
   EXPECT(rank["OMP_NUM_THREADS"] == "1" && rank["TORCHELASTIC_RESTART_COUNT"] == "2");
+  EXPECT(rank["FALCON_RETRIES"] == "2");
   EXPECT(rank["FALCON_RING_DIR"] == "/run/launch/rings" && rank.count("PET_NNODES") == 0);
   EXPECT(rank_environment(base, options, plan, 1, {})["LD_PRELOAD"] == "/other.so");
   EXPECT(rank.count("PYTHONPATH") == 0 && rank.count("FALCON_STACKS") == 0);
@@ -105,6 +111,7 @@ void environments() {
   options.own = true;
   falcon::Variables own = rank_environment({}, options, plan, 0, {true, false});
   EXPECT(own["PET_NODE_RANK"] == "1" && own["PET_NPROC_PER_NODE"] == "2" && own["PET_RDZV_BACKEND"] == "static");
+  EXPECT(own["FALCON_RETRIES"] == "2");
   EXPECT(own["PET_RDZV_ENDPOINT"] == "10.0.0.1:29501" && own.count("RANK") == 0 && own["MASTER_PORT"] == "29501");
 }
 

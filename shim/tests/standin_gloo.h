@@ -30,6 +30,20 @@ struct BarrierOptions {
 void allreduce(const AllreduceOptions& options);
 void barrier(BarrierOptions& options);
 
+// A connection that failed at set-up, as Gloo tells its logger; texts follow what stands here.
+namespace transport::tcp {
+struct ConnectDebugData {
+  int retry;
+  int retry_limit;
+  bool will_retry;
+  int rank;
+  int size;
+};
+struct DebugLogger {
+  static void log(const ConnectDebugData& data);  // counts the call
+};
+}  // namespace transport::tcp
+
 extern uint64_t standin_calls;
 extern const void* standin_argument;
 extern int standin_errno;

@@ -10,6 +10,7 @@ int standin_async_error = 0;
 int standin_rank = 2;
 int standin_size = 4;
 void* standin_made = nullptr;
+StandinFailure standin_failures[4] = {};
 
 }  // extern "C"
 
@@ -41,7 +42,16 @@ int note(const char* name, bool twin, Arguments... arguments) {
   return standin_result;
 }
 
+const char* last_words = "this is Falcon's stand-in for NCCL, not NCCL";
+
 int give(void** made) {
+  const StandinFailure failure = standin_failures[0];
+  if (failure.result != 0) {
+    memmove(standin_failures, standin_failures + 1, sizeof(standin_failures) - sizeof(failure));
+    standin_failures[3] = {};
+    if (failure.words != nullptr) last_words = failure.words;
+    return failure.result;
+  }
   if (made != nullptr && standin_result == 0) *made = standin_made;
   return standin_result;
 }
@@ -110,7 +120,11 @@ int ncclCommUserRank(void* /*comm*/, int* rank) {
   return 0;
 }
 
-int ncclCommCount(void* /*comm*/, int* count) {
+int ncclCommCount(void* comm, int* count) {
+  if (comm == nullptr) {
+    last_words = "CommCount : comm argument is NULL";
+    return 4;
+  }
   *count = standin_size;
   return 0;
 }
@@ -136,7 +150,7 @@ int standin_init_profiler(int (*init)(void**, uint64_t, int*, const char*, int, 
 
 const char* ncclGetErrorString(int /*result*/) { return "Falcon's stand-in"; }
 
-const char* ncclGetLastError(void* /*comm*/) { return "this is Falcon's stand-in for NCCL, not NCCL"; }
+const char* ncclGetLastError(void* /*comm*/) { return last_words; }
 
 }  // extern "C"
 // NOLINTEND(readability-identifier-naming,bugprone-macro-parentheses)

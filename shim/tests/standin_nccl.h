@@ -20,6 +20,13 @@ extern int standin_async_error;  // what ncclCommGetAsyncError tells
 extern int standin_rank;         // what ncclCommUserRank and ncclCommCount tell
 extern int standin_size;
 extern void* standin_made;  // the handle that the next creation gives out
+// How the next creations fail, up to the first without a result: what they return, and what ncclGetLastError tells from
+// then on; null: what it told before.
+struct StandinFailure {
+  int result;
+  const char* words;
+};
+extern StandinFailure standin_failures[4];
 
 struct StandinUniqueId {
   char internal[128];

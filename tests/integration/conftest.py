@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from falcon_etcd import Client
 from tests.integration.etcd_server import EtcdServer
+from tests.integration.refusing import Network
 
 FOLDERS_IN_ORDER = {"api", "cluster", "operator"}  # a kube-apiserver that a session shares; this machine's cgroups
 FILES_IN_ORDER = {"chart"}  # servers that a module shares
@@ -58,3 +59,11 @@ async def client(etcd: EtcdServer) -> AsyncIterator[Client]:
     """Yield a client of :func:`etcd`."""
     async with etcd.client() as client:
         yield client
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Yield a network of its own, for ranks that are to lose each other."""
+    network = Network()
+    yield network
+    network.close()

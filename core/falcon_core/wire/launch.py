@@ -65,6 +65,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     first_rank: int = 0  # this pod's local rank 0
     master_addr: str = ""
     master_port: int = 0
+    retries: int = 0  # of a communicator's set-up call, in place
     exit_code: int = 0  # Finish only
 
 

@@ -53,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     master_addr: str
     master_port: int
+    retries: int = 0  # of a communicator's set-up call, in place
     exit_code: int = 0
     members: list[PlanMember]
     detection: Detection = Detection()
@@ -148,6 +149,8 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     work: Work = "Fixed"  # in the detail; earlier agents do not say it
     size_class: Int64 | None = None  # of the bytes of an iteration (``size_class``); None where they depend on the data
     stack: list[str] = []  # ``signals.stacks``: of the thread that answered the signal, while the rank is silent
+    retries: Int64 = 0  # set-up calls of communicators that the process has tried again in place
+    comm_error: Int64 = 0  # the first asynchronous error of a communicator (``errors.nccl``); 0: none
     # Where sizes depend on the data: the computation that the newest iterations' bytes explain ÷ that of usual bytes.
     load: float | None = None
 

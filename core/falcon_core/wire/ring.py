@@ -104,6 +104,9 @@ class Kind(enum.IntEnum):
     DESCRIPTOR = 4  # a communicator came to life
     GRAPH_LAUNCH = 5
     ASYNC_ERROR = 6  # a communicator failed; ``bytes`` has the library's code
+    # A set-up call failed and is made again after ``duration_ns``: ``group`` says which retry of it, from 1, ``bytes``
+    # the library's code (Gloo: 0), ``peer_or_root`` this rank within the communicator.
+    RETRY = 7
 
 
 class Traffic(enum.IntEnum):

@@ -60,6 +60,7 @@ Variables rank_environment(Variables base, const Options& options, const Plan& p
   set["FALCON_GENERATION"] = text(plan.generation);
   set["FALCON_RING_DIR"] = options.run_dir + "/launch/rings";
   set["FALCON_CONTROL"] = options.run_dir + "/agent/control";
+  set["FALCON_RETRIES"] = text(plan.retries);
   if (options.own) {
     add_launcher(plan, run_id, &set);
   } else {

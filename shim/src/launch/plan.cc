@@ -9,6 +9,7 @@ namespace falcon {
 namespace {
 
 constexpr int kVersion = 1;
+constexpr int kMostRetries = 10;
 
 using Fields = std::map<std::string, std::string>;
 
@@ -26,6 +27,11 @@ Fields split(const std::string& text) {
 class Numbers {
  public:
   explicit Numbers(const Fields& fields) : fields_(fields) {}
+
+  // A field that an older agent does not write has its fallback.
+  int get(const char* key, int least, int most, int fallback) {
+    return fields_.count(key) == 0 ? fallback : get(key, least, most);
+  }
 
   int get(const char* key, int least, int most) {
     const auto found = fields_.find(key);
@@ -72,6 +78,7 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
     plan.first_rank = numbers.get("first_rank", 0, plan.world_size - 1);
     plan.master_addr = fields["master_addr"];
     plan.master_port = numbers.get("master_port", 1, 65535);
+    plan.retries = numbers.get("retries", 0, kMostRetries, 0);
   } else if (phase == Phase::kFinish) {
     plan.exit_code = numbers.get("exit_code", 0, 255);
   }

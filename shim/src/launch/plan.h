@@ -18,6 +18,7 @@ struct Plan {
   int first_rank = 0;
   std::string master_addr;
   int master_port = 0;
+  int retries = 0;  // of a set-up call, in place
   int exit_code = 0;
 };
 

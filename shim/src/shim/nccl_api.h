@@ -14,7 +14,9 @@ using Config = void;
 
 using Result = int;
 constexpr Result kSuccess = 0;
+constexpr Result kSystemError = 2;
 constexpr Result kInvalidUsage = 5;
+constexpr Result kRemoteError = 6;
 constexpr Result kInProgress = 7;  // of a communicator whose calls do not block
 
 // Passed by value.

@@ -1,6 +1,8 @@
 // A communicator's life: made, split, ended, failed on its own.
 #include "nccl_communicators.h"
 
+#include "nccl_retry.h"
+
 namespace falcon::nccl {
 namespace {
 
@@ -18,17 +20,22 @@ void complete(Rank* rank, Communicator* communicator, Comm comm) {
   if (known && own_rank >= 0 && own_rank < size) rank->describe(communicator, own_rank, size);
 }
 
-// A call that makes a communicator.
+// A call that makes a communicator. `root`: the unique id of its one root; null: the call is not tried again.
 template <typename Call>
-Result create(Pending made, Call call) {
+Result create(Pending made, Call call, const UniqueId* root = nullptr) {
   Thread& thread = t_thread;
   if (thread.inside) return call();
   const int error = errno;
   Rank* rank = Rank::existing();
   if (rank != nullptr && thread.depth == 0) rank->pass_gate();
+  Tries tries(thread.depth == 0 ? root : nullptr);
   errno = error;
-  const Result result = inside(call);
-  const int after = errno;
+  Result result = inside(call);
+  int after = errno;
+  while (!accepted(result) && tries.again(result, made.rank)) {
+    result = inside(call);
+    after = errno;
+  }
   if (accepted(result)) {
     if (thread.depth == 0) {
       add(made);
@@ -80,17 +87,19 @@ using falcon::nccl::UniqueId;
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names
 FALCON_HOOK ncclCommInitRank(Comm* comm, int size, UniqueId id, int rank) {
   FALCON_REAL(ncclCommInitRank);
-  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank); });
+  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank); }, &id);
 }
 
 FALCON_HOOK ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int rank, Config* config) {
   FALCON_REAL(ncclCommInitRankConfig);
-  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank, config); });
+  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank, config); }, &id);
 }
 
+// With several roots a rank may have reached one of them when it fails to reach the next.
 FALCON_HOOK ncclCommInitRankScalable(Comm* comm, int size, int rank, int ids, UniqueId* id, Config* config) {
   FALCON_REAL(ncclCommInitRankScalable);
-  return create({comm, rank, size, 0}, [&] { return real(comm, size, rank, ids, id, config); });
+  return create(
+      {comm, rank, size, 0}, [&] { return real(comm, size, rank, ids, id, config); }, ids == 1 ? id : nullptr);
 }
 
 // One process, several devices: each is a communicator of its own.

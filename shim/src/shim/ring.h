@@ -19,7 +19,8 @@ enum class Kind : uint8_t {
   kCompleted = 3,
   kDescriptor = 4,
   kGraphLaunch = 5,
-  kAsyncError = 6
+  kAsyncError = 6,
+  kRetry = 7
 };
 
 enum class Op : uint8_t {

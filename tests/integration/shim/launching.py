@@ -41,7 +41,7 @@ class Launcher:
         fresh.write_text(render_plan(plan))
         fresh.rename(self.run_dir / "agent" / "plan")
 
-    def run(self, generation: int = 1, procs: int = 1, port: int = 29511) -> None:
+    def run(self, generation: int = 1, procs: int = 1, port: int = 29511, retries: int = 0) -> None:
         self.plan(
             LaunchPlan(
                 generation=generation,
@@ -51,6 +51,7 @@ class Launcher:
                 procs=procs,
                 master_addr="127.0.0.1",
                 master_port=port,
+                retries=retries,
             )
         )
 

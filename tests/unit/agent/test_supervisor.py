@@ -28,6 +28,13 @@ def test_a_member_runs_its_own_ranks() -> None:
     assert (plan.nnodes, plan.world_size, plan.master_addr, plan.master_port) == (2, 4, "10.0.0.1", 29500)
 
 
+def test_retries_reach_the_launcher_and_an_operator_that_says_none_means_none() -> None:
+    assert plan_for(msgspec.structs.replace(PLAN, retries=3), "b").retries == 3
+    earlier = msgspec.to_builtins(PLAN)
+    del earlier["retries"]
+    assert plan_for(msgspec.convert(earlier, Plan), "b").retries == 0
+
+
 def test_a_pod_that_is_no_member_stops() -> None:
     assert plan_for(PLAN, "old").phase == "Stop"
 
