@@ -18,6 +18,7 @@ import structlog
 from falcon_agent.comms import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.ring_reader import RingReader
 from falcon_agent.telemetry.pressure import Pressure
+from falcon_agent.troubles import Troubles
 from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
@@ -46,12 +47,15 @@ class _Turn(NamedTuple):
     has_period: bool
     has_iterated: bool
     silent: bool  # for longer than its deadline
+    retries: int
+    comm_error: int
 
 
 class _Tracked(msgspec.Struct):
     reader: RingReader
     chain: RankChain
     comms: CommTable
+    troubles: Troubles
     enqueues: bool = False  # calls return before they are done: only device events show durations
 
     def read(self, now_seconds: float) -> None:
@@ -60,6 +64,7 @@ class _Tracked(msgspec.Struct):
         if len(batch.records) or batch.lost:
             self.chain.feed(batch.records, lost=batch.lost > 0)
             self.comms.feed(batch.records)
+            self.troubles.feed(batch.records)
             self.enqueues = self.enqueues or bool((batch.records["kind"] == Kind.ENQUEUED).any())
 
 
@@ -88,7 +93,7 @@ class Tracker:
         now = time.monotonic()
         self._of_each(lambda tracked: tracked.read(now))
         now_ns = self._monotonic_ns()
-        before, self._turns = self._turns, self._of_each(lambda tracked: _turn(tracked.chain, now_ns))
+        before, self._turns = self._turns, self._of_each(lambda tracked: _turn(tracked, now_ns))
         return self._turns != before
 
     def device_cycle_calls(self) -> int:
@@ -127,6 +132,8 @@ class Tracker:
                 healthy_run_delay_fraction=rates.healthy_run_delay,
                 lost_records=tracked.reader.lost_records,
                 holes=tracked.reader.holes,
+                retries=tracked.troubles.retries,
+                comm_error=tracked.troubles.comm_error,
             )
 
         reports = self._of_each(report).values()
@@ -224,17 +231,21 @@ class Tracker:
             reader,
             RankChain(self.detection, self._memory.ranks.get(name)),
             CommTable(self._memory.comms.get(name, ())),
+            Troubles(),
         )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
 
 
-def _turn(chain: RankChain, now_ns: int) -> _Turn:
+def _turn(tracked: _Tracked, now_ns: int) -> _Turn:
+    chain = tracked.chain
     slowdown = chain.slowdown
     return _Turn(
         None if slowdown is None else slowdown.first_iteration,
         chain.period_calls is not None,
         chain.iterations > 0,
         chain.is_silent(now_ns),
+        tracked.troubles.retries,
+        tracked.troubles.comm_error,
     )
 
 

@@ -12,13 +12,25 @@ readers give the default to a report that lacks them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.bounds import (
+    MAX_RANKS,
+    MAX_TEXT,
+    Count,
+    CountMs,
+    Known,
+    KnownMs,
+    KnownTenths,
+    KnownUs,
+    Small,
+    Text,
+    Times,
+)
+from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
     MAX_COMMS,
     MAX_FRAMES,
@@ -38,31 +50,9 @@ from falcon_core.wire.printed import RankOutput, bounded
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
 REPORT_VERSION: Final = 2  # 1 was JSON
-MAX_RANKS: Final = 1024  # of a pod
 MAX_STACKS: Final = 8  # different ones of a pod
-MAX_TEXT: Final = 512  # characters; longer texts are cut by the sender, and not read otherwise
-
-Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Small = Annotated[int, Meta(ge=0, le=1 << 32)]
-Known = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: not known
-# Likewise, and in nanoseconds they still have 64 bits: readers compute with arrays of such numbers.
-KnownUs = Annotated[int, Meta(ge=-1, le=((1 << 63) - 1) // 1_000)]
-KnownMs = Annotated[int, Meta(ge=-1, le=((1 << 63) - 1) // 1_000_000)]
-KnownTenths = Annotated[int, Meta(ge=-1, le=((1 << 63) - 1) // 100_000_000)]
-CountMs = Annotated[int, Meta(ge=0, le=((1 << 63) - 1) // 1_000_000)]
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-Times = Annotated[list[Count], Meta(max_length=RECENT_ITERATIONS)]
-
 _TRACKING: Final[tuple[Literal["NoRing", "Undetermined", "Tracking"], ...]] = ("NoRing", "Undetermined", "Tracking")
 _WORK: Final[tuple[Work, ...]] = ("Fixed", "InBytes", "Hidden")
-_LAUNCH: Final[tuple[Literal["Idle", "Running", "Stopping", "Stopped", "Exited"], ...]] = (
-    "Idle",
-    "Running",
-    "Stopping",
-    "Stopped",
-    "Exited",
-)
-_MOST_LAUNCHES: Final = 16_384
 _US: Final = 1_000
 _MS: Final = 1_000_000
 
@@ -105,42 +95,10 @@ class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     size_class: Annotated[int, Meta(ge=-1, lt=SIZE_CLASSES)] = -1
 
 
-class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    ended_unix_ns: Int64 | None
-    exit_code: Int64 | None = None
-    signal: Int64 | None = None
-    core_dumped: bool = False
-    oom_killed: bool = False
-    last_words: Text = ""
-
-
-class _Process(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    local_rank: Small
-    rank: Known
-    started_ms: CountMs  # after the first of the pod's processes
-    end: _End | None = None
-    blocked_since_unix_ns: Int64 | None = None
-
-
-class _Launch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    generation: Count
-    dead_below: Count
-    state: Annotated[int, Meta(ge=0, lt=len(_LAUNCH))]
-    started_unix_ns: Int64 = 0  # of the first process
-    processes: Annotated[list[_Process], Meta(max_length=MAX_RANKS)] = []
-    stuck: bool = False
-    untracked: Text | None = None
-    error: Text | None = None
-    oom_kills: Count | None = None
-
-
 class _Throttle(msgspec.Struct, array_like=True, frozen=True, gc=False):
     window_ms: CountMs
     throttled_permille: Known = -1
     healthy_throttled_permille: Known = -1
-
-
-_NO_LAUNCH: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
 class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -148,21 +106,30 @@ class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence: Count
     unix_ns: Int64
     generation: Count
-    launch: msgspec.Raw = _NO_LAUNCH  # a ``_Launch`` or None: read by itself, since it hardly ever changes
+    launch: msgspec.Raw = NO_LAUNCH  # (``launch_reports``) or None: read by itself, since it hardly ever changes
     throttle: _Throttle | None = None
     ranks: Annotated[list[_Rank], Meta(max_length=MAX_RANKS)] = []
     # Each once: the ranks of a pod mostly stand at the same place.
     stacks: Annotated[list[Annotated[list[Text], Meta(max_length=MAX_FRAMES)]], Meta(max_length=MAX_STACKS)] = []
 
 
+class _Troubles(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a rank's communication library had to endure."""
+
+    rank: Known
+    retries: Small = 0
+    comm_error: Small = 0
+
+
 class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     """A report with what healthy pods have nothing of: theirs does not take a byte for it."""
 
     output: Annotated[list[RankOutput], Meta(max_length=MAX_RANKS)] = []
+    troubles: Annotated[list[_Troubles], Meta(max_length=MAX_RANKS)] = []
 
 
+_NO_TROUBLES: Final = _Troubles(-1)
 _decoder = msgspec.msgpack.Decoder(_LongReport)
-_launch_decoder = msgspec.msgpack.Decoder(_Launch | None)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -175,14 +142,19 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         summary.sequence,
         summary.unix_ns,
         summary.generation,
-        msgspec.Raw(_encoder.encode(_launch(summary.launch))),
+        encode_launch(summary.launch),
         _throttle(summary.throttle),
         [_brief(rank, summary.unix_ns, rank.rank in detailed, stacks) for rank in summary.ranks[:MAX_RANKS]],
         [[frame[:MAX_TEXT] for frame in stack[:MAX_FRAMES]] for stack in stacks],
     )
-    return _encoder.encode(
-        _LongReport(*fields, bounded(summary.output[:MAX_RANKS])) if summary.output else _Report(*fields)
-    )
+    troubles = [
+        _Troubles(rank.rank, rank.retries, rank.comm_error)
+        for rank in summary.ranks[:MAX_RANKS]
+        if rank.retries or rank.comm_error
+    ]
+    if not summary.output and not troubles:
+        return _encoder.encode(_Report(*fields))
+    return _encoder.encode(_LongReport(*fields, bounded(summary.output[:MAX_RANKS]), troubles))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -195,16 +167,20 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
     """
     try:
         report = _decoder.decode(raw)
-        launch = _launch_status(bytes(report.launch))
+        launch = decode_launch(bytes(report.launch))
     except RecursionError as error:  # lists in lists without end, where a newer version would have a field
         raise msgspec.DecodeError("nested too deeply") from error
+    troubles = {each.rank: each for each in report.troubles}
     return Summary(
         pod_uid=pod_uid,
         sequence=report.sequence,
         unix_ns=report.unix_ns,
         generation=report.generation,
         launch=launch,
-        ranks=[_signals(rank, report.unix_ns, report.stacks) for rank in report.ranks],
+        ranks=[
+            _signals(rank, report.unix_ns, report.stacks, troubles.get(rank.rank, _NO_TROUBLES))
+            for rank in report.ranks
+        ],
         throttle=_throttle_signals(report.throttle),
         output=report.output,
     )
@@ -255,7 +231,7 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
     )
 
 
-def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]]) -> RankSignals:
+def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]], troubles: _Troubles) -> RankSignals:
     detail, many = sent.detail, min(sent.iterations, RECENT_ITERATIONS)
     if detail is None:
         detail = _Detail(
@@ -288,6 +264,8 @@ def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]]) -> RankSignals:
         size_class=of_units(sent.size_class, 1),
         load=fraction(detail.load_permille),
         stack=stacks[detail.stack] if 0 <= detail.stack < len(stacks) else [],
+        retries=troubles.retries,
+        comm_error=troubles.comm_error,
     )
 
 
@@ -308,74 +286,6 @@ def _repeated(level_us: int, many: int) -> list[int]:
 # -- the launcher and the container ------------------------------------------------------------------------------------
 
 
-def _launch(status: LaunchStatus | None) -> _Launch | None:
-    if status is None:
-        return None
-    first = min((rank.started_unix_ns for rank in status.ranks), default=0)
-    return _Launch(
-        generation=status.generation,
-        dead_below=status.dead_below,
-        state=_LAUNCH.index(status.state),
-        started_unix_ns=first,
-        processes=[_process(rank, first) for rank in status.ranks[:MAX_RANKS]],
-        stuck=status.stuck,
-        untracked=_cut(status.untracked),
-        error=_cut(status.error),
-        oom_kills=status.oom_kills,
-    )
-
-
-def _end(rank: LaunchRank) -> _End:
-    words = _cut(rank.last_words) or ""
-    return _End(rank.ended_unix_ns, rank.exit_code, rank.signal, rank.core_dumped, rank.oom_killed, words)
-
-
-def _process(rank: LaunchRank, first_unix_ns: int) -> _Process:
-    return _Process(
-        local_rank=rank.local_rank,
-        rank=rank.rank,
-        started_ms=(rank.started_unix_ns - first_unix_ns) // _MS,
-        end=_end(rank) if rank.state == "Exited" else None,
-        blocked_since_unix_ns=rank.blocked_since_unix_ns,
-    )
-
-
-@lru_cache(maxsize=_MOST_LAUNCHES)
-def _launch_status(raw: bytes) -> LaunchStatus | None:
-    """Read what the launcher says. The newest of each pod is kept, since most reports only repeat it."""
-    sent = _launch_decoder.decode(raw)
-    if sent is None:
-        return None
-    return LaunchStatus(
-        generation=sent.generation,
-        dead_below=sent.dead_below,
-        state=_LAUNCH[sent.state],
-        untracked=sent.untracked,
-        stuck=sent.stuck,
-        error=sent.error,
-        oom_kills=sent.oom_kills,
-        ranks=[_launch_rank(process, sent.started_unix_ns) for process in sent.processes],
-    )
-
-
-def _launch_rank(sent: _Process, first_unix_ns: int) -> LaunchRank:
-    end = sent.end or _End(None)
-    return LaunchRank(
-        local_rank=sent.local_rank,
-        rank=sent.rank,
-        pid=0,  # of no meaning outside its pod
-        state="Running" if sent.end is None else "Exited",
-        exit_code=end.exit_code,
-        signal=end.signal,
-        core_dumped=end.core_dumped,
-        oom_killed=end.oom_killed,
-        last_words=end.last_words,
-        started_unix_ns=first_unix_ns + sent.started_ms * _MS,
-        ended_unix_ns=end.ended_unix_ns,
-        blocked_since_unix_ns=sent.blocked_since_unix_ns,
-    )
-
-
 def _throttle(signals: ThrottleSignals | None) -> _Throttle | None:
     if signals is None:
         return None
@@ -394,7 +304,3 @@ def _throttle_signals(sent: _Throttle | None) -> ThrottleSignals | None:
         throttled_fraction=fraction(sent.throttled_permille),
         healthy_throttled_fraction=fraction(sent.healthy_throttled_permille),
     )
-
-
-def _cut(text: str | None) -> str | None:
-    return None if text is None else text[:MAX_TEXT]

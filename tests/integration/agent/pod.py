@@ -116,8 +116,10 @@ class Pod:
         fresh.write_text(str(iterations))
         fresh.rename(self.folder / "goal")
 
-    def plan(self, generation: int, phase: Phase, exit_code: int = 0) -> None:
-        """Publish the operator's plan."""
+    def plan(
+        self, generation: int, phase: Phase, exit_code: int = 0, *, retries: int = 0, port: int | None = None
+    ) -> None:
+        """Publish the operator's plan. ``port``: where the ranks meet; None: any."""
         plan = Plan(
             epoch=1,
             generation=generation,
@@ -125,7 +127,8 @@ class Pod:
             procs_per_replica=self.procs,
             world_size=self.procs,
             master_addr="127.0.0.1",
-            master_port=free_port(),
+            master_port=free_port() if port is None else port,
+            retries=retries,
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from falcon_core.wire.bounds import MAX_TEXT
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -20,7 +21,7 @@ from falcon_core.wire.messages import (
     ThrottleSignals,
 )
 from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
-from falcon_core.wire.reports import MAX_TEXT, decode_summary, encode_summary
+from falcon_core.wire.reports import decode_summary, encode_summary
 
 NOW_NS = 1_763_800_000_000_000_000
 replace = msgspec.structs.replace
@@ -169,7 +170,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], "new"]
+    newer = [3, *fields()[1:], [], [], "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -185,6 +186,17 @@ def test_errors_in_the_output_pass_and_a_healthy_report_has_no_byte_for_them() -
     assert len(plain) == 8, "as in the release before"
     assert sent(healthy).output == []
     assert [*plain, []] == [*msgspec.msgpack.decode(encode_summary(telling, ()))[:8], []], "after all older fields"
+
+
+def test_what_a_library_endured_passes_and_a_healthy_report_has_no_byte_for_it() -> None:
+    tried = [rank(0), rank(1, retries=2), rank(2, comm_error=6)]
+    arrived = sent(pod(tried, [])).ranks
+    assert [(each.retries, each.comm_error) for each in arrived] == [(0, 0), (2, 0), (0, 6)]
+    plain = fields()
+    assert len(plain) == 8, "as in the release before"
+    (healthy,) = decode_summary(msgspec.msgpack.encode([*plain, []]), "p").ranks
+    assert (healthy.retries, healthy.comm_error) == (0, 0), "of an earlier agent with output"
+    refused([*plain, [], [[0, -1, 0]]])
 
 
 def test_the_output_of_many_processes_stays_within_a_gateways_bound() -> None:
