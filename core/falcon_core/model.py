@@ -42,6 +42,7 @@ class Cause(enum.StrEnum):
     POD_LOST = "PodLost"  # the pod was deleted, evicted, or its launcher died
     NODE_LOST = "NodeLost"
     HANG = "Hang"
+    SET_UP_RETRIED = "SetUpRetried"  # the network failed a set-up call, which was made again in place
     SLOW_LINK = "SlowLink"  # transfers last longer, and no computation accounts for it
     IMBALANCE = "Imbalance"  # a rank computes longer, and its share of the work may be why
     HARDWARE = "Hardware"  # the node itself reports trouble of a device, and no counter shows another cause

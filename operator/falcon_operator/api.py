@@ -12,6 +12,7 @@ import msgspec
 
 from falcon_core.errors.table import JobRule
 from falcon_core.recovery.membership import Exclusion, Replacement
+from falcon_core.recovery.remembered import RetryIncident
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 
 GROUP = "falcon.dev"
@@ -62,6 +63,7 @@ class MitigationSpec(_Api, frozen=True, kw_only=True):
 
 
 class RecoverySpec(_Api, frozen=True, kw_only=True):
+    retries: int = 3
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
     rules: list[JobRule] = []  # what the program's own errors and exit codes mean
@@ -228,7 +230,7 @@ class NodeVerdict(_Api, frozen=True, kw_only=True):
 
 
 class ClosedIncident(_Api, frozen=True, kw_only=True):
-    """An incident that is over; exactly one of ``slow``, ``stop`` and ``hang`` is set."""
+    """An incident that is over; exactly one of ``slow``, ``stop``, ``hang`` and ``retry`` is set."""
 
     at: float  # when the incident was closed, unix seconds
     outcome: Literal[
@@ -246,6 +248,7 @@ class ClosedIncident(_Api, frozen=True, kw_only=True):
     slow: SlowIncident | None = None
     stop: StopIncident | None = None
     hang: HangIncident | None = None
+    retry: RetryIncident | None = None  # an operator that does not know it shows nothing of the incident
     seconds: float | None = None  # how long the incident lasted
     iteration_ns: int | None = None  # iteration time when the incident was closed
     cost_seconds: float | None = None  # cost of the incident's repair

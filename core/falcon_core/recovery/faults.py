@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
+from falcon_core.errors.nccl import result_words
 from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
@@ -158,6 +159,7 @@ def _process_fault(rank: RankSeen, end: Exit, obs: Observation, judge: Judge) ->
         consequence=end.consequence and said.consequence,
         error=own_error if end.cause is Cause.PROCESS_FAILED else "",
         error_class=kind.name if kind is not None else "",
+        signs=_signs(rank, judge),
         ended_at=rank.ended_at if rank.process == "Ended" else printed_at(rank),
     )
 
@@ -181,6 +183,15 @@ def _early_end(obs: Observation) -> Fault | None:
         error=EARLY_END,
         ended_at=rank.ended_at,
     )
+
+
+def _signs(rank: RankSeen, judge: Judge) -> str:
+    """Return what the rank's communication library had shown before; empty for nothing."""
+    sent = rank.sent
+    calls = "a set-up call" if sent.retries == 1 else f"set-up calls {sent.retries} times"
+    retried = f"rank {rank.rank} had tried {calls} again in place" if sent.retries else ""
+    failed = f"NCCL had told rank {rank.rank} {result_words(sent.comm_error, judge)}" if sent.comm_error else ""
+    return "; ".join(part for part in (retried, failed) if part)
 
 
 def _own_error(said: LastWords, kind: ErrorClass | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, failslow, failstop, hanging, together
+from falcon_core.recovery import departures, failslow, failstop, hanging, retries, together
 from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, Switch
 from falcon_core.recovery.state import RecoveryState
 
@@ -16,6 +16,8 @@ from falcon_core.recovery.state import RecoveryState
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once. The caller stores the state before it carries out the actions."""
     state, actions = _ladders(state, obs, policy)
+    state, told = retries.step(state, obs, policy)
+    actions = [*actions, *told]
     return departures.record(state, actions, obs), actions
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from falcon_core.errors.judge import Judge, shipped_judge
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
+from falcon_core.recovery.remembered import RetryIncident
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
@@ -265,4 +266,22 @@ class HangClosed(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-Action = Restart | Recreate | Replace | Prepare | Switch | Abandon | GiveUp | SlowClosed | StopClosed | HangClosed
+class RetriesClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Set-up calls were tried again in place, and the ranks went on."""
+
+    incident: RetryIncident
+
+
+Action = (
+    Restart
+    | Recreate
+    | Replace
+    | Prepare
+    | Switch
+    | Abandon
+    | GiveUp
+    | SlowClosed
+    | StopClosed
+    | HangClosed
+    | RetriesClosed
+)

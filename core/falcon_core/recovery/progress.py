@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
-from falcon_core.recovery.state import Place
+from falcon_core.recovery.remembered import Place
 from falcon_core.signals.calls import Flags, Ints
 from falcon_core.signals.communicators import Communicator, Seat, Seats, find_communicators, name_communicators
 from falcon_core.signals.hang import Progress

@@ -14,6 +14,7 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.remembered import Place, Retried
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
 
@@ -46,14 +47,6 @@ class Culprit(_State, frozen=True, kw_only=True):
     work: Work = "Fixed"  # what its calls show of how much it has to do
     also: list[int] = []  # further slow ranks without an incident of their own, the first NAMED_RANKS
     also_total: int = 0  # all of them
-
-
-class Place(_State, frozen=True, kw_only=True):
-    """A rank's place: its pod and its node."""
-
-    rank: int
-    pod_name: str
-    node: str
 
 
 class SlowLink(_State, frozen=True, kw_only=True):
@@ -250,6 +243,7 @@ class Fault(_State, frozen=True, kw_only=True):
     error_class: str = ""  # what its last words mean (``errors.table``); empty where they are not understood
     node_reports: str = ""  # grave trouble of its hardware that the node itself reports
     counts: bool = True  # against the budget; an act of the cluster's owner does not count
+    signs: str = ""  # what its communication library had shown before
     ended_at: float | None = None  # the process's end, by its node's clock
 
     @property
@@ -378,6 +372,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     beside: list[SlowIncident] = []  # of further slow nodes, while ``slow`` is open (``together``)
     stop: StopIncident | None = None
     hang: HangIncident | None = None
+    retried: Retried | None = None
     attempts: list[Attempt] = []
     awaiting: Awaiting | None = None  # (``failstop``)
     overheads: dict[str, float] = {}  # measured standstills, seconds by strategy

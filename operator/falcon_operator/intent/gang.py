@@ -178,6 +178,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         world_size=spec.replicas * spec.procs_per_replica,
         master_addr=intent.master_addr,
         master_port=intent.master_port,
+        retries=spec.recovery.retries,
         exit_code=exit_code,
         members=[
             PlanMember(

@@ -20,6 +20,7 @@ from falcon_core.recovery.observation import (
     HangClosed,
     Observation,
     Policy,
+    RetriesClosed,
     SlowClosed,
     StopClosed,
 )
@@ -185,6 +186,8 @@ def _closed(action: Action, now: float) -> ClosedIncident | None:
             return ClosedIncident(at=now, outcome="Resumed" if resumed else "GivenUp", stop=stop, seconds=seconds)
         case HangClosed(incident=hang, moved=moved, seconds=seconds):
             return ClosedIncident(at=now, outcome="Moved" if moved else "Restarted", hang=hang, seconds=seconds)
+        case RetriesClosed(incident=retry):
+            return ClosedIncident(at=now, outcome="Resumed", retry=retry)
         case SlowClosed(incident=slow) if slow.id:
             return ClosedIncident(
                 at=now,

@@ -11,17 +11,27 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.model import Cause
+from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery import retries
 from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.state import Applied, Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
+from falcon_core.recovery.remembered import RetryIncident
+from falcon_core.recovery.state import (
+    Applied,
+    Culprit,
+    Fault,
+    SlowIncident,
+    SlowLink,
+    Step,
+    StopIncident,
+)
 from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, doubt_words, imbalance_words, is_kept
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.verdicts import verdict_words
-from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, seconds
+from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, place, seconds
 from falcon_operator.times import clock_time, timestamp
 
 replace = msgspec.structs.replace
@@ -55,6 +65,8 @@ def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdi
         note = replace(describe_stop(closed.stop, policy), slowdown="")
     elif closed.hang is not None:
         note = replace(describe_hang(closed.hang), slowdown="")
+    elif closed.retry is not None:
+        return describe_retries(closed.retry, closed.at)
     else:
         return None  # of a kind that a newer version has added
     if note is None:
@@ -310,7 +322,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         return replace(describe_hang(stop.hang), done=done, next=_BACK, state="Mitigating")
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
-    evidence = (fault.witness, fault.node_reports, _meaning(fault, policy.judge), recurred)
+    evidence = (fault.witness, fault.node_reports, fault.signs, _meaning(fault, policy.judge), recurred)
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),
@@ -327,6 +339,27 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         severity=fault.severity.value,
         node=fault.node,
         rank=fault.rank,
+    )
+
+
+def describe_retries(retry: RetryIncident, over_at: float) -> DiagnosisStatus:
+    """Describe set-up calls that were tried again in place. ``over_at``: unix seconds."""
+    nodes = {at.node for at in retry.places}
+    times = "once" if retry.retries == 1 else f"{retry.retries} times"
+    return DiagnosisStatus(
+        id=retry.id,
+        what="transient, set-up of a communicator",
+        where=listed([place(at) for at in retry.places], retry.ranks),
+        since=f"{timestamp(retry.at)} (generation {retry.generation})",
+        why=f"a peer could not be reached; the call was tried again in place, {times} in all",
+        cause=Cause.SET_UP_RETRIED.value,
+        error_class=retries.ERROR_CLASS,
+        result="all of these ranks went on; nothing was restarted",
+        state="Resolved",
+        severity=Severity.SEV3.value,
+        node=nodes.pop() if len(nodes) == 1 and retry.ranks == 1 else "",
+        rank=retry.places[0].rank if retry.ranks == 1 else None,
+        resolved_at=timestamp(over_at),
     )
 
 

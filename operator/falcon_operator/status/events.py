@@ -59,6 +59,9 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
 
 
 def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Event]:
+    if new.cause == Cause.SET_UP_RETRIED:
+        note = f"{new.where}: {new.why}; {new.result}"
+        return [Event("Normal", "SetUpRetried", note)] if old is None else []
     slow = not new.severity
     found = []
     if old is None or (old.cause == Cause.SLOW_LINK != new.cause):

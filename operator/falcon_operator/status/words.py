@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from falcon_core.model import Cause
-from falcon_core.recovery.state import Fault, JobChange, Place, SlowLink
+from falcon_core.recovery.remembered import Place
+from falcon_core.recovery.state import Fault, JobChange, SlowLink
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
 from falcon_operator.times import timestamp

@@ -192,6 +192,7 @@ BAD: dict[str, tuple[Changes, str, str]] = {
         "spec.recovery.rules[0].domain",
         '"GPU", "Link"',
     ),
+    "too many retries": ({"spec.recovery": {"retries": 11}}, "spec.recovery.retries", "less than or equal to 10"),
     "window without unit": ({"spec.recovery": {"window": "3600"}}, "spec.recovery.window", "write for example 1h"),
     "window in days": ({"spec.recovery": {"window": "2d"}}, "spec.recovery.window", "write for example 1h"),
     "empty window": ({"spec.recovery": {"window": ""}}, "spec.recovery.window", "write for example 1h"),
@@ -200,7 +201,6 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     # -- what a later release brings
     "minReplicas": ({"spec.minReplicas": 2}, "spec.minReplicas", LATER),
     "weight": ({"spec.weight": "1.0"}, "spec.weight", LATER),
-    "retries": ({"spec.recovery": {"retries": 3}}, "spec.recovery.retries", LATER),
     "suspicion": ({"spec.detection": {"suspicionPercent": 120}}, "spec.detection.suspicionPercent", LATER),
     # -- the rest
     "checkpoints at once": (

@@ -26,6 +26,32 @@ async def test_a_killed_rank_restarts_in_the_same_pods() -> None:
     assert "training again" in note.result
 
 
+async def test_a_set_up_call_that_was_tried_again_in_place_is_told_and_nothing_is_restarted() -> None:
+    world = World()
+    await trained(world)
+    world.retries = {1: 2}
+    await run(world, operator, lambda w: w.status.diagnoses)
+    (note,) = world.status.diagnoses
+    assert (note.rank, note.cause, note.severity, note.state) == (1, "SetUpRetried", "SEV3", "Resolved")
+    assert (note.error_class, note.node) == ("OtherNetworkError", world.node_of(1).name)
+    assert "2 times" in note.why
+    assert note.resolved_at
+    assert (world.generation, world.status.state, world.status.counters.restarts) == (1, "Running", 0)
+    later = world.clock.seconds + 30
+    await run(world, operator, lambda w: w.clock.seconds > later)
+    assert len(world.status.diagnoses) == 1
+    assert [reason for reason, _ in world.events].count("SetUpRetried") == 1
+    assert "Resolved" not in [reason for reason, _ in world.events], "one Event says all of it"
+
+
+async def test_the_plan_says_how_often_a_set_up_call_may_be_tried_again() -> None:
+    for spec, wanted in (({}, 3), ({"recovery": {"retries": 0}}, 0)):
+        world = World(spec=spec)
+        await trained(world)
+        assert world.plan is not None
+        assert world.plan.retries == wanted
+
+
 async def test_a_node_that_dies_is_replaced() -> None:
     world = World()
     await trained(world)

@@ -121,6 +121,7 @@ class World:
         self.iterating_for = 0.0
         self.moved_unix = START_UNIX
         self.hanging = False
+        self.retries: dict[int, int] = {}  # set-up calls tried again in place, by rank
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
@@ -421,6 +422,7 @@ class World:
             healthy_run_delay_fraction=0.01,
             comms=[self._comm(rank, len(values))] if self.hanging else [],
             work=self.work,
+            retries=self.retries.get(rank, 0),
         )
 
     def _comm(self, rank: int, done: int) -> CommSignals:
