@@ -146,7 +146,7 @@ def _act(
     faults = [first, *faults[1:]]
     wanted = (_action(obs, fault, incident, replaced=fault is first and verdict == "Replace") for fault in faults)
     actions = [action for action in wanted if action is not None]
-    actions += leaving(obs, {fault.replica for fault in faults}, incident)
+    actions += leaving(obs, {fault.replica for fault in faults}, incident.id)
     if not actions and obs.running and first.cause is not Cause.HANG:
         held_seconds = restart_processes.back_off_seconds(recent, obs.now)
         if held_seconds:
@@ -159,7 +159,7 @@ def _held_back(state: RecoveryState, obs: Observation, until: float) -> tuple[Re
     """Restart the processes when their back-off is over. Nothing that happens meanwhile is another failure."""
     if state.stop is None or obs.now < until:
         return state, []
-    actions = leaving(obs, set(), state.stop) or [Restart()]
+    actions = leaving(obs, set(), state.stop.id) or [Restart()]
     return replace(state, stop=_with_steps(state.stop, actions, obs, state.stop.fault.node)), actions
 
 

@@ -1,7 +1,8 @@
 """Nodes that report grave trouble of their own hardware: what that explains, and when such a node is left.
 
 While training goes on in spite of it, nothing is stopped: the progress shows that the device works, and a restart costs
-the work since the last checkpoint. With the next failure, whatever it is, the node is left.
+the work since the last checkpoint. With the next failure, whatever it is, and with a restart that leaves a slow node,
+the node is left.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 
 from falcon_core.model import Cause, Severity
 from falcon_core.recovery.observation import Action, MemberSeen, Observation, Replace
-from falcon_core.recovery.state import Fault, StopIncident
+from falcon_core.recovery.state import Fault
 
 replace = msgspec.structs.replace
 
@@ -30,16 +31,17 @@ def explained(fault: Fault, member: MemberSeen) -> Fault:
     return replace(fault, severity=Severity.SEV1, error_class=trouble.error_class, node_reports=reports)
 
 
-def leaving(obs: Observation, busy: set[int], incident: StopIncident) -> list[Action]:
+def leaving(obs: Observation, busy: set[int], incident: str) -> list[Action]:
     """Return what leaves the nodes that report grave trouble, in a restart that comes anyway: as many as spares wait.
 
-    Where no pool says how many wait, only the node of the failure itself is left.
+    Where no pool says how many wait, only the node of the failure itself is left. ``busy``: replicas that the restart
+    is for, each of which may need a spare; ``incident``: the id of what asks for the restart.
     """
     troubled = [member for member in obs.members if member.trouble is not None and member.trouble.grave]
     left = [member for member in troubled if member.replica not in busy and not _is_moving(obs, member)]
     spare = max(0, (obs.spares.ready or 0) - len(busy)) if obs.spares.available else 0
     return [
-        Replace(member.replica, f"its node reports {member.trouble.text}", False, False, incident.id)
+        Replace(member.replica, f"its node reports {member.trouble.text}", False, False, incident)
         for member in left[:spare]
         if member.trouble is not None
     ]

@@ -8,7 +8,8 @@ the job again after a probation (``recovery.departures``).
 
 The taint's value names the job that owns it, so that a job never removes another job's fence. A fence that somebody
 removed is not set again before another test has failed. An exclusion belongs to a node's uid: a new node of the same
-name is not excluded.
+name is not excluded. A node that reports grave trouble of its hardware is neither tested nor released: a short test
+finds no broken link.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def apply_burn_in_results(snap: Snapshot, intent: Intent) -> Intent:
         if exclusion.fenced and node in snap.refused_fences:
             refused = snap.refused_fences[node]
             intent = _conclude(intent, replace(exclusion, fenced=False), "BreakerOpen", snap.now, detail=refused)
+        elif node in snap.troubled:
+            continue
         elif exclusion.fenced and snap.job.spec.warm_pool_ref is None and _is_steady(snap, node):
             intent = _conclude(intent, replace(exclusion, test="Unavailable", fenced=False), "ReadyAgain", snap.now)
         elif exclusion.test != "Pending":
@@ -145,7 +148,8 @@ def effects(snap: Snapshot, intent: Intent) -> list[Effect]:
         node = snap.nodes.get(exclusion.node)
         if node is not None:
             wanted += _taints(exclusion, node, fence_owner(snap.job))
-            if exclusion.test == "Pending" and node.ready and node.name not in busy and tested:
+            testable = node.ready and node.name not in busy and node.name not in snap.troubled
+            if exclusion.test == "Pending" and testable and tested:
                 wanted.append(BurnIn(node.name, exclusion.test_since))
     return wanted
 

@@ -8,10 +8,10 @@ A replacement waits for a spare of the job's pool. Where no spare is ready, thes
    (``recovery.departures.last_resort``). A slow job is better than a stopped one; later the ladder for fail-slow
    replaces the node.
 
-A fenced node is never taken. A spare that becomes ready before the pod has its node is taken instead. A pinned pod may
-find no room (on a claimed spare, on the node it was to return to, or on a node of the last resort). Then it is made
-anew elsewhere. The same goes for an ordinary pod of a job that has left nodes, such as after a gang was released: the
-job may claim a spare for each node that it has left.
+A fenced node is never taken, nor one that reports grave trouble of its hardware. A spare that becomes ready before the
+pod has its node is taken instead. A pinned pod may find no room (on a claimed spare, on the node it was to return to,
+or on a node of the last resort). Then it is made anew elsewhere. The same goes for an ordinary pod of a job that has
+left nodes, such as after a gang was released: the job may claim a spare for each node that it has left.
 """
 
 from __future__ import annotations
@@ -104,15 +104,16 @@ def _may_claim(snap: Snapshot, intent: Intent) -> bool:
 def _is_open(snap: Snapshot, intent: Intent, node: NodeView) -> bool:
     """Check whether the job's pod might fit on the node; only the scheduler knows for certain."""
     return (
-        _is_usable(node)
+        _is_usable(snap, node)
         and TAINT_SPARE not in node.taints
         and node.name not in intent.membership.excluded_nodes
         and node.name not in _own(snap, intent)
     )
 
 
-def _is_usable(node: NodeView) -> bool:
-    return node.ready and not node.unschedulable and TAINT_FENCED not in node.taints
+def _is_usable(snap: Snapshot, node: NodeView) -> bool:
+    healthy = TAINT_FENCED not in node.taints and node.name not in snap.troubled
+    return node.ready and not node.unschedulable and healthy
 
 
 def _own(snap: Snapshot, intent: Intent) -> set[str]:
@@ -139,7 +140,9 @@ def _left(snap: Snapshot, intent: Intent) -> list[str]:
     return [
         node.name
         for node in snap.nodes.values()
-        if node.name in left and _is_usable(node) and (TAINT_SPARE not in node.taints or node.name in _ready(snap))
+        if node.name in left
+        and _is_usable(snap, node)
+        and (TAINT_SPARE not in node.taints or node.name in _ready(snap))
     ]
 
 

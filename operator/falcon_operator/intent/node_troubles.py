@@ -1,12 +1,15 @@
 """What nodes report of their own hardware, as conditions: node-problem-detector's, NVSentinel's, and Falcon's own.
 
 A condition that is True means trouble if its words belong to a class of hardware; of all others nothing is concluded.
-Falcon's own conditions (``falcon-agent node``) name their class in ``reason``.
+Falcon's own conditions (``falcon-agent node``) name their class in ``reason``. Monitors differ in which part says what
+is wrong, so that the names are read as words, too ("XfsHasShutDown": "Xfs Has Shut Down").
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
@@ -15,6 +18,12 @@ from falcon_core.recovery.observation import NodeTrouble
 from falcon_operator.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions
+_WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # begin of a word in a CamelCase name
+_XID: Final = re.compile(
+    r"(s?xid)", re.IGNORECASE
+)  # in the type of a condition of NVSentinel's; its message has the code
+_READINESS: Final = frozenset({"LostConnection"})  # which the node's own readiness tells, and better
+_CODE: Final = re.compile(r"\bErrorCode: ?(\d+)")
 
 
 def node_trouble(node: NodeView | None, judge: Judge) -> NodeTrouble | None:
@@ -43,8 +52,23 @@ def grave_troubles(nodes: Mapping[str, NodeView], judge: Judge) -> dict[str, str
 def _class_of(report: NodeReport, judge: Judge) -> ErrorClass | None:
     if report.type.startswith(OWN_PREFIX):
         known = judge.get(report.reason)
-    else:
-        line = ": ".join(part for part in (report.type, report.reason, report.message) if part)
-        finding = judge.classifier.line(line, Source.CONDITION)
-        known = finding.error_class if finding is not None else None
-    return known if known is not None and known.of_hardware and not (known.consequence or known.vague) else None
+        return known if known is not None and _tells(known) else None
+    for text in _texts(report):
+        finding = judge.classifier.line(text, Source.CONDITION) if text else None
+        if finding is not None and _tells(finding.error_class) and finding.name not in _READINESS:
+            return finding.error_class
+    known = judge.get(report.type)
+    return known if known is not None and _tells(known) else None
+
+
+def _tells(known: ErrorClass) -> bool:
+    """Check whether a class tells of the node's own hardware."""
+    return known.of_hardware and not (known.consequence or known.vague)
+
+
+def _texts(report: NodeReport) -> tuple[str, str, str]:
+    """Return what a condition says, the most telling first: the code of an Xid, all of it, the words of its type."""
+    kind, code = _XID.search(report.type), _CODE.search(report.message)
+    xid = f"{kind[1]} {code[1]}" if kind is not None and code is not None else ""
+    whole = ": ".join(part for part in (report.type, report.reason, report.message) if part)
+    return xid, f"{whole}\n{_WORD.sub(' ', report.reason)}", "" if xid else _WORD.sub(" ", report.type)

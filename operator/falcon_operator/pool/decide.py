@@ -65,6 +65,7 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
             snap.now,
             in_use=_in_use(snap, spares),
             left_out=left_out(snap.pool, snap.nodes.values(), {spare.node for spare in spares}),
+            troubled=_left_for_trouble(snap, spares),
         ),
         effects=[*_effects(snap, spares, tests), *fences.effects(snap)],
         again_seconds=min(waits, default=None),
@@ -103,6 +104,12 @@ def _step(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -> 
 
 def _trouble(snap: PoolSnapshot, node: str) -> str:
     return f"the node reports {snap.troubled[node]}" if node in snap.troubled else ""
+
+
+def _left_for_trouble(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> dict[str, str]:
+    """Return the nodes that might join but for the trouble that they report, with the trouble in words."""
+    without = candidates(snap.pool, snap.nodes.values(), {spare.node for spare in spares})
+    return {node: snap.troubled[node] for node in without if node in snap.troubled}
 
 
 def _users(snap: PoolSnapshot, spare: SpareStatus) -> str:

@@ -20,19 +20,21 @@ def summed_up(
     *,
     in_use: Sequence[str] = (),
     left_out: Mapping[str, Sequence[str]] | None = None,
+    troubled: Mapping[str, str] | None = None,
 ) -> WarmPoolStatus:
     """Return the pool's status with these spares.
 
     Args:
         in_use: selected nodes that did not join because other pods run there.
         left_out: selected nodes that the pool's test does not tolerate, by their taint.
+        troubled: selected nodes that report grave trouble of their hardware, with the trouble in words.
     """
     size = pool.spec.size
     ready = sum(spare.state == "Ready" for spare in spares)
     claimed = sum(spare.state == "Claimed" for spare in spares)
     message = f"{ready} of {size} spares are ready"
     if ready < size:
-        message = "; ".join([message, *_missing(pool, spares, in_use, left_out or {})])
+        message = "; ".join([message, *_missing(pool, spares, in_use, left_out or {}, troubled or {})])
     conditions = set_condition(
         list(pool.status.conditions),
         "Ready",
@@ -52,7 +54,11 @@ def summed_up(
 
 
 def _missing(
-    pool: WarmPool, spares: Sequence[SpareStatus], in_use: Sequence[str], left_out: Mapping[str, Sequence[str]]
+    pool: WarmPool,
+    spares: Sequence[SpareStatus],
+    in_use: Sequence[str],
+    left_out: Mapping[str, Sequence[str]],
+    troubled: Mapping[str, str],
 ) -> list[str]:
     """Return what keeps each spare from being ready, and why no further node has joined."""
     waiting = [spare for spare in spares if spare.state not in ("Ready", "Claimed")]
@@ -70,6 +76,7 @@ def _missing(
         " spec.nodeSelector"
         for taint, nodes in left_out.items()
     ]
+    parts += [f"{node} left out: the node reports {trouble}" for node, trouble in list(troubled.items())[:MOST_SPARES]]
     if in_use:
         parts.append(f"{listed(in_use)} in use by other pods")
     selector = ",".join(f"{key}={value}" for key, value in pool.spec.node_selector.items())

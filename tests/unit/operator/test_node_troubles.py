@@ -36,6 +36,18 @@ TROUBLES = [
         ),
         "EccError",
     ),
+    (
+        (
+            "GpuXidError",
+            "True",
+            "GpuXidErrorIsNotHealthy",
+            "ErrorCode:79 gpu:0 XID error occured Recommended Action=NODE_REBOOT;",
+        ),
+        "GpuLost",
+    ),
+    (("XfsShutdown", "True", "XfsHasShutDown", "XFS has shutdown"), "DiskError"),
+    (("NicDegraded", "True", "SlowPort", "mlx5_0 port 1"), "NicDegraded"),
+    (("GpuOverheated", "True", "Temperature", "GPU 3 at 95 C"), "GpuOverheated"),
     (("FalconGpuProblem", "True", "GpuOverheated", "GPU 3: 97 C, slowed down"), "GpuOverheated"),
 ]
 
@@ -55,6 +67,8 @@ def test_grave_troubles(condition: tuple[str, str, str, str], error_class: str) 
         ("GpuXid", "Unknown", "XID79", "GPU has fallen off the bus"),
         ("MemoryPressure", "True", "KubeletHasInsufficientMemory", "kubelet has insufficient memory"),
         ("SriovReady", "True", "Ready", "all devices are ready"),
+        ("KubeletUnhealthy", "True", "KubeletUnhealthy", "kubelet:kubelet was found unhealthy"),
+        ("FrequentKubeletRestart", "True", "FrequentKubeletRestart", "Found 5 matching logs"),
         ("FalconGpuProblem", "True", "NoSuchClass", "of a newer release"),
         ("FalconLinkProblem", "True", "RdmaError", "a consequence of something else"),
         ("FalconNodeProblem", "True", "ImportFailed", "no hardware"),
@@ -78,6 +92,13 @@ def test_the_gravest_counts_and_a_link_does_not_slow_computation() -> None:
     trouble = node_trouble(view(flapping, hot), shipped_judge())
     assert trouble is not None
     assert (trouble.error_class, trouble.slows) == ("CoolingFailure", True)
+
+
+def test_an_xid_of_the_programs_own_is_not_grave() -> None:
+    """The type speaks of an Xid; the code says which, and it counts."""
+    said = "ErrorCode:13 gpu:0 XID error occured Recommended Action=NONE;"
+    trouble = node_trouble(view(("GpuXidError", "True", "GpuXidErrorIsNotHealthy", said)), shipped_judge())
+    assert trouble is None or not trouble.grave
 
 
 def test_a_nodes_words_are_bounded() -> None:

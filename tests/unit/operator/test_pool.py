@@ -392,4 +392,6 @@ def test_a_deleted_pool_leaves_no_taint() -> None:
 def test_a_node_in_grave_trouble_does_not_join() -> None:
     bad, good = a_node("a", reports=(GPU_LOST,)), a_node("b")
     assert [spare.node for spare in look(a_pool(), bad, good).status.spares] == ["b"]
-    assert [spare.node for spare in look(a_pool(), bad).status.spares] == []
+    none = look(a_pool(), bad).status
+    assert none.spares == []
+    assert "a left out: the node reports GpuLost" in none.conditions[0].message

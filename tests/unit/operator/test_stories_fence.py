@@ -9,6 +9,7 @@ import pytest
 
 from falcon_operator.api import TAINT_FENCED, ObjectMeta, TrainingJob
 from falcon_operator.intent.exclusion import STEADY_SECONDS, fence_owner
+from falcon_operator.ports import NodeReport
 from tests.unit.operator.telling import operator, run, state, trained
 from tests.unit.operator.world import Node, World
 
@@ -109,3 +110,15 @@ async def test_a_test_without_peers_waits_for_the_score_of_a_spare() -> None:
     scored = replace(untested, state="Ready", gemm_gflops="100")
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[*claimed, scored]))
     await run(world, operator, lambda _: TAINT_FENCED in slow.taints, seconds=60)
+
+
+async def test_a_node_in_trouble_is_not_released_from_its_fence_before_the_trouble_is_over() -> None:
+    """A short test passes on a node whose link is broken."""
+    world = World()
+    slow = await fenced(world)
+    slow.slow = 1.0
+    slow.reports = (NodeReport("FalconLinkProblem", "NicLost", "mlx5_0"),)
+    await idle(world, 2000)
+    assert TAINT_FENCED in slow.taints
+    slow.reports = ()
+    await run(world, operator, lambda _: TAINT_FENCED not in slow.taints, seconds=1500)

@@ -107,6 +107,15 @@ async def test_a_node_that_reports_trouble_is_shown_and_left_with_the_next_resta
     assert [reason for reason, _ in world.events].count("NodeTrouble") == 1
 
 
+async def test_a_spare_in_trouble_is_not_claimed_though_the_pool_has_not_looked_yet() -> None:
+    world = World(spares=2)
+    await trained(world)
+    world.nodes["spare-2"].reports = (NodeReport("GpuXid", "XID79", "GPU has fallen off the bus"),)
+    world.kill_node(world.node_of(2).name)
+    await run(world, operator, lambda w: w.status.state == "Running" and w.generation == 2)
+    assert world.node_of(2).name == "spare-1", "of two that are as fast the last by name would be taken"
+
+
 async def test_of_a_dead_node_nothing_is_claimed_that_is_not_known() -> None:
     """Check finding U3: "training is untouched" was said of a job that stood still, and AgentBack of a lost agent."""
     world = World()

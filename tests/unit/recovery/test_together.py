@@ -12,6 +12,7 @@ from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.observation import (
     Abandon,
     Action,
+    NodeTrouble,
     Observation,
     Prepare,
     PreparedSeen,
@@ -250,6 +251,22 @@ def test_a_second_joins_while_the_first_is_prepared() -> None:
     assert state.beside[0].phase == "Mitigating"
     dear = replace(MITIGATING, loss=replace(RICH, seconds=50.0 + 13.5))
     assert step(wide(BOTH, prepared={2: PreparedSeen(pod_name="new")}), dear, late)[1] == [], "it has waited enough"
+
+
+@pytest.mark.parametrize(("spares", "left"), [(1, [3]), (0, [])])
+def test_a_restart_for_a_slow_node_leaves_a_node_in_trouble_as_well(spares: int, left: list[int]) -> None:
+    trouble = NodeTrouble(error_class="GpuLost", text="GpuLost (condition GpuXid: Xid 79)", grave=True, slows=True)
+    members = [member(number, trouble=trouble if number in (2, 3) else None) for number in range(RANKS)]
+    ready_spares = Spares(pool="spares", available=spares > 0, ready=spares)
+    obs = wide({2: SLOW}, members=members, prepared=ready(2), spares=ready_spares)
+    state = RecoveryState(incidents=1, healthy_ns=250 * MS, slow=MITIGATING)
+    _, actions = machine.step(state, obs, WIDE)
+    assert Switch(2) in actions
+    assert [(each.replica, each.incident) for each in actions if isinstance(each, Replace)] == [
+        (replica, MITIGATING.id) for replica in left
+    ]
+    waiting = replace(obs, prepared={2: PreparedSeen(pod_name="new")})
+    assert machine.step(state, waiting, WIDE)[1] == [], "while training goes on nothing is stopped for it"
 
 
 def test_both_are_switched_in_one_generation() -> None:
