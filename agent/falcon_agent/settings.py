@@ -82,7 +82,7 @@ def load_settings() -> Settings:
 
 
 def load_node_settings() -> NodeSettings:
-    """Likewise, for the node's daemon."""
+    """Read the environment of the node's daemon. Raises :class:`SettingsError`, which lists every problem."""
     return _load(NodeSettings, "the chart sets it (nodeAgent.enabled)")
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import structlog
 
-from falcon_agent.life import configure_logs
 from falcon_agent.node import kmsg, nvml
 from falcon_agent.node.api import NodeApi
 from falcon_agent.node.conditions import Keeper
 from falcon_agent.node.gpus import Gpus
 from falcon_agent.node.judge import Problems, of_line
 from falcon_agent.node.links import Links, read_ports
-from falcon_agent.settings import EXIT_CONFIG, NodeSettings, SettingsError, load_node_settings
+from falcon_agent.settings import EXIT_CONFIG, NodeSettings, load_node_settings
+from falcon_agent.starting import begin
 from falcon_core.errors.judge import platform_judge
 
 LOOP_SECONDS = 5.0  # without a line of the kernel's
@@ -29,12 +29,9 @@ _log = structlog.get_logger()
 
 def live() -> int:
     """Run until SIGTERM. Return the exit code: 78 for settings that cannot be used, 1 without the kernel's log."""
-    try:
-        settings = load_node_settings()
-    except SettingsError as error:
-        print(f"falcon-agent node: {error}", file=sys.stderr)
+    settings = begin("falcon-agent node", load_node_settings)
+    if settings is None:
         return EXIT_CONFIG
-    configure_logs(settings.log_level)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     try:

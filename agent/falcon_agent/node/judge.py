@@ -72,9 +72,8 @@ class _Standing(msgspec.Struct):
 
 def concerns_node(known: ErrorClass) -> bool:
     """Check whether an error of this class is a problem of the node that it was seen on."""
-    if known.domain not in _TYPE_OF or known.consequence or known.vague:
-        return False
-    return known.severity is Severity.SEV1 or (known.severity is Severity.SEV3 and known.transient)
+    passes = known.severity is Severity.SEV3 and known.transient
+    return known.blames_hardware and (known.severity is Severity.SEV1 or passes)
 
 
 def of_line(text: str, at: float, classifier: Classifier) -> Seen | None:

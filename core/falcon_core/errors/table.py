@@ -79,6 +79,11 @@ class ErrorClass(_Part, frozen=True, kw_only=True):
         """Return whether the remedy lies in a node's devices, so that another node may help."""
         return self.domain in (Domain.GPU, Domain.LINK, Domain.NODE)
 
+    @property
+    def blames_hardware(self) -> bool:
+        """Return whether such an error by itself says that a node's device is at fault."""
+        return self.of_hardware and not (self.consequence or self.vague)
+
 
 class Rule(_Part, frozen=True, kw_only=True):
     """Which lines belong to a class: one of ``patterns`` or ``xids`` matches, and none of ``unless``."""

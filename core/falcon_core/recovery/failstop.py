@@ -228,7 +228,7 @@ def _verdict_of_class(
 def _comes_back(kind: ErrorClass, fault: Fault, attempts: list[Attempt]) -> bool:
     """Check whether an error of hardware has come before, on this node and on no other."""
     nodes = {attempt.node for attempt in attempts if attempt.error_class == kind.name}
-    return kind.of_hardware and not kind.consequence and not kind.vague and nodes == {fault.node}
+    return kind.blames_hardware and nodes == {fault.node}
 
 
 def _action(obs: Observation, fault: Fault, incident: StopIncident, *, replaced: bool) -> Action | None:

@@ -18,8 +18,8 @@ from falcon_core.recovery.trouble import leaving
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once. The caller stores the state before it carries out the actions."""
     state, actions = _ladders(state, obs, policy)
-    state, told = retries.step(state, obs, policy)
-    actions = [*actions, *told]
+    state, closed = retries.step(state, obs, policy)
+    actions = [*actions, *closed]
     return departures.record(state, actions, obs), actions
 
 

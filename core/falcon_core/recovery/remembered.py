@@ -34,5 +34,5 @@ class Retried(_State, frozen=True, kw_only=True):
     generation: int
     retries: int
     since: float  # when there were first so many
-    told: int = 0  # so many of them in incidents
-    told_at: float = 0.0
+    shown: int = 0  # so many of them by incidents
+    shown_at: float = 0.0  # when the newest of these incidents was made, unix seconds

@@ -1,4 +1,4 @@
-"""Set-up calls that ranks have tried again in place: SEV3, told once the ranks have gone on. Pure.
+"""Set-up calls that ranks have tried again in place: an incident of SEV3 once the ranks have gone on. Pure.
 
 Nothing is decided here: the shim has tried again by itself, within ``spec.recovery.retries`` (docs/adr/0061). A rank
 for which that did not help ends, and its failure's evidence names the retries.
@@ -14,7 +14,7 @@ from falcon_core.recovery.remembered import Retried, RetryIncident
 from falcon_core.recovery.state import NAMED_RANKS, RecoveryState
 
 ERROR_CLASS = "OtherNetworkError"  # (``errors.table``) an address was not reached; the records do not say why
-GATHER_SECONDS = 5.0  # ranks that failed together are told of together
+GATHER_SECONDS = 5.0  # ranks that failed together are in one incident
 APART_SECONDS = 60.0  # between two incidents, however often ranks try again
 replace = msgspec.structs.replace
 
@@ -26,8 +26,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         return state, []
     seen = _counted(state.retried, sum(rank.sent.retries for rank in ranks), obs)
     state = replace(state, retried=seen)
-    waited = min(obs.now - seen.since - GATHER_SECONDS, obs.now - seen.told_at - APART_SECONDS)
-    if seen.retries == seen.told or waited < 0 or not all(_went_on(rank, obs.now - seen.since) for rank in ranks):
+    waited = min(obs.now - seen.since - GATHER_SECONDS, obs.now - seen.shown_at - APART_SECONDS)
+    if seen.retries == seen.shown or waited < 0 or not all(_went_on(rank, obs.now - seen.since) for rank in ranks):
         return state, []
     number = state.incidents + 1
     incident = RetryIncident(
@@ -36,9 +36,9 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         generation=obs.generation,
         places=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
         ranks=len(ranks),
-        retries=seen.retries - seen.told,
+        retries=seen.retries - seen.shown,
     )
-    seen = replace(seen, told=seen.retries, told_at=obs.now)
+    seen = replace(seen, shown=seen.retries, shown_at=obs.now)
     return replace(state, incidents=number, retried=seen), [RetriesClosed(incident=incident)]
 
 

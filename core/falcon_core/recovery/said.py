@@ -121,12 +121,7 @@ def _has_left(stack: list[str]) -> bool:
 def _points_at_hardware(printed: Printed, judge: Judge) -> bool:
     """Check whether a line says that a device, a link or the node has failed for good, whoever prints it."""
     kind = judge.get(judge.words(printed.text).error_class)
-    return (
-        kind is not None
-        and kind.of_hardware
-        and kind.severity is not Severity.SEV3
-        and not (kind.consequence or kind.vague or kind.transient)
-    )
+    return kind is not None and kind.blames_hardware and kind.severity is not Severity.SEV3 and not kind.transient
 
 
 def _since_call(rank: RankSeen) -> list[Printed]:

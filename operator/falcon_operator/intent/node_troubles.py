@@ -19,11 +19,9 @@ from falcon_operator.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # begin of a word in a CamelCase name
-_XID: Final = re.compile(
-    r"(s?xid)", re.IGNORECASE
-)  # in the type of a condition of NVSentinel's; its message has the code
+_XID: Final = re.compile(r"(s?xid)", re.IGNORECASE)  # in the type of NVSentinel's conditions
 _READINESS: Final = frozenset({"LostConnection"})  # which the node's own readiness tells, and better
-_CODE: Final = re.compile(r"\bErrorCode: ?(\d+)")
+_CODE: Final = re.compile(r"\bErrorCode: ?(\d+)")  # in their messages
 
 
 def node_trouble(node: NodeView | None, judge: Judge) -> NodeTrouble | None:
@@ -52,18 +50,13 @@ def grave_troubles(nodes: Mapping[str, NodeView], judge: Judge) -> dict[str, str
 def _class_of(report: NodeReport, judge: Judge) -> ErrorClass | None:
     if report.type.startswith(OWN_PREFIX):
         known = judge.get(report.reason)
-        return known if known is not None and _tells(known) else None
+        return known if known is not None and known.blames_hardware else None
     for text in _texts(report):
         finding = judge.classifier.line(text, Source.CONDITION) if text else None
-        if finding is not None and _tells(finding.error_class) and finding.name not in _READINESS:
+        if finding is not None and finding.error_class.blames_hardware and finding.name not in _READINESS:
             return finding.error_class
     known = judge.get(report.type)
-    return known if known is not None and _tells(known) else None
-
-
-def _tells(known: ErrorClass) -> bool:
-    """Check whether a class tells of the node's own hardware."""
-    return known.of_hardware and not (known.consequence or known.vague)
+    return known if known is not None and known.blames_hardware else None
 
 
 def _texts(report: NodeReport) -> tuple[str, str, str]:

@@ -371,8 +371,8 @@ def spares(snap: Snapshot, membership: Membership) -> Spares:
     allowed = allowance(snap.pool, claim_prefix(snap.job), snap.now)
     if not allowed.spares:
         return Spares(pool=name, available=False, message=allowed.message, ready=0, limit=allowed.limit)
-    excluded = {*membership.excluded_nodes, *snap.troubled}
-    ready = [spare for spare in snap.pool.status.spares if spare.state == "Ready" and spare.node not in excluded]
+    avoid = snap.avoided(membership)
+    ready = [spare for spare in snap.pool.status.spares if spare.state == "Ready" and spare.node not in avoid]
     if not ready:
         return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare", ready=0)
     return Spares(pool=name, ready=min(len(ready), allowed.spares))

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from falcon_core.errors.judge import platform_judge
+from falcon_core.recovery.membership import Membership
 from falcon_core.wire.messages import Summary
 from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
 from falcon_operator.intent.intent import Intent
@@ -54,6 +55,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def troubled(self) -> Mapping[str, str]:
         """Return the nodes whose hardware is in grave trouble by their own report, with the trouble in words."""
         return grave_troubles(self.nodes, platform_judge(self.settings.error_overrides))
+
+    def avoided(self, membership: Membership) -> list[str]:
+        """Return the nodes on which the job takes no spare: those that it has left, and those in grave trouble."""
+        return [*membership.excluded_nodes, *self.troubled]
 
     def pod(self, name: str) -> PodView | None:
         return self.pods_by_name.get(name)

@@ -243,7 +243,7 @@ def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
     unclaimed = [move for move in membership.replacements if move.claim_key and not move.node]
     wanted: list[Effect] = []
     if unclaimed and observe.spares(snap, membership).available:
-        avoid = [*membership.excluded_nodes, *snap.troubled]
+        avoid = snap.avoided(membership)
         wanted += [ClaimSpare(move.pool, move.claim_key, avoid) for move in unclaimed]
     return [*wanted, *unused_claims(snap.job, intent, snap.pods, snap.pool)]
 

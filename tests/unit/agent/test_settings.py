@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from falcon_agent import settings as agent_settings
 from falcon_agent.settings import CREDENTIALS, Settings, SettingsError
 from falcon_core.wire.keys import JobKey
+from tests.unit.environ import load_with
 
 GOOD = {
     "FALCON_NAMESPACE": "team",
@@ -32,14 +32,7 @@ def good(tmp_path: Path) -> dict[str, str]:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Load the settings with these FALCON variables and no other FALCON variables."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in os.environ:
-            if name.startswith("FALCON_"):
-                patch.delenv(name)
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        return agent_settings.load_settings()
+    return load_with(environ, agent_settings.load_settings)
 
 
 def test_what_the_operator_renders_is_read(good: dict[str, str], tmp_path: Path) -> None:
@@ -87,24 +80,18 @@ def test_all_problems_are_named_at_once() -> None:
     ]
 
 
-def load_node(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> agent_settings.NodeSettings:
-    """Load the settings of the node's daemon with these FALCON variables and no other FALCON variables."""
-    for name in os.environ:
-        if name.startswith("FALCON_"):
-            monkeypatch.delenv(name)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    return agent_settings.load_node_settings()
+def load_node(environ: Mapping[str, str]) -> agent_settings.NodeSettings:
+    return load_with(environ, agent_settings.load_node_settings)
 
 
-def test_the_nodes_daemon_needs_its_nodes_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = load_node(monkeypatch, {"FALCON_NODE": "node-a"})
+def test_the_nodes_daemon_needs_its_nodes_name_alone() -> None:
+    settings = load_node({"FALCON_NODE": "node-a"})
     assert (settings.node, settings.sysfs, settings.errors) == ("node-a", Path("/sys"), "")
 
 
-def test_what_the_nodes_daemon_cannot_use_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_nodes_daemon_cannot_use_is_named_at_once() -> None:
     with pytest.raises(SettingsError) as refused:
-        load_node(monkeypatch, {"FALCON_ERRORS": '{"disabled": ["no-such-rule"]}', "FALCON_LOG_LEVEL": "loud"})
+        load_node({"FALCON_ERRORS": '{"disabled": ["no-such-rule"]}', "FALCON_LOG_LEVEL": "loud"})
     assert "FALCON_NODE is not set: the chart sets it (nodeAgent.enabled)" in str(refused.value)
     assert "disabled[0]: no rule has the id 'no-such-rule'" in str(refused.value)
     assert "FALCON_LOG_LEVEL='loud': write one of debug, info, warning, error" in str(refused.value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import pytest
 
 from falcon_operator import settings as operator_settings
 from falcon_operator.settings import Settings, SettingsError
+from tests.unit.environ import load_with
 
 GOOD = {
     "FALCON_NAMESPACE": "falcon-system",
@@ -24,14 +24,7 @@ GOOD = {
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Load the settings with these FALCON variables and no other FALCON variables."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in os.environ:
-            if name.startswith("FALCON_"):
-                patch.delenv(name)
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        return operator_settings.load()
+    return load_with(environ, operator_settings.load)
 
 
 def test_defaults() -> None:
