@@ -14,6 +14,7 @@ import numpy as np
 
 from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, CommSignals, PairSignals
 from falcon_core.wire.ring import (
+    EXCHANGE,
     GRAPH,
     POINT_TO_POINT,
     RECORD_DTYPE,
@@ -135,7 +136,8 @@ def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> t
 
     Without a count, return those of the cycle's largest call.
     """
-    mine = cycle[cycle["comm"] == comm] if cycle is not None else _NONE
+    names = (comm, comm | EXCHANGE) if count is None else (comm,)
+    mine = cycle[np.isin(cycle["comm"], names)] if cycle is not None else _NONE
     if count is not None:
         number = count.entered if count.finished is None else count.finished
         mine = mine[mine["comm_seq"] == number - len(mine)]

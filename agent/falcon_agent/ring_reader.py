@@ -19,6 +19,7 @@ import numpy as np
 from falcon_core.wire.ring import (
     COUNTER_BYTES,
     COUNTER_DTYPE,
+    FREED_KEY,
     HEADER_BYTES,
     MOST_CAPACITY,
     RECORD_BYTES,
@@ -28,6 +29,7 @@ from falcon_core.wire.ring import (
     RecordArray,
     RingFormatError,
     RingHeader,
+    RingStatus,
     checks,
     parse_header,
     parse_status,
@@ -118,18 +120,23 @@ class RingReader:
             raise RingFormatError(f"ring counts {now.head} calls, and had {self._next} before")
         return now.head
 
-    def counters(self) -> CounterArray | None:
-        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None if the ring has none that can be read."""
+    def status(self) -> RingStatus | None:
+        """Read what the ring says of its writer; None if it cannot be read."""
         try:
-            status = parse_status(os.pread(self._file, STATUS_BYTES, 0))
+            return parse_status(os.pread(self._file, STATUS_BYTES, 0))
         except RingFormatError:
             return None
-        if not status.counters_offset:
+
+    def counters(self) -> CounterArray | None:
+        """Read the counters that are in use: [n], dtype COUNTER_DTYPE; None if the ring has none that can be read."""
+        status = self.status()
+        if status is None or not status.counters_offset:
             return None
         raw = os.pread(self._file, status.counters * COUNTER_BYTES, status.counters_offset)
         table = np.frombuffer(raw[: len(raw) // COUNTER_BYTES * COUNTER_BYTES], dtype=COUNTER_DTYPE)
-        used: CounterArray = table[(table["key"] != 0) & (table["entered"] <= _MOST) & (table["finished"] <= _MOST)]
-        return used
+        used = (table["key"] != 0) & (table["key"] != FREED_KEY)
+        counters: CounterArray = table[used & (table["entered"] <= _MOST) & (table["finished"] <= _MOST)]
+        return counters
 
     def _pass_hole(
         self,

@@ -17,6 +17,7 @@ import structlog
 
 from falcon_agent.comms import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.ring_reader import RingReader
+from falcon_agent.sight import sight
 from falcon_agent.telemetry.pressure import Pressure
 from falcon_agent.troubles import Troubles
 from falcon_core.signals.rank import RankChain, RankMemory
@@ -28,6 +29,7 @@ MOST_RINGS = 64  # ranks of a pod that are followed
 _MOST_REFUSED, _MOST_REMEMBERED = 16, 1024  # rings that are logged as refused, and that are not opened again
 _NAME = re.compile(r"g\d{1,9}-r(-1|\d{1,9})-\d{1,9}\.ring")
 SILENT_NS = 1_000_000_000  # without a call for as long, a rank's detail says how far it has come in its communicators
+SETTLED_ITERATIONS = 5  # until then a program may still import what its first steps need
 _SENSELESS = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)  # what records that are noise may raise
 T = TypeVar("T")
 _log = structlog.get_logger()
@@ -134,10 +136,16 @@ class Tracker:
                 holes=tracked.reader.holes,
                 retries=tracked.troubles.retries,
                 comm_error=tracked.troubles.comm_error,
+                sight=sight(tracked.reader.status()),
             )
 
         reports = self._of_each(report).values()
         return sorted((each for each in reports if each is not None), key=lambda each: each.rank)
+
+    def trains(self, generation: int, ranks: int) -> bool:
+        """Check whether that many ranks of the generation have each done ``SETTLED_ITERATIONS``."""
+        tracked = [each for each in self._tracked.values() if each.reader.header.generation == generation]
+        return len(tracked) >= ranks > 0 and all(each.chain.iterations >= SETTLED_ITERATIONS for each in tracked)
 
     def may_matter(self) -> bool:
         """Check whether a report could say more than that all ranks are well; it costs a fraction of ``signals``."""
@@ -149,6 +157,11 @@ class Tracker:
         now_ns = self._monotonic_ns()
         headers = [tracked.reader.header for tracked in self._tracked.values() if tracked.chain.is_silent(now_ns)]
         return {header.rank: header.pid for header in headers if header.generation == self._generation}
+
+    def processes(self) -> dict[int, int]:
+        """Return the process ids by local rank."""
+        headers = [tracked.reader.header for tracked in self._tracked.values()]
+        return {header.local_rank: header.pid for header in headers if header.generation == self._generation}
 
     def quiet_since(self, unix_ns: Mapping[int, int]) -> dict[int, int]:
         """Return the process ids, by rank, of those that have made no call since a time, nor for ``SILENT_NS``.

@@ -105,7 +105,7 @@ def main() -> None:
         ("track", "track mode, outside a sampled cycle"),
         ("sampled", "track mode, inside a sampled cycle"),
         ("profile", "profile mode"),
-        ("exhausted", "profile mode, no event left: 1 024 calls ahead of the device"),
+        ("exhausted", "profile mode, no event left: 16 384 calls ahead of the device"),
         ("group", "group of 8, outside a sampled cycle"),
         ("group_sampled", "group of 8, inside a sampled cycle"),
     ):

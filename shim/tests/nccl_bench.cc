@@ -37,7 +37,7 @@ using falcon::Mode;
 constexpr int kBurst = 64;
 constexpr int kGroup = 8;
 constexpr int kBusyBurst = 512;  // for the helper: so many that their cost shows beside that of the polls
-constexpr int kPairs = 1024;     // of events, the shim's pool
+constexpr int kPairs = 16384;    // of events, the shim's pool
 constexpr std::chrono::milliseconds kPause{2};
 constexpr double kShareSeconds = 1;
 
@@ -82,8 +82,8 @@ void run(Case* measured) {
 void fill_pool() {
   obey(Mode::kProfile, 0);
   __atomic_store_n(&standin_device_done, false, __ATOMIC_RELEASE);
-  for (int i = 0; i < 100; ++i) {
-    for (int j = 0; j < kPairs / 16; ++j) call();
+  for (int i = 0; i < 1000; ++i) {
+    for (int j = 0; j < kPairs / 256; ++j) call();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -1,9 +1,11 @@
 // Device times of NCCL's calls, by the shim around stand-ins for NCCL and CUDA: which calls get events, and what the
-// modes, groups, graphs and several threads do to it. CTest sets LD_PRELOAD, FALCON_RING_DIR and FALCON_CONTROL.
+// modes, groups, graphs, faults and several threads do to it. nccl_device_test [faults]: a driver that fails for good.
+// CTest sets LD_PRELOAD, FALCON_RING_DIR and FALCON_CONTROL.
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -179,24 +181,58 @@ void the_helper_sleeps_until_it_is_needed() {
   CHECK(soon([&] { return records(Kind::kCompleted, before) == 1; }));
 }
 
-void a_device_that_is_far_behind_leaves_calls_untimed() {
-  constexpr int kPairs = 1024;
+// Makes calls of which so many are timed while the device does nothing.
+void fall_behind(int calls) {
   set_mode(falcon::Mode::kProfile);
   __atomic_store_n(&standin_device_done, false, __ATOMIC_RELEASE);
   const int events = standin_events_recorded;
-  const uint64_t before = head();
-  for (int i = 0; i < 100 && standin_events_recorded - events < 2 * kPairs; ++i) {
-    for (int j = 0; j < kPairs / 16; ++j) ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the helper makes more pairs
+  for (int i = 0; i < 10000 && standin_events_recorded - events < 2 * calls; ++i) {
+    for (int j = 0; j < 64 && standin_events_recorded - events < 2 * calls; ++j) {
+      ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the helper makes more pairs
   }
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  CHECK(standin_events_recorded - events == 2 * kPairs && last().kind == Kind::kEnqueued);
+  CHECK(standin_events_recorded - events == 2 * calls);
+}
+
+void only_the_oldest_of_a_stream_is_asked_for() {
+  constexpr int kCalls = 3000;
+  const uint64_t before = head();
+  fall_behind(kCalls);
+  const int queries = __atomic_load_n(&standin_queries, __ATOMIC_RELAXED);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const int asked = __atomic_load_n(&standin_queries, __ATOMIC_RELAXED) - queries;
+  CHECK(asked > 0 && asked < kCalls);  // 40 polls
   __atomic_store_n(&standin_device_done, true, __ATOMIC_RELEASE);
-  CHECK(soon([&] { return records(Kind::kCompleted, before) == kPairs; }));
-  const uint64_t after = head();
-  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  CHECK(soon([&] { return records(Kind::kCompleted, after) == 1; }));
+  CHECK(soon([&] { return records(Kind::kCompleted, before) == kCalls; }));
   set_mode(falcon::Mode::kTrack);
+}
+
+void a_question_without_an_answer_is_asked_again() {
+  CHECK(g_ring.header->device_times == falcon::DeviceTimes::kOn && g_ring.header->device_faults == 0);
+  set_mode(falcon::Mode::kProfile);
+  const uint64_t before = head();
+  __atomic_store_n(&standin_faults, 1, __ATOMIC_RELEASE);
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(soon([&] { return records(Kind::kCompleted, before) == 1; }));
+  CHECK(g_ring.header->device_times == falcon::DeviceTimes::kOn && g_ring.header->device_faults == 1);
+  CHECK(g_ring.header->device_code == 700);
+  set_mode(falcon::Mode::kTrack);
+}
+
+void a_driver_that_answers_no_more_ends_it_and_the_ring_says_so() {
+  set_mode(falcon::Mode::kProfile);
+  __atomic_store_n(&standin_faults, 1 << 20, __ATOMIC_RELEASE);
+  CHECK(soon([] {
+    ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream);
+    return g_ring.header->device_times == falcon::DeviceTimes::kOff;
+  }));
+  CHECK(g_ring.header->device_reason == falcon::NoDeviceTimes::kFaults && g_ring.header->device_code == 700);
+  CHECK(g_ring.header->device_faults == 100);
+  const int events = standin_events_recorded;
+  const uint64_t before = head();
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(standin_events_recorded == events && head() == before + 1);  // tracked, not timed
 }
 
 void several_threads_at_once() {
@@ -224,7 +260,7 @@ void several_threads_at_once() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   const std::string folder = make_places();
   if (folder.empty()) return 64;
   puts(ncclGetLastError(nullptr));
@@ -232,6 +268,11 @@ int main() {
   standin_made = kComm;
   CHECK(ncclCommInitRank(&comm, 4, StandinUniqueId{}, 2) == 0);
   g_ring = view(rings(folder)[0]);
+  if (argc > 1 && strcmp(argv[1], "faults") == 0) {
+    a_driver_that_answers_no_more_ends_it_and_the_ring_says_so();
+    return failures == 0 ? 0 : 1;
+  }
+  standin_watch_exit();
   the_device_is_timed_in_profile_mode();
   a_communicator_counts_what_was_called_and_what_the_device_did();
   a_group_gets_one_pair_per_stream();
@@ -239,8 +280,10 @@ int main() {
   track_mode_times_one_cycle_in_n();
   switched_off_calls_are_counted_and_not_recorded();
   the_helper_sleeps_until_it_is_needed();
-  a_device_that_is_far_behind_leaves_calls_untimed();
+  only_the_oldest_of_a_stream_is_asked_for();
+  a_question_without_an_answer_is_asked_again();
   several_threads_at_once();
+  fall_behind(100);  // what is outstanding at exit
   remove_rings(folder);
   return failures == 0 ? 0 : 1;
 }

@@ -1,6 +1,8 @@
 // The shim around a stand-in for NCCL (it is one: the real library needs a GPU): every hook, argument by argument.
 // nccl_test [old]: linked against the newest interface, run with a library of that or of an early release. CTest sets
 // LD_PRELOAD, FALCON_RING_DIR and FALCON_CONTROL.
+#include <dlfcn.h>
+
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -95,6 +97,35 @@ void each_call_argument_by_argument() {
   recorded(Op::kAllReduce, 0, -1, 0, 1, 10);
 }
 
+void each_call_with_a_configuration() {
+  const void* config = pointer(0x99);
+  CHECK(ncclAllReduceConfig(kSend, kRecv, 1000, kFloat32, 3, kComm, kStream, config) == 0);
+  reached("ncclAllReduceConfig",
+          {word(kSend), word(kRecv), 1000, kFloat32, 3, word(kComm), word(kStream), word(config)});
+  recorded(Op::kAllReduce, 4000, -1, 9, 1, 11);
+  CHECK(ncclBroadcastConfig(kSend, kRecv, 7, 8, 1, kComm, kStream, config) == 0);
+  reached("ncclBroadcastConfig", {word(kSend), word(kRecv), 7, 8, 1, word(kComm), word(kStream), word(config)});
+  recorded(Op::kBroadcast, 56, 1, 10, 1, 12);
+  CHECK(ncclReduceConfig(kSend, kRecv, 10, kBfloat16, 1, 3, kComm, kOther, config) == 0);
+  reached("ncclReduceConfig", {word(kSend), word(kRecv), 10, kBfloat16, 1, 3, word(kComm), word(kOther), word(config)});
+  recorded(Op::kReduce, 20, 3, 8, 1, 13);
+  CHECK(ncclAllGatherConfig(kSend, kRecv, 5, 6, kComm, kStream, config) == 0);
+  reached("ncclAllGatherConfig", {word(kSend), word(kRecv), 5, 6, word(kComm), word(kStream), word(config)});
+  recorded(Op::kAllGather, 10, -1, 7, 1, 14);
+  CHECK(ncclReduceScatterConfig(kSend, kRecv, 5, 4, 2, kComm, kStream, config) == 0);
+  reached("ncclReduceScatterConfig", {word(kSend), word(kRecv), 5, 4, 2, word(kComm), word(kStream), word(config)});
+  recorded(Op::kReduceScatter, 40, -1, 5, 1, 15);
+  CHECK(ncclAlltoAllConfig(kSend, kRecv, 5, 2, kComm, kStream, config) == 0);
+  reached("ncclAlltoAllConfig", {word(kSend), word(kRecv), 5, 2, word(kComm), word(kStream), word(config)});
+  recorded(Op::kAllToAll, 80, -1, 3, 1, 16);
+  CHECK(ncclGatherConfig(kSend, kRecv, 5, 1, 3, kComm, kStream, config) == 0);
+  reached("ncclGatherConfig", {word(kSend), word(kRecv), 5, 1, 3, word(kComm), word(kStream), word(config)});
+  recorded(Op::kGather, 5, 3, 2, 1, 17);
+  CHECK(ncclScatterConfig(kSend, kRecv, 5, 5, 0, kComm, kStream, config) == 0);
+  reached("ncclScatterConfig", {word(kSend), word(kRecv), 5, 5, 0, word(kComm), word(kStream), word(config)});
+  recorded(Op::kScatter, 40, 0, 6, 1, 18);
+}
+
 void sends_and_receives_are_numbered_apart() {
   const uint64_t before = head();
   CHECK(ncclSend(kSend, 3, 11, 1, kComm, kStream) == 0);
@@ -109,7 +140,7 @@ void sends_and_receives_are_numbered_apart() {
 void what_fails_is_marked() {
   standin_result = 1;
   CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 1);
-  CHECK(last().flags == falcon::kFailed && last().comm_seq == 11);
+  CHECK(last().flags == falcon::kFailed && last().comm_seq == 19);
   standin_result = 7;  // in progress: accepted
   CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 7);
   CHECK(last().flags == 0);
@@ -119,16 +150,16 @@ void what_fails_is_marked() {
 void a_group_has_one_number() {
   CHECK(ncclGroupStart() == 0);
   CHECK(ncclSend(kSend, 1, kFloat32, 1, kComm, kStream) == 0);
-  const uint32_t group = last().group;
-  CHECK(group != 0);
   CHECK(ncclGroupStart() == 0);
   CHECK(ncclRecv(kRecv, 1, kFloat32, 3, kComm, kStream) == 0);
-  CHECK(last().group == group);
   CHECK(ncclGroupEnd() == 0);
   CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
-  CHECK(last().group == group);
+  const uint32_t group = last().group;
+  CHECK(group != 0 && last().op == Op::kAllReduce);
   CHECK(ncclGroupEnd() == 0);
   reached("ncclGroupEnd", {});
+  recorded(Op::kRecv, 4, 3, 9, 1 | falcon::kPointToPoint, 3);  // what they are shows only now
+  CHECK(last().group == group && last(1).group == group && last(1).op == Op::kSend && last(1).comm_seq == 2);
   CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
   CHECK(last().group == 0);
 }
@@ -198,6 +229,18 @@ void an_asynchronous_error_is_told_once() {
   standin_async_error = 0;
 }
 
+// The sanitizers' build has a driver all the same.
+void a_process_without_a_driver_says_why_nothing_is_timed() {
+  const falcon::RingHeader& header = *g_ring.header;
+  CHECK(header.device_times == falcon::DeviceTimes::kNotAsked);
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) != nullptr) return;
+  set_mode(falcon::Mode::kProfile);
+  CHECK(ncclAllReduce(kSend, kRecv, 1, kFloat32, 0, kComm, kStream) == 0);
+  CHECK(header.device_times == falcon::DeviceTimes::kOff);
+  CHECK(header.device_reason == falcon::NoDeviceTimes::kNoDriver);
+  set_mode(falcon::Mode::kTrack);
+}
+
 void what_the_library_lacks_is_refused() {
   void* child = nullptr;
   CHECK(ncclGather(kSend, kRecv, 5, 1, 3, kComm, kStream) == kInvalidUsage);
@@ -220,12 +263,14 @@ int main(int argc, char** argv) {
     return failures == 0 ? 0 : 1;
   }
   each_call_argument_by_argument();
+  each_call_with_a_configuration();
   sends_and_receives_are_numbered_apart();
   what_fails_is_marked();
   a_group_has_one_number();
   a_child_names_its_parent();
   an_address_that_comes_back_is_another_communicator();
   an_asynchronous_error_is_told_once();
+  a_process_without_a_driver_says_why_nothing_is_timed();
   remove_rings(folder);
   return failures == 0 ? 0 : 1;
 }

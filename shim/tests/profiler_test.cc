@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "checking.h"
 #include "own_rank.h"
@@ -162,22 +163,80 @@ void a_communicator_ends() {
   }
 }
 
-// A program that calls NCCL through the hooks, with a plugin all the same: nothing is reported twice.
-void an_nccl_that_the_hooks_see_is_left_to_them() {
+// NCCL tells of a communicator of this size and rank, from its own code and maybe on its own thread. The context that
+// the plugin takes; null: it leaves the communicator to the hooks.
+void* told(int size, int rank, bool elsewhere) {
+  void* context = &g_places[0];
+  int mask = 0;
+  const auto tell = [&] {
+    CHECK(standin_init_profiler(reinterpret_cast<InitV5>(table(5).init), &context, &mask, size, rank) == 0);
+  };
+  if (elsewhere) {
+    std::thread(tell).join();
+  } else {
+    tell();
+  }
+  CHECK((context == nullptr) == (mask == 0));
+  return context;
+}
+
+// As PyTorch and pynccl (by dlsym) use one library in one process.
+void whose_a_communicator_is_depends_on_who_makes_it() {
+  static int left = 0;
   void* comm = nullptr;
   StandinUniqueId id{};
   standin_made = &g_places[9];
-  CHECK(ncclCommInitRank(&comm, 4, id, 2) == 0);
-  void* context = &g_places[0];
-  int mask = 0;
-  const uint64_t before = head();
-  const auto init = reinterpret_cast<InitV5>(table(5).init);
-  CHECK(standin_init_profiler(init, &context, &mask, 4, 2) == 0);
-  CHECK(context == nullptr && mask == 0 && head() == before);
-  // Another NCCL in the same process, that they do not see.
-  CHECK(init(&context, 1, &mask, nullptr, 1, 4, 2, nullptr) == 0 && context != nullptr && mask != 0);
-  CHECK(head() == before + 1);
-  CHECK(table(5).finalize(context) == 0);
+  standin_making = [] {
+    left += told(4, 2, false) == nullptr ? 1 : 0;
+    void* others = told(8, 3, true);  // meanwhile, made by nobody that the hooks see
+    CHECK(others != nullptr && table(5).finalize(others) == 0);
+  };
+  CHECK(ncclCommInitRank(&comm, 4, id, 2) == 0 && left == 1);
+  standin_making = nullptr;
+  void* pynccl = told(4, 2, false);  // the same shape and library, not by a hooked call
+  CHECK(pynccl != nullptr && last().kind == Kind::kDescriptor && last().group == 4);
+  CHECK(table(5).finalize(pynccl) == 0 && last().flags == falcon::kEnded);
+}
+
+void a_communicator_is_made_when_its_group_ends_or_later() {
+  void* comm = &g_places[10];
+  StandinUniqueId id{};
+  CHECK(ncclGroupStart() == 0 && ncclCommInitRankConfig(&comm, 4, id, 2, nullptr) == 0);
+  standin_making = [] { CHECK(told(4, 2, true) == nullptr); };
+  CHECK(ncclGroupEnd() == 0);
+  standin_making = nullptr;
+  standin_result = 7;  // it goes on after the call
+  CHECK(ncclCommInitRankConfig(&comm, 4, id, 2, nullptr) == 7);
+  standin_result = 0;
+  CHECK(told(4, 2, true) == nullptr);
+  standin_result = 2;
+  CHECK(ncclCommInitRankConfig(&comm, 4, id, 2, nullptr) == 2);  // it failed before NCCL told of it
+  standin_result = 0;
+  void* pynccl = told(4, 2, true);
+  CHECK(pynccl != nullptr && table(5).finalize(pynccl) == 0);
+}
+
+void the_communicators_of_several_devices_and_a_split() {
+  void* all[3] = {};
+  void* child = nullptr;
+  const int list[3] = {0, 1, 2};
+  standin_making = [] {
+    for (int rank = 0; rank < 3; ++rank) CHECK(told(3, rank, true) == nullptr);
+  };
+  CHECK(ncclCommInitAll(all, 3, list) == 0);
+  standin_making = [] { CHECK(told(2, 1, true) == nullptr); };
+  CHECK(ncclCommSplit(&g_places[9], 1, 0, &child, nullptr) == 0);
+  standin_making = nullptr;
+  void* pynccl = told(3, 0, false);
+  CHECK(pynccl != nullptr && table(5).finalize(pynccl) == 0);
+}
+
+void places_are_used_again() {
+  for (int i = 0; i < 3000; ++i) {
+    void* context = told(4, 2, false);
+    CHECK(context != nullptr);
+    CHECK(table(5).finalize(context) == 0);
+  }
 }
 
 [[maybe_unused]] void a_process_without_a_place_for_rings_is_told_nothing() {
@@ -205,7 +264,10 @@ int main() {
   for (int version = 1; version <= 5; ++version) each_type(version);
   what_cannot_be_does_no_harm();
   a_communicator_ends();
-  an_nccl_that_the_hooks_see_is_left_to_them();
+  whose_a_communicator_is_depends_on_who_makes_it();
+  a_communicator_is_made_when_its_group_ends_or_later();
+  the_communicators_of_several_devices_and_a_split();
+  places_are_used_again();
 #ifndef FALCON_EMULATED
   a_process_without_a_place_for_rings_is_told_nothing();
 #endif

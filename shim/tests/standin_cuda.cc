@@ -1,5 +1,8 @@
 // The part of CUDA's driver and runtime that the shim calls, without a device.
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdlib>
 
 #include "standin_nccl.h"
 
@@ -11,6 +14,8 @@ float standin_elapsed_ms = 0;
 int standin_unsafe_calls = 0;
 int standin_events_recorded = 0;
 void* standin_recorded_on = nullptr;
+int standin_queries = 0;
+int standin_faults = 0;
 
 }  // extern "C"
 
@@ -21,6 +26,7 @@ int g_context = 0;
 std::atomic<uint64_t> g_events{0};
 char g_places[4096];  // an event is an address
 constexpr int kNotReady = 600;
+constexpr int kIllegalAddress = 700;
 constexpr int kImplicitCapture = 906;
 
 }  // namespace
@@ -38,7 +44,14 @@ int cuEventRecord(void* /*event*/, void* stream) {
   __atomic_store_n(&standin_recorded_on, stream, __ATOMIC_RELAXED);
   return 0;
 }
-int cuEventQuery(void* /*event*/) { return __atomic_load_n(&standin_device_done, __ATOMIC_ACQUIRE) ? 0 : kNotReady; }
+int cuEventQuery(void* /*event*/) {
+  __atomic_fetch_add(&standin_queries, 1, __ATOMIC_RELAXED);
+  if (__atomic_load_n(&standin_faults, __ATOMIC_RELAXED) > 0) {
+    __atomic_fetch_sub(&standin_faults, 1, __ATOMIC_RELAXED);
+    return kIllegalAddress;
+  }
+  return __atomic_load_n(&standin_device_done, __ATOMIC_ACQUIRE) ? 0 : kNotReady;
+}
 int cuEventElapsedTime(float* milliseconds, void* /*first*/, void* /*second*/) {
   *milliseconds = standin_elapsed_ms;
   return 0;
@@ -59,6 +72,13 @@ int cuCtxGetCurrent(void** context) {
   return 0;
 }
 int cuCtxSetCurrent(void* context) { return context == &g_context ? 0 : 1; }
+void standin_watch_exit() {
+  atexit([] {
+    const int before = __atomic_load_n(&standin_queries, __ATOMIC_RELAXED);
+    usleep(50000);
+    if (__atomic_load_n(&standin_queries, __ATOMIC_RELAXED) != before) _exit(99);
+  });
+}
 int cudaGraphLaunch(void* /*graph*/, void* /*stream*/) { return standin_result; }
 }
 // NOLINTEND(readability-identifier-naming)

@@ -10,7 +10,10 @@ int standin_async_error = 0;
 int standin_rank = 2;
 int standin_size = 4;
 void* standin_made = nullptr;
+void* standin_not_ready = nullptr;
+int standin_warnings = 0;
 StandinFailure standin_failures[4] = {};
+void (*standin_making)() = nullptr;
 
 }  // extern "C"
 
@@ -42,9 +45,17 @@ int note(const char* name, bool twin, Arguments... arguments) {
   return standin_result;
 }
 
+constexpr int kInProgress = 7;
+
 const char* last_words = "this is Falcon's stand-in for NCCL, not NCCL";
 
+int tell_making() {
+  if (standin_making != nullptr) standin_making();
+  return standin_result;
+}
+
 int give(void** made) {
+  tell_making();
   const StandinFailure failure = standin_failures[0];
   if (failure.result != 0) {
     memmove(standin_failures, standin_failures + 1, sizeof(standin_failures) - sizeof(failure));
@@ -86,7 +97,7 @@ STANDIN(ncclCommFinalize, (void* a), ARGS(a), standin_result)
 STANDIN(ncclCommDestroy, (void* a), ARGS(a), standin_result)
 STANDIN(ncclCommAbort, (void* a), ARGS(a), standin_result)
 STANDIN(ncclGroupStart, (), 0, standin_result)
-STANDIN(ncclGroupEnd, (), 0, standin_result)
+STANDIN(ncclGroupEnd, (), 0, tell_making())
 #ifndef STANDIN_OLD  // what an early release does not have
 // Made of sends and receives that go through the public names, as RCCL's is.
 extern "C" int pncclAlltoAll(V a, void* b, size_t c, int d, void* e, void* f) {
@@ -103,6 +114,22 @@ STANDIN(ncclAllToAll, (V a, void* b, size_t c, int d, void* e, void* f), ARGS(a,
 STANDIN(ncclGather, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g), standin_result)
 STANDIN(ncclScatter, (V a, void* b, size_t c, int d, int e, void* f, void* g), ARGS(a, b, c, d, e, f, g),
         standin_result)
+STANDIN(ncclAllReduceConfig, (V a, void* b, size_t c, int d, int e, void* f, void* g, V h),
+        ARGS(a, b, c, d, e, f, g, h), standin_result)
+STANDIN(ncclBroadcastConfig, (V a, void* b, size_t c, int d, int e, void* f, void* g, V h),
+        ARGS(a, b, c, d, e, f, g, h), standin_result)
+STANDIN(ncclReduceConfig, (V a, void* b, size_t c, int d, int e, int f, void* g, void* h, V i),
+        ARGS(a, b, c, d, e, f, g, h, i), standin_result)
+STANDIN(ncclAllGatherConfig, (V a, void* b, size_t c, int d, void* e, void* f, V g), ARGS(a, b, c, d, e, f, g),
+        standin_result)
+STANDIN(ncclReduceScatterConfig, (V a, void* b, size_t c, int d, int e, void* f, void* g, V h),
+        ARGS(a, b, c, d, e, f, g, h), standin_result)
+STANDIN(ncclAlltoAllConfig, (V a, void* b, size_t c, int d, void* e, void* f, V g), ARGS(a, b, c, d, e, f, g),
+        standin_result)
+STANDIN(ncclGatherConfig, (V a, void* b, size_t c, int d, int e, void* f, void* g, V h), ARGS(a, b, c, d, e, f, g, h),
+        standin_result)
+STANDIN(ncclScatterConfig, (V a, void* b, size_t c, int d, int e, void* f, void* g, V h), ARGS(a, b, c, d, e, f, g, h),
+        standin_result)
 STANDIN(ncclCommInitRankScalable, (void** a, int b, int c, int d, StandinUniqueId* e, void* f),
         ARGS((void*)a, b, c, d, (void*)e, f), give(a))
 STANDIN(ncclCommSplit, (void* a, int b, int c, void** d, void* e), ARGS(a, b, c, (void*)d, e), give(d))
@@ -115,7 +142,8 @@ STANDIN(ncclGroupSimulateEnd, (void* a), ARGS(a), standin_result)
 
 extern "C" {
 
-int ncclCommUserRank(void* /*comm*/, int* rank) {
+int ncclCommUserRank(void* comm, int* rank) {
+  if (comm == standin_not_ready && ++standin_warnings > 0) return kInProgress;
   *rank = standin_rank;
   return 0;
 }
@@ -125,13 +153,14 @@ int ncclCommCount(void* comm, int* count) {
     last_words = "CommCount : comm argument is NULL";
     return 4;
   }
+  if (comm == standin_not_ready && ++standin_warnings > 0) return kInProgress;
   *count = standin_size;
   return 0;
 }
 
-int ncclCommGetAsyncError(void* /*comm*/, int* error) {
-  *error = standin_async_error;
-  return standin_result;
+int ncclCommGetAsyncError(void* comm, int* error) {
+  *error = comm == standin_not_ready ? kInProgress : standin_async_error;
+  return 0;
 }
 
 int ncclGetVersion(int* version) {

@@ -11,7 +11,7 @@ extern "C" {
 struct StandinCall {
   const char* name;       // "ncclAllReduce"
   bool twin;              // reached as pncclAllReduce
-  uint64_t arguments[8];  // in their order; what is passed by value as a structure: its first byte
+  uint64_t arguments[9];  // in their order; what is passed by value as a structure: its first byte
   uint64_t calls;
 };
 extern StandinCall standin_call;
@@ -19,7 +19,9 @@ extern int standin_result;       // what every call returns
 extern int standin_async_error;  // what ncclCommGetAsyncError tells
 extern int standin_rank;         // what ncclCommUserRank and ncclCommCount tell
 extern int standin_size;
-extern void* standin_made;  // the handle that the next creation gives out
+extern void* standin_not_ready;  // a communicator whose last call goes on
+extern int standin_warnings;     // questions that NCCL answers by a warning
+extern void* standin_made;       // the handle that the next creation gives out
 // How the next creations fail, up to the first without a result: what they return, and what ncclGetLastError tells from
 // then on; null: what it told before.
 struct StandinFailure {
@@ -27,6 +29,8 @@ struct StandinFailure {
   const char* words;
 };
 extern StandinFailure standin_failures[4];
+
+extern void (*standin_making)();  // called while a communicator is made, and while a group ends
 
 struct StandinUniqueId {
   char internal[128];
@@ -45,6 +49,14 @@ int ncclGather(const void*, void*, size_t, int, int, void*, void*);
 int ncclScatter(const void*, void*, size_t, int, int, void*, void*);
 int ncclSend(const void*, size_t, int, int, void*, void*);
 int ncclRecv(void*, size_t, int, int, void*, void*);
+int ncclAllReduceConfig(const void*, void*, size_t, int, int, void*, void*, const void*);
+int ncclBroadcastConfig(const void*, void*, size_t, int, int, void*, void*, const void*);
+int ncclReduceConfig(const void*, void*, size_t, int, int, int, void*, void*, const void*);
+int ncclAllGatherConfig(const void*, void*, size_t, int, void*, void*, const void*);
+int ncclReduceScatterConfig(const void*, void*, size_t, int, int, void*, void*, const void*);
+int ncclAlltoAllConfig(const void*, void*, size_t, int, void*, void*, const void*);
+int ncclGatherConfig(const void*, void*, size_t, int, int, void*, void*, const void*);
+int ncclScatterConfig(const void*, void*, size_t, int, int, void*, void*, const void*);
 int ncclCommInitRank(void**, int, StandinUniqueId, int);
 int ncclCommInitRankConfig(void**, int, StandinUniqueId, int, void*);
 int ncclCommInitRankScalable(void**, int, int, int, StandinUniqueId*, void*);
@@ -73,6 +85,10 @@ extern float standin_elapsed_ms;     // between any two
 extern int standin_unsafe_calls;     // event creations in a thread that could break another's capture
 extern int standin_events_recorded;  // by cuEventRecord
 extern void* standin_recorded_on;    // the last stream
+extern int standin_queries;          // of events
+extern int standin_faults;           // so many of the next queries fail
+// From now on, CUDA is taken down when the program exits: whoever still queries ends it with status 99.
+void standin_watch_exit();
 int cudaGraphLaunch(void*, void*);
 // NOLINTEND(readability-identifier-naming)
 }

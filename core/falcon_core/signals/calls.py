@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.signals.naming import naming_columns
 from falcon_core.wire.ring import POINT_TO_POINT, RECORD_DTYPE, SYNCHRONISING_OPS, Kind, Op, RecordArray
 
 REORDER_CALLS = 64  # held back at most, per communicator
@@ -224,7 +225,7 @@ class Tokenizer:
 
     def _tokens(self, records: RecordArray) -> Ints:
         """Return the tokens, [n]: known tokens all at once, and the few new tokens one after the other."""
-        columns = [records[name] for name in ("op", "comm", "dtype", "bytes")]
+        columns = naming_columns(records)
         if records.shape[0] < _AT_ONCE:
             keys = zip(*(column.tolist() for column in columns), strict=True)
             return np.fromiter(map(self._token, keys), np.int64, records.shape[0])

@@ -23,7 +23,7 @@ import numpy as np
 
 from falcon_core.signals.calls import Calls, Flags, Ints
 
-MINIMUM_DEADLINE_NS = 10_000_000_000
+MINIMUM_DEADLINE_NS = 8_000_000_000  # agents look each second, and their reports take a while: known within ten
 _PAUSE_MARGIN = 2  # a pause may take this many times the longest one before
 _CLASSES = 64  # size classes: powers of two of ns
 _LEAST_CLASS = 28  # 0.27 s: shorter silences never matter beside MINIMUM_DEADLINE_NS

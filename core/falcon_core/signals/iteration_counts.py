@@ -24,6 +24,7 @@ from falcon_core.wire.ring import (
     Op,
     RecordArray,
     Traffic,
+    are_exchanges,
     counter_key,
     parse_counter_key,
 )
@@ -47,11 +48,14 @@ def iteration_counts(cycle: RecordArray, counters: CounterArray) -> IterationCou
             same calls; a rank whose iterations do not has no counts.
 
     Returns:
-        None where the numbers of its calls have gaps: calls were lost, or others came in between.
+        None where the numbers of its calls have gaps: calls were lost, or others came in between. None as well where
+        it exchanges data in parts that depend on them: to how many peers changes from iteration to iteration.
     """
     read = _Counters(counters)
     starts: dict[int, int] = {}
     calls: dict[int, int] = {}
+    if are_exchanges(cycle["comm"]).any():
+        return None
     for comm in np.unique(cycle["comm"]).tolist():
         records = cycle[cycle["comm"] == comm]
         numbers = np.unwrap(records["comm_seq"].astype(np.int64), period=_MODULO)

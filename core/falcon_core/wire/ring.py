@@ -25,6 +25,11 @@ Layout (native endian, little on every machine we run on)::
      208  u32  waiting          threads that wait at the gate now
      212  u32  gate_reason      GateReason of gate_opened
      216  u64  table_seen       table_epoch of the control file that the waiting thread last met
+     224  u32  device_times     DeviceTimes; 0 as well in rings of earlier shims
+     228  u32  device_reason    NoDeviceTimes
+     232  u32  device_code      of the CUDA driver's last error; 0: none
+     236  u32  device_faults    questions that the driver did not answer
+     240  u32  full             bits of Full: tables that had no room once
     offset HEADER_BYTES: capacity records of RECORD_BYTES; call number i (from 0) lies in slot i % capacity.
     offset counters_offset: counters, in no order; they count calls in progress, too, which records do not.
 
@@ -49,7 +54,7 @@ HEADER_BYTES = 4096
 RECORD_BYTES = 64
 DEFAULT_CAPACITY = 32768
 COUNTER_BYTES = 64
-STATUS_BYTES = 224  # of the header, up to and with the gate's fields
+STATUS_BYTES = 244  # of the header, up to and with its last field
 MOST_CAPACITY = 2 * DEFAULT_CAPACITY  # slots of a ring that a training process writes
 MOST_COUNTERS = 65_536
 MOST_BYTES = 1 << 40  # of a ring file; a recording of weeks is smaller
@@ -59,6 +64,13 @@ POINT_TO_POINT = 1 << 31
 count alike: they stand under its id with this bit, with a descriptor of their own."""
 GRAPH = 1 << 30
 """A graph launch stands under the number of its graph with this bit."""
+EXCHANGE = 1 << 29
+"""A group of sends and receives by which members exchange data (NCCL's all-to-all of unequal parts) is one record:
+ALL_TO_ALL, the bytes of all its transfers, and their number in one direction as ``peer_or_root``. Such records stand
+under the id of their communicator with this bit, since a member that has nothing to send or receive leaves none: they
+are numbered apart from the collectives, which all members count alike. Counters count the single transfers."""
+FREED_KEY = (1 << 64) - 1
+"""Of a counter that is in use no more, since its communicator is gone."""
 
 RECORD_DTYPE = np.dtype(
     [
@@ -84,7 +96,7 @@ if RECORD_DTYPE.itemsize != RECORD_BYTES:  # the wire format is a promise
 
 COUNTER_DTYPE = np.dtype(
     [
-        ("key", "<u8"),  # counter_key(); 0: free
+        ("key", "<u8"),  # counter_key(); 0: free, FREED_KEY: free again
         ("entered", "<u8"),  # calls that were begun
         ("finished", "<u8"),  # calls that are done: blocking ones when they return, enqueued ones as far as is known
         ("reserved", "<u8", (5,)),
@@ -126,6 +138,32 @@ class GateReason(enum.IntEnum):
     DEADLINE = 1
     AGENT_DEAD = 2
     UNREADABLE = 3
+
+
+class DeviceTimes(enum.IntEnum):
+    """Whether the device's times of calls are taken."""
+
+    NOT_ASKED = 0  # no call was to be timed
+    ON = 1
+    OFF = 2
+
+
+class NoDeviceTimes(enum.IntEnum):
+    """The reason why the device's times are not taken."""
+
+    NONE = 0
+    NO_DRIVER = 1  # libcuda.so.1 is not loaded
+    OLD_DRIVER = 2  # it lacks a function
+    NO_THREAD = 3  # the helper could not be started
+    FAULTS = 4  # the driver answered by errors, ``device_code`` is the last
+    EXIT = 5  # the process ends
+
+
+class Full(enum.IntFlag):
+    """Tables of the shim that had no room: what came then is seen without its communicator, or not counted."""
+
+    COMMUNICATORS = 1
+    COUNTERS = 2
 
 
 class Op(enum.IntEnum):
@@ -177,6 +215,7 @@ SYNCHRONISING_OPS = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, 
 _HEADER = struct.Struct("<QIIIIIIiiiIQQQ")
 _PLACE = struct.Struct("<QII")
 _GATE = struct.Struct("<QQIIQ")
+_DEVICE = struct.Struct("<5I")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -247,7 +286,7 @@ def parse_header(raw: bytes) -> RingHeader:
 
 
 class RingStatus(msgspec.Struct, frozen=True):
-    """The place of the counters, and the rank's state at the gate."""
+    """The place of the counters, the rank's state at the gate, and what its shim does not see."""
 
     counters_offset: int
     counters: int
@@ -256,6 +295,11 @@ class RingStatus(msgspec.Struct, frozen=True):
     waiting: int
     gate_reason: GateReason
     table_seen: int
+    device_times: DeviceTimes = DeviceTimes.NOT_ASKED
+    device_reason: NoDeviceTimes = NoDeviceTimes.NONE
+    device_code: int = 0
+    device_faults: int = 0
+    full: Full = Full(0)
 
 
 def parse_status(raw: bytes) -> RingStatus:
@@ -273,7 +317,21 @@ def parse_status(raw: bytes) -> RingStatus:
         raise RingFormatError(f"ring has {counters} counters at byte {offset}: its header is damaged")
     waited, opened, waiting, reason, table_seen = _GATE.unpack_from(raw, 192)
     known = GateReason(reason) if reason < len(GateReason) else GateReason.NONE
-    return RingStatus(offset, counters, waited, opened, waiting, known, table_seen)
+    times, why, code, faults, full = _DEVICE.unpack_from(raw, 224)
+    return RingStatus(
+        offset,
+        counters,
+        waited,
+        opened,
+        waiting,
+        known,
+        table_seen,
+        DeviceTimes(times) if times < len(DeviceTimes) else DeviceTimes.NOT_ASKED,
+        NoDeviceTimes(why) if why < len(NoDeviceTimes) else NoDeviceTimes.NONE,
+        code,
+        faults,
+        Full(full & (Full.COMMUNICATORS | Full.COUNTERS)),
+    )
 
 
 def counter_key(comm: int, traffic: Traffic, peer: int = 0) -> int:
@@ -292,6 +350,12 @@ class CounterKey(NamedTuple):
 def parse_counter_key(key: int) -> CounterKey:
     """Return the parts that ``counter_key`` put together."""
     return CounterKey(key >> 40, key >> 32 & 0xFF, key & 0xFFFFFFFF)
+
+
+def are_exchanges(comms: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Check which records' communicators mean exchanges: [n] → [n]."""
+    found: npt.NDArray[np.bool_] = comms // np.uint64(EXCHANGE) == 1
+    return found
 
 
 def pack_header(header: RingHeader) -> bytes:

@@ -39,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) int cudaGraphLaunch(void* grap
   const int after = errno;
   if (result != 0) record.flags = falcon::kFailed;
   if (rank->recording()) rank->ring().append(record);
-  const falcon::Timed timed{record, member.counter, member.nth};
+  const falcon::Timed timed{record, member.counted};
   if (sample != nullptr) falcon::end_sample(sample, stream, &timed, result == 0 ? 1 : 0);
   errno = after;
   return result;

@@ -11,8 +11,7 @@ namespace falcon {
 // What the device is asked to time: one or, in a group, several calls on one stream.
 struct Timed {
   Record record;  // of the call, as it was enqueued
-  Counter* counter;
-  uint64_t nth;
+  Counted counted;
 };
 
 // Tells that the device is done with a call, and counts it; `duration_ns` is the device's. Any thread.

@@ -59,7 +59,7 @@ void forward(Collective call, Op op, Options kind, void* options) {
   record.comm = member.id;
   record.comm_seq = member.call;
   errno = error;
-  fly(call, options, record, rank->recording() ? &rank->ring() : nullptr, member.counter);
+  fly(call, options, record, rank->recording() ? &rank->ring() : nullptr, member.counted.counter);
 }
 
 }  // namespace

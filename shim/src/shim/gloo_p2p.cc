@@ -117,7 +117,7 @@ void note(Op op, void* buffer, int peer, size_t offset, size_t bytes) {
     record.peer_or_root = peer;
     record.op = op;
     record.kind = Kind::kBlocking;
-    remember(buffer, record, member.counter);
+    remember(buffer, record, member.counted.counter);
   }
   errno = error;
 }

@@ -6,6 +6,7 @@
 // answers ncclInvalidUsage and does nothing. A dlsym on the library's own handle never finds ours.
 
 #include "nccl_communicators.h"
+#include "nccl_groups.h"
 
 namespace falcon::nccl {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 struct About {
   Op op;
   uint64_t elements;
-  bool each;  // `elements` go to each rank of the communicator
   int type;
   int32_t peer;
   Comm comm;
@@ -23,8 +23,8 @@ struct About {
 Timed describe(Rank* rank, const About& about) {
   Communicator* communicator = meet(rank, about.comm);
   Membership member{};
-  if (about.op == Op::kSend || about.op == Op::kRecv) {
-    member = rank->join(communicator, about.op == Op::kSend ? Traffic::kSend : Traffic::kRecv, about.peer);
+  if (is_single(about.op)) {
+    member = rank->join(communicator, traffic_of(about.op), about.peer);
   } else {
     member = rank->join(communicator);
   }
@@ -34,7 +34,9 @@ Timed describe(Rank* rank, const About& about) {
   record.comm = member.id;
   record.comm_seq = member.call;
   record.bytes = about.elements * type.bytes;
-  if (about.each && communicator != nullptr) record.bytes *= communicator->shape.load(std::memory_order_relaxed) >> 32U;
+  if (about.op == Op::kAllToAll && communicator != nullptr) {
+    record.bytes *= communicator->shape.load(std::memory_order_relaxed) >> 32U;  // as much to each rank
+  }
   record.group = t_thread.depth == 0 ? 0 : t_thread.group;
   record.peer_or_root = about.peer;
   record.stream = rank->stream(about.stream);
@@ -42,7 +44,22 @@ Timed describe(Rank* rank, const About& about) {
   record.dtype = type.wire;
   record.kind = Kind::kEnqueued;
   if (capturing(about.stream)) record.flags = kCaptured;
-  return {record, member.counter, member.nth};
+  return {record, member.counted};
+}
+
+// A send or a receive in a group: whether it is a record of its own shows when the group ends.
+template <typename Call>
+Result enqueue_single(Rank* rank, const About& about, int error, Call call) {
+  Communicator* communicator = meet(rank, about.comm);
+  const Element type = element(about.type);
+  const Single single{communicator, about.op, about.peer, about.elements * type.bytes, type.wire, about.stream};
+  const Counted counted = rank->count_single(communicator, traffic_of(about.op), about.peer);
+  errno = error;
+  const Result result = inside(call);
+  const int after = errno;
+  keep_single(rank, single, counted, accepted(result));
+  errno = after;
+  return result;
 }
 
 template <typename Call>
@@ -55,6 +72,7 @@ Result enqueue(const About& about, Call call) {
     errno = error;
     return call();
   }
+  if (thread.depth > 0 && is_single(about.op)) return enqueue_single(rank, about, error, call);
   if (thread.depth == 0) rank->pass_gate();
   Timed timed = describe(rank, about);
   const bool wanted = rank->sampled() && timed.record.flags == 0;
@@ -64,10 +82,11 @@ Result enqueue(const About& about, Call call) {
   const int after = errno;
   if (!accepted(result)) timed.record.flags |= kFailed;
   if (rank->recording()) rank->ring().append(timed.record);
-  if (sample != nullptr) end_sample(sample, about.stream, &timed, accepted(result) ? 1 : 0);
+  // Where the communicator still works on it, nothing is on the stream yet.
+  if (sample != nullptr) end_sample(sample, about.stream, &timed, result == kSuccess ? 1 : 0);
   if (thread.depth > 0 && accepted(result)) {
     thread.sample = thread.sample || wanted;
-    if (thread.calls < kTimedCalls) thread.call[thread.calls++] = {about.stream, timed};
+    if (thread.calls < kTimedCalls) thread.call[thread.calls++] = {about.stream, timed, nullptr};
   }
   errno = after;
   return result;
@@ -78,84 +97,15 @@ Result enqueue(const About& about, Call call) {
 
 using falcon::Op;
 using falcon::nccl::Comm;
+using falcon::nccl::Config;
 using falcon::nccl::enqueue;
 using falcon::nccl::Result;
 using falcon::nccl::Stream;
 
-// NOLINTBEGIN(readability-identifier-naming): NCCL's names
-FALCON_HOOK ncclAllReduce(const void* send, void* recv, size_t count, int type, int reduction, Comm comm,
-                          Stream stream) {
-  FALCON_REAL(ncclAllReduce);
-  return enqueue({Op::kAllReduce, count, false, type, -1, comm, stream},
-                 [&] { return real(send, recv, count, type, reduction, comm, stream); });
-}
-
-FALCON_HOOK ncclReduce(const void* send, void* recv, size_t count, int type, int reduction, int root, Comm comm,
-                       Stream stream) {
-  FALCON_REAL(ncclReduce);
-  return enqueue({Op::kReduce, count, false, type, root, comm, stream},
-                 [&] { return real(send, recv, count, type, reduction, root, comm, stream); });
-}
-
-FALCON_HOOK ncclBroadcast(const void* send, void* recv, size_t count, int type, int root, Comm comm, Stream stream) {
-  FALCON_REAL(ncclBroadcast);
-  return enqueue({Op::kBroadcast, count, false, type, root, comm, stream},
-                 [&] { return real(send, recv, count, type, root, comm, stream); });
-}
-
-FALCON_HOOK ncclBcast(void* buffer, size_t count, int type, int root, Comm comm, Stream stream) {
-  FALCON_REAL(ncclBcast);
-  return enqueue({Op::kBroadcast, count, false, type, root, comm, stream},
-                 [&] { return real(buffer, count, type, root, comm, stream); });
-}
-
-FALCON_HOOK ncclAllGather(const void* send, void* recv, size_t count, int type, Comm comm, Stream stream) {
-  FALCON_REAL(ncclAllGather);
-  return enqueue({Op::kAllGather, count, false, type, -1, comm, stream},
-                 [&] { return real(send, recv, count, type, comm, stream); });
-}
-
-FALCON_HOOK ncclReduceScatter(const void* send, void* recv, size_t count, int type, int reduction, Comm comm,
-                              Stream stream) {
-  FALCON_REAL(ncclReduceScatter);
-  return enqueue({Op::kReduceScatter, count, false, type, -1, comm, stream},
-                 [&] { return real(send, recv, count, type, reduction, comm, stream); });
-}
-
-FALCON_HOOK ncclAlltoAll(const void* send, void* recv, size_t count, int type, Comm comm, Stream stream) {
-  FALCON_REAL(ncclAlltoAll);
-  return enqueue({Op::kAllToAll, count, true, type, -1, comm, stream},
-                 [&] { return real(send, recv, count, type, comm, stream); });
-}
-
-// RCCL's spelling.
-FALCON_HOOK ncclAllToAll(const void* send, void* recv, size_t count, int type, Comm comm, Stream stream) {
-  FALCON_REAL(ncclAllToAll);
-  return enqueue({Op::kAllToAll, count, true, type, -1, comm, stream},
-                 [&] { return real(send, recv, count, type, comm, stream); });
-}
-
-FALCON_HOOK ncclGather(const void* send, void* recv, size_t count, int type, int root, Comm comm, Stream stream) {
-  FALCON_REAL(ncclGather);
-  return enqueue({Op::kGather, count, false, type, root, comm, stream},
-                 [&] { return real(send, recv, count, type, root, comm, stream); });
-}
-
-FALCON_HOOK ncclScatter(const void* send, void* recv, size_t count, int type, int root, Comm comm, Stream stream) {
-  FALCON_REAL(ncclScatter);
-  return enqueue({Op::kScatter, count, false, type, root, comm, stream},
-                 [&] { return real(send, recv, count, type, root, comm, stream); });
-}
-
-FALCON_HOOK ncclSend(const void* send, size_t count, int type, int peer, Comm comm, Stream stream) {
-  FALCON_REAL(ncclSend);
-  return enqueue({Op::kSend, count, false, type, peer, comm, stream},
-                 [&] { return real(send, count, type, peer, comm, stream); });
-}
-
-FALCON_HOOK ncclRecv(void* recv, size_t count, int type, int peer, Comm comm, Stream stream) {
-  FALCON_REAL(ncclRecv);
-  return enqueue({Op::kRecv, count, false, type, peer, comm, stream},
-                 [&] { return real(recv, count, type, peer, comm, stream); });
-}
-// NOLINTEND(readability-identifier-naming)
+#define FALCON_CALL(name, op, parameters, arguments, elements, type, peer)                        \
+  FALCON_HOOK name parameters {                                                                   \
+    FALCON_REAL(name);                                                                            \
+    return enqueue({Op::op, elements, type, peer, comm, stream}, [&] { return real arguments; }); \
+  }
+#define FALCON_IGNORED(name, reason)
+#include "nccl_functions.def"

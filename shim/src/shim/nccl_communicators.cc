@@ -6,11 +6,46 @@
 namespace falcon::nccl {
 namespace {
 
-// Asks the library for rank and size. Refused by a communicator that is not ready: asked again at its next call.
+// The communicators that are being made while their calls have returned (their configuration says: not blocking). NCCL
+// itself keeps the address of each handle until it is written.
+constexpr uint32_t kDeferred = 64;
+Lock g_deferring;
+Pending g_deferred[kDeferred];
+std::atomic<uint32_t> g_deferrals{0};  // of the places, those in use: the first
+
+void defer(const Pending& made) {
+  const Locked locked(&g_deferring);
+  const uint32_t count = g_deferrals.load(std::memory_order_relaxed);
+  if (count == kDeferred) return;  // it is introduced by its first call, without its parent
+  g_deferred[count] = made;
+  g_deferrals.store(count + 1, std::memory_order_release);
+}
+
+// Takes one of those that this communicator tells of. False: there is none.
+bool take_deferred(Comm told_by, Pending* made) {
+  if (g_deferrals.load(std::memory_order_acquire) == 0) return false;
+  const Locked locked(&g_deferring);
+  const uint32_t count = g_deferrals.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (g_deferred[i].told_by != told_by) continue;
+    *made = g_deferred[i];
+    g_deferred[i] = g_deferred[count - 1];
+    g_deferrals.store(count - 1, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+// Asks the library for rank and size, if the communicator is ready: another would answer by a warning. Otherwise it is
+// asked again at the next call.
 void complete(Rank* rank, Communicator* communicator, Comm comm) {
   using Ask = Result (*)(Comm, int*);
+  static std::atomic<void*> cache_state{nullptr};
   static std::atomic<void*> cache_rank{nullptr};
   static std::atomic<void*> cache_size{nullptr};
+  const auto ask_state = real<Ask>(cache_state, "ncclCommGetAsyncError", nullptr);
+  Result state = kSuccess;
+  if (ask_state != nullptr && (ask_state(comm, &state) != kSuccess || state != kSuccess)) return;
   const auto ask_rank = real<Ask>(cache_rank, "ncclCommUserRank", nullptr);
   const auto ask_size = real<Ask>(cache_size, "ncclCommCount", nullptr);
   int own_rank = -1;
@@ -29,6 +64,7 @@ Result create(Pending made, Call call, const UniqueId* root = nullptr) {
   Rank* rank = Rank::existing();
   if (rank != nullptr && thread.depth == 0) rank->pass_gate();
   Tries tries(thread.depth == 0 ? root : nullptr);
+  made.making = begin_making(made.size, made.rank, made.others + 1);
   errno = error;
   Result result = inside(call);
   int after = errno;
@@ -36,15 +72,34 @@ Result create(Pending made, Call call, const UniqueId* root = nullptr) {
     result = inside(call);
     after = errno;
   }
-  if (accepted(result)) {
-    if (thread.depth == 0) {
-      add(made);
-    } else if (thread.pendings < kPending) {
-      thread.pending[thread.pendings++] = made;
-    }
+  if (accepted(result) && thread.depth > 0 && thread.pendings < kPending) {
+    thread.pending[thread.pendings++] = made;
+  } else {
+    settle(made, result);
   }
   errno = after;
   return result;
+}
+
+// A communicator ends, and what it would have told of.
+void leave(Comm comm) {
+  Rank* rank = Rank::existing();
+  if (rank == nullptr || t_thread.inside) return;
+  Pending unmade{};
+  while (take_deferred(comm, &unmade)) end_making(unmade.making);
+  rank->retire(rank->find(comm));
+}
+
+// The communicator was asked for its state, and told this one.
+void told(Comm comm, Result state) {
+  if (state == kInProgress || Rank::existing() == nullptr) return;
+  const int error = errno;
+  Pending made{};
+  while (take_deferred(comm, &made)) {
+    end_making(made.making);
+    if (state == kSuccess) add(made);
+  }
+  errno = error;
 }
 
 uint32_t id_of(Comm comm) {
@@ -72,6 +127,19 @@ void add(const Pending& made) {
   if (communicator != nullptr && made.rank < 0) complete(rank, communicator, *made.handle);
 }
 
+void settle(const Pending& made, Result answer) {
+  if (answer != kInProgress) end_making(made.making);
+  if (!accepted(answer)) return;
+  const bool there = *made.handle != nullptr && made.rank >= 0;
+  if (answer == kSuccess || there) {
+    add(made);
+    return;
+  }
+  Pending later = made;
+  if (later.told_by == nullptr) later.told_by = *made.handle;
+  if (later.told_by != nullptr) defer(later);
+}
+
 }  // namespace falcon::nccl
 
 using falcon::Communicator;
@@ -87,45 +155,49 @@ using falcon::nccl::UniqueId;
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names
 FALCON_HOOK ncclCommInitRank(Comm* comm, int size, UniqueId id, int rank) {
   FALCON_REAL(ncclCommInitRank);
-  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank); }, &id);
+  return create({comm, rank, size, 0, nullptr, 0, 0}, [&] { return real(comm, size, id, rank); }, &id);
 }
 
 FALCON_HOOK ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int rank, Config* config) {
   FALCON_REAL(ncclCommInitRankConfig);
-  return create({comm, rank, size, 0}, [&] { return real(comm, size, id, rank, config); }, &id);
+  return create({comm, rank, size, 0, nullptr, 0, 0}, [&] { return real(comm, size, id, rank, config); }, &id);
 }
 
 // With several roots a rank may have reached one of them when it fails to reach the next.
 FALCON_HOOK ncclCommInitRankScalable(Comm* comm, int size, int rank, int ids, UniqueId* id, Config* config) {
   FALCON_REAL(ncclCommInitRankScalable);
   return create(
-      {comm, rank, size, 0}, [&] { return real(comm, size, rank, ids, id, config); }, ids == 1 ? id : nullptr);
+      {comm, rank, size, 0, nullptr, 0, 0}, [&] { return real(comm, size, rank, ids, id, config); },
+      ids == 1 ? id : nullptr);
 }
 
 // One process, several devices: each is a communicator of its own.
 FALCON_HOOK ncclCommInitAll(Comm* comms, int devices, const int* list) {
   FALCON_REAL(ncclCommInitAll);
-  const Result result = create({comms, 0, devices, 0}, [&] { return real(comms, devices, list); });
+  const Result result = create({comms, 0, devices, 0, nullptr, devices > 0 ? static_cast<uint32_t>(devices - 1) : 0, 0},
+                               [&] { return real(comms, devices, list); });
   for (int device = 1; falcon::nccl::accepted(result) && device < devices && t_thread.depth == 0; ++device) {
-    falcon::nccl::add({&comms[device], device, devices, 0});
+    falcon::nccl::add({&comms[device], device, devices, 0, nullptr, 0, 0});
   }
   return result;
 }
 
 FALCON_HOOK ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
   FALCON_REAL(ncclCommSplit);
-  return create({made, -1, 0, falcon::nccl::id_of(comm)}, [&] { return real(comm, color, key, made, config); });
+  return create({made, -1, 0, falcon::nccl::id_of(comm), comm, 0, 0},
+                [&] { return real(comm, color, key, made, config); });
 }
 
 FALCON_HOOK ncclCommShrink(Comm comm, int* excluded, int count, Comm* made, Config* config, int flags) {
   FALCON_REAL(ncclCommShrink);
-  return create({made, -1, 0, falcon::nccl::id_of(comm)},
+  return create({made, -1, 0, falcon::nccl::id_of(comm), comm, 0, 0},
                 [&] { return real(comm, excluded, count, made, config, flags); });
 }
 
 FALCON_HOOK ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* made, Config* config) {
   FALCON_REAL(ncclCommGrow);
-  return create({made, -1, 0, falcon::nccl::id_of(comm)}, [&] { return real(comm, size, id, rank, made, config); });
+  return create({made, -1, 0, falcon::nccl::id_of(comm), comm, 0, 0},
+                [&] { return real(comm, size, id, rank, made, config); });
 }
 
 FALCON_HOOK ncclCommFinalize(Comm comm) {
@@ -136,22 +208,22 @@ FALCON_HOOK ncclCommFinalize(Comm comm) {
 // Both end a communicator; its address may be another's before the call returns.
 FALCON_HOOK ncclCommDestroy(Comm comm) {
   FALCON_REAL(ncclCommDestroy);
-  Rank* rank = Rank::existing();
-  if (rank != nullptr && !t_thread.inside) rank->retire(rank->find(comm));
+  falcon::nccl::leave(comm);
   return inside([&] { return real(comm); });
 }
 
 FALCON_HOOK ncclCommAbort(Comm comm) {
   FALCON_REAL(ncclCommAbort);
-  Rank* rank = Rank::existing();
-  if (rank != nullptr && !t_thread.inside) rank->retire(rank->find(comm));
+  falcon::nccl::leave(comm);
   return inside([&] { return real(comm); });
 }
 
 FALCON_HOOK ncclCommGetAsyncError(Comm comm, Result* error) {
   FALCON_REAL(ncclCommGetAsyncError);
   const Result result = real(comm, error);
-  if (result != falcon::nccl::kSuccess || error == nullptr || falcon::nccl::accepted(*error)) return result;
+  if (result != falcon::nccl::kSuccess || error == nullptr) return result;
+  falcon::nccl::told(comm, *error);
+  if (falcon::nccl::accepted(*error)) return result;
   Rank* rank = Rank::current();
   Communicator* communicator = rank == nullptr ? nullptr : rank->find(comm);
   const auto code = static_cast<uint32_t>(*error);

@@ -8,6 +8,7 @@
 
 #include "device.h"
 #include "nccl_api.h"
+#include "nccl_making.h"
 #include "resolve.h"
 
 namespace falcon::nccl {
@@ -17,15 +18,37 @@ struct Pending {
   Comm* handle;
   int32_t rank;  // -1: not known
   int32_t size;
-  uint32_t parent;
+  uint32_t parent;  // its id
+  Comm told_by;     // says when it is made, if the call returns before; null: itself
+  uint32_t others;  // that the call makes besides
+  Making making;    // the call
+};
+
+constexpr uint32_t kOthers = 2;  // ranks that a pipeline's stage talks to
+
+// The sends and receives of a group in one communicator.
+struct Exchange {
+  Communicator* communicator;
+  const void* stream;  // of the first
+  uint64_t start_ns;
+  uint64_t bytes;  // of all
+  uint32_t sends;
+  uint32_t receives;
+  int32_t others[kOthers];  // peers, as long as there are no more
+  uint32_t others_met;      // at most one more than these
+  uint8_t dtype;
+  bool captured;
+  bool whole;  // it is one record
 };
 
 struct GroupCall {
   const void* stream;
   Timed timed;
+  const Exchange* exchange;  // that a send or receive is a part of
 };
 
 constexpr uint32_t kPending = 32;
+constexpr uint32_t kExchanges = 8;  // communicators of one group
 
 struct Thread {
   uint32_t depth;  // of groups
@@ -36,16 +59,12 @@ struct Thread {
   uint32_t calls;
   Pending pending[kPending];
   GroupCall call[kTimedCalls];
+  uint32_t exchanges;
+  Exchange exchange[kExchanges];
 };
 
 // The library is loaded at the program's start, so that the fast model of thread-local storage holds.
 __attribute__((tls_model("initial-exec"))) inline thread_local Thread t_thread{};
-
-// Remembers the loaded object that the function lies in. Null: nothing.
-void reach(const void* function);
-
-// Whether the hooks have forwarded to the loaded object that this address lies in: its calls are seen by them.
-bool hooks_reach(const void* address);
 
 // The function of the loaded library that `ours` stands in for; null where it has none.
 template <typename Function>
@@ -54,7 +73,6 @@ Function real(std::atomic<void*>& cache, const char* symbol, Function ours) {
   if (found == nullptr) {
     const int error = errno;
     found = resolve_nccl(symbol, reinterpret_cast<const void*>(ours));
-    reach(found);
     errno = error;
     cache.store(found, std::memory_order_release);
   }

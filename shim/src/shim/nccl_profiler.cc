@@ -1,7 +1,7 @@
 // The same records by NCCL's own profiler interface, for an NCCL that the hooks cannot see: linked statically, or
 // reached by dlsym. Chosen by NCCL_PROFILER_PLUGIN, which names this library. NCCL then gets the copy that is already
-// preloaded, so that there is one rank, one ring and one set of counters, whichever way a call comes. An NCCL that the
-// hooks forward to is left to them, whatever the variable says.
+// preloaded, so that there is one rank, one ring and one set of counters, whichever way a call comes. A communicator
+// that a hooked call makes is left to the hooks, whatever the variable says.
 //
 // NCCL calls these functions on its own threads: nothing here waits, allocates or fails, and the answer is always
 // "success". There is no gate here: a rank that is seen this way is tracked, not paused.
@@ -11,7 +11,7 @@
 
 #include "channels.h"
 #include "nccl_api.h"
-#include "nccl_forward.h"
+#include "nccl_making.h"
 #include "nccl_profiler_api.h"
 #include "rank.h"
 
@@ -23,11 +23,11 @@ struct ProfiledCommunicator {
   Communicator* communicator;
   std::atomic<int*> mask;           // NCCL's own, which it reads at every call
   std::atomic<uint32_t> announced;  // sends and receives that were called and have not gone to the device yet
+  std::atomic<bool> taken;
 };
 
 constexpr uint32_t kProfiled = 1024;
 ProfiledCommunicator g_profiled[kProfiled];
-std::atomic<uint32_t> g_made{0};
 
 struct Call {
   Op op;
@@ -155,8 +155,7 @@ ChannelCall enqueue(Rank* rank, ProfiledCommunicator* profiled, const Call& call
   if (rank->recording()) rank->ring().append(record);
   // Before v4 a call's channels are not counted, so that nobody knows which channel is the last.
   if constexpr (kVersion < 4) return 0;
-  return times_this_call(rank, profiled) && !place.captured ? watch_channels(rank, {record, member.counter, member.nth})
-                                                            : 0;
+  return times_this_call(rank, profiled) && !place.captured ? watch_channels(rank, {record, member.counted}) : 0;
 }
 
 void* watched(ChannelCall call) { return call == 0 ? nullptr : handle_of(kWatched, call); }
@@ -252,48 +251,65 @@ int state(void* handle, int reached, const void* details) {
   return kSuccess;
 }
 
-int finalize(void* context) {
-  Rank* rank = Rank::existing();
-  if (context != nullptr && rank != nullptr) rank->retire(static_cast<ProfiledCommunicator*>(context)->communicator);
-  return kSuccess;
+ProfiledCommunicator* free_place() {
+  for (ProfiledCommunicator& profiled : g_profiled) {
+    bool taken = false;
+    if (profiled.taken.compare_exchange_strong(taken, true, std::memory_order_acq_rel)) return &profiled;
+  }
+  return nullptr;
+}
+
+void give_up(ProfiledCommunicator* profiled) {
+  profiled->announced.store(0, std::memory_order_relaxed);
+  profiled->taken.store(false, std::memory_order_release);
 }
 
 // Without a context and with its mask untouched, NCCL goes on as without a plugin.
-void begin(void** context, int* mask, uint32_t events, int32_t own_rank, int32_t size, const void* caller) {
+void begin(void** context, int* mask, uint32_t events, int32_t own_rank, int32_t size) {
   if (context == nullptr || mask == nullptr) return;
   *context = nullptr;
   const int error = errno;
-  Rank* rank = hooks_reach(caller) ? nullptr : Rank::current();
-  const uint32_t at = rank == nullptr ? kProfiled : g_made.fetch_add(1, std::memory_order_relaxed);
-  if (at < kProfiled) {
-    ProfiledCommunicator* profiled = &g_profiled[at];
+  Rank* rank = is_made_by_hooks(size, own_rank) ? nullptr : Rank::current();
+  ProfiledCommunicator* profiled = rank == nullptr ? nullptr : free_place();
+  if (profiled != nullptr) {
     profiled->mask.store(mask, std::memory_order_relaxed);
     profiled->communicator = rank->introduce(profiled, own_rank, size, 0);
     if (profiled->communicator != nullptr) {
       *context = profiled;
       __atomic_fetch_or(mask, static_cast<int>(events), __ATOMIC_RELAXED);
+    } else {
+      give_up(profiled);
     }
   }
   errno = error;
+}
+
+int finalize(void* context) {
+  Rank* rank = Rank::existing();
+  if (context == nullptr || rank == nullptr) return kSuccess;
+  auto* profiled = static_cast<ProfiledCommunicator*>(context);
+  rank->retire(profiled->communicator);
+  give_up(profiled);
+  return kSuccess;
 }
 
 constexpr uint32_t kCalls = kCollEvent | kP2pEvent;
 constexpr uint32_t kApiCalls = kGroupApiEvent | kCollApiEvent | kP2pApiEvent;
 
 int init_v1(void** context, int* mask) {
-  begin(context, mask, kCalls, -1, 0, __builtin_return_address(0));
+  begin(context, mask, kCalls, -1, 0);
   return kSuccess;
 }
 
 int init_v4(void** context, int* mask, const char* /*name*/, uint64_t /*communicator*/, int /*nodes*/, int size,
             int rank, const void* /*log*/) {
-  begin(context, mask, kCalls, rank, size, __builtin_return_address(0));
+  begin(context, mask, kCalls, rank, size);
   return kSuccess;
 }
 
 int init_v5(void** context, uint64_t /*communicator*/, int* mask, const char* /*name*/, int /*nodes*/, int size,
             int rank, const void* /*log*/) {
-  begin(context, mask, kCalls | kApiCalls, rank, size, __builtin_return_address(0));
+  begin(context, mask, kCalls | kApiCalls, rank, size);
   return kSuccess;
 }
 

@@ -93,10 +93,6 @@ uint64_t shape_of(int32_t rank, int32_t size) {
   return static_cast<uint64_t>(static_cast<uint32_t>(size)) << 32U | static_cast<uint32_t>(rank);
 }
 
-uint64_t key_of(uint64_t id, Traffic traffic, int32_t peer) {
-  return id << 40U | static_cast<uint64_t>(traffic) << 32U | static_cast<uint32_t>(peer);
-}
-
 // From 1 in the order of appearance; null and what comes when the table is full are 0.
 uint32_t number_of(const void* handle, std::atomic<const void*>* table, uint32_t capacity) {
   if (handle == nullptr) return 0;
@@ -184,17 +180,38 @@ Communicator* Rank::introduce(const void* handle, int32_t rank, int32_t size, ui
     }
   }
   if (known != nullptr) return known;
-  for (uint32_t index = 0; index < kCommunicators; ++index) {
-    Communicator* fresh = &communicators_[index];
-    const void* there = fresh->handle.load(std::memory_order_acquire);
-    if (there == nullptr && fresh->handle.compare_exchange_strong(there, handle, std::memory_order_acq_rel)) {
-      fresh->parent.store(parent, std::memory_order_relaxed);
-      if (rank >= 0) describe(fresh, rank, size);
-      return fresh;
-    }
-    if (there == handle) return fresh;  // another thread was faster
+  Communicator* fresh = add(handle, parent);
+  if (fresh != nullptr && rank >= 0) describe(fresh, rank, size);
+  return fresh;
+}
+
+// A place of a communicator that is gone is used again only when there is no other: who still holds it would count
+// there.
+Communicator* Rank::add(const void* handle, uint32_t parent) {
+  const Locked locked(&adding_);
+  Communicator* fresh = nullptr;
+  for (Communicator& communicator : communicators_) {
+    const void* there = communicator.handle.load(std::memory_order_acquire);
+    if (there == handle) return &communicator;  // another thread was faster
+    if (there == nullptr || (there == retired() && fresh == nullptr)) fresh = &communicator;
+    if (there == nullptr) break;
   }
-  return nullptr;
+  if (fresh == nullptr) {
+    ring_->header().full.fetch_or(kCommunicatorsFull, std::memory_order_relaxed);
+    return nullptr;
+  }
+  fresh->id.store(++ids_, std::memory_order_relaxed);
+  fresh->shape.store(0, std::memory_order_relaxed);
+  fresh->parent.store(parent, std::memory_order_relaxed);
+  fresh->error.store(0, std::memory_order_relaxed);
+  fresh->singles.store(0, std::memory_order_relaxed);
+  fresh->singles_described.store(0, std::memory_order_relaxed);
+  fresh->exchanges.store(0, std::memory_order_relaxed);
+  fresh->exchanging.store(0, std::memory_order_relaxed);
+  fresh->transport.store(nullptr, std::memory_order_relaxed);
+  fresh->calls.store(nullptr, std::memory_order_relaxed);
+  fresh->handle.store(handle, std::memory_order_release);
+  return fresh;
 }
 
 Communicator* Rank::with_transport(const void* transport) {
@@ -228,43 +245,55 @@ void Rank::describe(Communicator* communicator, int32_t rank, int32_t size) {
 void Rank::retire(Communicator* communicator) {
   if (communicator == nullptr) return;
   const void* handle = communicator->handle.load(std::memory_order_acquire);
-  if (handle == retired() || !communicator->handle.compare_exchange_strong(handle, retired())) return;
+  const uint64_t id = id_of(communicator);
   const uint64_t shape = communicator->shape.load(std::memory_order_acquire);
   Record record{};
   record.t_start_ns = monotonic_ns();
-  record.comm = id_of(communicator);
+  record.comm = id;
   record.bytes = communicator->parent.load(std::memory_order_relaxed);
   record.group = static_cast<uint32_t>(shape >> 32U);
   record.peer_or_root = shape == 0 ? -1 : static_cast<int32_t>(shape & UINT32_MAX);
   record.flags = kEnded;
   record.kind = Kind::kDescriptor;
+  if (handle == retired() || !communicator->handle.compare_exchange_strong(handle, retired())) return;
   ring_->append(record);
+  ring_->free_counters(id);
 }
 
 Membership Rank::join(Communicator* communicator) {
   const uint64_t id = id_of(communicator);
   Counter* counter = communicator == nullptr ? nullptr : communicator->calls.load(std::memory_order_acquire);
   if (counter == nullptr && communicator != nullptr) {
-    counter = ring_->counter(key_of(id, Traffic::kCollective, 0));
+    counter = ring_->counter(counter_key(id, Traffic::kCollective, 0));
     communicator->calls.store(counter, std::memory_order_release);
   }
   if (counter == nullptr) {
-    return {0, static_cast<uint32_t>(elsewhere_.entered.fetch_add(1, std::memory_order_relaxed)), &elsewhere_, 0};
+    const auto number = static_cast<uint32_t>(elsewhere_.entered.fetch_add(1, std::memory_order_relaxed));
+    return {0, number, {&elsewhere_, 0, 0}};
   }
   const uint64_t before = counter->entered.fetch_add(1, std::memory_order_acq_rel);
-  return {id, static_cast<uint32_t>(before), counter, before + 1};
+  return {id, static_cast<uint32_t>(before), {counter, counter_key(id, Traffic::kCollective, 0), before + 1}};
 }
 
-Membership Rank::join(Communicator* communicator, Traffic traffic, int32_t peer) {
-  const uint64_t id = id_of(communicator);
-  Counter* counter = communicator == nullptr ? nullptr : ring_->counter(key_of(id, traffic, peer));
-  if (counter == nullptr) {
-    return {kPointToPoint, static_cast<uint32_t>(elsewhere_.finished.fetch_add(1, std::memory_order_relaxed)),
-            &elsewhere_, 0};
+Counted Rank::count_single(Communicator* communicator, Traffic traffic, int32_t peer) {
+  const uint64_t key = counter_key(id_of(communicator), traffic, peer);
+  Counter* counter = communicator == nullptr ? nullptr : ring_->counter(key);
+  if (counter == nullptr) return {&elsewhere_, 0, 0};
+  return {counter, key, counter->entered.fetch_add(1, std::memory_order_acq_rel) + 1};
+}
+
+Membership Rank::number_single(Communicator* communicator, const Counted& counted) {
+  if (counted.counter == &elsewhere_) {
+    return {kPointToPoint, static_cast<uint32_t>(elsewhere_.finished.fetch_add(1, std::memory_order_relaxed)), counted};
   }
   describe_singles(communicator);
-  const uint64_t nth = counter->entered.fetch_add(1, std::memory_order_acq_rel) + 1;
-  return {id | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed), counter, nth};
+  const uint32_t number = communicator->singles.fetch_add(1, std::memory_order_relaxed);
+  return {id_of(communicator) | kPointToPoint, number, counted};
+}
+
+Membership Rank::join_exchange(Communicator* communicator) {
+  const uint32_t number = communicator->exchanges.fetch_add(1, std::memory_order_relaxed);
+  return {id_of(communicator) | kExchange, number, {nullptr, 0, 0}};
 }
 
 // Elsewhere: `entered` numbers collectives, `finished` the other calls.
@@ -272,17 +301,18 @@ Membership Rank::join_unknown(Communicator* communicator) {
   if (communicator == nullptr) return join(communicator, Traffic::kRecv, -1);
   describe_singles(communicator);
   const uint64_t id = id_of(communicator);
-  Counter* outstanding = ring_->counter(key_of(id, Traffic::kRecvAny, 0));
+  Counter* outstanding = ring_->counter(counter_key(id, Traffic::kRecvAny, 0));
   if (outstanding != nullptr) outstanding->entered.fetch_add(1, std::memory_order_acq_rel);
-  return {id | kPointToPoint, communicator->singles.fetch_add(1, std::memory_order_relaxed), &elsewhere_, 0};
+  const uint32_t number = communicator->singles.fetch_add(1, std::memory_order_relaxed);
+  return {id | kPointToPoint, number, {&elsewhere_, 0, 0}};
 }
 
 Counter* Rank::arrived(uint64_t comm, int32_t source) {
   const uint64_t id = comm & ~kPointToPoint;
-  Counter* counter = id == 0 ? nullptr : ring_->counter(key_of(id, Traffic::kRecv, source));
+  Counter* counter = id == 0 ? nullptr : ring_->counter(counter_key(id, Traffic::kRecv, source));
   if (counter == nullptr) return &elsewhere_;
   counter->entered.fetch_add(1, std::memory_order_acq_rel);
-  Counter* outstanding = ring_->counter(key_of(id, Traffic::kRecvAny, 0));
+  Counter* outstanding = ring_->counter(counter_key(id, Traffic::kRecvAny, 0));
   if (outstanding != nullptr) outstanding->finished.fetch_add(1, std::memory_order_release);
   return counter;
 }
@@ -303,10 +333,14 @@ void Rank::describe_singles(Communicator* communicator) {
 
 Membership Rank::launch(const void* graph) {
   const uint32_t number = number_of(graph, graphs_, kStreams);
-  Counter* counter = ring_->counter(key_of(number, Traffic::kGraph, 0));
-  if (counter == nullptr) counter = &elsewhere_;
+  uint64_t key = counter_key(number, Traffic::kGraph, 0);
+  Counter* counter = ring_->counter(key);
+  if (counter == nullptr) {
+    counter = &elsewhere_;
+    key = 0;
+  }
   const uint64_t before = counter->entered.fetch_add(1, std::memory_order_acq_rel);
-  return {number | kGraph, static_cast<uint32_t>(before), counter, before + 1};
+  return {number | kGraph, static_cast<uint32_t>(before), {counter, key, before + 1}};
 }
 
 uint16_t Rank::stream(const void* handle) { return static_cast<uint16_t>(number_of(handle, streams_, kStreams)); }

@@ -9,27 +9,34 @@
 
 namespace falcon {
 
-// What a counter counts; core/falcon_core/wire/ring.py says the same.
-enum class Traffic : uint8_t { kCollective = 1, kSend = 2, kRecv = 3, kGraph = 4, kRecvAny = 5 };
-
-// A communicator in this process. Lives as long as the process; never moves.
+// A communicator in this process. Never moves; its place is another communicator's once it is gone and no place is
+// left.
 struct Communicator {
   std::atomic<const void*> handle;          // the library's; kRetired once it is gone
+  std::atomic<uint64_t> id;                 // from 1 in the order of first appearance
   std::atomic<uint64_t> shape;              // rank and size; 0 while they are not known
   std::atomic<uint32_t> parent;             // id of the communicator it was split from, 0: none
   std::atomic<uint32_t> error;              // the last asynchronous error that was recorded
   std::atomic<uint32_t> singles;            // point-to-point calls, all peers together
+  std::atomic<uint32_t> exchanges;          // groups of them that are one record
+  std::atomic<uint32_t> exchanging;         // 1: one of its groups was such an exchange
   std::atomic<uint32_t> singles_described;  // 1: its point-to-point descriptor is written
   std::atomic<const void*> transport;       // Gloo: the transport context of its point-to-point calls
   std::atomic<Counter*> calls;              // collectives
 };
 
+// A call that was counted.
+struct Counted {
+  Counter* counter;  // to be raised when the call is done; null: it is counted by others
+  uint64_t key;      // of the counter, as long as it is this call's
+  uint64_t nth;      // what the counter says once this call is done, from 1
+};
+
 // This rank's next call in a communicator.
 struct Membership {
-  uint64_t id;       // from 1 in the order of first appearance; 0: not known
-  uint32_t call;     // its number in that communicator
-  Counter* counter;  // to be raised when the call is done; never null
-  uint64_t nth;      // what the counter says once this call is done, from 1
+  uint64_t id;      // from 1 in the order of first appearance; 0: not known
+  uint32_t call;    // its number in that communicator
+  Counted counted;  // its counter is never null, but for an exchange
 };
 
 class Rank {
@@ -68,7 +75,16 @@ class Rank {
   Membership join(Communicator* communicator);
 
   // Counts a send to, or a receive from, a peer.
-  Membership join(Communicator* communicator, Traffic traffic, int32_t peer);
+  Membership join(Communicator* communicator, Traffic traffic, int32_t peer) {
+    return number_single(communicator, count_single(communicator, traffic, peer));
+  }
+
+  // The two halves of that: in a group of calls, only those get a number that are records of their own.
+  Counted count_single(Communicator* communicator, Traffic traffic, int32_t peer);
+  Membership number_single(Communicator* communicator, const Counted& counted);
+
+  // Numbers a group of sends and receives, each of which was counted, as one exchange.
+  Membership join_exchange(Communicator* communicator);
 
   // Numbers a receive whose sender is not known yet; `arrived` counts it.
   Membership join_unknown(Communicator* communicator);
@@ -78,7 +94,7 @@ class Rank {
   Counter* arrived(uint64_t comm, int32_t source);
 
   uint64_t id_of(const Communicator* communicator) const {
-    return communicator == nullptr ? 0 : static_cast<uint64_t>(communicator - communicators_) + 1;
+    return communicator == nullptr ? 0 : communicator->id.load(std::memory_order_relaxed);
   }
 
   // Whether calls leave records. They are counted in any case: ranks that are switched on one after the other agree on
@@ -110,6 +126,7 @@ class Rank {
   static constexpr uint32_t kStreams = 256;
 
   bool activate();
+  Communicator* add(const void* handle, uint32_t parent);
   void describe_singles(Communicator* communicator);
   void wait_at_gate();
   bool targets_met(uint64_t* table_epoch);
@@ -118,6 +135,8 @@ class Rank {
   Ring* ring_;
   Control control_;
   std::atomic<uint64_t> opened_epoch_;  // the gate that this rank gave up or saw opened
+  Lock adding_;
+  uint64_t ids_;  // communicators so far
   std::atomic<uint32_t> groups_;
   std::atomic<uint32_t> device_calls_;
   Counter elsewhere_;  // calls in communicators that are not known, or beyond the table of counters

@@ -1,6 +1,7 @@
 #include "ring.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,7 +20,17 @@ uint64_t clock_ns(clockid_t clock) {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000ULL + static_cast<uint64_t>(now.tv_nsec);
 }
 
+constexpr uint32_t kReach = 1024;        // of the table's places, as far as a key is looked for
+constexpr uint64_t kFreed = UINT64_MAX;  // a place that was in use: keys behind it are still found
+constexpr auto kGraphs = static_cast<uint64_t>(Traffic::kGraph);  // counted by their own numbers, not a communicator's
+
+uint32_t place(uint64_t key) { return static_cast<uint32_t>(key * 0x9E3779B97F4A7C15ULL >> 32U) & (kCounters - 1); }
+
 }  // namespace
+
+void Lock::take() {
+  while (taken_.exchange(true, std::memory_order_acquire)) sched_yield();
+}
 
 uint64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
@@ -83,17 +94,43 @@ Ring* Ring::create(const char* folder, const char* path, const RingIdentity& ide
 }
 
 Counter* Ring::counter(uint64_t key) {
-  uint64_t mixed = key * 0x9E3779B97F4A7C15ULL;
-  uint32_t at = static_cast<uint32_t>(mixed >> 32U) & (kCounters - 1);
-  for (uint32_t tried = 0; tried < kCounters; ++tried, at = (at + 1) & (kCounters - 1)) {
-    uint64_t there = counters_[at].key.load(std::memory_order_acquire);
+  uint32_t at = place(key);
+  for (uint32_t tried = 0; tried < kReach; ++tried, at = (at + 1) & (kCounters - 1)) {
+    const uint64_t there = counters_[at].key.load(std::memory_order_acquire);
     if (there == key) return &counters_[at];
-    if (there == 0 &&
-        (counters_[at].key.compare_exchange_strong(there, key, std::memory_order_acq_rel) || there == key)) {
-      return &counters_[at];
-    }
+    if (there == 0) break;
   }
-  return nullptr;
+  return add_counter(key);
+}
+
+// One thread at a time: two that add the same key would choose different places, one of them freed meanwhile.
+__attribute__((noinline)) Counter* Ring::add_counter(uint64_t key) {
+  const Locked locked(&adding_);
+  Counter* fresh = nullptr;
+  uint32_t at = place(key);
+  for (uint32_t tried = 0; tried < kReach; ++tried, at = (at + 1) & (kCounters - 1)) {
+    const uint64_t there = counters_[at].key.load(std::memory_order_acquire);
+    if (there == key) return &counters_[at];
+    if (fresh == nullptr && (there == 0 || there == kFreed)) fresh = &counters_[at];
+    if (there == 0) break;
+  }
+  if (fresh == nullptr) {
+    header_->full.fetch_or(kCountersFull, std::memory_order_relaxed);
+    return nullptr;
+  }
+  fresh->entered.store(0, std::memory_order_relaxed);
+  fresh->finished.store(0, std::memory_order_relaxed);
+  fresh->key.store(key, std::memory_order_release);
+  return fresh;
+}
+
+void Ring::free_counters(uint64_t comm) {
+  const Locked locked(&adding_);
+  for (uint32_t at = 0; at < kCounters; ++at) {
+    const uint64_t key = counters_[at].key.load(std::memory_order_relaxed);
+    if (key == 0 || key == kFreed || key >> 40U != comm || (key >> 32U & 0xFFU) == kGraphs) continue;
+    counters_[at].key.store(kFreed, std::memory_order_release);
+  }
 }
 
 void Ring::append(Record record) {

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dev.nccl_coverage import faults, release, shims_table
 from tests.integration.shim.launching import SHIM
 
 BUILT = Path(os.environ.get("SHIM_TEST_OUT", ""))
@@ -70,6 +71,13 @@ def test_answers_are_the_librarys_own(wheel: str, way: str, tmp_path: Path) -> N
     assert 0 not in (hooked["all_reduce"], hooked["bad_rank"], hooked["init"]), "no GPU, no communicator"
     assert hooked["has"]["ncclAllReduce"]
     assert not list(tmp_path.glob("*.ring")), "no communicator, no rank"
+
+
+@pytest.mark.parametrize("wheel", [OF_TORCH, *WHEELS])
+def test_each_function_that_communicates_is_hooked_or_ignored_with_a_reason(wheel: str) -> None:
+    exported, declared = release(_library(wheel).parents[3])
+    assert "ncclAllReduce" in exported
+    assert faults(exported, declared, shims_table()) == []
 
 
 @pytest.mark.parametrize("wheel", [WHEELS[0], WHEELS[-1]])
