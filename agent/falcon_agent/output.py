@@ -35,7 +35,7 @@ class _Followed(msgspec.Struct):
     """One process's output."""
 
     reader: OutputReader | None  # None: refused
-    judge: LineJudge | None = None  # made with the first text
+    judge: LineJudge
     lines: WholeLines = msgspec.field(default_factory=WholeLines)
     errors: Errors = msgspec.field(default_factory=Errors)
     read_at: float = 0.0
@@ -46,13 +46,12 @@ class Output:
     """The output of the pod's processes of the present generation."""
 
     def __init__(self, run_dir: Path, classifier: Callable[[], Classifier]) -> None:
-        """Follow what the launcher writes under ``run_dir``; ``classifier``: made when there is text to judge."""
+        """Follow what the launcher writes under ``run_dir``; ``classifier``: of the job's rules as they are known."""
         self._run_dir = run_dir
         self._classifier = classifier
         self._generation = 0
         self._followed: dict[int, _Followed] = {}
         self._budget = Budget(SHARE, SHARE_SECONDS)
-        self._made_seconds = 0.0
         self._next = 0  # the local rank whose turn it is
 
     def look(self, status: LaunchStatus | None, now: float) -> bool:
@@ -62,14 +61,14 @@ class Output:
         self._budget.refill(now)
         news = False
         waiting = self._in_turn()
-        began = ended = self._worked_seconds()
+        began = ended = time.thread_time()
         while waiting and self._budget.is_left and ended - began < MOST_SECONDS:
             local_rank = waiting.pop(0)
             more, is_news = self._read(local_rank, now)
             news = news or is_news
             if more:
                 waiting.append(local_rank)  # in turns: no rank's flood hides another rank's words
-            before, ended = ended, self._worked_seconds()
+            before, ended = ended, time.thread_time()
             self._budget.spend(ended - before)
         self._next = waiting[0] if waiting else 0
         self._leave_out(waiting)
@@ -102,9 +101,11 @@ class Output:
                 if each.reader is not None:
                     each.reader.close()
             self._generation, self._followed = status.generation, {}
+            # Making it takes a tenth of a second and more: now, when the processes start, rather than with an error.
+            self._classifier()
         for rank in status.ranks:
             if rank.local_rank not in self._followed:
-                self._followed[rank.local_rank] = _Followed(self._open(rank.local_rank))
+                self._followed[rank.local_rank] = _Followed(self._open(rank.local_rank), LineJudge(self._classifier))
 
     def _open(self, local_rank: int) -> OutputReader | None:
         try:
@@ -134,28 +135,15 @@ class Output:
     def _judge(self, followed: _Followed, piece: Piece, now: float) -> bool:
         if not piece.follows:
             followed.lines.skip()
-            if followed.judge is not None:
-                followed.judge.skip()
+            followed.judge.skip()
         lines = followed.lines.feed(piece.data)
         if not piece.data and now - followed.read_at >= QUIET_SECONDS:
             lines = followed.lines.flush()
         if not lines:
             return False
-        if followed.judge is None:
-            followed.judge = self._make_judge()
         printed_at = min(piece.unix_ns, time.time_ns())
         news = [followed.errors.add(told, printed_at) for told in followed.judge.read(lines)]
         return any(news)
-
-    def _make_judge(self) -> LineJudge:
-        began = time.thread_time()
-        judge = LineJudge(self._classifier())
-        self._made_seconds += time.thread_time() - began
-        return judge
-
-    def _worked_seconds(self) -> float:
-        """Return the CPU time of this thread without what making classifiers has taken: that is once in a life."""
-        return time.thread_time() - self._made_seconds
 
     def _leave_out(self, waiting: Iterable[int]) -> None:
         for local_rank in waiting:

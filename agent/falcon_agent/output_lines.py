@@ -6,6 +6,7 @@ All of it comes from the training container: lines, findings and their texts are
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -75,7 +76,8 @@ class Told(NamedTuple):
 class LineJudge:
     """Finds the errors in the lines of one process."""
 
-    def __init__(self, classifier: Classifier) -> None:
+    def __init__(self, classifier: Callable[[], Classifier]) -> None:
+        """Judge by what ``classifier`` returns: the job's own rules may be known later than its first lines."""
         self._classifier = classifier
         self._tracebacks = Tracebacks()
 
@@ -99,7 +101,7 @@ class LineJudge:
         self._tracebacks = Tracebacks()
 
     def _printed(self, lines: bytes) -> list[Told]:
-        found = self._classifier.chunk(lines, Source.OUTPUT)
+        found = self._classifier().chunk(lines, Source.OUTPUT)
         if not found:
             return []
         each = _ENDS.split(lines)
@@ -110,7 +112,7 @@ class LineJudge:
 
     def _raised(self, raised: Raised) -> Told:
         text = words_of(raised)
-        finding = self._classifier.line(text, Source.OUTPUT, raised=True)
+        finding = self._classifier().line(text, Source.OUTPUT, raised=True)
         known = finding.error_class if finding is not None else None
         return Told(text, known, (exception_type(raised.line), raised.place), raised=True)
 

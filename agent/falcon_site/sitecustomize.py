@@ -10,14 +10,41 @@ import sys
 
 _folder = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [place for place in sys.path if os.path.abspath(place) != _folder]  # this folder hides nothing any more
+# For this process alone, not for those that it starts.
+_socket = os.environ.pop("FALCON_STANDBY", "")
+_imports = os.environ.pop("FALCON_IMPORTS", "")
 
-if os.environ.get("FALCON_STACKS"):
+
+def _listen():  # type: () -> None
+    if os.environ.get("FALCON_STACKS"):
+        try:
+            from falcon_start import stacks, uncaught
+
+            uncaught.register(stacks.register(os.environ["FALCON_STACKS"]))
+        except Exception:  # training goes on without stacks
+            pass
+
+
+def _stand_by():  # type: () -> None
     try:
-        from falcon_start import stacks
+        from falcon_start import standby
 
-        stacks.register(os.environ["FALCON_STACKS"])
-    except Exception:  # training goes on without stacks
+        standby.hold(int(_socket), _imports)
+    except BaseException:  # it must not run the program
+        os._exit(1)
+
+
+def _record():  # type: () -> None
+    try:
+        from falcon_start import imports
+
+        imports.record(_imports, begin=not _socket)
+    except Exception:  # there will be no standby
         pass
+
+
+if not _socket:
+    _listen()
 
 # Debian, conda and others ship a sitecustomize: Python finds theirs now, as if this module were not there.
 _this = sys.modules.pop("sitecustomize", None)
@@ -28,3 +55,9 @@ except ImportError as error:
         raise
     if _this is not None:
         sys.modules["sitecustomize"] = _this
+finally:
+    if _socket:
+        _stand_by()
+        _listen()
+    if _imports:
+        _record()

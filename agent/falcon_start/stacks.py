@@ -8,13 +8,15 @@ import faulthandler
 import os  # and no ``signal``: its enumerations take longer to import than all of this
 
 SIGNAL = 57  # shim/src/launch/stacks.h; a real-time signal that no library is known to use
-_files = []  # type: list[int]  # kept open for as long as the interpreter lives
 
 
-def register(folder: str) -> None:
-    """Let ``SIGNAL`` append the stacks to the file ``folder``/<process id>, which the agent may read."""
+def register(folder: str) -> int:
+    """Let ``SIGNAL`` append the stacks to the file ``folder``/<process id>, which the agent may read.
+
+    Return its descriptor, which stays open for as long as the interpreter lives.
+    """
     path = os.path.join(folder, str(os.getpid()))
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     os.fchmod(file, 0o644)  # whatever the umask: the agent is another user
-    _files.append(file)
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
+    return file

@@ -81,10 +81,10 @@ def finish(stage: Stage) -> tuple[int, list[str]]:
 def run(size: Size, seed: int, *, hangs: bool) -> Run:
     """Let a job take the measured faults, then the campaign, and end; then run it without faults.
 
-    ``hangs``: those too that take minutes each.
+    ``hangs``: the campaign has those too that take minutes each.
     """
     draw = random.Random(seed)
-    measured = kinds.measured(size.repeats, RANKS, hangs=hangs)
+    measured = kinds.measured(size.repeats, RANKS)
     campaign = kinds.campaign(draw, size.campaign, RANKS, hangs=hangs)
     with namespace() as kubectl, shared_folder() as folder, shared_folder() as other:
         with stage(kubectl, folder) as long:
@@ -122,7 +122,7 @@ def main() -> int:
     done = run(size, asked.seed, hangs=asked.full)
     outcomes = [*done.measured, *done.campaign]
     kept = present.limits(outcomes)
-    figures = "\n".join([table(kept), present.summary(outcomes, (*kinds.KINDS, kinds.CUT_SHORT))])
+    figures = "\n".join([table(kept), present.summary(outcomes, (*kinds.KINDS, *kinds.CUT_SHORT))])
     faults = present.faults(done.campaign)
     end = "\n".join(done.problems) or WELL
     print("\n".join(["", figures, faults, end]))

@@ -1,4 +1,4 @@
-"""The faults: how each is brought about for real, and what a person who knows it would expect to be told and done.
+"""The faults: how each is brought about for real, and which diagnosis and repair somebody who knows it would expect.
 
 Signals, dead nodes and cut links come from outside (``dev.cluster.faults``). What only a program can do, the training
 script does when it is ordered to. No machine here has a GPU: an ECC error is the exception that PyTorch raises then.
@@ -36,13 +36,13 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of fault.
 
     ``inject`` takes the stage, what chance decides by, and the rank that is hit; it returns when the fault happened
-    (unix seconds). ``told``: the diagnoses that are right, each a cause or ``cause/class``; none where nothing is to
-    be told. ``restarts``: whether the job has to be restarted. ``leaves``: whether its node has to be left.
+    (unix seconds). ``diagnoses``: those that are right, each a cause or ``cause/class``; none where there is to be
+    none. ``restarts``: whether the job has to be restarted. ``leaves``: whether its node has to be left.
     """
 
     name: str
     inject: Inject
-    told: frozenset[str] = frozenset()
+    diagnoses: frozenset[str] = frozenset()
     restarts: bool = True
     leaves: bool = False
     hits_rank: bool = True  # the diagnosis has to name the rank or its node
@@ -76,12 +76,16 @@ def _agent_and_rank(stage: Stage, draw: Random, rank: int) -> float:
     return at
 
 
-def _asleep_until_told(stage: Stage, draw: Random, rank: int) -> float:
-    """Let the rank sleep, and kill it when the job's status says that training stands still."""
-    at = stage.order(rank, "sleep")
-    wait_for("Ready says Stalled", lambda: any(map(is_stalled, stage.jobs.since(at))), timeout_seconds=30)
-    _signalled(COMMAND, signal.SIGKILL)(stage, draw, rank)
-    return at
+def _killed_when_shown(hang: Inject) -> Inject:
+    """Return how a rank hangs, and is killed when the job's status says that training stands still."""
+
+    def inject(stage: Stage, draw: Random, rank: int) -> float:
+        at = hang(stage, draw, rank)
+        wait_for("Ready says Stalled", lambda: any(map(is_stalled, stage.jobs.since(at))), timeout_seconds=30)
+        _signalled(COMMAND, signal.SIGKILL)(stage, draw, rank)
+        return at
+
+    return inject
 
 
 def _pod_deleted(stage: Stage, _: Random, rank: int) -> float:
@@ -131,22 +135,27 @@ def _system_process_killed(component: str, command: str) -> Inject:
 
 
 KILLED: Final = Kind(
-    name="rank killed (SIGKILL)", inject=_signalled(COMMAND, signal.SIGKILL), told=frozenset({"ProcessKilled"})
+    name="rank killed (SIGKILL)", inject=_signalled(COMMAND, signal.SIGKILL), diagnoses=frozenset({"ProcessKilled"})
 )
 RAISED: Final = Kind(
     name="exception",
     inject=_ordered("raise", OWN_ERROR, until="printed"),
-    told=frozenset({"ProcessFailed/OtherSoftwareError"}),
+    diagnoses=frozenset({"ProcessFailed/OtherSoftwareError"}),
 )
-NODE_KILLED: Final = Kind(name="node killed", inject=_node_killed, told=frozenset({"NodeLost"}), leaves=True)
+NODE_KILLED: Final = Kind(name="node killed", inject=_node_killed, diagnoses=frozenset({"NodeLost"}), leaves=True)
 STOPPED: Final = Kind(
-    name="rank stopped (SIGSTOP)", inject=_signalled(COMMAND, signal.SIGSTOP), told=frozenset({"Hang"})
+    name="rank stopped (SIGSTOP)", inject=_signalled(COMMAND, signal.SIGSTOP), diagnoses=frozenset({"Hang"})
 )
-ASLEEP: Final = Kind(name="rank sleeps", inject=_ordered("sleep"), told=frozenset({"Hang"}))
+ASLEEP: Final = Kind(name="rank sleeps", inject=_ordered("sleep"), diagnoses=frozenset({"Hang"}))
 HANGS: Final = (STOPPED, ASLEEP)
-# Nobody waits for two minutes until the operator ends the hang.
-CUT_SHORT: Final = Kind(
-    name=f"{ASLEEP.name}, killed when told", inject=_asleep_until_told, told=frozenset({"ProcessKilled"})
+# Nobody waits for minutes until the operator ends the hang.
+CUT_SHORT: Final = tuple(
+    Kind(
+        name=f"{hang.name}, killed when shown",
+        inject=_killed_when_shown(hang.inject),
+        diagnoses=frozenset({"ProcessKilled"}),
+    )
+    for hang in HANGS
 )
 
 KINDS: Final = (
@@ -158,27 +167,27 @@ KINDS: Final = (
     Kind(
         name="rank crashed (SIGSEGV)",
         inject=_signalled(COMMAND, signal.SIGSEGV),
-        told=frozenset({"ProcessCrashed", "ProcessCrashed/ProcessCrashed"}),
+        diagnoses=frozenset({"ProcessCrashed", "ProcessCrashed/ProcessCrashed"}),
     ),
-    Kind(name="rank ends early, exit code 0", inject=_ordered("exit", "0"), told=frozenset({"ProcessFailed"})),
-    Kind(name="rank ends with exit code 3", inject=_ordered("exit", "3"), told=frozenset({"ProcessFailed"})),
-    Kind(name="container out of memory", inject=_ordered("memory"), told=frozenset({"OutOfMemory"})),
+    Kind(name="rank ends early, exit code 0", inject=_ordered("exit", "0"), diagnoses=frozenset({"ProcessFailed"})),
+    Kind(name="rank ends with exit code 3", inject=_ordered("exit", "3"), diagnoses=frozenset({"ProcessFailed"})),
+    Kind(name="container out of memory", inject=_ordered("memory"), diagnoses=frozenset({"OutOfMemory"})),
     Kind(
         name="ECC error of a GPU",
         inject=_ordered("raise", ECC, until="printed"),
-        told=frozenset({"ProcessFailed/EccError"}),
+        diagnoses=frozenset({"ProcessFailed/EccError"}),
         leaves=True,
     ),
     Kind(
         name="storage away",
         inject=_storage_away,
-        told=frozenset({"ProcessFailed/StorageUnavailable"}),
+        diagnoses=frozenset({"ProcessFailed/StorageUnavailable"}),
         hits_rank=False,
     ),
     Kind(name="agent killed", inject=_signalled(AGENT, signal.SIGKILL), restarts=False),
-    Kind(name="launcher killed", inject=_signalled(LAUNCHER, signal.SIGKILL), told=frozenset({"PodLost"})),
-    Kind(name="agent and rank killed", inject=_agent_and_rank, told=frozenset({"ProcessKilled"})),
-    Kind(name="pod deleted", inject=_pod_deleted, told=frozenset({"PodLost"})),
+    Kind(name="launcher killed", inject=_signalled(LAUNCHER, signal.SIGKILL), diagnoses=frozenset({"PodLost"})),
+    Kind(name="agent and rank killed", inject=_agent_and_rank, diagnoses=frozenset({"ProcessKilled"})),
+    Kind(name="pod deleted", inject=_pod_deleted, diagnoses=frozenset({"PodLost"})),
     Kind(name="link cut for 2–5 s", inject=_link_cut, restarts=False),
     Kind(name="gateway killed", inject=_gateway_killed, restarts=False),
     Kind(name="etcd killed", inject=_system_process_killed("etcd", ETCD), restarts=False),
@@ -223,11 +232,7 @@ def campaign(draw: Random, count: int, ranks: int, *, hangs: bool) -> list[Plann
     return planned
 
 
-def measured(repeats: int, ranks: int, *, hangs: bool) -> list[Planned]:
-    """Return the faults whose detection has a limit, in turns; without ``hangs``, one of each hang at most."""
-    turns = [(number, kind) for number in range(repeats) for kind in (KILLED, RAISED, NODE_KILLED)]
-    if hangs:
-        turns += [(number, kind) for number in range(repeats) for kind in HANGS]
-    elif repeats:
-        turns += [(1, STOPPED), (2, CUT_SHORT)]
-    return [Planned((kind,), ((number + 1) % ranks,)) for number, kind in turns]
+def measured(repeats: int, ranks: int) -> list[Planned]:
+    """Return the faults whose detection has a limit, in turns; the hangs are cut short."""
+    kinds = (KILLED, RAISED, NODE_KILLED, *CUT_SHORT)
+    return [Planned((kind,), ((number + 1) % ranks,)) for number in range(repeats) for kind in kinds]

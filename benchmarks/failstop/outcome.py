@@ -1,4 +1,4 @@
-"""What one fault led to: when it was known, what was done, when all ranks trained again, and what was told of it."""
+"""What one fault led to: when it was known, what was done, when all ranks trained again, and its diagnosis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     acted: float | None = None
     action: str = ""
     resumed: float | None = None
-    told: tuple[str, ...] = ()
+    diagnoses: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     evidence: tuple[Json, ...] = ()
 
@@ -79,7 +79,7 @@ def _shown(stage: Stage, known: set[str]) -> list[Json]:
 def _read_versions(stage: Stage, outcome: Outcome, planned: Planned) -> None:
     """Read off the versions when the fault was known for what it is, and what was done first."""
     runs = stage.runs.since(outcome.at)
-    causes = {told.partition("/")[0] for kind in planned.kinds for told in kind.told}
+    causes = {right.partition("/")[0] for kind in planned.kinds for right in kind.diagnoses}
     outcome.noticed = _first(runs, lambda run: bool(_causes(run)), outcome.at)
     outcome.known = _first(runs, lambda run: bool(causes & _causes(run)), outcome.at)
     outcome.named = _first(stage.jobs.since(outcome.at), is_stalled, outcome.at)
@@ -105,14 +105,14 @@ def _first(versions: Sequence[Version], holds: Callable[[Version], bool], at: fl
 
 
 def judge(outcome: Outcome, planned: Planned, notes: Sequence[Json], generation: int, stage: Stage) -> None:
-    """Compare what was told and done with what was to be expected. ``generation``: before the fault."""
+    """Compare the diagnosis and the repair with what was to be expected. ``generation``: before the fault."""
     stops = [note for note in notes if note.get("severity")]
-    outcome.told = tuple(_words(note) for note in stops)
-    problems = [f"told {_words(note)}: {note['why']}" for note in stops if not _right(note, planned, outcome)]
+    outcome.diagnoses = tuple(_words(note) for note in stops)
+    problems = [f"diagnosis {_words(note)}: {note['why']}" for note in stops if not _right(note, planned, outcome)]
     if outcome.resumed is None:
         problems.append(f"did not train again within {LIMIT_SECONDS:.0f} s")
-    if not stops and any(kind.told for kind in planned.kinds):
-        problems.append("nothing was told")
+    if not stops and any(kind.diagnoses for kind in planned.kinds):
+        problems.append("no diagnosis was made")
     if not any(kind.restarts for kind in planned.kinds) and int(stage.run()["generation"]) != generation:
         problems.append("restarted without need")
     outcome.problems = (*problems, *_wrong_nodes(outcome, planned, stage))
@@ -144,9 +144,9 @@ def _cause(note: Json) -> str:
 
 
 def _right(note: Json, planned: Planned, outcome: Outcome) -> bool:
-    """Check whether the diagnosis tells one of the faults and its place."""
+    """Check whether the diagnosis is of one of the faults and its place."""
     return any(
-        _cause(note) in kind.told and _placed(note, kind, rank, node)
+        _cause(note) in kind.diagnoses and _placed(note, kind, rank, node)
         for kind, rank, node in zip(planned.kinds, planned.ranks, outcome.nodes, strict=True)
     )
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.failstop.kinds import ASLEEP, CUT_SHORT, KILLED, NODE_KILLED, RAISED, STOPPED, Kind
+from benchmarks.failstop.kinds import CUT_SHORT, HANGS, KILLED, NODE_KILLED, RAISED, Kind
 from benchmarks.failstop.outcome import Outcome
 from benchmarks.limits import Limit
 
@@ -19,9 +19,9 @@ def limits(outcomes: Sequence[Outcome]) -> list[Limit]:
     found: list[Limit] = []
     for name, most in MOST_SECONDS.items():
         found += _median_and_worst(f"{name}: known", [outcome.known for outcome in _of(name, outcomes)], most)
-    for name, also in ((STOPPED.name, STOPPED.name), (ASLEEP.name, CUT_SHORT.name)):
-        named = [outcome.named for outcome in outcomes if outcome.name in (name, also)]
-        found += _median_and_worst(f"{name}: told in the condition Ready", named, HANG_SECONDS)
+    for hang, cut_short in zip(HANGS, CUT_SHORT, strict=True):
+        named = [outcome.named for outcome in outcomes if outcome.name in (hang.name, cut_short.name)]
+        found += _median_and_worst(f"{hang.name}: shown in the condition Ready", named, HANG_SECONDS)
     return found
 
 
@@ -71,7 +71,7 @@ def _spread(seconds: Sequence[float | None]) -> str:
 def faults(outcomes: Sequence[Outcome]) -> str:
     """Return a line for each fault, and below the table what was not as expected."""
     lines = [
-        "| | fault | ranks | known, s | done | trains again, s | told | right |",
+        "| | fault | ranks | known, s | done | trains again, s | diagnosis | right |",
         "|---|---|---|---|---|---|---|---|",
         *(f"| {number} {line(outcome)}" for number, outcome in enumerate(outcomes, start=1)),
         "",
@@ -92,7 +92,7 @@ def line(outcome: Outcome) -> str:
         _seconds(outcome.known),
         f"{outcome.action}, {_seconds(outcome.acted)} s" if outcome.action else "–",
         _seconds(outcome.resumed),
-        ", ".join(outcome.told) or "–",
+        ", ".join(outcome.diagnoses) or "–",
         "**no**" if outcome.problems else "yes",
     )
     return f"| {' | '.join(cells)} |"

@@ -92,13 +92,33 @@ void cgroup_v2(const std::string& folder) {
   falcon::write_file(folder + "/v2/cpu.stat",
                      "usage_usec 7\nuser_usec 5\nsystem_usec 2\nnr_periods 4\nnr_throttled 3\nthrottled_usec 9\n");
   falcon::write_file(folder + "/v2/memory.current", "4096\n");
+  falcon::write_file(folder + "/v2/memory.max", "8192\n");
+  falcon::write_file(folder + "/v2/memory.stat", "anon 5\nactive_file 10\ninactive_file 20\n");
   falcon::write_file(folder + "/v2/memory.events", "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n");
   falcon::write_file(folder + "/v2/cpu.pressure",
                      "some avg10=0.00 avg60=0.00 avg300=0.00 total=321\nfull avg10=0.00 avg60=0.00 total=5\n");
   falcon::write_file(folder + "/v2.self", "0::/\n");
   const falcon::CgroupCounters read = falcon::read_cgroup(folder + "/v2", folder + "/v2.self");
   EXPECT(read.cpu_usage_ns == 7000 && read.nr_periods == 4 && read.nr_throttled == 3 && read.throttled_ns == 9000);
+  EXPECT(read.memory_limit_bytes == 8192 && read.memory_cache_bytes == 30);
   EXPECT(read.memory_bytes == 4096 && read.oom_kills == 1 && read.cpu_pressure_some_us == 321);
+}
+
+void free_memory(const std::string& folder) {
+  constexpr int64_t kKiB = 1024;
+  const std::string meminfo = folder + "/meminfo";
+  falcon::write_file(meminfo, "MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:   4000 kB\n");
+  falcon::CgroupCounters cgroup;
+  EXPECT(falcon::free_memory(cgroup, meminfo) == 4000 * kKiB);
+  EXPECT(!falcon::free_memory(cgroup, folder + "/none"));
+  cgroup.memory_bytes = 900 * kKiB;
+  cgroup.memory_cache_bytes = 300 * kKiB;
+  EXPECT(falcon::free_memory(cgroup, meminfo) == 4000 * kKiB);  // no limit
+  cgroup.memory_limit_bytes = 1000 * kKiB;
+  EXPECT(falcon::free_memory(cgroup, meminfo) == 400 * kKiB);  // what the kernel can take back counts as free
+  EXPECT(falcon::free_memory(cgroup, folder + "/none") == 400 * kKiB);
+  cgroup.memory_limit_bytes = INT64_MAX;  // how cgroup v1 says that there is none
+  EXPECT(falcon::free_memory(cgroup, meminfo) == 4000 * kKiB);
 }
 
 void cgroup_v1(const std::string& folder) {
@@ -109,9 +129,11 @@ void cgroup_v1(const std::string& folder) {
   falcon::write_file(folder + "/v1/cpu/cpu.stat", "nr_periods 4\nnr_throttled 3\nthrottled_time 9\n");
   falcon::write_file(folder + "/v1/cpuacct/cpuacct.usage", "7\n");
   falcon::write_file(folder + "/v1/memory/pod/x/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n");
+  falcon::write_file(folder + "/v1/memory/pod/x/memory.stat", "active_file 1\ntotal_active_file 10\n");
   falcon::write_file(folder + "/v1.self", "9:name=systemd:/\n5:memory:/pod/x\n3:cpu,cpuacct:/host/path\n0::/\n");
   const falcon::CgroupCounters read = falcon::read_cgroup(folder + "/v1", folder + "/v1.self");
   EXPECT(read.nr_periods == 4 && read.nr_throttled == 3 && read.throttled_ns == 9 && read.cpu_usage_ns == 7);
+  EXPECT(!read.memory_limit_bytes && !read.memory_cache_bytes);
   EXPECT(read.oom_kills == 6 && !read.memory_bytes && !read.cpu_pressure_some_us);
   const falcon::CgroupCounters nothing = falcon::read_cgroup(folder + "/nowhere", folder + "/v1.self");
   EXPECT(!nothing.nr_periods && !nothing.oom_kills && !nothing.cpu_usage_ns);
@@ -201,6 +223,7 @@ int main(int argc, char** argv) {
   programs(folder);
   cgroup_v2(folder);
   cgroup_v1(folder);
+  free_memory(folder);
   kills();
   heartbeats();
   blocked();

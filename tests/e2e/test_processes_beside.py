@@ -60,19 +60,42 @@ def test_a_root_trainer_with_helpers_under_a_strict_umask_is_followed(
             _in_trainer(job, 0, "sh", "-c", command)
 
 
+def _under_torchrun(name: str, max_restarts: int) -> Json:
+    """Return a job of one pod, whose two ranks torchrun starts, and restarts so many times by itself."""
+    manifest = training_job(name, steps=MANY, replicas=1, spec={"procsPerReplica": 2, "launcher": "Own"})
+    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
+    torchrun = ["python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    options = ["--steps", str(MANY), "--seed", "1", "--log-json"]
+    trainer["command"] = [*torchrun, f"--max_restarts={max_restarts}", SCRIPT, *options]
+    return manifest
+
+
+def _kill_second_worker(job: Job) -> None:
+    (worker,) = (name.split("-")[2].removesuffix(".ring") for name in _rings(job) if "-r1-" in name)
+    _in_trainer(job, 0, "python3", "-c", f"import os; os.kill({worker}, 9)")
+
+
+def test_of_torchruns_ranks_the_one_that_failed_first_is_named(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    """The command's exit code is 1, and the last words in its output are of the rank that lost its peer."""
+    job = start(_under_torchrun("named", max_restarts=0))
+    job.wait_settled(60)
+    _kill_second_worker(job)
+    job.wait("the command was restarted", lambda s: s.get("counters", {}).get("restarts") == 1, 120)
+    status = job.wait("it trains", lambda s: s["iterations"].get("count", 0) > 20 and s["state"] == "Running", 120)
+    (note,) = job.diagnoses(status)
+    assert (note["rank"], note["cause"], note["why"]) == (1, "ProcessKilled", "killed by SIGKILL")
+
+
 @pytest.mark.long
 def test_workers_that_torchrun_restarts_in_place_are_followed(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
-    manifest = training_job("restarted", steps=MANY, replicas=1, spec={"procsPerReplica": 2, "launcher": "Own"})
-    [trainer] = manifest["spec"]["template"]["spec"]["containers"]
-    torchrun = ["python3", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=2"]
-    trainer["command"] = [*torchrun, SCRIPT, "--steps", str(MANY), "--seed", "1", "--log-json"]
-    job = start(manifest)
+    job = start(_under_torchrun("restarted", max_restarts=2))
     job.wait_settled(60)
     first = _rings(job)
-    (worker,) = (name.split("-")[2].removesuffix(".ring") for name in first if "-r1-" in name)
-    _in_trainer(job, 0, "python3", "-c", f"import os; os.kill({worker}, 9)")
+    _kill_second_worker(job)
     wait_for(
         "rings of two other workers, and none of the dead",
         lambda: len(_rings(job)) == 2 and not _rings(job) & first,

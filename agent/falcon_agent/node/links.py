@@ -18,12 +18,18 @@ from falcon_agent.node.judge import Seen
 CLASS = "class/infiniband"  # under the mount of sysfs
 DOWN_SECONDS = 60.0  # a port that is down for less flaps; switches that restart take longer
 SYMBOL_ERRORS = 10  # between two readings; a link with forward error correction has none, an older one a few an hour
+SENT_AGAIN = 100  # packets between two readings; a healthy fabric loses next to none, RoCE with congestion a few
 _ACTIVE = 4  # IB_PORT_ACTIVE
 _SWITCHED_OFF = 3  # IB_PORT_PHYS_STATE_DISABLED
 _UP = 1  # IFF_UP of a network interface's flags
 _RATE = re.compile(r"([\d.]+) Gb/sec")
 _FLAPS = ("link_downed", "link_error_recovery")
-_WARNINGS = {"symbol_error": SYMBOL_ERRORS, "local_link_integrity_errors": 1}
+_WARNINGS = {
+    "symbol_error": SYMBOL_ERRORS,
+    "local_link_integrity_errors": 1,
+    "local_ack_timeout_err": SENT_AGAIN,  # no acknowledgement came in time
+    "packet_seq_err": SENT_AGAIN,  # the receiver missed a packet
+}
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery import hanging
 from falcon_core.recovery.faults import (
     EARLY_END,
+    is_leaving,
     member_faults,
     no_restart_mends,
     others_may_follow,
@@ -43,6 +44,7 @@ from falcon_core.recovery.state import Attempt, Awaiting, Fault, RecoveryState, 
 from falcon_core.recovery.strategies import restart_processes
 from falcon_core.recovery.trouble import explained, leaving
 from falcon_core.recovery.witness import assess_liveness
+from falcon_core.times import RAISED_SECONDS
 
 UNTRACKED_SECONDS = 20.0  # ranks that never showed iterations count as training after so long without a failure
 RESTORE_SECONDS = 1800.0  # those that did are loading a checkpoint until they show some again, or for so long
@@ -66,18 +68,36 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if state.stop is not None and state.stop.acts_at is not None:
         return _held_back(_refine(state, obs, policy), obs, state.stop.acts_at)
     failure = (
-        rank_fault(obs, policy.judge)
+        rank_fault(obs, policy.judge, uncaught=policy.enforce)
         or start_fault(obs.members)
         or raised_fault(obs, policy)
         or hanging.due(state, obs, policy)
     )
     if failure is None:
         return state, []
+    state, waits = _wait(state, obs, policy, failure)
+    return (state, []) if waits else _act(replace(state, awaiting=None), obs, policy, [failure])
+
+
+def _wait(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
+    """Return whether more will be known of the failure in a moment, before which nothing is decided."""
     if others_may_follow(obs, failure, policy.judge):
         state = _wait_for_others(state, obs)
         if state.awaiting is not None and obs.now - state.awaiting.since < OTHERS_SECONDS:
-            return state, []
-    return _act(replace(state, awaiting=None), obs, policy, [failure])
+            return state, True
+    return _wait_for_end(state, obs, policy, failure) if is_leaving(obs, failure) else (state, False)
+
+
+def _wait_for_end(state: RecoveryState, obs: Observation, policy: Policy, failure: Fault) -> tuple[RecoveryState, bool]:
+    """Open the incident at once, and let the failed process clean up: what else fails meanwhile may say more.
+
+    Return whether its time has not yet run out.
+    """
+    if state.stop is None or not state.stop.undecided:
+        state, incident = _open(state, obs, policy, failure)
+        return replace(state, stop=replace(incident, undecided=True)), True
+    state = replace(state, stop=replace(state.stop, fault=failure))
+    return state, state.stop is not None and obs.now - state.stop.detected_at < RAISED_SECONDS
 
 
 def _wait_for_others(state: RecoveryState, obs: Observation) -> RecoveryState:
@@ -101,7 +121,7 @@ def training(obs: Observation, *, seen_before: bool) -> bool:
     if not obs.running or not obs.ranks:
         return False
     seen = [rank for rank in obs.ranks if rank.process != "Unknown"]
-    if not seen or any(rank.process != "Running" for rank in seen):
+    if not seen or any(rank.process != "Running" or rank.uncaught_at is not None for rank in seen):
         return False
     if len(seen) < len(obs.ranks) and not any(member.alive is False for member in obs.members):
         return False  # somebody has yet to report
@@ -291,6 +311,8 @@ def _open(state: RecoveryState, obs: Observation, policy: Policy, fault: Fault) 
             since=_began(obs, fault),
             detected_at=obs.now,
         )
+    elif incident.undecided:
+        incident = replace(incident, fault=fault, undecided=False, since=min(incident.since, _began(obs, fault)))
     elif obs.running and incident.acts_at is None:
         incident = replace(incident, fault=fault, recurrences=incident.recurrences + 1, detected_at=obs.now)
     elif fault.severity <= incident.fault.severity:
@@ -314,7 +336,7 @@ def _refine(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryS
     incident = state.stop
     if incident is None or incident.fault.ended_at is None or incident.fault.is_lost:
         return state
-    fault = rank_fault(obs, policy.judge, before=incident.detected_at)
+    fault = rank_fault(obs, policy.judge, before=incident.detected_at, uncaught=policy.enforce)
     if fault is None or fault.ended_at is None:
         return state
     if precedence(fault) >= precedence(incident.fault):

@@ -20,7 +20,7 @@ from falcon_core.model import Cause, Component, Severity
 from falcon_core.planning.restart_price import RestartPrice, restart_price
 from falcon_core.recovery.observation import Action, HangClosed, Observation, Policy
 from falcon_core.recovery.progress import Counts, nobody_waits, place, progress
-from falcon_core.recovery.said import raised, said_last
+from falcon_core.recovery.said import could_answer, raised, said_last
 from falcon_core.recovery.state import (
     NAMED_RANKS,
     Awaited,
@@ -34,7 +34,7 @@ from falcon_core.recovery.strategies import restart_processes
 from falcon_core.signals.hang import Hang, explain_hang
 from falcon_core.times import IDLE_SECONDS, LULL_SECONDS, PATIENCE_SECONDS
 
-Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working"]
+Doing = Literal["Unknown", "Idle", "Lull", "Blocked", "Working", "Mute"]
 AT_WORK = 0.05  # CPU seconds a second: such a rank may be saving or evaluating for the first time
 MAX_FINDINGS = 3
 MAX_STACKS = 3
@@ -56,9 +56,27 @@ def stalled_since(obs: Observation) -> float | None:
 def explain(obs: Observation, policy: Policy) -> list[HangFinding]:
     """Find whom the job waits for, the call with most ranks inside first; empty where the reports do not show it."""
     counts = progress(obs, policy)
-    hangs = _hangs(counts)[:MAX_FINDINGS]
-    evidence = _Evidence(obs, counts, {hang.comm for hang in hangs})
+    mute = _mute(obs)
+    hangs = [_narrowed(hang, mute) for hang in _hangs(counts)[:MAX_FINDINGS]]
+    evidence = _Evidence(obs, counts, {hang.comm for hang in hangs}, mute)
     return [evidence.finding(hang) for hang in hangs if hang.waiting]
+
+
+def _mute(obs: Observation) -> frozenset[int]:
+    """Return the ranks whose interpreters do not write their stacks when asked, while most ranks' do.
+
+    An interpreter answers from a signal's handler, also inside a collective or while it waits for a lock. One that does
+    not is stopped, waits for a device, or has begun to end.
+    """
+    asked = [rank for rank in obs.ranks if rank.fresh and rank.sent.detailed and could_answer(rank)]
+    mute = frozenset(rank.rank for rank in asked if not rank.sent.stack)
+    return mute if 2 * len(mute) <= len(asked) else frozenset()
+
+
+def _narrowed(hang: Hang, mute: frozenset[int]) -> Hang:
+    """Blame, of ranks that are all inside a call, those that do not answer: nothing moves without them."""
+    ranks = tuple(rank for rank in hang.ranks if rank in mute)
+    return replace(hang, ranks=ranks) if hang.kind == "Transfer" and ranks else hang
 
 
 def _hangs(counts: Counts) -> list[Hang]:
@@ -75,13 +93,14 @@ def _hangs(counts: Counts) -> list[Hang]:
 class _Evidence:
     """The reports' evidence on the few communicators that some rank waits in."""
 
-    def __init__(self, obs: Observation, counts: Counts, comms: set[str]) -> None:
+    def __init__(self, obs: Observation, counts: Counts, comms: set[str], mute: frozenset[int]) -> None:
         self._obs = obs
         self._members = counts.members
         self._ranks = {rank.rank: rank for rank in obs.ranks}
         self._pairs = counts.pairs
         self._entered = {(count.comm, count.rank): count.entered for count in counts.progress if count.comm in comms}
         self._reports = counts.reports
+        self._mute = mute
 
     def finding(self, hang: Hang) -> HangFinding:
         members = self._members[hang.comm]
@@ -108,6 +127,7 @@ class _Evidence:
             entered=self._entered.get((comm, number), 0),
             cpu=rank.sent.cpu_fraction,
             blocked_seconds=rank.blocked_seconds,
+            answers=number not in self._mute,
         )
 
 
@@ -210,8 +230,9 @@ def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
     if nobody_waits(obs) or obs.now < due_at(hang):
         return None
     first = hang.findings[0] if hang.findings else None
-    # One rank that never arrived: something is wrong with it, and perhaps with its node. All else blames no node.
-    alone = first is not None and first.total == 1 and first.kind == "NeverArrived"
+    # One rank that never arrived, or does not answer: something is wrong with it, and perhaps with its node. All else
+    # blames no node.
+    alone = first is not None and first.total == 1 and (first.kind == "NeverArrived" or not first.ranks[0].answers)
     at = first.ranks[0].place if first is not None and first.ranks else None
     replica = next((rank.replica for rank in obs.ranks if at is not None and rank.rank == at.rank), 0)
     member = obs.members[replica]
@@ -219,7 +240,7 @@ def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
         severity=Severity.SEV2,
         cause=Cause.HANG,
         component=Component.PROCESS,
-        text="never arrived at a collective in which others wait" if alone else "stands still: no rank moves",
+        text=_text(first) if alone and first is not None else "stands still: no rank moves",
         replica=member.replica,
         pod_name=member.pod_name,
         node=member.node if alone else "",
@@ -227,15 +248,24 @@ def due(state: RecoveryState, obs: Observation, policy: Policy) -> Fault | None:
     )
 
 
+def _text(finding: HangFinding) -> str:
+    if finding.kind == "NeverArrived":
+        return "never arrived at a collective in which others wait"
+    return "does not answer, inside a collective with the others"
+
+
 def doing(rank: Awaited) -> Doing:
     """Describe what the process of an awaited rank does."""
     if rank.blocked_seconds is not None:
         return "Blocked"
-    if rank.cpu is None:
-        return "Unknown"
-    if rank.cpu >= AT_WORK:
+    if rank.cpu is not None and rank.cpu >= AT_WORK:
         return "Working"
-    return "Lull" if rank.cpu > 0 else "Idle"
+    # Measured first: whether the interpreter has been asked by the first look is chance, and changes no words here.
+    if rank.cpu == 0:
+        return "Idle"
+    if not rank.answers:
+        return "Mute"
+    return "Unknown" if rank.cpu is None else "Lull"
 
 
 def _patience(findings: list[HangFinding]) -> float:

@@ -31,4 +31,4 @@ def _is_well(rank: RankSeen) -> bool:
     sent = rank.sent
     trains = rank.process == "Running" and rank.tracked and rank.fresh and sent.iterations > 0
     calm = not rank.stalled and rank.blocked_seconds is None and sent.onset is None
-    return trains and calm and not may_have_raised(rank)
+    return trains and calm and rank.uncaught_at is None and not may_have_raised(rank)

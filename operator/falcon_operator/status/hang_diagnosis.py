@@ -79,6 +79,8 @@ def finding_words(finding: HangFinding) -> str:
         case "NeverArrived":
             inside = f"{finding.waiting} {'rank waits' if finding.waiting == 1 else 'ranks wait'}"
             return f"{who} never arrived at {call}, in which {inside}"
+        case "Transfer" if not all(rank.answers for rank in finding.ranks):
+            return f"all ranks are inside {call} and none comes out; {who} did not answer when asked for the stack"
         case "Transfer" if finding.total < finding.members:
             return f"all ranks are inside {call}; {who} began no further call, as the others did"
         case "Transfer":
@@ -119,6 +121,15 @@ def _doing(rank: Awaited) -> str:
                 f"rank {number} has been in uninterruptible sleep for {rank.blocked_seconds:.0f} s: a device or a file"
                 " system does not answer, or a long checkpoint is written"
             )
+        case "Mute":
+            return (
+                f"rank {number}'s interpreter does not answer, as others' do: its process is stopped, or about to end"
+            )
+        case "Idle" if not rank.answers:
+            return (
+                f"rank {number}'s process uses no CPU, and its interpreter does not answer as others' do: it is"
+                " stopped, or about to end"
+            )
         case "Idle":
             return f"rank {number}'s process uses no CPU: it is stopped, or blocked outside any collective"
         case "Lull":
@@ -132,6 +143,7 @@ def meanwhile(finding: HangFinding) -> str:
     if finding.kind != "NeverArrived" or finding.total == finding.members:
         return ""
     words = {
+        "Mute": "does not answer: it is stopped, or about to end",
         "Idle": "uses no CPU: it is stopped, or a long checkpoint",
         "Lull": "hardly uses its CPU: a long checkpoint, or a hang",
         "Blocked": "waits for a device or a file system: a long checkpoint, or a hang",

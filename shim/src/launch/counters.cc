@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <sstream>
 
@@ -57,7 +59,25 @@ Counter pressure(const std::string& path) {
   return strtoll(text.c_str() + total + 6, nullptr, 10);
 }
 
+Counter cache(const std::map<std::string, int64_t>& memory, const std::string& prefix) {
+  const Counter active = get(memory, (prefix + "active_file").c_str());
+  const Counter inactive = get(memory, (prefix + "inactive_file").c_str());
+  return active && inactive ? Counter(*active + *inactive) : Counter();
+}
+
 }  // namespace
+
+Counter free_memory(const CgroupCounters& cgroup, const std::string& meminfo) {
+  std::istringstream lines(read_file(meminfo));
+  Counter free;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("MemAvailable:", 0) == 0) free = strtoll(line.c_str() + strlen("MemAvailable:"), nullptr, 10) * 1024;
+  }
+  if (!cgroup.memory_limit_bytes || !cgroup.memory_bytes) return free;
+  const int64_t used = *cgroup.memory_bytes - cgroup.memory_cache_bytes.value_or(0);
+  const int64_t within = *cgroup.memory_limit_bytes - std::max<int64_t>(0, used);
+  return std::min(within, free.value_or(within));
+}
 
 CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
   CgroupCounters counters;
@@ -69,6 +89,8 @@ CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
     counters.throttled_ns = get(cpu, "throttled_usec", 1000);
     counters.cpu_usage_ns = get(cpu, "usage_usec", 1000);
     counters.memory_bytes = single(folder + "/memory.current");
+    counters.memory_limit_bytes = single(folder + "/memory.max");
+    counters.memory_cache_bytes = cache(pairs(folder + "/memory.stat"), "");
     counters.oom_kills = get(pairs(folder + "/memory.events"), "oom_kill");
     counters.cpu_pressure_some_us = pressure(folder + "/cpu.pressure");
     return counters;
@@ -80,6 +102,8 @@ CgroupCounters read_cgroup(const std::string& mount, const std::string& self) {
   counters.cpu_usage_ns = single(folder_of("cpuacct", mount, self) + "/cpuacct.usage");
   const std::string memory = folder_of("memory", mount, self);
   counters.memory_bytes = single(memory + "/memory.usage_in_bytes");
+  counters.memory_limit_bytes = single(memory + "/memory.limit_in_bytes");
+  counters.memory_cache_bytes = cache(pairs(memory + "/memory.stat"), "total_");
   counters.oom_kills = get(pairs(memory + "/memory.oom_control"), "oom_kill");
   return counters;
 }

@@ -15,11 +15,16 @@ struct CgroupCounters {
   Counter throttled_ns;
   Counter cpu_usage_ns;
   Counter memory_bytes;
+  Counter memory_limit_bytes;  // nothing: unknown, or without limit
+  Counter memory_cache_bytes;  // files' pages among memory_bytes, which the kernel can give back
   Counter oom_kills;
   Counter cpu_pressure_some_us;
 };
 
 // `mount`: where cgroups are mounted; `self`: this process's membership.
 CgroupCounters read_cgroup(const std::string& mount = "/sys/fs/cgroup", const std::string& self = "/proc/self/cgroup");
+
+// Memory that the container's processes can still get, in bytes: within its limit, and of the node's.
+Counter free_memory(const CgroupCounters& cgroup, const std::string& meminfo = "/proc/meminfo");
 
 }  // namespace falcon

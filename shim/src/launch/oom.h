@@ -25,6 +25,9 @@ class OomKills {
   // Since the generation began; nothing: unknown.
   Counter count() const;
 
+  // In the container's life before the generation began; nothing: unknown.
+  Counter before() const { return first_; }
+
  private:
   Counter first_;
   Counter last_;

@@ -59,7 +59,7 @@ Output::~Output() {
   close(wake_[1]);
 }
 
-Output::Ends Output::add(int generation, int local_rank, bool whole_lines) {
+Output::Pipes Output::make_pipes() {
   int out[2];
   int err[2];
   if (pipe2(out, O_CLOEXEC) != 0) return {};
@@ -72,10 +72,20 @@ Output::Ends Output::add(int generation, int local_rank, bool whole_lines) {
     fcntl(end, F_SETPIPE_SZ, kPipeBytes);
     fcntl(end, F_SETFL, O_NONBLOCK);
   }
+  return {{out[0], err[0]}, {out[1], err[1]}};
+}
+
+Output::Ends Output::add(int generation, int local_rank, bool whole_lines) {
+  const Pipes pipes = make_pipes();
+  if (pipes.read.out >= 0) add(pipes.read, generation, local_rank, whole_lines);
+  return pipes.write;
+}
+
+void Output::add(const Ends& read, int generation, int local_rank, bool whole_lines) {
   const std::shared_ptr<OutputFile> file = make_file(generation, local_rank);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [from, to] : {std::pair{out[0], STDOUT_FILENO}, std::pair{err[0], STDERR_FILENO}}) {
+    for (const auto& [from, to] : {std::pair{read.out, STDOUT_FILENO}, std::pair{read.err, STDERR_FILENO}}) {
       streams_.push_back(std::make_shared<Stream>());
       streams_.back()->from = from;
       streams_.back()->to = to;
@@ -86,7 +96,6 @@ Output::Ends Output::add(int generation, int local_rank, bool whole_lines) {
     open_ += 2;
   }
   wake();
-  return {out[1], err[1]};
 }
 
 std::shared_ptr<OutputFile> Output::make_file(int generation, int local_rank) {

@@ -25,13 +25,24 @@ class Output {
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // Write ends for a new process, whose output goes to a file of its own as well; the caller closes them after the
-  // fork.
   struct Ends {
     int out = -1;
     int err = -1;
   };
+
+  // Two pipes for a process; -1 where there are none.
+  struct Pipes {
+    Ends read;
+    Ends write;
+  };
+  static Pipes make_pipes();
+
+  // Write ends for a new process, whose output goes to a file of its own as well; the caller closes them after the
+  // fork.
   Ends add(int generation, int local_rank, bool whole_lines);
+
+  // The same for a process that has the write ends already. Takes the read ends over.
+  void add(const Ends& read, int generation, int local_rank, bool whole_lines);
 
   // Waits until what a rank has written by now has been read, at most `milliseconds`: its last words precede the news
   // of its end. A grandchild may hold the pipe open, so the end of the stream is not waited for.

@@ -10,18 +10,7 @@ from falcon_core.wire.messages import Summary
 from tests.integration.agent.conftest import MakePod
 from tests.integration.agent.pod import PROGRAM
 
-AGENT = Path(__file__).parents[3] / "agent"
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture
-def python_dir(tmp_path: Path) -> Path:
-    """Return a folder like ``/falcon/python``."""
-    folder = tmp_path / "python"
-    folder.mkdir()
-    for name in ("falcon_site", "falcon_start"):
-        (folder / name).symlink_to(AGENT / name)
-    return folder
 
 
 async def test_the_stack_of_each_silent_rank_is_reported(make_pod: MakePod, python_dir: Path) -> None:

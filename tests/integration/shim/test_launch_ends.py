@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 from falcon_core.wire.launch import LaunchRank
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import Launcher
+from tests.integration.shim.memory import memory_cgroup
 
 MEMORY_LIMIT_BYTES = 64 << 20
 WAIT = 'touch "$FALCON_RING_DIR/ready-$RANK"; while :; do sleep 0.05; done'
@@ -34,21 +34,8 @@ def _wait_for(path: Path) -> None:
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
     """Yield a memory cgroup with a low limit: write a pid to its ``cgroup.procs``."""
-    v1 = Path("/sys/fs/cgroup/memory")
-    root = v1 if v1.is_dir() else Path("/sys/fs/cgroup")
-    folder = root / f"falcon-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if root == v1 else ("memory.max",):
-            if (folder / name).exists():
-                (folder / name).write_text(str(MEMORY_LIMIT_BYTES))
-    except OSError as error:
-        pytest.skip(f"no right to make a memory cgroup: {error}")
-    yield folder
-    deadline = time.monotonic() + 10
-    while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    folder.rmdir()
+    with memory_cgroup(MEMORY_LIMIT_BYTES) as folder:
+        yield folder
 
 
 def test_an_oom_kill_is_told_from_another_sigkill(small_memory: Path, start: Start) -> None:
@@ -71,14 +58,15 @@ match os.environ["FALCON_GENERATION"]:
         launcher.run(generation=generation)
         rank = _ended(launcher, generation)
         seen[generation] = (rank.signal, rank.exit_code, rank.oom_killed)
-        kills[generation] = launcher.wait(generation=generation).oom_kills
+        status = launcher.wait(generation=generation)
+        kills[generation] = (status.oom_kills_before, status.oom_kills)
     assert seen == {
         1: (signal.SIGKILL, None, True),
         2: (signal.SIGKILL, None, False),
         3: (None, 3, False),
         4: (None, 1, True),  # a rank without its data loader
     }
-    assert kills == {1: 1, 2: 0, 3: 0, 4: 1}
+    assert kills == {1: (0, 1), 2: (1, 0), 3: (1, 0), 4: (1, 1)}
 
 
 @pytest.mark.parametrize(("limit", "dumped"), [("unlimited", True), ("0", False)])

@@ -9,8 +9,9 @@ import msgspec
 from falcon_agent.ends import Ends
 from falcon_agent.run_dir import RunDir
 from falcon_core.errors.judge import shipped_judge
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStatus
 from tests.unit.agent.outputs import OutputWriter
+from tests.unit.errors.lines import TORCHRUN
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/job/train.py", line 4, in main\n    f()\nValueError: bad\n'
 
@@ -51,6 +52,17 @@ def test_words_of_those_that_failed_alone(tmp_path: Path) -> None:
     later = ends.add(status(exited(0, exit_code=1), generation=2))
     assert later is not None
     assert later.ranks[0].last_words == "what came later"
+
+
+def test_of_a_launchers_output_the_words_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    peer = TRACEBACK.replace("ValueError: bad", "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    mixed = [f"[rank{rank}]: {line}\n" for pair in zip(peer.splitlines(), TRACEBACK.splitlines(), strict=True)
+             for rank, line in zip((0, 3), pair, strict=True)]  # fmt: skip
+    OutputWriter(tmp_path).write(("".join(mixed) + TORCHRUN.replace("-9 (", "1 (")).encode())
+    found = Ends(RunDir(tmp_path), shipped_judge).add(status(exited(0, exit_code=1)))
+    assert found is not None
+    assert found.ranks[0].last_words == "ValueError: bad (train.py:4 in main)"
+    assert found.ranks[0].first_end == FirstEnd(rank=3, local_rank=1, exit_code=1)
 
 
 def test_what_is_no_output_says_nothing(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from falcon_agent import output as outputs
 from falcon_agent.output import KEPT_BYTES, PIECE_BYTES, Output
 from falcon_agent.output_reader import OutputReader
 from falcon_core.errors.classify import Classifier
-from falcon_core.errors.judge import shipped_judge
-from falcon_core.errors.table import shipped
+from falcon_core.errors.judge import ErrorRules, shipped_judge, usable_judge
+from falcon_core.errors.table import Domain, JobRule, shipped
+from falcon_core.model import Severity
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.output import CAPACITY, HEADER_BYTES, READABLE, OutputFormatError
 from tests.unit.agent.outputs import OutputWriter
@@ -37,19 +38,11 @@ def texts(output: Output, generation: int = 1) -> dict[int, list[str]]:
 
 
 def test_a_new_error_is_news_and_a_healthy_line_is_none(tmp_path: Path) -> None:
-    built: list[Classifier] = []
-
-    def classifier() -> Classifier:
-        built.append(shipped_judge().classifier)
-        return built[-1]
-
     writers = [OutputWriter(tmp_path, number) for number in range(2)]
-    output = Output(tmp_path, classifier)
+    output = Output(tmp_path, lambda: shipped_judge().classifier)
     assert not output.look(status(0, 1), 1.0)
-    assert built == [], "there is nothing to judge"
     writers[0].write(b"step 1 loss 2.3\n")
     assert not output.look(status(0, 1), 2.0)
-    assert len(built) == 1
     assert output.reports(1) == []
     before = time.time_ns()
     writers[1].write(TRACEBACK)
@@ -60,6 +53,32 @@ def test_a_new_error_is_news_and_a_healthy_line_is_none(tmp_path: Path) -> None:
     writers[1].write(TRACEBACK)
     assert not output.look(status(0, 1), 4.0), "a repetition"
     assert output.reports(1)[0].more == 1
+
+
+def test_the_classifier_is_made_when_processes_start_rather_than_with_their_first_error(tmp_path: Path) -> None:
+    built: list[Classifier] = []
+
+    def classifier() -> Classifier:
+        built.append(shipped_judge().classifier)
+        return built[-1]
+
+    output = Output(tmp_path, classifier)
+    output.look(status(state="Idle"), 1.0)
+    assert built == [], "a spare's agent, or one whose job has yet to start, needs no table"
+    output.look(status(), 2.0)
+    assert len(built) == 1
+
+
+def test_rules_of_the_job_that_come_later_are_used_from_then_on(tmp_path: Path) -> None:
+    rules = ErrorRules(rules=(JobRule(pattern="lost its firmware", severity=Severity.SEV1, domain=Domain.GPU),))
+    known = [ErrorRules()]
+    writer, output = OutputWriter(tmp_path), Output(tmp_path, lambda: usable_judge(known[-1]).classifier)
+    writer.write(b"accelerator 3 lost its firmware\n")
+    assert not output.look(status(), 1.0)
+    known.append(rules)
+    writer.write(b"accelerator 4 lost its firmware\n")
+    assert output.look(status(), 2.0)
+    assert texts(output) == {0: ["accelerator 4 lost its firmware"]}
 
 
 def test_each_generation_begins_anew(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_after_a_gap_the_rest_of_a_line_is_no_line() -> None:
 
 
 def read(output: bytes, reads: list[bytes] | None = None) -> list[Told]:
-    judge, whole = LineJudge(shipped_judge().classifier), WholeLines()
+    judge, whole = LineJudge(lambda: shipped_judge().classifier), WholeLines()
     told = [one for piece in reads or [output] for one in judge.read(whole.feed(piece))]
     return told + judge.read(whole.flush())
 

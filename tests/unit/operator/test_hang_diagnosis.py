@@ -54,12 +54,22 @@ def test_the_call_and_its_communicator() -> None:
     [
         ({"blocked_seconds": 45.2, "cpu": 0.0}, "uninterruptible sleep for 45 s: a device or a file system"),
         ({"cpu": 0.0}, "uses no CPU: it is stopped, or blocked"),
+        ({"cpu": 0.0, "answers": False}, "uses no CPU, and its interpreter does not answer as others' do: it is"),
         ({"cpu": 0.01}, "hardly uses its CPU: a long checkpoint, or blocked"),
         ({"cpu": 1.04}, "uses 1.0 CPUs: it works, or spins"),
+        ({"cpu": 0.01, "answers": False}, "does not answer, as others' do: its process is stopped, or about to end"),
     ],
 )
 def test_what_the_process_does_meanwhile(fields: dict[str, Any], words: str) -> None:
     assert words in why(ranks=awaited(3, **fields))
+
+
+def test_a_rank_inside_a_call_that_does_not_answer() -> None:
+    note = describe_hang(
+        replace(HANG, findings=[replace(FINDING, kind="Transfer", members=3, ranks=awaited(3, answers=False))])
+    )
+    assert "none comes out; rank 3 did not answer when asked for the stack; rank 3's interpreter" in note.why
+    assert (note.rank, note.node) == (3, "node-3")
 
 
 def test_of_an_unknown_process_nothing_is_said() -> None:

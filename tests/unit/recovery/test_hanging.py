@@ -192,6 +192,55 @@ def test_a_standstill_that_names_no_rank_blames_no_node() -> None:
     assert [type(action) for action in actions] == [StopClosed, GiveUp], "no node is replaced by chance"
 
 
+STACK = ["all_reduce (c10d.py:9)", "step (train.py:40)"]
+
+
+def silent_interpreters(seconds: float, mute: set[int], inside: tuple[int, ...], **zero: Any) -> Any:
+    """Return the stall of ``stalled`` in which the interpreters of the ranks ``mute`` do not write their stacks."""
+    obs = stalled(seconds, inside=inside, **zero)
+    deadline = 8_000_000_000
+    ranks = [
+        replace(each, sent=replace(each.sent, hang_deadline_ns=deadline, stack=[] if each.rank in mute else STACK))
+        for each in obs.ranks
+    ]
+    return replace(obs, ranks=ranks)
+
+
+def test_of_ranks_that_are_all_inside_a_call_the_one_that_does_not_answer_is_named() -> None:
+    """A process that was stopped after it had begun the call which the others wait in."""
+    obs = silent_interpreters(IDLE_SECONDS + 1, {2}, inside=(0, 1, 2))
+    state, _ = step(STATE, obs, POLICY)
+    assert state.hang is not None
+    (finding,) = state.hang.findings
+    assert (finding.kind, [each.place.rank for each in finding.ranks], finding.total) == ("Transfer", [2], 1)
+    fault = due(state, replace(obs, now=state.hang.since + 900), POLICY)
+    assert fault is not None
+    assert (fault.rank, fault.node, fault.text) == (2, "node-2", "does not answer, inside a collective with the others")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "mute"),
+    [(IDLE_SECONDS + 1, {1, 2}), (IDLE_SECONDS + 1, set()), (9.0, {2})],
+    ids=["most do not", "all do", "too early to know"],
+)
+def test_where_it_is_not_certain_who_answers_nobody_is_named(seconds: float, mute: set[int]) -> None:
+    (finding,) = explain(silent_interpreters(seconds, mute, inside=(0, 1, 2)), POLICY)
+    assert finding.total == 3
+    assert all(each.answers for each in finding.ranks)
+
+
+@pytest.mark.parametrize(("cpu", "patience"), [(0.003, IDLE_SECONDS), (0.8, PATIENCE_SECONDS)])
+def test_a_rank_that_never_arrived_and_does_not_answer_writes_no_checkpoint(cpu: float, patience: float) -> None:
+    """Its program is over, and its process does not end; or it works where no handler runs."""
+    early, late = (
+        silent_interpreters(seconds, {0}, inside=(1, 2), cpu_fraction=cpu) for seconds in (patience - 1, patience + 1)
+    )
+    assert step(STATE, early, POLICY)[0].hang is None
+    state, _ = step(STATE, late, POLICY)
+    assert state.hang is not None
+    assert [(each.place.rank, each.answers) for each in state.hang.findings[0].ranks] == [(0, False)]
+
+
 def test_the_failure_is_the_hang() -> None:
     state = hung(IDLE_SECONDS + 1)
     late = replace(stalled(100, cpu_fraction=0.0), now=state.hang.since + 100)  # type: ignore[union-attr]

@@ -97,9 +97,19 @@ def test_a_pod_that_is_not_there_is_not_silent() -> None:
         ({"silent_seconds": 1.6}, True),
         ({"silent_seconds": 1.6, "agent_ended_seconds": 2.0}, False),
         ({"silent_seconds": 9.0, "agent_ended_seconds": 11.0}, True),
+        ({"silent_seconds": 9.0, "agent_ended_seconds": 11.0, "agent_held_back": True}, False),
         ({"silent_seconds": 0.1, "node_ready": False}, True),
+        ({"silent_seconds": 9.0, "agent_held_back": True, "node_ready": False}, True),
     ],
-    ids=["the kubelet may still say", "it has said nothing", "it reports the agent's end", "long ago", "NotReady"],
+    ids=[
+        "the kubelet may still say",
+        "it has said nothing",
+        "it reports the agent's end",
+        "long ago",
+        "it holds the agent back",
+        "NotReady",
+        "NotReady while the agent is held back",
+    ],
 )
 def test_an_agent_that_ends_with_its_rank_is_no_lost_node(member: dict[str, Any], is_lost: bool) -> None:
     """The peers break their collectives off either way."""

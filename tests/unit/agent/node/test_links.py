@@ -35,7 +35,8 @@ class Adapter:
             write(self.port / name, text)
 
     def count(self, name: str, value: int) -> None:
-        write(self.port / "counters" / name, str(value))
+        folder = "hw_counters" if name.endswith("_err") else "counters"  # as mlx5 has them
+        write(self.port / folder / name, str(value))
 
     def lanes(self, used: int, most: int = 16) -> None:
         write(self.pci / "current_link_width", str(used))
@@ -166,6 +167,8 @@ def test_virtual_functions_are_left_out(adapter: Adapter) -> None:
         ("link_error_recovery", 2, "LinkFlapping"),
         ("symbol_error", 10, "HardwareWarning"),
         ("local_link_integrity_errors", 1, "HardwareWarning"),
+        ("local_ack_timeout_err", 100, "HardwareWarning"),
+        ("packet_seq_err", 100, "HardwareWarning"),
     ],
 )
 def test_counters_that_grow(adapter: Adapter, counter: str, grown: int, name: str) -> None:

@@ -1,0 +1,47 @@
+"""Note that the program has ended with an exception that nobody caught, before Python prints it.
+
+From then on the process only cleans up. That takes a second with PyTorch, and for ever where a thread waits for peers.
+The printed traceback alone does not say so: programs catch exceptions, print them, and go on.
+"""
+
+import os
+import sys
+from _thread import get_ident  # ``threading`` takes longer to import than all of this
+
+NOTE = b"falcon: nobody caught the exception\n"  # core/falcon_core/wire/launch.py
+_OF_A_PROGRAM = ("<module>", "_run_module_as_main")  # the outermost function of a thread that still runs a program
+
+
+def register(file):  # type: (int) -> None
+    """Let the hook for uncaught exceptions append ``NOTE`` to an open file (descriptor), and then do as before.
+
+    ``sys.__excepthook__`` becomes the same hook: most programs with a hook of their own call it, and libraries that
+    compare the two find them equal, as they are in any fresh interpreter.
+    """
+    process, thread, before = os.getpid(), get_ident(), sys.excepthook
+
+    def hook(kind, value, trace):  # type: ignore[no-untyped-def]
+        try:
+            # A process forked from this one has the same file; an error in it, or in a thread, ends no rank.
+            if os.getpid() == process and get_ident() == thread and _has_left(value):
+                os.write(file, NOTE)
+        except OSError:  # the exception is printed in any case
+            pass
+        before(kind, value, trace)
+
+    if before is sys.__excepthook__:
+        sys.__excepthook__ = hook
+    sys.excepthook = hook
+
+
+def _has_left(value):  # type: (BaseException) -> bool
+    """Check whether the interpreter has called the hook because the program is over, and no program by itself.
+
+    The interpreter sets ``sys.last_value`` before, and calls the hook when no function of the program is left.
+    """
+    if getattr(sys, "last_value", None) is not value or sys.flags.inspect:
+        return False
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name not in _OF_A_PROGRAM

@@ -1,0 +1,105 @@
+"""Exceptions that nobody caught: noted by the process itself, and told by the agent while the process lives on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from falcon_agent import uncaught as noted
+from falcon_agent.run_dir import RunDir
+from falcon_agent.uncaught import Uncaught
+from falcon_core.wire.launch import STACKS_DIR, UNCAUGHT
+from falcon_core.wire.printed import RankOutput
+from falcon_start.uncaught import NOTE
+
+AGENT = Path(__file__).parents[3] / "agent"
+RAISES = "def step():\n    raise ValueError('bad shape')\n"
+
+
+@pytest.fixture
+def stacks(tmp_path: Path) -> Path:
+    folder = tmp_path / STACKS_DIR
+    folder.mkdir(parents=True)
+    return folder
+
+
+def end_of(stacks: Path, code: str, *options: str) -> tuple[bool, str]:
+    """Run a program as a rank's interpreter does. Return whether it noted an exception, and what it printed."""
+    path = ":".join(str(AGENT / part) for part in ("falcon_site", "."))
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "FALCON_STACKS": str(stacks)}
+    command = [sys.executable, *options, "-c", code]
+    with subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        printed = process.communicate()[1]
+    return RunDir(stacks.parents[1]).is_uncaught(process.pid), printed
+
+
+def test_the_two_sides_write_and_read_the_same_line() -> None:
+    assert f"{UNCAUGHT}\n".encode() == NOTE
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RAISES + "step()",
+        # as PyTorch does when it has set up its communicators
+        RAISES + "import sys\nbefore = sys.excepthook\nsys.excepthook = lambda *told: before(*told)\nstep()",
+        RAISES + "import sys\nsys.excepthook = lambda *told: sys.__excepthook__(*told)\nstep()",
+        RAISES + "import sys\nsys.excepthook = sys.__excepthook__\nstep()",
+        RAISES + "import atexit\natexit.register(step)\nstep()",
+    ],
+)
+def test_an_exception_that_nobody_catches_is_noted_and_printed(stacks: Path, code: str) -> None:
+    uncaught, printed = end_of(stacks, code)
+    assert uncaught
+    assert "ValueError: bad shape" in printed
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('trained')",
+        "raise SystemExit(3)",
+        RAISES + "import traceback\ntry:\n    step()\nexcept ValueError:\n    traceback.print_exc()",
+        RAISES + "import sys\ntry:\n    step()\nexcept ValueError:\n    sys.excepthook(*sys.exc_info())",
+        RAISES + "import threading\nthread = threading.Thread(target=step)\nthread.start()\nthread.join()",
+        RAISES + "import atexit\natexit.register(step)",
+        RAISES + "import os\nif os.fork() == 0:\n    step()\nos.wait()",
+        RAISES + "import code\nconsole = code.InteractiveInterpreter()\nconsole.runcode('1 / 0')",
+    ],
+)
+def test_what_ends_no_program_is_not_noted(stacks: Path, code: str) -> None:
+    assert not end_of(stacks, code)[0]
+
+
+def test_an_interpreter_that_goes_on_interactively_has_not_ended(stacks: Path) -> None:
+    assert not end_of(stacks, RAISES + "step()", "-i")[0]
+
+
+def test_a_programs_own_comparison_finds_no_foreign_hook(stacks: Path) -> None:
+    code = "import sys\nassert sys.excepthook is sys.__excepthook__\nraise ValueError('equal')"
+    assert "ValueError: equal" in end_of(stacks, code)[1]
+
+
+def test_the_note_is_told_once_for_the_newest_traceback(
+    stacks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncaught = Uncaught(RunDir(tmp_path))
+    printed_ns = time.time_ns()
+    processes = {0: [41], 1: [42, 43]}
+    assert not uncaught.look(1, {0: printed_ns, 1: printed_ns}, processes)
+    (stacks / "43").write_bytes(b'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n' + NOTE)
+    assert uncaught.look(1, {0: printed_ns, 1: printed_ns}, processes)
+    assert not uncaught.look(1, {0: printed_ns, 1: printed_ns}, processes), "it is known"
+    output = [RankOutput(0), RankOutput(1)]
+    assert [each.uncaught_unix_ns for each in uncaught.marked(1, output)] == [0, printed_ns]
+    assert [each.uncaught_unix_ns for each in uncaught.marked(2, output)] == [0, 0], (
+        "restarted, and without a traceback"
+    )
+    assert uncaught.look(2, {1: printed_ns}, processes), "another generation"
+    monkeypatch.setattr(noted, "LOOK_SECONDS", 0.0)
+    assert not uncaught.look(3, {1: printed_ns}, processes), "an old traceback may be of a process that went on"
