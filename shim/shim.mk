@@ -1,7 +1,7 @@
 SHIM_OUT := $(FALCON_CACHE)/shim/$(CHECKOUT)
 SHIM_TEST_OUT := $(FALCON_CACHE)/shim-test/$(CHECKOUT)
 SHIM_SOURCES := $(wildcard shim/src/*/* shim/cmake/* shim/tests/*) shim/CMakeLists.txt
-CXX_FILES := $(wildcard shim/src/*/*.cc shim/src/*/*.h shim/tests/*.cc shim/tests/*.h)
+CXX_FILES := $(wildcard shim/src/*/*.cc shim/src/*/*.h shim/src/*/*.def shim/tests/*.cc shim/tests/*.h)
 export SHIM_OUT SHIM_TEST_OUT
 
 .PHONY: shim shim-test shim-sanitize shim-lint shim-format
@@ -42,7 +42,8 @@ shim-test-aarch64: | $(VENV)/.done ## the shim's C++ tests for aarch64 (Debian's
 NCCL_RELEASES := $(FALCON_CACHE)/nccl
 export NCCL_RELEASES
 .PHONY: nccl-releases
-nccl-releases: $(NCCL_RELEASES)/.done ## the NCCL wheels of shim/tests/nccl-releases.txt (1.5 GB), for test_nccl_releases
+nccl-releases: $(NCCL_RELEASES)/.done ## the NCCL wheels of shim/tests/nccl-releases.txt (1.5 GB), and what the shim sees of each
+	@$(PY) -m dev.nccl_coverage $(addprefix $(NCCL_RELEASES)/,$(shell cat shim/tests/nccl-releases.txt))
 
 $(NCCL_RELEASES)/.done: shim/tests/nccl-releases.txt $(UV)
 	@while read -r wheel; do \

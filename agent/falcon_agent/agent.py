@@ -23,7 +23,8 @@ from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
-from falcon_core.errors.judge import Judge, decode_rules, usable_judge
+from falcon_agent.uncaught import Uncaught
+from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 
@@ -42,10 +43,13 @@ class Agent:
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
         self._ends = Ends(self._run_dir, self._judge)
         self._output = Output(settings.run_dir, lambda: self._judge().classifier)
+        self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._plan: Plan | None = None
+        self._rules = ErrorRules()
         self._request: DetailRequest | None = None
+        self._settled = 0  # the newest generation whose ranks train
         self._sequence = 0
         self._last_status: LaunchStatus | None = None
 
@@ -77,10 +81,23 @@ class Agent:
         if not newer(plan, self._plan):
             return
         self._plan = plan
+        self._rules = decode_rules(plan.errors)
         self._tracker.detection = plan.detection
-        mine = plan_for(plan, self._settings.pod_uid)
+        self._write_plan(plan)
+
+    def _write_plan(self, plan: Plan) -> None:
+        mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
+
+    def _settle(self, status: LaunchStatus | None) -> None:
+        """Tell the launcher, once a generation, that its ranks train: what is wanted beside them may be made."""
+        plan = self._plan
+        if plan is None or plan.standby == "None" or status is None or self._settled >= plan.generation:
+            return
+        if status.generation == plan.generation and self._tracker.trains(status.generation, len(status.ranks)):
+            self._settled = status.generation
+            self._write_plan(plan)
 
     def take_request(self, request: DetailRequest) -> None:
         """Take over which ranks the operator wants to know more of. An earlier leader's request is ignored."""
@@ -102,8 +119,9 @@ class Agent:
                 urgent = self._stacks.look(self._standing(), now) or urgent
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = self._output.look(status, now) or urgent or status != self._last_status
+            urgent = self._listen(status, now) or urgent or status != self._last_status
             self._last_status = status
+            self._settle(status)
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
                 self._tracker.feed_counters(self._run_dir.counters())
@@ -114,6 +132,21 @@ class Agent:
                 self._run_dir.save_memory(self._tracker.memory())
             due = read + READ_SECONDS - time.monotonic()
             await news.wait(max(0.0, min(due, self._speaker.seconds_to_moment(time.time_ns()))))
+
+    def _listen(self, status: LaunchStatus | None, now: float) -> bool:
+        """Read what the processes print, and whether an exception has ended a program; return whether there is news."""
+        if self._plan is None:
+            return False  # the job's own rules are not known yet; the text stays where it is
+        news = self._output.look(status, now)
+        raised = self._output.raised()
+        return (bool(raised) and self._uncaught.look(_generation(status), raised, self._processes(status))) or news
+
+    def _processes(self, status: LaunchStatus | None) -> dict[int, list[int]]:
+        """Return the process ids, by local rank, of what the launcher has started and of what has made calls."""
+        started = {rank.local_rank: [rank.pid] for rank in status.ranks} if status is not None else {}
+        for local_rank, pid in self._tracker.processes().items():
+            started.setdefault(local_rank, []).append(pid)
+        return started
 
     def _standing(self) -> dict[int, int]:
         """Return the process ids, by rank, of those whose stacks may tell why they make no call."""
@@ -133,8 +166,8 @@ class Agent:
             reporter.report(summary, detailed, urgent=urgent)
 
     def _judge(self) -> Judge:
-        """Return the judge of errors. It is made when it is needed first: most agents never need its table."""
-        return usable_judge(decode_rules(self._plan.errors if self._plan is not None else ""))
+        """Return the judge of errors, by the job's rules as far as the plan is known."""
+        return usable_judge(self._rules)
 
     def _asked(self, generation: int) -> frozenset[int]:
         request = self._request
@@ -155,7 +188,7 @@ class Agent:
             launch=self._ends.add(status),
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
-            output=self._output.reports(generation),
+            output=self._uncaught.marked(generation, self._output.reports(generation)),
         )
 
 

@@ -22,6 +22,7 @@ from falcon_core.wire.launch import (
     STACKS_ASKED_FILE,
     STACKS_DIR,
     STATUS_FILE,
+    UNCAUGHT,
     LaunchCounters,
     LaunchPlan,
     LaunchRings,
@@ -93,6 +94,10 @@ class RunDir:
             return _content(self.path / STACKS_DIR / str(pid)).decode(errors="replace")
         except OSError:
             return ""
+
+    def is_uncaught(self, pid: int) -> bool:
+        """Check whether a process has noted that its program has ended with an exception that nobody caught."""
+        return UNCAUGHT in self.stacks(pid).splitlines()
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

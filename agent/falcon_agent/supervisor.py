@@ -6,8 +6,11 @@ from falcon_core.wire.launch import LaunchPlan
 from falcon_core.wire.messages import Plan
 
 
-def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
-    """Return what this pod's launcher has to run. A pod that is no member of the generation stops its processes."""
+def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
+    """Return what this pod's launcher has to run. A pod that is no member of the generation stops its processes.
+
+    ``settled``: this pod's ranks of that generation train.
+    """
     member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
     if plan.phase == "Finish":
         return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
@@ -24,6 +27,8 @@ def plan_for(plan: Plan, pod_uid: str) -> LaunchPlan:
         master_addr=plan.master_addr,
         master_port=plan.master_port,
         retries=plan.retries,
+        standby=plan.standby,
+        settled=int(settled and plan.standby != "None"),
     )
 
 

@@ -44,6 +44,7 @@ class Cause(enum.StrEnum):
     HANG = "Hang"
     SET_UP_RETRIED = "SetUpRetried"  # the network failed a set-up call, which was made again in place
     SLOW_LINK = "SlowLink"  # transfers last longer, and no computation accounts for it
+    NODE_LEAVES = "NodeLeaves"  # its owner empties the node, or the node is about to go
     IMBALANCE = "Imbalance"  # a rank computes longer, and its share of the work may be why
     HARDWARE = "Hardware"  # the node itself reports trouble of a device, and no counter shows another cause
     UNKNOWN = "Unknown"

@@ -12,8 +12,9 @@ import msgspec
 
 from falcon_core.errors.table import JobRule
 from falcon_core.recovery.membership import Exclusion, Replacement
-from falcon_core.recovery.remembered import RetryIncident
+from falcon_core.recovery.remembered import PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
+from falcon_operator.node_checks import NodeChecks
 
 GROUP = "falcon.dev"
 VERSION = "v1alpha1"
@@ -64,9 +65,11 @@ class MitigationSpec(_Api, frozen=True, kw_only=True):
 
 class RecoverySpec(_Api, frozen=True, kw_only=True):
     retries: int = 3
+    standby: Literal["None", "Imports"] = "None"
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
     rules: list[JobRule] = []  # what the program's own errors and exit codes mean
+    on_drain: Literal["Move", "Ignore"] = "Move"  # where a node is cordoned, drained or about to go
 
 
 class WarmPoolRef(_Api, frozen=True, kw_only=True):
@@ -230,7 +233,7 @@ class NodeVerdict(_Api, frozen=True, kw_only=True):
 
 
 class ClosedIncident(_Api, frozen=True, kw_only=True):
-    """An incident that is over; exactly one of ``slow``, ``stop``, ``hang`` and ``retry`` is set."""
+    """An incident that is over; exactly one of ``slow``, ``stop``, ``hang``, ``retry`` and ``move`` is set."""
 
     at: float  # when the incident was closed, unix seconds
     outcome: Literal[
@@ -249,6 +252,7 @@ class ClosedIncident(_Api, frozen=True, kw_only=True):
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     retry: RetryIncident | None = None  # an operator that does not know it shows nothing of the incident
+    move: PlannedMove | None = None  # likewise
     seconds: float | None = None  # how long the incident lasted
     iteration_ns: int | None = None  # iteration time when the incident was closed
     cost_seconds: float | None = None  # cost of the incident's repair
@@ -327,7 +331,8 @@ class BurnInSpec(_Api, frozen=True, kw_only=True):
     """The test of a pool's nodes. The test runs in the operator's namespace."""
 
     seconds: int = 5
-    image: str = ""  # empty: the agent's image
+    image: str = ""  # the training image, in which the executor tests the devices; empty: the agent's own test alone
+    runtime_class_name: str = ""
     image_pull_secrets: list[LocalReference] = []  # in the operator's namespace
     tolerations: list[Toleration] = []  # in addition to tolerations of Falcon's own taints
     resources: Resources = Resources()  # cpu and memory have a default where neither request nor limit is given
@@ -363,6 +368,7 @@ class SpareStatus(_Api, frozen=True, kw_only=True):
     since: str = ""
     slow_tests: int = 0  # slow tests in a row
     next_test: str = ""  # while Testing: the next test begins no earlier; empty: at once
+    images: str = ""  # of spec.images, how many its test has pulled: "1/2"
 
 
 class NamespaceClaims(_Api, frozen=True, kw_only=True):
@@ -377,6 +383,7 @@ class WarmPoolStatus(_Api, frozen=True, kw_only=True):
     ready: str = ""  # "1/1"
     spares: list[SpareStatus] = []
     recent_claims: list[NamespaceClaims] = []  # by namespace
+    checks: list[NodeChecks] = []  # the node that was tested last comes last
     conditions: list[Condition] = []
 
 

@@ -14,6 +14,12 @@ class EnsureGroundwork(msgspec.Struct, frozen=True):
     service: Manifest
 
 
+class EnsureBudget(msgspec.Struct, frozen=True):
+    """The job's PodDisruptionBudget; None: the job has none."""
+
+    budget: Manifest | None
+
+
 class CreatePod(msgspec.Struct, frozen=True):
     manifest: Manifest
 
@@ -34,15 +40,12 @@ class AskDetail(msgspec.Struct, frozen=True):
     ranks: list[int]
 
 
-class ClaimSpare(msgspec.Struct, frozen=True):
-    pool: str
-    key: str
+class ChangeClaims(msgspec.Struct, frozen=True):
+    """The spares that a job takes and gives back, all in one write of the pool's status."""
+
+    take: list[str] = []  # keys of the claims
+    release: list[str] = []
     avoid: list[str] = []  # nodes that the job does not use
-
-
-class ReleaseSpare(msgspec.Struct, frozen=True):
-    pool: str
-    key: str
 
 
 class BurnIn(msgspec.Struct, frozen=True):
@@ -77,12 +80,12 @@ class Event(msgspec.Struct, frozen=True):
 
 Effect = (
     EnsureGroundwork
+    | EnsureBudget
     | CreatePod
     | DeletePod
     | PublishPlan
     | AskDetail
-    | ClaimSpare
-    | ReleaseSpare
+    | ChangeClaims
     | BurnIn
     | TaintNode
     | UntaintNode

@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     )
     watch_namespaces: Words = ()  # empty: all
     errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
+    departure_taints: Words = ()  # keys; the chart lists those of clouds and autoscalers
     fence_limit: Annotated[int, Field(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")] = 2
     fence_window_seconds: Annotated[
         int, Field(ge=1, le=31_536_000, description="a whole number from 1 to 31536000 (a year)")
@@ -123,6 +124,7 @@ class Settings(BaseSettings):
             gateways=",".join(self.gateways),
             host_network_admitted=self.host_network_admitted,
             error_overrides=self.errors,
+            departure_taints=self.departure_taints,
         )
 
     @property

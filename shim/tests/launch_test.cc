@@ -43,6 +43,11 @@ void plans() {
   const auto retried = falcon::parse_plan(std::string(run) + "retries=3\n", &error);
   EXPECT(retried && retried->retries == 3);
   EXPECT(!falcon::parse_plan(std::string(run) + "retries=11\n", &error) && error.rfind("retries", 0) == 0);
+  EXPECT(plan && !plan->standbys && !plan->settled);
+  const auto waiting = falcon::parse_plan(std::string(run) + "standby=Imports\nsettled=1\n", &error);
+  EXPECT(waiting && waiting->standbys && waiting->settled);
+  const auto later = falcon::parse_plan(std::string(run) + "standby=FromANewerAgent\n", &error);
+  EXPECT(later && !later->standbys);
   const auto finish = falcon::parse_plan("version=1\ngeneration=4\nphase=Finish\nexit_code=3\n", &error);
   EXPECT(finish && finish->exit_code == 3);
   const std::pair<const char*, const char*> refused[] = {
@@ -75,6 +80,13 @@ void hostile_files() {
   EXPECT(falcon::write_file(status, "b") && falcon::read_file(status) == "b" && falcon::read_file(other) == "kept");
   EXPECT(mkdir((status + ".new").c_str(), 0755) == 0 && !falcon::write_file(status, "c"));
   rmdir((status + ".new").c_str());
+  EXPECT(falcon::read_regular(other, 2) == "ke" && falcon::read_regular(other, 99) == "kept");
+  const std::string fifo = folder + "/fifo";
+  EXPECT(mkfifo(fifo.c_str(), 0666) == 0 && falcon::read_regular(fifo, 99).empty());  // nobody writes it: no wait
+  EXPECT(symlink(other.c_str(), (folder + "/link").c_str()) == 0 && falcon::read_regular(folder + "/link", 99).empty());
+  EXPECT(falcon::read_regular(folder, 99).empty() && falcon::read_regular(folder + "/none", 99).empty());
+  unlink(fifo.c_str());
+  unlink((folder + "/link").c_str());
   unlink(status.c_str());
   unlink(other.c_str());
   rmdir(folder.c_str());
@@ -107,6 +119,10 @@ void environments() {
   EXPECT(rank_environment({}, options, plan, 0, {false, true})["PYTHONPATH"] == "/ours/falcon_site:/ours");
   EXPECT(rank_environment({{"PYTHONPATH", "/a:/b"}}, options, plan, 0, {false, true})["PYTHONPATH"] ==
          "/ours/falcon_site:/a:/b:/ours");
+  EXPECT(rank_environment({}, options, plan, 0, {false, true}).count("FALCON_IMPORTS") == 0);
+  plan.standbys = true;
+  EXPECT(rank_environment({}, options, plan, 1, {false, true})["FALCON_IMPORTS"] == "/run/launch/standby/imports.1");
+  EXPECT(rank_environment({}, options, plan, 1, {true, false}).count("FALCON_IMPORTS") == 0);
   EXPECT(rank_environment({{"OMP_NUM_THREADS", "7"}}, options, plan, 0, {})["OMP_NUM_THREADS"] == "7");
   options.own = true;
   falcon::Variables own = rank_environment({}, options, plan, 0, {true, false});
@@ -124,13 +140,52 @@ void programs(const char* self, const char* launcher) {
   EXPECT(falcon::find_program("no-such-program").empty());
 }
 
+// Which commands start Python and do nothing else.
+void held_commands() {
+  char pattern[] = "/tmp/falcon-launch-test-XXXXXX";
+  const char* made = mkdtemp(pattern);
+  EXPECT(made != nullptr);
+  if (made == nullptr) return;
+  const std::string folder = made;
+  const auto script = [&](const char* name, const char* text) {
+    const std::string path = folder + "/" + name;
+    EXPECT(falcon::write_file(path, text, 0755));
+    return path;
+  };
+  const std::string python = script("python3.11",
+                                    "\x7f"
+                                    "ELF");
+  const std::string wrapped = script("python", "#!/bin/bash\nexec python3 \"$@\"\n");
+  const std::string program = script("train", ("#!" + python + " -u\n").c_str());
+  const std::string shell = script("train.sh", "#!/bin/sh\nmkdir run; python train.py\n");
+  const auto held = [](const std::vector<std::string>& command) { return falcon::unheld_reason(command).empty(); };
+  EXPECT(held({python, "train.py"}) && held({program}) && held({program, "$RANK"}));
+  EXPECT(!held({wrapped, "train.py"}) && !held({shell}) && !held({"sleep", "9"}) && !held({"no-such-program"}));
+  EXPECT(held({"sh", "-c", python + " -m train --lr=0.1 data/a.bin"}) && held({"bash", "-c", "exec " + program}));
+  EXPECT(held({"sh", "-c", "cd /work && exec " + python + " train.py"}));
+  for (const char* more : {" $RANK", "; true", " | cat", " > log", " `id`", " *.py", " 'a b'", " & wait", "\ntrue"}) {
+    EXPECT(!held({"sh", "-c", python + more}));
+  }
+  EXPECT(!held({"sh", "-c", "A=1 " + python}) && !held({"sh", "-c", "cd $HOME && " + python}));
+  EXPECT(!held({"sh", "-c", "mkdir a && " + python}) && !held({"sh", "-c", ""}) && !held({"sh", "-c", "exec"}));
+  EXPECT(!held({"sh", "-ec", python}) && !held({"sh", "-c", python, "zero"}) && !held({"sh", shell}));
+  setenv("BASH_ENV", shell.c_str(), 1);
+  EXPECT(!held({"bash", "-c", python}) && held({python}));
+  unsetenv("BASH_ENV");
+  for (const std::string& path : {python, wrapped, program, shell}) unlink(path.c_str());
+  rmdir(folder.c_str());
+}
+
 void reports() {
   falcon::StatusReport status;
+  EXPECT(falcon::status_json(status).find("\"standby\":null") != std::string::npos);
+  status.standby = falcon::StandbyReport{1, 2, "a \"b\""};
   status.error = "a \"quoted\"\nline";
   status.ranks.emplace_back();
   status.ranks.back().signal = 9;
   const std::string text = falcon::status_json(status);
   EXPECT(text.find(R"("error":"a \"quoted\"\u000aline")") != std::string::npos);
+  EXPECT(text.find(R"("standby":{"ready":1,"wanted":2,"why":"a \"b\""})") != std::string::npos);
   EXPECT(text.find(R"("exit_code":null,"signal":9)") != std::string::npos);
   EXPECT(falcon::counters_json(1, {}, {}).find("\"nr_throttled\":null") != std::string::npos);
 }
@@ -258,6 +313,7 @@ int main(int argc, char** argv) {
   hostile_files();
   environments();
   programs(argv[0], argv[1]);
+  held_commands();
   reports();
   helpers_of_a_rank();
   workers_after_an_in_place_restart();

@@ -52,7 +52,7 @@ def record(state: RecoveryState, actions: Collection[Action], obs: Observation) 
                 exposure = replace(exposure, lost=exposure.lost + lost)
             case Recreate(stay=False):
                 exposure = replace(exposure, lost=exposure.lost + 1)
-            case Prepare(replica=replica):
+            case Prepare(replica=replica, exclude=True):
                 state = left(state, obs.members[replica].node, _slowdown(state, replica), obs.now)
             case Abandon(replica=replica):
                 state = stayed(state, obs.members[replica].node)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.nccl import result_words
@@ -14,7 +16,7 @@ from falcon_core.recovery.observation import MemberSeen, Observation, Policy, Ra
 from falcon_core.recovery.said import printed_at, raised, words
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
-from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, SILENT_SECONDS
+from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, RAISED_SECONDS, SILENT_SECONDS
 
 # Of a rank that raised an error and lives: an end like exit code 1.
 _STAYS = Exit(
@@ -23,6 +25,7 @@ _STAYS = Exit(
     consequence=True,
     text="raised an error and does not end",
 )
+_LEAVES = msgspec.structs.replace(_STAYS, text="raised an error that nobody caught")
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
 
 
@@ -109,24 +112,31 @@ def start_fault(members: Sequence[MemberSeen]) -> Fault | None:
     return None
 
 
-def rank_fault(obs: Observation, judge: Judge, before: float | None = None) -> Fault | None:
+def rank_fault(obs: Observation, judge: Judge, before: float | None = None, *, uncaught: bool = False) -> Fault | None:
     """Return the rank's failure that came first, by its nature and then by its time; None where no rank failed.
 
     ``before`` (unix seconds): later ends are left out, because the operator stopped those processes itself.
+    ``uncaught``: a rank counts as failed, too, when nobody has caught an exception and its process has yet to end.
     A process that was killed or crashed, or whose program raised an error of its own, comes before processes that ended
     because a peer had left their collective, whatever the clocks of their nodes say. Where all say that a peer is gone,
     a rank that has ended well is that peer.
     """
     faults = []
     for rank in obs.ranks:
-        if rank.process != "Ended":
-            continue
-        end = classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
-        if end is None or (before is not None and (rank.ended_at is None or rank.ended_at > before)):
+        end = _end(rank, obs.now, uncaught=uncaught)
+        failed_at = _failed_at(rank)
+        if end is None or (before is not None and (failed_at is None or failed_at > before)):
             continue
         faults.append(_process_fault(rank, end, obs, judge))
     first = min(faults, key=precedence, default=None)
     return (_early_end(obs) or first) if first is not None and first.consequence else first
+
+
+def is_leaving(obs: Observation, fault: Fault) -> bool:
+    """Check whether the fault's rank has raised an error that nobody caught, and its process has yet to end."""
+    return any(
+        rank.rank == fault.rank and rank.process == "Running" and rank.uncaught_at is not None for rank in obs.ranks
+    )
 
 
 def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
@@ -138,6 +148,25 @@ def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
         return None
     faults = [_process_fault(rank, _STAYS, obs, policy.judge) for rank in raised(obs, policy.judge)]
     return min(faults, key=precedence, default=None)
+
+
+def _end(rank: RankSeen, now: float, *, uncaught: bool) -> Exit | None:
+    """Return how a rank has failed; None where it has not."""
+    if rank.process == "Ended":
+        return classify_exit(exit_code=rank.exit_code, signal=rank.signal, oom_killed=rank.oom_killed)
+    if not uncaught or rank.process != "Running" or rank.uncaught_at is None:
+        return None
+    return _LEAVES if now - rank.uncaught_at < RAISED_SECONDS else _STAYS
+
+
+def _failed_at(rank: RankSeen) -> float | None:
+    """Return when a rank has failed (unix seconds): a process ends some time after an exception has ended its program.
+
+    None where that is not known.
+    """
+    if rank.uncaught_at is not None:
+        return rank.uncaught_at
+    return rank.ended_at if rank.process == "Ended" else printed_at(rank)
 
 
 def _process_fault(rank: RankSeen, end: Exit, obs: Observation, judge: Judge) -> Fault:
@@ -160,7 +189,7 @@ def _process_fault(rank: RankSeen, end: Exit, obs: Observation, judge: Judge) ->
         error=own_error if end.cause is Cause.PROCESS_FAILED else "",
         error_class=kind.name if kind is not None else "",
         signs=_signs(rank, judge),
-        ended_at=rank.ended_at if rank.process == "Ended" else printed_at(rank),
+        ended_at=_failed_at(rank),
     )
 
 

@@ -2,17 +2,29 @@
 
 The ladder for fail-stop goes first, because a dead rank cannot be slow. Where its action takes the culprit's node away,
 the slowdown is over; otherwise the slowdown is carried over into the next generation. Any of its actions ends a hang.
-Nodes that report grave trouble are left in a restart of either ladder.
+Nodes that report grave trouble or have to be left are left in a restart of any ladder.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, failslow, failstop, hanging, retries, together
-from falcon_core.recovery.observation import Action, GiveUp, Observation, Policy, Replace, Switch
+from falcon_core.recovery import departures, failslow, failstop, hanging, planned, retries, together
+from falcon_core.recovery.observation import (
+    Action,
+    GiveUp,
+    Observation,
+    Policy,
+    Recreate,
+    Replace,
+    Restart,
+    Switch,
+)
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.recovery.trouble import leaving
+
+_RESTARTS = (Restart, Recreate, Replace, Switch)
+replace = msgspec.structs.replace
 
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
@@ -27,20 +39,39 @@ def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Re
     state, actions = failstop.step(state, obs, policy)
     if any(isinstance(action, GiveUp) for action in actions):
         return state, actions
+    if any(isinstance(action, _RESTARTS) for action in actions):
+        state, moved = planned.join(state, obs, _moving(actions))
+    else:
+        state, moved = planned.step(state, obs, policy)
+    actions = [*actions, *moved]
     state, superseded = together.superseded(state, _left(actions), obs)
     actions = [*actions, *superseded]
     if not policy.watch:
-        return msgspec.structs.replace(state, slow=None, beside=[], hang=None), actions
+        return replace(state, slow=None, beside=[], hang=None), actions
     state, closed = hanging.step(state, obs, policy)
     if actions:
-        return state, [*actions, *closed]  # the generation changes: look again before judging speed
-    slow = state.slow
-    state, actions = failslow.step(state, obs, policy)
-    if slow is not None and any(isinstance(action, Switch) for action in actions):
-        besides = leaving(obs, set(), slow.id)  # a switch has its spare already
-        state, superseded = together.superseded(state, _left(besides), obs)
-        actions = [*actions, *besides, *superseded]
+        return state, [*actions, *closed]  # much changes: look again before judging speed
+    state, actions = _slow(state, obs, policy)
     return state, [*closed, *actions]
+
+
+def _slow(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
+    """Climb the ladder for fail-slow, and leave other nodes in its restart."""
+    slow, seen = state.slow, obs
+    if planned.is_under_way(state):
+        seen = replace(obs, spares=replace(obs.spares, available=False, message=planned.UNDER_WAY))
+    state, actions = failslow.step(state, seen, policy)
+    if slow is None or not any(isinstance(action, Switch) for action in actions):
+        return state, actions
+    state, besides = planned.join(state, obs, _moving(actions))
+    besides = [*besides, *leaving(obs, set(), slow.id)]  # a switch has its spare already
+    state, superseded = together.superseded(state, _left(besides), obs)
+    return state, [*actions, *besides, *superseded]
+
+
+def _moving(actions: list[Action]) -> set[int]:
+    """Return the replicas that get another pod by these actions."""
+    return {action.replica for action in actions if isinstance(action, Recreate | Replace | Switch)}
 
 
 def _left(actions: list[Action]) -> set[int]:

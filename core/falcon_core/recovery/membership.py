@@ -117,8 +117,9 @@ def _applied(membership: Membership, action: Action, names: Names, now: float) -
             membership = _exclude(membership, replica, reason, incident, now)
             membership = _take_over(_move(membership, names, replica, now, prepared=False), replica)
             return _count_replaced(membership, uid if lost else "")
-        case Prepare(replica=replica, reason=reason, incident=incident):
-            membership = _exclude(membership, replica, reason, incident, now)
+        case Prepare(replica=replica, reason=reason, incident=incident, exclude=exclude):
+            if exclude:
+                membership = _exclude(membership, replica, reason, incident, now)
             return _move(membership, names, replica, now, prepared=True)
         case Switch(replica=replica, lost=lost):
             return _switch(membership, replica, lost=lost)

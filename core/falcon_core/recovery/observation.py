@@ -16,7 +16,7 @@ import numpy as np
 from falcon_core.errors.judge import Judge, shipped_judge
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
-from falcon_core.recovery.remembered import RetryIncident
+from falcon_core.recovery.remembered import PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
@@ -38,6 +38,9 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     oom_killed: bool = False
     last_words: str = ""  # why it failed, by the end of its own output
     printed: list[Printed] = []  # errors in its output while it ran, oldest first; times by its node's clock
+    # When an exception that nobody caught has ended its program (unix seconds by the operator's clock). The process may
+    # live on; None where no such exception is known.
+    uncaught_at: float | None = None
     alone: bool = True  # False: its process and output are several ranks' (a launcher of the user's)
     ended_at: float | None = None  # unix seconds by the operator's clock, as far as it can be told
     clock_ahead: float = 0.0  # seconds by which the operator's clock is ahead of the node's; 0 where they agree
@@ -75,6 +78,16 @@ class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True):
     slows: bool  # it may make computation slow: a device's or the machine's, and no link's
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """What says that a replica has to leave its node though nothing has failed.
+
+    ``urgent``: the pod may be ended at any moment. Otherwise the node only takes no further pods.
+    """
+
+    text: str
+    urgent: bool = False
+
+
 class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One replica's pod."""
 
@@ -90,9 +103,11 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
     silent_seconds: float = math.inf  # since its agent is known to be gone
     agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
+    agent_held_back: bool = False  # its kubelet waits before it starts the agent again
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
     trouble: NodeTrouble | None = None  # of its node
+    notice: Notice | None = None
     acknowledged: bool = False  # its launcher has no process of an older generation
     unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s
@@ -215,11 +230,15 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Prepare(msgspec.Struct, frozen=True):
-    """Exclude the replica's node and prepare a pod elsewhere while training goes on."""
+    """Prepare a pod elsewhere while training goes on.
+
+    ``exclude``: the job does not use the replica's node any more. It may where nothing is wrong with the node.
+    """
 
     replica: int
     reason: str
     incident: str = ""  # id of the incident that asks for it
+    exclude: bool = True
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -272,6 +291,13 @@ class RetriesClosed(msgspec.Struct, frozen=True, kw_only=True):
     incident: RetryIncident
 
 
+class MoveClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Training goes on after a planned move."""
+
+    incident: PlannedMove
+    seconds: float  # for which training stood still
+
+
 Action = (
     Restart
     | Recreate
@@ -284,4 +310,5 @@ Action = (
     | StopClosed
     | HangClosed
     | RetriesClosed
+    | MoveClosed
 )

@@ -1,4 +1,4 @@
-"""Parts of what the recovery remembers (``state``): ranks' places, and set-up calls that were tried again."""
+"""Parts of what the recovery remembers (``state``): places, set-up calls that were tried again, planned moves."""
 
 from __future__ import annotations
 
@@ -36,3 +36,37 @@ class Retried(_State, frozen=True, kw_only=True):
     since: float  # when there were first so many
     shown: int = 0  # so many of them by incidents
     shown_at: float = 0.0  # when the newest of these incidents was made, unix seconds
+
+
+class LeavingNode(_State, frozen=True, kw_only=True):
+    """A node of the job that is to be left though nothing has failed, and how far the replica's move is (``planned``).
+
+    ``since``: of the notice, as far as Falcon has seen it, unix seconds.
+    """
+
+    replica: int
+    pod_name: str
+    node: str
+    why: str
+    urgent: bool = False
+    since: float
+    preparing: bool = False  # a pod on another node is being prepared
+    blocked: str = ""  # why none is
+    retry_at: float = 0.0  # earliest time of the next preparation, unix seconds
+
+
+class PlannedMove(_State, frozen=True, kw_only=True):
+    """Replicas that leave their nodes in one restart, before anything fails."""
+
+    id: str
+    since: float  # of the first notice, unix seconds
+    began_at: float  # when the first pod was asked for
+    leaving: list[LeavingNode]  # until the restart: all that are being prepared; then those that it has moved
+    generation: int = 0  # that the restart ended
+    iterations: int = 0  # that this generation had completed
+    switched_at: float | None = None  # when the restart began
+
+    @property
+    def restarts(self) -> bool:
+        """Check whether its restart has begun."""
+        return self.switched_at is not None

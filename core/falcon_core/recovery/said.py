@@ -84,10 +84,10 @@ def _has_failed(rank: RankSeen, judge: Judge, *, interpreters_answer: bool) -> b
     if not rank.alone:
         return False
     stack = rank.sent.stack
-    left = _has_left(stack) if stack else interpreters_answer and _has_answered(rank)
+    left = _has_left(stack) if stack else interpreters_answer and could_answer(rank)
     early = [printed for printed in _since_call(rank) if printed_seconds(rank, printed) >= RAISED_SECONDS]
     return any(
-        (printed.raised and left) or (_points_at_hardware(printed, judge) and _has_answered(rank)) for printed in early
+        (printed.raised and left) or (_points_at_hardware(printed, judge) and could_answer(rank)) for printed in early
     )
 
 
@@ -103,8 +103,8 @@ def printed_seconds(rank: RankSeen, printed: Printed) -> float:
     return rank.silent_seconds - (printed.unix_ns - rank.sent.last_call_unix_ns) / 1e9
 
 
-def _has_answered(rank: RankSeen) -> bool:
-    """Check whether its agent has had the time to report the stack of a rank that is silent for long."""
+def could_answer(rank: RankSeen) -> bool:
+    """Check whether the agent of a rank that is silent for long has had the time to ask for its stack and report it."""
     deadline_ns = rank.sent.hang_deadline_ns
     return deadline_ns is not None and rank.silent_seconds - deadline_ns / 1e9 >= ANSWERED_SECONDS
 
@@ -133,9 +133,10 @@ def _since_call(rank: RankSeen) -> list[Printed]:
 def _before_end(rank: RankSeen) -> list[Printed]:
     if rank.sent.last_call_unix_ns is not None:
         return _since_call(rank)
-    if rank.ended_at is None:
+    ended_at = rank.ended_at if rank.ended_at is not None else rank.uncaught_at
+    if ended_at is None:
         return []
-    first_ns = int((rank.ended_at - rank.clock_ahead - UNTRACKED_SECONDS) * 1e9)
+    first_ns = int((ended_at - rank.clock_ahead - UNTRACKED_SECONDS) * 1e9)
     return [printed for printed in rank.printed if printed.unix_ns >= first_ns]
 
 

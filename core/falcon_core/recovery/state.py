@@ -14,7 +14,7 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.remembered import Place, Retried
+from falcon_core.recovery.remembered import LeavingNode, Place, PlannedMove, Retried
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
 
@@ -259,6 +259,7 @@ class Awaited(_State, frozen=True, kw_only=True):
     entered: int | None = None  # calls begun in the communicator
     cpu: float | None = None  # CPU seconds a second
     blocked_seconds: float | None = None  # in uninterruptible sleep
+    answers: bool = True  # False: its interpreter does not write its stack, as most others' do
 
 
 class HangFinding(_State, frozen=True, kw_only=True):
@@ -311,6 +312,7 @@ class StopIncident(_State, frozen=True, kw_only=True):
     hang: HangIncident | None = None  # where the failure is a hang that was ended
     recurrences: int = 0
     done: list[Step] = []  # oldest first
+    undecided: bool = False  # the failed process is about to end: what is to be done is decided when it has
     acts_at: float | None = None  # until when the restart is held back (``restart_processes.back_off_seconds``)
 
 
@@ -373,6 +375,9 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     retried: Retried | None = None
+    leaving: list[LeavingNode] = []  # (``planned``)
+    move: PlannedMove | None = None
+    moved_at: float = 0.0  # when the newest planned move began its restart
     attempts: list[Attempt] = []
     awaiting: Awaiting | None = None  # (``failstop``)
     overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
@@ -382,7 +387,8 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     @property
     def is_well(self) -> bool:
         """Return whether there is no incident, and nothing is being repaired."""
-        return self.slow is None and self.stop is None and self.hang is None
+        repaired = self.slow is None and self.stop is None and self.hang is None
+        return repaired and self.move is None and not self.leaving
 
     @property
     def culprits(self) -> list[Culprit]:

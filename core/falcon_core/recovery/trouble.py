@@ -2,7 +2,7 @@
 
 While training goes on in spite of it, nothing is stopped: the progress shows that the device works, and a restart costs
 the work since the last checkpoint. With the next failure, whatever it is, and with a restart that leaves a slow node,
-the node is left.
+the node is left. So is a node that has to be left for another reason (``planned``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.model import Cause, Severity
-from falcon_core.recovery.observation import Action, MemberSeen, Observation, Replace
+from falcon_core.recovery.observation import Action, MemberSeen, Observation, Recreate, Replace
 from falcon_core.recovery.state import Fault
 
 replace = msgspec.structs.replace
@@ -32,19 +32,27 @@ def explained(fault: Fault, member: MemberSeen) -> Fault:
 
 
 def leaving(obs: Observation, busy: set[int], incident: str) -> list[Action]:
-    """Return what leaves the nodes that report grave trouble, in a restart that comes anyway: as many as spares wait.
+    """Return what leaves nodes in a restart that comes anyway, as many as spares wait.
 
-    Where no pool says how many wait, only the node of the failure itself is left. ``busy``: replicas that the restart
-    is for, each of which may need a spare; ``incident``: the id of what asks for the restart.
+    First those that report grave trouble, which are excluded; then those with a notice. Where no pool says how many
+    wait, only the node of the failure itself is left. ``busy``: replicas that the restart is for, each of which may
+    need a spare; ``incident``: the id of what asks for the restart.
     """
-    troubled = [member for member in obs.members if member.trouble is not None and member.trouble.grave]
-    left = [member for member in troubled if member.replica not in busy and not _is_moving(obs, member)]
-    spare = max(0, (obs.spares.ready or 0) - len(busy)) if obs.spares.available else 0
-    return [
+    stays = [member for member in obs.members if member.replica not in busy and not _is_moving(obs, member)]
+    actions: list[Action] = [
         Replace(member.replica, f"its node reports {member.trouble.text}", False, False, incident)
-        for member in left[:spare]
-        if member.trouble is not None
+        for member in stays
+        if _is_grave(member) and member.trouble is not None
     ]
+    actions += [
+        Recreate(member.replica, stay=False) for member in stays if member.notice is not None and not _is_grave(member)
+    ]
+    spare = max(0, (obs.spares.ready or 0) - len(busy)) if obs.spares.available else 0
+    return actions[:spare]
+
+
+def _is_grave(member: MemberSeen) -> bool:
+    return member.trouble is not None and member.trouble.grave
 
 
 def _is_moving(obs: Observation, member: MemberSeen) -> bool:

@@ -36,3 +36,14 @@ def encode_report(report: BurnInReport) -> bytes:
 def decode_report(message: str) -> BurnInReport:
     """Read a report. Raises ValueError where the text is none; the message says what is wrong with it."""
     return msgspec.json.decode(message, type=BurnInReport)
+
+
+class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of the benchmark executor in the pool's own image (``falcon_start.bench``)."""
+
+    scores: dict[str, float] = {}  # rates by name, the higher the better
+
+
+def decode_bench(message: str) -> BenchReport:
+    """Read a bench's report. Raises ValueError where the text is none."""
+    return msgspec.json.decode(message, type=BenchReport)

@@ -30,7 +30,7 @@ import msgspec
 
 CONTROL_MAGIC = int.from_bytes(b"FALCCTRL", "little")
 CONTROL_VERSION = 1
-CONTROL_BYTES = 65536
+CONTROL_BYTES = 1 << 19  # a send and a receive for each of a thousand peers, of eight ranks
 HEADER_BYTES = 128
 ENTRY_BYTES = 32
 MAX_ENTRIES = (CONTROL_BYTES - HEADER_BYTES) // ENTRY_BYTES

@@ -13,7 +13,9 @@ rings and output grow in place)::
     launch/printed.<n>     an empty file that changes its name when a process has printed, five times a second at most
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
-    launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked
+    launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
+    launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked, and the
+                           line ``UNCAUGHT`` when its program has ended with an exception
 
 The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
 what its agent says, whoever it runs as, nor take the memory that the agent writes with.
@@ -49,8 +51,10 @@ OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"
 STACKS_ASKED_FILE = "agent/stacks"
 STACKS_DIR = "launch/stacks"
+UNCAUGHT = "falcon: nobody caught the exception"
 
 Phase = Literal["Run", "Stop", "Finish"]
+Standby = Literal["None", "Imports"]
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +70,18 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str = ""
     master_port: int = 0
     retries: int = 0  # of a communicator's set-up call, in place
+    standby: Standby = "None"  # what waits beside each rank for the next generation
+    settled: int = 0  # 1: training runs as it will, and standbys may be made
     exit_code: int = 0  # Finish only
+
+
+class FirstEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of the rank that failed first, as a launcher of the user's own reports it."""
+
+    rank: int  # in the whole job, as that launcher counts
+    local_rank: int | None = None  # None: it does not say
+    exit_code: int | None = None  # None after a signal
+    signal: int | None = None
 
 
 class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +98,16 @@ class LaunchRank(msgspec.Struct, frozen=True, kw_only=True):
     started_unix_ns: int
     ended_unix_ns: int | None = None
     last_words: str = ""  # of a process that failed: why, by its own output; the agent adds it
+    first_end: FirstEnd | None = None  # of a launcher that failed: the rank below it that failed first; likewise
     blocked_since_unix_ns: int | None = None  # a thread is in uninterruptible sleep since then, for 30 s at least
+
+
+class LaunchStandby(msgspec.Struct, frozen=True, kw_only=True):
+    """The interpreters that wait for the next generation."""
+
+    ready: int
+    wanted: int
+    why: str = ""  # why there are fewer, or why they have imported less; empty: nothing is known to be missing
 
 
 class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +121,8 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     stuck: bool = False  # a process survived SIGKILL for 30 s
     error: str | None = None  # the command could not be started
     oom_kills: int | None = None  # in the container since this generation began; None: unknown
+    oom_kills_before: int | None = None  # in the container before this generation began; None: unknown
+    standby: LaunchStandby | None = None  # None: none are wanted
     ranks: list[LaunchRank] = []
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict, astuple
 
 from falcon_core.wire.bounds import MAX_RANKS, MAX_TEXT, Count, CountMs, Known, Small, Text
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import Int64
 
 _LAUNCH: Final[tuple[Literal["Idle", "Running", "Stopping", "Stopped", "Exited"], ...]] = (
@@ -23,6 +24,13 @@ _MOST_LAUNCHES: Final = 16_384
 _MS: Final = 1_000_000
 
 
+class _FirstEnd(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    rank: Small
+    local_rank: Small | None = None
+    exit_code: Int64 | None = None
+    signal: Int64 | None = None
+
+
 class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ended_unix_ns: Int64 | None
     exit_code: Int64 | None = None
@@ -30,6 +38,7 @@ class _End(msgspec.Struct, array_like=True, frozen=True, gc=False):
     core_dumped: bool = False
     oom_killed: bool = False
     last_words: Text = ""
+    first: _FirstEnd | None = None
 
 
 class _Process(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -38,6 +47,12 @@ class _Process(msgspec.Struct, array_like=True, frozen=True, gc=False):
     started_ms: CountMs  # after the first of the pod's processes
     end: _End | None = None
     blocked_since_unix_ns: Int64 | None = None
+
+
+class _Standby(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    ready: Small
+    wanted: Small
+    why: Text = ""
 
 
 class _Launch(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -50,6 +65,8 @@ class _Launch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     untracked: Text | None = None
     error: Text | None = None
     oom_kills: Count | None = None
+    oom_kills_before: Count | None = None
+    standby: _Standby | None = None
 
 
 _decoder = msgspec.msgpack.Decoder(_Launch | None)
@@ -75,12 +92,19 @@ def _launch(status: LaunchStatus | None) -> _Launch | None:
         untracked=_cut(status.untracked),
         error=_cut(status.error),
         oom_kills=status.oom_kills,
+        oom_kills_before=status.oom_kills_before,
+        standby=_standby(status.standby),
     )
+
+
+def _standby(held: LaunchStandby | None) -> _Standby | None:
+    return None if held is None else _Standby(held.ready, held.wanted, _cut(held.why) or "")
 
 
 def _end(rank: LaunchRank) -> _End:
     words = _cut(rank.last_words) or ""
-    return _End(rank.ended_unix_ns, rank.exit_code, rank.signal, rank.core_dumped, rank.oom_killed, words)
+    first = _FirstEnd(*astuple(rank.first_end)) if rank.first_end is not None else None
+    return _End(rank.ended_unix_ns, rank.exit_code, rank.signal, rank.core_dumped, rank.oom_killed, words, first)
 
 
 def _process(rank: LaunchRank, first_unix_ns: int) -> _Process:
@@ -107,8 +131,14 @@ def decode_launch(raw: bytes) -> LaunchStatus | None:
         stuck=sent.stuck,
         error=sent.error,
         oom_kills=sent.oom_kills,
+        oom_kills_before=sent.oom_kills_before,
+        standby=_launch_standby(sent.standby),
         ranks=[_launch_rank(process, sent.started_unix_ns) for process in sent.processes],
     )
+
+
+def _launch_standby(sent: _Standby | None) -> LaunchStandby | None:
+    return None if sent is None else LaunchStandby(ready=sent.ready, wanted=sent.wanted, why=sent.why)
 
 
 def _launch_rank(sent: _Process, first_unix_ns: int) -> LaunchRank:
@@ -123,6 +153,7 @@ def _launch_rank(sent: _Process, first_unix_ns: int) -> LaunchRank:
         core_dumped=end.core_dumped,
         oom_killed=end.oom_killed,
         last_words=end.last_words,
+        first_end=FirstEnd(**asdict(end.first)) if end.first is not None else None,
         started_unix_ns=first_unix_ns + sent.started_ms * _MS,
         ended_unix_ns=end.ended_unix_ns,
         blocked_since_unix_ns=sent.blocked_since_unix_ns,

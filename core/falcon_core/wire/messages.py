@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from falcon_core.wire.launch import LaunchStatus, Phase
+from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.printed import RankOutput
 
 MESSAGE_VERSION = 1
@@ -21,6 +21,9 @@ MAX_FRAMES = 6  # of a stack in a report
 MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
+# What is seen of a rank's calls: all; or only when they are made, and why not how long they take on the device; or not
+# all of them, since a table of the shim has no room.
+Sight = Literal["Full", "NoDriver", "OldDriver", "NoThread", "DriverFails", "CommunicatorsFull", "CountersFull"]
 Work = Literal["Fixed", "InBytes", "Hidden"]  # what a rank's calls show of how much it has to do (``signals.work``)
 
 
@@ -54,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str
     master_port: int
     retries: int = 0  # of a communicator's set-up call, in place
+    standby: Standby = "None"  # what waits beside each rank for the next generation
     exit_code: int = 0
     members: list[PlanMember]
     detection: Detection = Detection()
@@ -150,6 +154,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size_class: Int64 | None = None  # of the bytes of an iteration (``size_class``); None where they depend on the data
     stack: list[str] = []  # ``signals.stacks``: of the thread that answered the signal, while the rank is silent
     retries: Int64 = 0  # set-up calls of communicators that the process has tried again in place
+    sight: Sight = "Full"
     comm_error: Int64 = 0  # the first asynchronous error of a communicator (``errors.nccl``); 0: none
     # Where sizes depend on the data: the computation that the newest iterations' bytes explain ÷ that of usual bytes.
     load: float | None = None

@@ -12,7 +12,7 @@ readers give the default to a report that lacks them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +42,7 @@ from falcon_core.wire.messages import (
     Onset,
     PairSignals,
     RankSignals,
+    Sight,
     Summary,
     ThrottleSignals,
     Work,
@@ -53,6 +54,7 @@ REPORT_VERSION: Final = 2  # 1 was JSON
 MAX_STACKS: Final = 8  # different ones of a pod
 _TRACKING: Final[tuple[Literal["NoRing", "Undetermined", "Tracking"], ...]] = ("NoRing", "Undetermined", "Tracking")
 _WORK: Final[tuple[Work, ...]] = ("Fixed", "InBytes", "Hidden")
+_SIGHTS: Final[tuple[Sight, ...]] = get_args(Sight)
 _US: Final = 1_000
 _MS: Final = 1_000_000
 
@@ -114,11 +116,12 @@ class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Troubles(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a rank's communication library had to endure."""
+    """What a rank's communication library had to endure, and what is not seen of it."""
 
     rank: Known
     retries: Small = 0
     comm_error: Small = 0
+    sight: Small = 0  # a later agent may know more
 
 
 class _LongReport(_Report, array_like=True, frozen=True, gc=False):
@@ -148,9 +151,9 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         [[frame[:MAX_TEXT] for frame in stack[:MAX_FRAMES]] for stack in stacks],
     )
     troubles = [
-        _Troubles(rank.rank, rank.retries, rank.comm_error)
+        _Troubles(rank.rank, rank.retries, rank.comm_error, _SIGHTS.index(rank.sight))
         for rank in summary.ranks[:MAX_RANKS]
-        if rank.retries or rank.comm_error
+        if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
     if not summary.output and not troubles:
         return _encoder.encode(_Report(*fields))
@@ -266,6 +269,7 @@ def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]], troubles: _Trou
         stack=stacks[detail.stack] if 0 <= detail.stack < len(stacks) else [],
         retries=troubles.retries,
         comm_error=troubles.comm_error,
+        sight=_SIGHTS[troubles.sight] if troubles.sight < len(_SIGHTS) else "Full",
     )
 
 

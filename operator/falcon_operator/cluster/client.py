@@ -39,11 +39,10 @@ from falcon_operator.cluster.nodes import Breaker, Node, Taint, with_taint, with
 from falcon_operator.cluster.read_cache import ReadCache
 from falcon_operator.cluster.reflector import Interruption, uncounted
 from falcon_operator.cluster.transport import (
-    APPLY_PATCH,
-    FIELD_MANAGER,
     MERGE_PATCH,
     AlreadyExists,
     Transport,
+    apply,
     path_of,
 )
 from falcon_operator.intent.run import build_run, read_run
@@ -236,10 +235,14 @@ class KubeClient:
     # -- what pods need ----------------------------------------------------------------------------------------------
 
     async def apply_service(self, manifest: Manifest) -> None:
-        meta = manifest["metadata"]
-        path = path_of("v1", "services", str(meta["namespace"]), str(meta["name"]))
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        await self._http.call("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
+        await apply(self._http, "v1", "services", manifest)
+
+    async def apply_budget(self, manifest: Manifest) -> None:
+        await apply(self._http, "policy/v1", "poddisruptionbudgets", manifest)
+
+    async def delete_budget(self, namespace: str, name: str) -> None:
+        with contextlib.suppress(NotFound):
+            await self._http.call("DELETE", path_of("policy/v1", "poddisruptionbudgets", namespace, name))
 
     async def apply_secret(self, manifest: Manifest) -> None:
         """Create or replace the Secret without reading it: the operator may write the jobs' Secrets, not read them."""

@@ -20,7 +20,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from falcon_operator.cluster.pace import Lane, Paces
-from falcon_operator.ports import Conflict, NotFound, Rejected
+from falcon_operator.ports import Conflict, Manifest, NotFound, Rejected
 
 TIMEOUT_SECONDS = 15.0
 FIELD_MANAGER = "falcon-operator"
@@ -202,3 +202,11 @@ def path_of(api: str, plural: str, namespace: str = "", name: str = "", subresou
     if subresource:
         parts.append(subresource)
     return "/".join(parts)
+
+
+async def apply(http: Transport, version: str, plural: str, manifest: Manifest) -> None:
+    """Create the object or take over its fields, as ``kubectl apply --server-side`` does."""
+    meta = manifest["metadata"]
+    path = path_of(version, plural, str(meta["namespace"]), str(meta["name"]))
+    query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    await http.call("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)

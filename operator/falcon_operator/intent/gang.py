@@ -18,6 +18,7 @@ from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
 from falcon_operator.intent import last_resort, observe
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
+from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
 
@@ -60,7 +61,7 @@ def is_out_of_the_way(snap: Snapshot, membership: Membership, pod: PodView) -> b
     node = snap.nodes.get(pod.node)
     dead_node = node is None or not node.ready
     return (
-        observe.over(snap.job, pod)
+        over(snap.job, pod)
         or (dead_node and observe.alive(snap, pod.uid) is False)
         or pod.uid in membership.lost_pods
         or observe.acknowledged(launch, membership.generation)
@@ -179,6 +180,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         master_addr=intent.master_addr,
         master_port=intent.master_port,
         retries=spec.recovery.retries,
+        standby=spec.recovery.standby if spec.launcher == "Falcon" else "None",
         exit_code=exit_code,
         members=[
             PlanMember(

@@ -16,7 +16,6 @@ from falcon_core.recovery import membership as members
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.state import RecoveryState
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
-from falcon_operator.effects import ReleaseSpare
 from falcon_operator.manifests.pods import pod_name
 from falcon_operator.ports import PodView
 
@@ -88,7 +87,7 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
         membership=members.release(intent.membership),
         master_addr="",
         master_port=0,
-        recovery=replace(recovery, slow=None, beside=[], stop=None, hang=None),
+        recovery=replace(recovery, slow=None, beside=[], stop=None, hang=None, leaving=[], move=None),
     )
 
 
@@ -125,17 +124,15 @@ def _seated(member: Member, pod: PodView | None) -> Member:
     return replace(member, pod_uid=pod.uid, node=node)
 
 
-def unused_claims(
-    job: TrainingJob, intent: Intent | None, pods: list[PodView], pool: WarmPool | None
-) -> list[ReleaseSpare]:
-    """Give back the spares that the job holds but does not run on and is not about to move to."""
+def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], pool: WarmPool | None) -> list[str]:
+    """Return the claims of spares that the job holds but does not run on and is not about to move to."""
     if pool is None:
         return []
     ours = claim_prefix(job)
     wanted = {move.claim_key for move in intent.membership.replacements} if intent else set()
     used = {pod.node for pod in pods if pod.phase not in ("Succeeded", "Failed")}
     return [
-        ReleaseSpare(pool.metadata.name, spare.claimed_by)
+        spare.claimed_by
         for spare in pool.status.spares
         if spare.claimed_by.startswith(ours) and spare.claimed_by not in wanted and spare.node not in used
     ]
@@ -155,10 +152,11 @@ def close_open_incidents(intent: Intent, outcome: str, now: float) -> Intent:
     """Close the open incidents when the job ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
     recovery = intent.recovery
     found: list[tuple[str, Any]] = [("slow", slow) for slow in (*recovery.beside, recovery.slow)]
-    found += [("stop", recovery.stop), ("hang", recovery.hang)]
+    found += [("stop", recovery.stop), ("hang", recovery.hang), ("move", recovery.move)]
     closed = [
         ClosedIncident(at=now, outcome="Suspended" if outcome == "Suspended" else "Ended", **{kind: incident})
         for kind, incident in found
         if incident is not None and incident.id
     ]
-    return replace(remember(intent, closed), recovery=replace(recovery, slow=None, beside=[], stop=None, hang=None))
+    recovery = replace(recovery, slow=None, beside=[], stop=None, hang=None, leaving=[], move=None)
+    return replace(remember(intent, closed), recovery=recovery)

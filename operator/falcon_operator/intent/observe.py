@@ -26,19 +26,20 @@ from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
-from falcon_core.wire.printed import Printed
+from falcon_core.wire.printed import RankOutput
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.node_troubles import node_trouble
+from falcon_operator.intent.notices import notice
+from falcon_operator.intent.pod_ends import end_message, ended_badly, out_of_memory, over
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
-from falcon_operator.ports import PodView, Received
+from falcon_operator.ports import ContainerView, PodView, Received
 from falcon_operator.times import parse_duration
 
-_KILLED = 128 + 9  # exit code of a container whose first process got SIGKILL
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
 
 
@@ -140,41 +141,6 @@ def acknowledged(launch: LaunchStatus | None, generation: int) -> bool:
     return launch is not None and (launch.dead_below >= generation or (launch.generation == 0 and not launch.ranks))
 
 
-def ended_badly(job: TrainingJob, pod: PodView) -> bool:
-    """Check whether the pod has ended, and not because all its ranks ended well."""
-    trainer = pod.containers.get(trainer_container(job))
-    if trainer is not None and trainer.exit_code is not None:
-        return trainer.exit_code != 0
-    return pod.phase == "Failed"
-
-
-def over(job: TrainingJob, pod: PodView) -> bool:
-    """Check whether no training process is left in the pod."""
-    trainer = pod.containers.get(trainer_container(job))
-    return pod.phase in ("Succeeded", "Failed") or (trainer is not None and trainer.exit_code is not None)
-
-
-def _end_message(job: TrainingJob, pod: PodView) -> str:
-    """Return why a pod ended: the trainer's exit, or that of another container that kept the trainer from starting."""
-    trainer = pod.containers.get(trainer_container(job))
-    parts = [pod.reason, pod.message or pod.disruption]
-    if trainer is not None and trainer.exit_code is not None:
-        parts.insert(0, f"{trainer.exit_reason or 'exit'} {trainer.exit_code}")
-    else:
-        others = [container for container in pod.containers.values() if container.exit_code]
-        parts += [f"container {failed.name} ended with exit code {failed.exit_code}" for failed in others[:1]]
-    return ", ".join(part for part in parts if part)
-
-
-def _out_of_memory(job: TrainingJob, pod: PodView) -> bool:
-    """Check whether the kubelet says that the kernel ended the trainer's container, its launcher included.
-
-    The reason alone may come from a rank's end that the container has outlived.
-    """
-    trainer = pod.containers.get(trainer_container(job))
-    return trainer is not None and trainer.exit_reason == "OOMKilled" and trainer.exit_code == _KILLED
-
-
 def _member(snap: Snapshot, membership: Membership, member: Member, age: float) -> MemberSeen:
     pod = snap.pod(member.pod_name)
     moved = membership.replacement(member.replica)
@@ -182,6 +148,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
     node_name = member.node or (moved.node if moved is not None and pinned else "")
     node = snap.nodes.get(node_name)
     launch = launch_status(snap, member.pod_uid)
+    agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
     state: Literal["Awaited", "Present", "Ended", "Deleting", "Gone"]
     if pod is None:
         state = "Gone" if member.pod_uid else "Awaited"
@@ -197,16 +164,18 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         pod_uid=member.pod_uid,
         node=node_name,
         pod=state,
-        pod_message=_end_message(snap.job, pod) if pod is not None and state in ("Ended", "Deleting") else "",
-        out_of_memory=pod is not None and _out_of_memory(snap.job, pod),
+        pod_message=end_message(snap.job, pod, launch) if pod is not None and state in ("Ended", "Deleting") else "",
+        out_of_memory=pod is not None and out_of_memory(snap.job, pod, launch),
         evicted=pod is not None and (pod.reason == "Evicted" or bool(pod.disruption)),
         pinned=pinned,
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
-        agent_ended_seconds=_agent_ended_seconds(snap, pod),
+        agent_ended_seconds=_agent_ended_seconds(snap, pod.uid if pod is not None else "", agent),
+        agent_held_back=agent is not None and agent.waiting_reason == "CrashLoopBackOff",
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
+        notice=notice(node, pod, snap.settings.departure_taints) if snap.job.spec.recovery.on_drain == "Move" else None,
         acknowledged=acknowledged(launch, membership.generation),
         unacknowledged_seconds=age if launch is not None else 0.0,
         stuck=launch is not None and launch.stuck,
@@ -215,12 +184,11 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
     )
 
 
-def _agent_ended_seconds(snap: Snapshot, pod: PodView | None) -> float | None:
+def _agent_ended_seconds(snap: Snapshot, pod_uid: str, agent: ContainerView | None) -> float | None:
     """Return how long ago the agent's container ended, as its kubelet says by the node's clock."""
-    agent = pod.containers.get(AGENT_CONTAINER) if pod is not None else None
-    if pod is None or agent is None or not agent.ended_unix:
+    if agent is None or not agent.ended_unix:
         return None
-    received = snap.reports.summaries.get(pod.uid)
+    received = snap.reports.summaries.get(pod_uid)
     return snap.now - agent.ended_unix - (_clock_ahead_seconds(snap, received) if received is not None else 0.0)
 
 
@@ -232,9 +200,9 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
         return [RankSeen(rank=number, replica=member.replica) for number in numbers]
     processes = {process.rank: process for process in launch.ranks}
     if snap.job.spec.launcher == "Own" and launch.ranks:
-        processes = dict.fromkeys(numbers, launch.ranks[0])
+        processes = _of_one_launcher(numbers, launch.ranks[0])
     signals = {sent.rank: sent for sent in received.summary.ranks}
-    output = {each.local_rank: each.printed for each in received.summary.output}
+    output = {each.local_rank: each for each in received.summary.output}
     age = snap.monotonic - received.at_seconds
     ahead = _clock_ahead_seconds(snap, received)
     return [
@@ -246,6 +214,23 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
         )
         for number in numbers
     ]
+
+
+def _of_one_launcher(numbers: range, launcher: LaunchRank) -> dict[int, LaunchRank]:
+    """Return what a launcher of the user's own shows of each of its ranks: its own state and end.
+
+    Where it says which rank failed first, that rank has failed so, and how the others ended is not known.
+    """
+    first = launcher.first_end
+    if first is None or not (first.exit_code or first.signal):
+        return dict.fromkeys(numbers, launcher)
+    # A launcher that numbers nodes by itself may count otherwise than the plan; mpirun starts ranks of other pods, too.
+    at = first.rank if first.rank in numbers or first.local_rank is None else numbers.start + first.local_rank
+    if at not in numbers:
+        return dict.fromkeys(numbers, launcher)
+    failed = msgspec.structs.replace(launcher, exit_code=first.exit_code, signal=first.signal)
+    other = msgspec.structs.replace(launcher, exit_code=None, signal=None, oom_killed=False, last_words="")
+    return {number: failed if number == at else other for number in numbers}
 
 
 def _clock_ahead_seconds(snap: Snapshot, received: Received) -> float:
@@ -306,11 +291,13 @@ def _rank(
     )
 
 
-def _with_output(
-    rank: RankSeen, process: LaunchRank | None, output: dict[int, list[Printed]], *, alone: bool
-) -> RankSeen:
-    printed = output.get(process.local_rank) if process is not None else None
-    return msgspec.structs.replace(rank, printed=printed, alone=alone) if printed else rank
+def _with_output(rank: RankSeen, process: LaunchRank | None, output: dict[int, RankOutput], *, alone: bool) -> RankSeen:
+    seen = output.get(process.local_rank) if process is not None else None
+    if seen is None or not seen.printed:
+        return rank
+    uncaught = alone and seen.uncaught_unix_ns > 0  # of several ranks' process it is not known which rank has failed
+    uncaught_at = seen.uncaught_unix_ns / 1e9 + rank.clock_ahead if uncaught else None
+    return msgspec.structs.replace(rank, printed=seen.printed, alone=alone, uncaught_at=uncaught_at)
 
 
 def _older(signals: RankSignals, process: LaunchRank) -> bool:
@@ -339,7 +326,7 @@ def _prepared(snap: Snapshot, moved: Replacement) -> PreparedSeen:
         claimed_node=pod.node or moved.node,
         ready=not ended and launch is not None and alive(snap, pod.uid) is True,
         lost=ended,
-        message=_end_message(snap.job, pod) if ended else waiting_for(pod),
+        message=end_message(snap.job, pod, launch) if ended else waiting_for(pod),
     )
 
 

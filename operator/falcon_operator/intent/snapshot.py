@@ -28,6 +28,7 @@ class BurnInResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Literal["Running", "Passed", "Slow", "Disturbed", "Failed"]
     gflops: float | None = None  # of Passed, Slow and Disturbed
     ratio: float | None = None  # the peers' median to ``gflops``; None where there are no peers to compare with
+    scores: dict[str, float] = {}  # rates of the executor, by name
     message: str = ""
 
 

@@ -18,12 +18,12 @@ from falcon_operator.clock import Clock
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import Decision
 from falcon_operator.job.memory import Memory
-from falcon_operator.manifests.service import build_secret
+from falcon_operator.manifests.service import budget_name, build_secret
 from falcon_operator.pool import claims
 from falcon_operator.pool.burn_ins import BurnIns
-from falcon_operator.ports import Bus, Kube, Rejected
+from falcon_operator.ports import Bus, Kube, Manifest, Rejected
 
-GROUNDWORK_SECONDS = 300.0  # between repairs of Service and Secret
+GROUNDWORK_SECONDS = 300.0  # between repairs of Service, Secret and PodDisruptionBudget
 REFUSED_SECONDS = 5.0
 LEAST_SECONDS = 0.5  # of effects in a turn after one that ended early: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
@@ -110,6 +110,8 @@ class EffectRunner:
         match effect:
             case fx.EnsureGroundwork(service=service):
                 await self._groundwork(job, service, memory)
+            case fx.EnsureBudget(budget=budget):
+                await self._budget(job, budget, memory)
             case fx.CreatePod(manifest=manifest):
                 pod = await self._kube.create_pod(manifest)
                 log.info("pod created", job=job.metadata.name, pod=pod.name)
@@ -120,14 +122,10 @@ class EffectRunner:
                 await self._bus.publish_plan(key, plan)
             case fx.AskDetail(generation=generation, ranks=ranks):
                 await self._bus.ask_detail(key, generation, ranks)
-            case fx.ClaimSpare(key=claim, avoid=avoid):
-                assert snap.pool is not None  # its status says which spare is ready
-                await self._write_pool(
-                    snap.pool, claims.claim(snap.pool, claim, job.metadata.namespace, avoid=avoid, now=snap.now)
-                )
-            case fx.ReleaseSpare(key=claim):
-                assert snap.pool is not None  # its status names the claim
-                await self._write_pool(snap.pool, claims.release(snap.pool, claim, now=snap.now))
+            case fx.ChangeClaims():
+                assert snap.pool is not None  # its status says which spares are ready, and who holds them
+                status = claims.changed(snap.pool, effect, job.metadata.namespace, now=snap.now)
+                await self._write_pool(snap.pool, status)
             case fx.BurnIn(node=node, since=since):
                 assert snap.pool is not None  # burn-ins are wanted only beside a pool
                 await self._burn_ins.start(node, since, snap.pool, snap.settings)
@@ -138,12 +136,12 @@ class EffectRunner:
             case fx.DeleteJob():
                 await self._kube.delete_job(job)
 
-    async def _write_pool(self, read: WarmPool, status: WarmPoolStatus | None) -> None:
+    async def _write_pool(self, read: WarmPool, status: WarmPoolStatus) -> None:
         """Write the pool's status under the resourceVersion that was read.
 
         Of two jobs that want the same spare, only one gets it.
         """
-        if status is not None and status != read.status:
+        if status != read.status:
             await self._kube.write_pool_status(read, status)
 
     async def _groundwork(self, job: TrainingJob, service: dict[str, Any], memory: Memory) -> None:
@@ -152,6 +150,16 @@ class EffectRunner:
             await self._kube.apply_service(service)
             await self._kube.apply_secret(build_secret(job, self._bus.agent_credentials(job.metadata.uid)))
             memory.groundwork_at = now
+
+    async def _budget(self, job: TrainingJob, budget: Manifest | None, memory: Memory) -> None:
+        now = self._clock.monotonic()
+        if budget == memory.budget and now - memory.budget_at < GROUNDWORK_SECONDS:
+            return
+        if budget is None:
+            await self._kube.delete_budget(job.metadata.namespace, budget_name(job))
+        else:
+            await self._kube.apply_budget(budget)
+        memory.budget, memory.budget_at = budget, now
 
 
 def _again_seconds(memory: Memory) -> float | None:

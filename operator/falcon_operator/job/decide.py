@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from falcon_core.recovery import machine
+from falcon_core.recovery import machine, planned
 from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.membership import apply_actions
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
     HangClosed,
+    MoveClosed,
     Observation,
     Policy,
     RetriesClosed,
@@ -31,10 +32,11 @@ from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
 from falcon_operator.effects import (
     AskDetail,
-    ClaimSpare,
+    ChangeClaims,
     CreatePod,
     DeletePod,
     Effect,
+    EnsureBudget,
     EnsureGroundwork,
     Event,
     PublishPlan,
@@ -48,12 +50,14 @@ from falcon_operator.intent.intent import (
     remember,
     unused_claims,
 )
+from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.rebuild import rebuild
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job import inactive
 from falcon_operator.manifests import validation
 from falcon_operator.manifests.pods import build_pod
-from falcon_operator.manifests.service import build_service
+from falcon_operator.manifests.service import build_budget, build_service
+from falcon_operator.ports import Manifest
 from falcon_operator.status.events import Look, turning_points
 from falcon_operator.status.render import render
 from falcon_operator.status.view import View
@@ -188,6 +192,8 @@ def _closed(action: Action, now: float) -> ClosedIncident | None:
             return ClosedIncident(at=now, outcome="Moved" if moved else "Restarted", hang=hang, seconds=seconds)
         case RetriesClosed(incident=retry):
             return ClosedIncident(at=now, outcome="Resumed", retry=retry)
+        case MoveClosed(incident=move, seconds=seconds):
+            return ClosedIncident(at=now, outcome="Resumed", move=move, seconds=seconds)
         case SlowClosed(incident=slow) if slow.id:
             return ClosedIncident(
                 at=now,
@@ -229,6 +235,7 @@ def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
 def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     return [
         EnsureGroundwork(build_service(snap.job)),
+        EnsureBudget(_budget(snap, intent)),
         PublishPlan(gang.plan(snap, intent)),
         *_claims(snap, intent),
         *_creations(snap, intent),
@@ -237,15 +244,21 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     ]
 
 
+def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:
+    """Return the budget that makes evictions wait for the job; not for ever where it cannot leave the node."""
+    if snap.job.spec.recovery.on_drain != "Move":
+        return None
+    return build_budget(snap.job, holds=not planned.gives_way(intent.recovery, snap.now))
+
+
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Claim the spares that replacements have named; give back those that abandoned replacements held."""
     membership = intent.membership
-    unclaimed = [move for move in membership.replacements if move.claim_key and not move.node]
-    wanted: list[Effect] = []
-    if unclaimed and observe.spares(snap, membership).available:
-        avoid = snap.avoided(membership)
-        wanted += [ClaimSpare(move.pool, move.claim_key, avoid) for move in unclaimed]
-    return [*wanted, *unused_claims(snap.job, intent, snap.pods, snap.pool)]
+    take = [move.claim_key for move in membership.replacements if move.claim_key and not move.node]
+    if not take or not observe.spares(snap, membership).available:
+        take = []
+    release = unused_claims(snap.job, intent, snap.pods, snap.pool)
+    return [ChangeClaims(take, release, snap.avoided(membership))] if take or release else []
 
 
 def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
@@ -263,7 +276,9 @@ def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
         move = moves.get(member.pod_name)
         if snap.pod(member.pod_name) or (move is not None and move.pool and not move.node):
             continue
-        manifest = build_pod(snap.job, member, snap.settings, excluded=membership.excluded_nodes, replacement=move)
+        # A prepared pod never lands on the node that it leaves, whatever its tolerations are.
+        excluded = [*membership.excluded_nodes, *([move.old_node] if move is not None and move.prepared else [])]
+        manifest = build_pod(snap.job, member, snap.settings, excluded=excluded, replacement=move)
         wanted.append(CreatePod(manifest))
     return wanted
 
@@ -278,7 +293,7 @@ def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:
     return [
         DeletePod(pod)
         for pod in gang.leavers(snap, membership)
-        if not pod.deleting and (late or _has_stopped(snap, intent, pod.uid) or observe.over(snap.job, pod))
+        if not pod.deleting and (late or _has_stopped(snap, intent, pod.uid) or over(snap.job, pod))
     ]
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from falcon_core.times import FINISH_SECONDS
 from falcon_operator.api import End, TrainingJobStatus
-from falcon_operator.effects import DeleteJob, DeletePod, Effect, PublishPlan
+from falcon_operator.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
 from falcon_operator.intent import gang, observe
 from falcon_operator.intent.intent import Intent, close_open_incidents, give_up_pods, unused_claims
 from falcon_operator.intent.snapshot import Snapshot
@@ -108,7 +108,7 @@ def suspended(snap: Snapshot, intent: Intent) -> Inactive:
         *_all_false("Suspended", message, "Ready", "Degraded", "Recovering", "AgentLost"),
     ]
     effects: list[Effect] = [DeletePod(pod) for pod in snap.pods if not pod.deleting]
-    effects += unused_claims(snap.job, None, snap.pods, snap.pool)
+    effects += _give_back(snap, None)
     return Inactive(
         intent=intent,
         status=_quiet(snap, intent, "Suspended", summary, findings),
@@ -132,7 +132,7 @@ def released(snap: Snapshot, intent: Intent) -> Inactive:
     return Inactive(
         intent=intent,
         status=_quiet(snap, intent, "Pending", summary, findings),
-        effects=[*effects, *unused_claims(snap.job, intent, snap.pods, snap.pool)],
+        effects=[*effects, *_give_back(snap, intent)],
         again_seconds=max(1.0, min(30.0, intent.gang.retry_at - snap.now)),
     )
 
@@ -175,7 +175,7 @@ def after(snap: Snapshot, intent: Intent) -> Inactive:
 def _ended(snap: Snapshot, intent: Intent, end: End, status: TrainingJobStatus) -> Inactive:
     since = snap.now - end.at
     left = [pod for pod in snap.pods if not _is_terminal(pod) and not pod.deleting]
-    effects = [*_endings(snap, intent, end, left), *unused_claims(snap.job, None, snap.pods, snap.pool)]
+    effects = [*_endings(snap, intent, end, left), *_give_back(snap, None)]
     again = LOOK_SECONDS if left else None
     ttl = snap.job.spec.ttl_seconds_after_finished
     if ttl is None:
@@ -198,6 +198,12 @@ def _endings(snap: Snapshot, intent: Intent, end: End, left: list[PodView]) -> l
         if late or pod.name not in members or observe.launch_status(snap, pod.uid) is None
     ]
     return [*plan, *deletions]
+
+
+def _give_back(snap: Snapshot, intent: Intent | None) -> list[Effect]:
+    """Give back the spares that the job does not use any more."""
+    unused = unused_claims(snap.job, intent, snap.pods, snap.pool)
+    return [ChangeClaims(release=unused)] if unused else []
 
 
 def _is_terminal(pod: PodView) -> bool:

@@ -7,6 +7,7 @@ import msgspec
 from falcon_operator import effects as fx
 from falcon_operator.api import TrainingJobStatus, TrainingRun
 from falcon_operator.intent.intent import Intent
+from falcon_operator.ports import Manifest
 
 
 class Memory(msgspec.Struct):
@@ -21,6 +22,8 @@ class Memory(msgspec.Struct):
     run_at: float = float("-inf")  # of the last write, monotonic
     status_at: float = float("-inf")
     groundwork_at: float = float("-inf")
+    budget: Manifest | None = None
+    budget_at: float = float("-inf")
     refused: str = ""
     refused_fences: dict[str, str] = {}
     broken: str = ""

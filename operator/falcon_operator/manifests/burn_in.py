@@ -4,6 +4,8 @@ The pod is pinned to its node. It tolerates Falcon's own taints and those that t
 another taint decides about it. The container writes its report (``falcon_core.wire.burn_in``) as its termination
 message, which the kubelet carries into the pod's status. The pod may also pull images ahead. Each image becomes an init
 container that runs Falcon's static launcher with the argument ``version``, so the image needs no program of its own.
+Where the pool names an image, the agent's own test becomes an init container, and the pod's container runs
+``falcon_start.bench`` in that image with the pool's devices, for as long as ``spec.burnIn.seconds`` says.
 All of it passes Pod Security "restricted". Requests equal limits unless the pool says otherwise: the test gets the CPU
 that it uses, also beside other pods, and uses no more than it asks for.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,9 +25,10 @@ from falcon_operator.api import (
     TAINT_FENCED,
     TAINT_SPARE,
     Resources,
+    Toleration,
     WarmPool,
 )
-from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, restricted
+from falcon_operator.manifests.instrument import BIN_DIR, LAUNCHER, PYTHON_DIR, restricted
 from falcon_operator.ports import Manifest
 
 ROLE_BURN_IN = "burn-in"
@@ -32,9 +36,12 @@ LABEL_PURPOSE = "falcon.dev/burn-in"  # why the node is tested
 PURPOSE_SPARE = "spare"
 PURPOSE_EXCLUDED = "excluded"  # a job that runs has left the node
 PURPOSE_FENCED = "fenced"  # a job that is over has left the node fenced
-BURN_IN_CONTAINER = "burn-in"
+BURN_IN_CONTAINER = "burn-in"  # the agent's own test of CPUs, memory and disk
+BENCH_CONTAINER = "bench"  # the executor's test of the devices, in the pool's image
+CPU_SECONDS = 30  # of the agent's own test, at most, where the pool names an image
 START_SECONDS = 600  # to pull images and start; the test itself comes on top
 DEFAULT_RESOURCES: dict[str, int | str] = {"cpu": 1, "memory": "512Mi"}
+PULL = "pull-"  # and a number: the name of a container that pulls an image ahead
 _VOLUME_BIN, _VOLUME_TMP = "falcon-bin", "tmp"
 
 
@@ -59,7 +66,7 @@ def build_burn_in_pod(
 ) -> Manifest:
     """Build the pod that tests ``node`` as the pool's ``spec.burnIn`` says. It is deleted with its owner, the pool."""
     wanted = pool.spec.burn_in
-    image = wanted.image or agent_image
+    agent = _Agent(agent_image, image_pull_policy, _shared(wanted.resources))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -73,7 +80,8 @@ def build_burn_in_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "activeDeadlineSeconds": START_SECONDS + wanted.seconds,
+            "activeDeadlineSeconds": START_SECONDS + longest_seconds(pool),
+            **({"runtimeClassName": wanted.runtime_class_name} if wanted.runtime_class_name else {}),
             "terminationGracePeriodSeconds": 1,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -82,17 +90,21 @@ def build_burn_in_pod(
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "affinity": _only(node),
-            "tolerations": [
-                *({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (TAINT_SPARE, TAINT_FENCED)),
-                *msgspec.to_builtins(wanted.tolerations),
-            ],
+            "tolerations": msgspec.to_builtins(tolerations(pool)),
             "imagePullSecrets": msgspec.to_builtins(wanted.image_pull_secrets),
-            "initContainers": _pulls(image, image_pull_policy, images, _shared(wanted.resources)),
+            "initContainers": [
+                *_pulls(agent, images, install=bool(wanted.image)),
+                *([_test(agent, min(wanted.seconds, CPU_SECONDS), agent.resources)] if wanted.image else []),
+            ],
             "volumes": [
                 {"name": _VOLUME_BIN, "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": _VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},  # on the node's disk, which is tested, too
             ],
-            "containers": [_container(pool, image, image_pull_policy)],
+            "containers": [
+                _bench(pool, image_pull_policy)
+                if wanted.image
+                else _test(agent, wanted.seconds, _resources(wanted.resources))
+            ],
         },
     }
 
@@ -113,15 +125,61 @@ def _only(node: str) -> Manifest:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
-def _container(pool: WarmPool, image: str, image_pull_policy: str) -> Manifest:
+def tolerations(pool: WarmPool) -> list[Toleration]:
+    """Return the taints that the pool's test tolerates: Falcon's own, those that the pool names, those of its devices.
+
+    A node with devices often has a taint of the device's name. Whoever asks for the device is meant to tolerate it, as
+    the admission plugin ExtendedResourceToleration does.
+    """
     wanted = pool.spec.burn_in
+    devices = sorted(name for name in {*wanted.resources.requests, *wanted.resources.limits} if "/" in name)
+    return [
+        *(Toleration(key=key, operator="Exists", effect="NoSchedule") for key in (TAINT_SPARE, TAINT_FENCED)),
+        *wanted.tolerations,
+        *(Toleration(key=device, operator="Exists") for device in devices),
+    ]
+
+
+def longest_seconds(pool: WarmPool) -> int:
+    """Return how long a test lasts once its images are there."""
+    wanted = pool.spec.burn_in
+    return wanted.seconds + (min(wanted.seconds, CPU_SECONDS) if wanted.image else 0)
+
+
+class _Agent(NamedTuple):
+    """The agent's image, and what its containers ask for."""
+
+    image: str
+    pull_policy: str
+    resources: Manifest
+
+
+def _test(agent: _Agent, seconds: int, resources: Manifest) -> Manifest:
     return {
         "name": BURN_IN_CONTAINER,
-        "image": image,
-        "imagePullPolicy": image_pull_policy,
-        "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(wanted.seconds)],
+        "image": agent.image,
+        "imagePullPolicy": agent.pull_policy,
+        "command": ["python3", "-m", "falcon_agent", "burn-in", "--seconds", str(seconds)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _VOLUME_TMP, "mountPath": "/tmp"}],
+        "resources": resources,
+        "securityContext": restricted(),
+    }
+
+
+def _bench(pool: WarmPool, image_pull_policy: str) -> Manifest:
+    wanted = pool.spec.burn_in
+    return {
+        "name": BENCH_CONTAINER,
+        "image": wanted.image,
+        "imagePullPolicy": image_pull_policy,
+        "command": ["python3", "-m", "falcon_start.bench", str(wanted.seconds)],
+        "env": [{"name": "PYTHONPATH", "value": PYTHON_DIR}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": _VOLUME_TMP, "mountPath": "/tmp"},
+            {"name": _VOLUME_BIN, "mountPath": PYTHON_DIR, "subPath": "python", "readOnly": True},
+        ],
         "resources": _resources(wanted.resources),
         "securityContext": restricted(),
     }
@@ -148,30 +206,30 @@ def _shared(wanted: Resources) -> Manifest:
     }
 
 
-def _pulls(image: str, image_pull_policy: str, images: Sequence[str], resources: Manifest) -> list[Manifest]:
-    """Build a container for each image, after the container that installs the program they run."""
-    if not images:
+def _pulls(agent: _Agent, images: Sequence[str], *, install: bool) -> list[Manifest]:
+    """Build a container for each image, after the container that installs the program they run.
+
+    ``install``: the latter is needed even without images.
+    """
+    if not images and not install:
         return []
     mount = {"name": _VOLUME_BIN, "mountPath": BIN_DIR}
-    install = {
+    common = {"imagePullPolicy": agent.pull_policy, "resources": agent.resources, "securityContext": restricted()}
+    installs = {
         "name": "falcon-install",
-        "image": image,
-        "imagePullPolicy": image_pull_policy,
+        "image": agent.image,
         "command": ["/falcon/dist/falcon-launch", "install", BIN_DIR],
         "volumeMounts": [mount],
-        "resources": resources,
-        "securityContext": restricted(),
+        **common,
     }
     pulls = [
         {
-            "name": f"pull-{index}",
+            "name": f"{PULL}{index}",
             "image": pulled,
-            "imagePullPolicy": image_pull_policy,
             "command": [LAUNCHER, "version"],
             "volumeMounts": [{**mount, "readOnly": True}],
-            "resources": resources,
-            "securityContext": restricted(),
+            **common,
         }
         for index, pulled in enumerate(images)
     ]
-    return [install, *pulls]
+    return [installs, *pulls]

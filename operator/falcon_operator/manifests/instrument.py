@@ -50,6 +50,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     gateways: str  # host:port, comma-separated, as the agents reach them
     host_network_admitted: bool = True  # False: a NetworkPolicy keeps pods on the host's network from the gateways
     error_overrides: str = ""  # what is laid over the table of error classes: YAML, as ``errors.table.Overrides``
+    departure_taints: tuple[str, ...] = ()  # keys of taints which say that a node is about to go
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

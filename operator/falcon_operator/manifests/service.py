@@ -1,4 +1,7 @@
-"""The job's headless Service (stable names for people) and the Secret with its agents' credentials."""
+"""What a job needs besides its pods.
+
+A headless Service (stable names for people), a Secret with its agents' credentials, a PodDisruptionBudget.
+"""
 
 from __future__ import annotations
 
@@ -43,4 +46,27 @@ def build_secret(job: TrainingJob, files: dict[str, bytes]) -> Manifest:
         "metadata": _metadata(job, secret_name(job)),
         "type": "Opaque",
         "data": {name: base64.b64encode(content).decode() for name, content in files.items()},
+    }
+
+
+def budget_name(job: TrainingJob) -> str:
+    return f"{job.metadata.name}-falcon"
+
+
+def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:
+    """Build the budget that holds evictions off until the job has left the node, or admits them all.
+
+    A rank that is evicted stops all ranks, so no pod may go before its successor is ready. ``minAvailable`` is a number
+    that the job's pods never reach, its prepared pods included: ``maxUnavailable`` and percentages need a ``scale``
+    subresource. Pods that are not ready may go: nothing is lost with them.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(job, budget_name(job)),
+        "spec": {
+            "minAvailable": 2 * job.spec.replicas + 1 if holds else 0,
+            "selector": {"matchLabels": {LABEL_JOB_UID: job.metadata.uid, LABEL_ROLE: ROLE_TRAINER}},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
     }

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from falcon_core.judgement import JUDGEMENT
-from falcon_core.wire.burn_in import BurnInReport, decode_report
+from falcon_core.wire.burn_in import BurnInReport, decode_bench, decode_report
 from falcon_operator.intent.snapshot import BurnInResult
-from falcon_operator.manifests.burn_in import BURN_IN_CONTAINER
+from falcon_operator.manifests.burn_in import BENCH_CONTAINER, BURN_IN_CONTAINER
+from falcon_operator.pool.history import Reference
 from falcon_operator.ports import ContainerView, PodView
 
 SLOW_TESTS = 2  # slow tests before a node is called slow
 MOST_TESTS = 4  # tests of a node in a row while other processes disturb them
 MOST_STOLEN = 0.9  # the share that a score may be corrected for: what little was left then measures nothing
 APART_SECONDS = 20.0  # from a slow or disturbed test to the next
+replace = msgspec.structs.replace
 
 
 def ratio(gflops: float, peers_gflops: float) -> float:
@@ -43,20 +47,22 @@ def is_settled(results: Sequence[BurnInResult]) -> bool:
     return last != "Disturbed" or len(results) >= MOST_TESTS
 
 
-def weigh(
-    pod: PodView, peers_gflops: float | None, tenants: Sequence[str], accusers: Sequence[str] = ()
-) -> BurnInResult:
+def weigh(pod: PodView, reference: Reference, tenants: Sequence[str], accusers: Sequence[str] = ()) -> BurnInResult:
     """Return what the test in ``pod`` says about its node.
 
     Args:
-        peers_gflops: the median score of the node's peers; None where it has none.
+        reference: what its scores are compared with.
         tenants: names of other workloads' pods on the node.
         accusers: names of pods on the node that belong to whoever calls the node slow. Beside these no slow test
             counts: they could slow it by means that no counter shows (the caches, the other half of a core).
     """
-    container = pod.containers.get(BURN_IN_CONTAINER)
+    container, bench = pod.containers.get(BURN_IN_CONTAINER), pod.containers.get(BENCH_CONTAINER)
     if container is not None and container.exit_code is not None:
-        return _weigh_end(container, container.exit_code, peers_gflops, (tenants, accusers))
+        result = _weigh_end(container, container.exit_code, reference, (tenants, accusers))
+        if bench is None or result.outcome == "Failed":
+            return result
+        if bench.exit_code is not None:
+            return _with_bench(result, bench, reference, accusers)
     if pod.phase in ("Succeeded", "Failed") or pod.deleting:
         why = ", ".join(part for part in (pod.reason, pod.message, pod.disruption) if part) or "it was deleted"
         return BurnInResult(outcome="Failed", message=f"the test's pod ended without a result: {why}")
@@ -64,7 +70,7 @@ def weigh(
 
 
 def _weigh_end(
-    container: ContainerView, exit_code: int, peers_gflops: float | None, beside: tuple[Sequence[str], Sequence[str]]
+    container: ContainerView, exit_code: int, reference: Reference, beside: tuple[Sequence[str], Sequence[str]]
 ) -> BurnInResult:
     try:
         report = decode_report(container.exit_message)
@@ -79,9 +85,38 @@ def _weigh_end(
         said = f"the test measured {report.gflops} GFLOP/s and ended with exit code {exit_code}"
         return BurnInResult(outcome="Failed", message=said)
     score = _score(report)
-    if peers_gflops is None:
+    if reference.gflops is None:
         return BurnInResult(outcome="Passed", gflops=score)
-    return _compare(report, score, peers_gflops, *beside)
+    return _compare(report, score, reference, *beside)
+
+
+def _with_bench(
+    result: BurnInResult, bench: ContainerView, reference: Reference, accusers: Sequence[str]
+) -> BurnInResult:
+    """Add what the executor has found in the pool's image to the result of the agent's own test.
+
+    The slowest of its rates decides. Other workloads share no device with it.
+    """
+    if bench.exit_code:
+        said = bench.exit_message.strip()[-300:] or bench.exit_reason or "it said nothing"
+        return BurnInResult(
+            outcome="Failed", message=f"the pool's image ended with exit code {bench.exit_code}: {said}"
+        )
+    try:
+        scores = decode_bench(bench.exit_message).scores
+    except ValueError as error:
+        return BurnInResult(outcome="Failed", message=f"the result of the pool's image cannot be read: {error}")
+    result = replace(result, scores=scores)
+    slower, name = max(
+        ((ratio(rate, reference.scores[name]), name) for name, rate in scores.items() if name in reference.scores),
+        default=(0.0, ""),
+    )
+    if result.outcome != "Passed" or slower <= JUDGEMENT.median_factor:
+        return result
+    message = f"its {name} is {slower:.1f}x slower than the median of its peers ({reference.scores[name]:.4g})"
+    if accusers:
+        message += f", but pods of the namespace that calls it slow run on it: {listed(accusers)}"
+    return replace(result, outcome="Disturbed" if accusers else "Slow", ratio=slower, message=message)
 
 
 def _score(report: BurnInReport) -> float:
@@ -95,33 +130,35 @@ def _score(report: BurnInReport) -> float:
 
 
 def _compare(
-    report: BurnInReport, score: float, peers_gflops: float, tenants: Sequence[str], accusers: Sequence[str]
+    report: BurnInReport, score: float, reference: Reference, tenants: Sequence[str], accusers: Sequence[str]
 ) -> BurnInResult:
-    slower = ratio(score, peers_gflops)
-    if not is_slow(score, peers_gflops):
+    assert reference.gflops is not None  # the caller has looked
+    slower = ratio(score, reference.gflops)
+    if not is_slow(score, reference.gflops):
         return BurnInResult(outcome="Passed", gflops=score, ratio=slower)
-    message = f"its test is {slower:.1f}x slower than the median of its peers ({peers_gflops:.1f} GFLOP/s)"
+    message = f"its test is {slower:.1f}x slower than {reference.whose} ({reference.gflops:.1f} GFLOP/s)"
     if accusers:
         message += f", but pods of the namespace that calls it slow run on it: {listed(accusers)}"
         return BurnInResult(outcome="Disturbed", gflops=score, ratio=slower, message=message)
-    left = _share_left(report, shared=bool(tenants))
-    if left == 0 or not is_slow(score / left, peers_gflops):
+    left = _share_left(report, shared=bool(tenants), own=reference.own)
+    if left == 0 or not is_slow(score / left, reference.gflops):
         message += f", but others used its CPUs meanwhile: {_disturbance(report, tenants)}"
         return BurnInResult(outcome="Disturbed", gflops=score, ratio=slower, message=message)
     return BurnInResult(outcome="Slow", gflops=score, ratio=slower, message=message)
 
 
-def _share_left(report: BurnInReport, *, shared: bool) -> float:
+def _share_left(report: BurnInReport, *, shared: bool, own: bool) -> float:
     """Return the share of the requested CPU time that other workloads left to the test.
 
     A wait for a CPU is the fault of other workloads only where there are tenants. On a node without tenants, the node
-    itself gives less than it should (a quota, a daemon that uses too much CPU). 0: the test shared the node, and how
-    long it waited is unknown.
+    itself gives less than its peers do (a quota, a daemon that uses too much CPU). Compared with itself (``own``) a
+    wait may also come from whatever shares the machine now and did not then. 0: the test shared the node, and how long
+    it waited is unknown.
     """
-    if not shared:
+    if not shared and not own:
         return 1.0
     if report.run_delay is None:
-        return 0.0
+        return 0.0 if shared else 1.0
     return max(0.0, 1.0 - max(0.0, report.run_delay - (report.throttled or 0.0)))
 
 

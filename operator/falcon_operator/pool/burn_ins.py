@@ -26,10 +26,11 @@ from falcon_operator.manifests.burn_in import (
     ROLE_BURN_IN,
     build_burn_in_pod,
     burn_in_name,
+    longest_seconds,
 )
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_settled, weigh
-from falcon_operator.pool.claims import median_gflops
+from falcon_operator.pool.history import Reference, reference
 from falcon_operator.pool.nodes import alike, neighbours, pods_of
 from falcon_operator.ports import Kube, NodeView, Occupant, PodView
 
@@ -53,8 +54,8 @@ class BurnIns:
             return
         if tests:
             last = tests[-1]
-            ended = weigh(last, None, []).outcome != "Running"
-            if not ended or self._clock.unix() < last.created_unix + pool.spec.burn_in.seconds + APART_SECONDS:
+            ended = weigh(last, Reference(), []).outcome != "Running"
+            if not ended or self._clock.unix() < last.created_unix + longest_seconds(pool) + APART_SECONDS:
                 return
         await self._kube.create_pod(
             build_burn_in_pod(
@@ -84,7 +85,8 @@ class BurnIns:
                 done += [pod for pod in tests if not pod.deleting]
             elif tests:
                 among = alike(entry.node, nodes)
-                results[entry.node] = await self._together(entry.node, tests, pool, namespace, among)
+                uid = nodes[entry.node].uid if entry.node in nodes else ""
+                results[entry.node] = await self._together((entry.node, uid), tests, pool, namespace, among)
         await asyncio.gather(*(self._kube.delete_pod(pod) for pod in done))
         for pod in done:
             self._beside.pop(pod.uid, None)
@@ -92,14 +94,15 @@ class BurnIns:
         return results
 
     async def _together(
-        self, node: str, tests: Sequence[PodView], pool: WarmPool, namespace: str, among: frozenset[str]
+        self, tested: tuple[str, str], tests: Sequence[PodView], pool: WarmPool, namespace: str, among: frozenset[str]
     ) -> BurnInResult:
-        peers = median_gflops(pool, without=node, among=among)
+        node, uid = tested
+        beside_which = reference(pool, node, uid, among=among, least=1)
         present = await self._kube.list_occupants(node, fresh=True)
         results = []
         for pod in tests:
             beside = self._note(pod, present)
-            results.append(weigh(pod, peers, neighbours(beside, self._namespace), pods_of(beside, namespace)))
+            results.append(weigh(pod, beside_which, neighbours(beside, self._namespace), pods_of(beside, namespace)))
         last = results[-1]
         spares = pool.status.spares
         if last.outcome == "Passed" and last.ratio is None and any(spare.state == "Testing" for spare in spares):
@@ -113,7 +116,7 @@ class BurnIns:
         beside = self._beside.setdefault(test.uid, set())
         if test.uid not in self._ended:
             beside.update(present)
-        if weigh(test, None, []).outcome != "Running":
+        if weigh(test, Reference(), []).outcome != "Running":
             self._ended.add(test.uid)
         return sorted(beside, key=lambda pod: (pod.namespace, pod.name))
 

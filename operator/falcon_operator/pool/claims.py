@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Sequence
 
 import msgspec
 
 from falcon_operator.api import SpareStatus, WarmPool, WarmPoolStatus
+from falcon_operator.effects import ChangeClaims
 from falcon_operator.intent.claim_limits import allowance, recorded
+from falcon_operator.pool.history import gflops
 from falcon_operator.pool.summary import summed_up
 from falcon_operator.times import timestamp
+
+
+def changed(pool: WarmPool, wanted: ChangeClaims, namespace: str, *, now: float) -> WarmPoolStatus:
+    """Return the pool's status after the job's claims and releases: as many claims as there are spares for them."""
+    for key in wanted.release:
+        pool = msgspec.structs.replace(pool, status=release(pool, key, now=now))
+    for key in wanted.take:
+        status = claim(pool, key, namespace, avoid=wanted.avoid, now=now)
+        if status is None:
+            break  # there is no spare for the others either
+        pool = msgspec.structs.replace(pool, status=status)
+    return pool.status
 
 
 def claim(
@@ -53,24 +66,6 @@ def held(pool: WarmPool, claim_key: str) -> SpareStatus | None:
     """Return the spare that ``claim_key`` holds; None if it holds none."""
     claimed = (spare for spare in pool.status.spares if spare.state == "Claimed")
     return next((spare for spare in claimed if spare.claimed_by == claim_key), None)
-
-
-def median_gflops(pool: WarmPool, *, without: str = "", among: Collection[str] | None = None) -> float | None:
-    """Return the median score of the pool's nodes except ``without``; None where no node has a score.
-
-    ``among``: of these nodes alone.
-    """
-    spares = [spare for spare in pool.status.spares if spare.node != without and (among is None or spare.node in among)]
-    scores = [score for spare in spares if (score := gflops(spare))]
-    return statistics.median(scores) if scores else None
-
-
-def gflops(spare: SpareStatus) -> float | None:
-    """Return what the spare's test measured, in GFLOP/s; None where it was not tested yet."""
-    try:
-        return float(spare.gemm_gflops) or None
-    except ValueError:
-        return None
 
 
 def begin_test(spare: SpareStatus, now: float) -> SpareStatus:

@@ -26,15 +26,19 @@ from falcon_operator.api import TAINT_SPARE, SpareStatus, WarmPool
 from falcon_operator.effects import DeletePod, Effect, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import (
     LABEL_PURPOSE,
+    PULL,
     PURPOSE_EXCLUDED,
     PURPOSE_SPARE,
     START_SECONDS,
     burn_in_name,
+    longest_seconds,
 )
+from falcon_operator.node_checks import NodeChecks
 from falcon_operator.pool import fences
-from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, listed, ratio, weigh
-from falcon_operator.pool.claims import begin_test, gflops
-from falcon_operator.pool.nodes import candidates, is_selected, left_out, obstacle, tenants, trainers
+from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_slow, listed, ratio, weigh
+from falcon_operator.pool.claims import begin_test
+from falcon_operator.pool.history import Reference, gflops, recorded, reference
+from falcon_operator.pool.nodes import candidates, is_selected, left_out, obstacle, tenants, trainers, unlike
 from falcon_operator.pool.snapshot import PoolDecision, PoolSnapshot
 from falcon_operator.pool.summary import summed_up
 from falcon_operator.ports import NodeView, Occupant, PodView
@@ -53,14 +57,15 @@ def decide_pool(snap: PoolSnapshot) -> PoolDecision:
     """Decide what one look at the pool leads to."""
     tests = {pod.name: pod for pod in snap.burn_ins if pod.labels.get(LABEL_PURPOSE) == PURPOSE_SPARE}
     spares = [moved for spare in snap.pool.status.spares if (moved := _step(snap, spare, tests)) is not None]
-    spares = [_again_beside_peers(spare, spares, snap.now) for spare in spares]
+    spares = [_again_beside_peers(snap, spare, spares) for spare in spares]
     spares = _resized(snap, spares)
     waits = [max(LOOK_SECONDS, _wait_seconds(spare, snap.now)) for spare in spares if spare.state == "Testing"]
     if fences.running(snap):
         waits.append(LOOK_SECONDS)
+    status = replace(snap.pool.status, checks=_history(snap, tests))
     return PoolDecision(
         status=summed_up(
-            snap.pool,
+            replace(snap.pool, status=status),
             spares,
             snap.now,
             in_use=_in_use(snap, spares),
@@ -139,19 +144,48 @@ def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -
     if pod is None:
         return replace(spare, message=_why_no_test(snap, spare))
     # no tenants: with some it would be unavailable
-    result = weigh(pod, _peers_gflops(spare, snap.pool.status.spares), tenants=[])
+    result = weigh(pod, _reference(snap, spare.node), tenants=[])
+    pulled = _pulled(pod, len(snap.pool.spec.images))
     match result.outcome:
         case "Running":
-            return replace(spare, message=result.message)
+            return replace(spare, message=result.message, images=pulled)
         case "Failed":
             return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
         case "Slow" if spare.slow_tests + 1 >= SLOW_TESTS:
             return _failed(spare, result.message, snap.now)
-        case "Slow" | "Disturbed":  # nobody is there who could disturb it
+        case "Disturbed" if spare.slow_tests + 1 >= MOST_TESTS:  # by something that does not go away
+            return _failed(spare, result.message, snap.now)
+        case "Slow" | "Disturbed":
             return _tested_again(spare, spare.slow_tests + 1, result.message, snap.now)
         case "Passed":
             since, score = timestamp(snap.now), f"{result.gflops:.2f}"
-            return SpareStatus(node=spare.node, state="Ready", since=since, gemm_gflops=score)
+            return SpareStatus(node=spare.node, state="Ready", since=since, gemm_gflops=score, images=pulled)
+
+
+def _pulled(pod: PodView, images: int) -> str:
+    """Return how many of the pool's images the test has pulled, such as ``1/2``; "" for none to pull."""
+    done = sum(container.exit_code == 0 for name, container in pod.containers.items() if name.startswith(PULL))
+    return f"{done}/{images}" if images else ""
+
+
+def _history(snap: PoolSnapshot, tests: dict[str, PodView]) -> list[NodeChecks]:
+    """Return the nodes' tests with those that have ended at this look."""
+    checks = snap.pool.status.checks
+    for spare in snap.pool.status.spares:
+        pod, node = tests.get(_test_name(snap.pool, spare)), snap.nodes.get(spare.node)
+        if spare.state != "Testing" or pod is None or node is None:
+            continue
+        result = weigh(pod, _reference(snap, spare.node), tenants=[])
+        if result.outcome != "Running":
+            checks = recorded(checks, spare.node, node.uid, result, snap.now)
+    return list(checks)
+
+
+def _reference(snap: PoolSnapshot, name: str) -> Reference:
+    """Return what a test of a spare is compared with."""
+    node = snap.nodes.get(name)
+    others = unlike(name, snap.nodes)
+    return reference(snap.pool, name, node.uid if node is not None else "", unlike=others, least=MIN_PEERS)
 
 
 def _why_no_test(snap: PoolSnapshot, spare: SpareStatus) -> str:
@@ -182,19 +216,21 @@ def _wait_seconds(spare: SpareStatus, now: float) -> float:
     return max(0.0, unix_seconds(spare.next_test) - now) if spare.next_test else 0.0
 
 
-def _peers_gflops(spare: SpareStatus, spares: Sequence[SpareStatus]) -> float | None:
+def _peers_gflops(snap: PoolSnapshot, spare: SpareStatus, spares: Sequence[SpareStatus]) -> float | None:
     """Return the median score of the other spares; None where these are too few to say which spare is slow."""
-    scores = [score for peer in spares if peer.node != spare.node and (score := gflops(peer))]
+    left_out = {spare.node, *unlike(spare.node, snap.nodes)}
+    scores = [score for peer in spares if peer.node not in left_out and (score := gflops(peer))]
     return statistics.median(scores) if len(scores) >= MIN_PEERS else None
 
 
-def _again_beside_peers(spare: SpareStatus, spares: Sequence[SpareStatus], now: float) -> SpareStatus:
+def _again_beside_peers(snap: PoolSnapshot, spare: SpareStatus, spares: Sequence[SpareStatus]) -> SpareStatus:
     """Test a ready spare again when it is far slower than peers that joined later; its first test counts as slow."""
-    score, median = gflops(spare), _peers_gflops(spare, spares)
-    if spare.state != "Ready" or score is None or median is None or not is_slow(score, median):
+    score = gflops(spare) if spare.state == "Ready" else None
+    median = _peers_gflops(snap, spare, spares) if score is not None else None
+    if score is None or median is None or not is_slow(score, median):
         return spare
     message = f"its test is {ratio(score, median):.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
-    return _tested_again(spare, 1, message, now)
+    return _tested_again(spare, 1, message, snap.now)
 
 
 def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]:
@@ -257,7 +293,7 @@ def _taints(snap: PoolSnapshot, spares: Sequence[SpareStatus]) -> list[Effect]:
 
 def _left_behind(snap: PoolSnapshot) -> list[PodView]:
     """Return the tests of excluded nodes whose jobs were deleted before they could read and remove these tests."""
-    longest = START_SECONDS + snap.pool.spec.burn_in.seconds + UNREAD_SECONDS
+    longest = START_SECONDS + longest_seconds(snap.pool) + UNREAD_SECONDS
     return [
         pod
         for pod in snap.burn_ins

@@ -15,7 +15,7 @@ from falcon_operator.api import TAINT_FENCED
 from falcon_operator.effects import DeletePod, Effect, UntaintNode
 from falcon_operator.manifests.burn_in import LABEL_PURPOSE, PURPOSE_FENCED, burn_in_name
 from falcon_operator.pool.burn_in_result import weigh
-from falcon_operator.pool.claims import median_gflops
+from falcon_operator.pool.history import Reference, reference
 from falcon_operator.pool.nodes import alike, is_selected, obstacle_but_fence, tenants, trainers
 from falcon_operator.pool.snapshot import PoolSnapshot
 from falcon_operator.ports import NodeView, PodView
@@ -72,16 +72,16 @@ def _can_be_tested(snap: PoolSnapshot, node: NodeView) -> bool:
     on_it = snap.occupants.get(node.name)
     if on_it is None or trainers(on_it) or obstacle_but_fence(snap.pool, node) or node.name in snap.troubled:
         return False
-    return _peers_gflops(snap, node) is not None
+    return _reference(snap, node).gflops is not None
 
 
 def _has_passed(snap: PoolSnapshot, node: NodeView, pod: PodView) -> bool:
     on_it = tenants(snap.occupants.get(node.name, []))
-    return weigh(pod, _peers_gflops(snap, node), on_it).outcome == "Passed"
+    return weigh(pod, _reference(snap, node), on_it).outcome == "Passed"
 
 
-def _peers_gflops(snap: PoolSnapshot, node: NodeView) -> float | None:
-    return median_gflops(snap.pool, without=node.name, among=alike(node.name, snap.nodes))
+def _reference(snap: PoolSnapshot, node: NodeView) -> Reference:
+    return reference(snap.pool, node.name, node.uid, among=alike(node.name, snap.nodes), least=1)
 
 
 def _test_name(snap: PoolSnapshot, node: NodeView) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from falcon_operator.api import ROLE_TRAINER, TAINT_FENCED, TAINT_SPARE, Toleration, WarmPool
-from falcon_operator.manifests.burn_in import ROLE_BURN_IN
+from falcon_operator.manifests.burn_in import ROLE_BURN_IN, tolerations
 from falcon_operator.ports import NodeTaint, NodeView, Occupant
 
 _OF_THE_NODE = ("DaemonSet", "Node")  # owners of pods that belong to each node: daemons and mirror pods
@@ -18,7 +18,6 @@ _HARDWARE = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
 )
-_TOLERATED = [Toleration(key=key, operator="Exists", effect="NoSchedule") for key in (TAINT_SPARE, TAINT_FENCED)]
 # Kubernetes sets these for what ``ready`` and ``unschedulable`` say already, and lifts them a moment later.
 _MIRRORED = [f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")]
 
@@ -66,6 +65,11 @@ def alike(node: str, nodes: Mapping[str, NodeView]) -> frozenset[str]:
     return frozenset(other.name for other in nodes.values() if _kind(other) == kind)
 
 
+def unlike(node: str, nodes: Mapping[str, NodeView]) -> frozenset[str]:
+    """Return the nodes that are another kind of machine by their labels."""
+    return frozenset(nodes) - alike(node, nodes) if node in nodes else frozenset()
+
+
 def _kind(node: NodeView) -> tuple[str | None, ...]:
     return tuple(node.labels.get(label) for label in _HARDWARE)
 
@@ -96,7 +100,7 @@ def obstacle_but_fence(pool: WarmPool, node: NodeView) -> str:
 
 def untolerated(pool: WarmPool, node: NodeView) -> NodeTaint | None:
     """Return the first taint that keeps the pool's test away from the node; None if there is none."""
-    known = [*_TOLERATED, *pool.spec.burn_in.tolerations]
+    known = tolerations(pool)
     taints = (taint for taint in node.hard_taints if taint.key not in _MIRRORED)
     return next((taint for taint in taints if not any(_tolerates(item, taint) for item in known)), None)
 

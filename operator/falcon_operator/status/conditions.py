@@ -12,7 +12,8 @@ import msgspec
 
 from falcon_core.recovery.state import JobChange
 from falcon_operator.api import Condition, TrainingJobStatus
-from falcon_operator.intent import observe
+from falcon_operator.intent import last_resort, observe
+from falcon_operator.status.moves import moving_words
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import change_words, link_where, listed
 from falcon_operator.times import clock_time, timestamp
@@ -92,7 +93,9 @@ def live_conditions(view: View, state: State, unreadable: tuple[str, ...]) -> li
         agent_lost(view),
         agents_cut_off(view),
         nodes_healthy(view),
+        moving(view),
         pool_missing(view),
+        standby_ready(view),
         reports_readable(view),
         run_readable(unreadable),
         Finding("StatusShown", True, "Whole", "the API server took the whole status", quiet=True),
@@ -159,8 +162,8 @@ def recovering(view: View, state: State) -> Finding:
     """Build the finding on whether training stands still for a repair."""
     if state != "Recovering":
         return Finding("Recovering", False, "Recovered", "no recovery is under way")
-    slow, stop = view.intent.recovery.slow, view.intent.recovery.stop
-    incident = stop.id if stop is not None else slow.id if slow is not None else ""
+    recovery = view.intent.recovery
+    incident = next((each.id for each in (recovery.stop, recovery.move, recovery.slow) if each is not None), "")
     return Finding("Recovering", True, "Restarting", f"training stands still: see diagnosis {incident}")
 
 
@@ -216,6 +219,15 @@ def nodes_healthy(view: View) -> Finding:
     return Finding("NodesHealthy", False, "HardwareTrouble", message, shown=True)
 
 
+def moving(view: View) -> Finding:
+    """Build the finding on whether the job has to leave nodes, and when it does."""
+    recovery = view.intent.recovery
+    if not recovery.leaving:
+        return Finding("Moving", False, "NothingToLeave", "no node of the job is cordoned or about to go")
+    urgent = any(entry.urgent for entry in recovery.leaving)
+    return Finding("Moving", True, "NodeGoes" if urgent else "Cordoned", moving_words(recovery, view.snap.now))
+
+
 def pool_missing(view: View) -> Finding | None:
     """Build the finding on whether the pool that the job names can be used; None for a job without a pool."""
     if view.snap.job.spec.warm_pool_ref is None:
@@ -226,7 +238,41 @@ def pool_missing(view: View) -> Finding | None:
     spares = view.obs.spares
     if spares.limit:
         return Finding("WarmPoolUsable", False, f"{spares.limit}LimitReached", spares.message, shown=True)
+    if spares.ready == 0:
+        message = (
+            f"{spares.message}: until one is, a slow node or one that is to be left stays, and a lost node is replaced"
+            " by any free node that is no spare, or else by the best that the job has left"
+        )
+        outlook = last_resort.outlook(view.snap, view.intent)
+        return Finding("WarmPoolUsable", True, "Empty", f"{message}; {outlook}" if outlook else message)
     return Finding("WarmPoolUsable", True, "Usable", "the pool exists and serves this namespace", quiet=True)
+
+
+def standby_ready(view: View) -> Finding | None:
+    """Build the finding on whether a standby waits beside each rank; None where that cannot be said now."""
+    spec = view.snap.job.spec
+    if spec.recovery.standby == "None":
+        return Finding("StandbyReady", False, "NotWanted", "spec.recovery.standby is None", quiet=True)
+    if spec.launcher == "Own":
+        message = "spec.launcher is Own: it starts its workers itself, so spec.recovery.standby has no effect"
+        return Finding("StandbyReady", False, "OwnLauncher", message, shown=True)
+    return _standbys(view) if view.obs.running else None
+
+
+def _standbys(view: View) -> Finding:
+    members = view.intent.membership.members
+    launches = [(member.pod_name, observe.launch_status(view.snap, member.pod_uid)) for member in members]
+    held = [(pod, launch.standby) for pod, launch in launches if launch is not None and launch.standby is not None]
+    count = sum(standby.ready for _, standby in held)
+    reasons = [f"{pod}: {standby.why}" for pod, standby in held if standby.why]
+    if count >= view.total:
+        less = f", which has not imported everything: {listed(reasons)}" if reasons else ""
+        return Finding("StandbyReady", True, "Waiting", f"all {view.total} ranks have a standby{less}")
+    ready = f"{count} of {view.total} ranks have a standby"
+    if reasons or view.untracked:
+        message = f"{ready}; the others start cold: {listed(reasons) if reasons else view.untracked}"
+        return Finding("StandbyReady", False, "StartsCold", message, shown=True)
+    return Finding("StandbyReady", False, "Preparing", f"{ready}; they are made when training has settled", shown=True)
 
 
 def reports_readable(view: View) -> Finding:

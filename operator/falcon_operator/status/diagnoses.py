@@ -30,6 +30,7 @@ from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeV
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, doubt_words, imbalance_words, is_kept
 from falcon_operator.status.hang_diagnosis import describe_hang
+from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, place, seconds
 from falcon_operator.times import clock_time, timestamp
@@ -46,6 +47,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
     found = [
         describe_stop(recovery.stop, policy) if recovery.stop else None,
         describe_hang(recovery.hang, policy) if recovery.hang else None,
+        describe_move(recovery.move) if recovery.move else None,
         describe_slowdown(recovery.slow, policy, next_strategy) if recovery.slow else None,
         *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
@@ -65,6 +67,8 @@ def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdi
         note = replace(describe_stop(closed.stop, policy), slowdown="")
     elif closed.hang is not None:
         note = replace(describe_hang(closed.hang), slowdown="")
+    elif closed.move is not None:
+        note = replace(describe_move(closed.move), slowdown="")
     elif closed.retry is not None:
         return describe_retries(closed.retry, closed.at)
     else:
@@ -85,8 +89,8 @@ def _result(closed: ClosedIncident) -> str:
         "Relieved": f"relieved by itself: {iteration} at {at}",
         "Helped": f"{iteration} at {at}{cost}",
         "NotHelped": f"did not help: {iteration} at {at}, healthy {healthy}{cost}",
-        "Superseded": f"its node was left at {at} after a failure",
-        "Resumed": f"training again {lasted} after the failure",
+        "Superseded": f"its node was left at {at} for another reason",
+        "Resumed": f"training again {lasted} after the {'restart began' if closed.move else 'failure'}",
         "GivenUp": f"given up after {lasted}: spec.recovery allows no further attempt",
         "Moved": f"training moves again by itself at {at}, after {lasted}",
         "Restarted": f"all ranks were restarted at {at}, after {lasted}",
@@ -305,7 +309,6 @@ _WHAT = {
     Cause.PROCESS_CRASHED: "fail-stop, process crashed",
     Cause.PROCESS_FAILED: "fail-stop, process failed",
 }
-_BACK = "training goes on from the last checkpoint as soon as all ranks are back"
 _DONE = {
     "Restart": "all ranks restarted in their pods",
     "Recreate": "the pod made anew, all ranks restarted",
@@ -314,12 +317,18 @@ _DONE = {
 }
 
 
+def _next(stop: StopIncident) -> str:
+    if stop.undecided:
+        return "what repairs it is decided when its process has ended"
+    return BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)"
+
+
 def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
     """Describe an open failure."""
     fault = stop.fault
     if stop.hang is not None and fault.cause is Cause.HANG:
         done = [_done_step(step) for step in stop.done]
-        return replace(describe_hang(stop.hang), done=done, next=_BACK, state="Mitigating")
+        return replace(describe_hang(stop.hang), done=done, next=BACK, state="Mitigating")
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
     evidence = (fault.witness, fault.node_reports, fault.signs, _meaning(fault, policy.judge), recurred)
@@ -334,7 +343,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         error_class=fault.error_class,
         evidence="; ".join(part for part in evidence if part),
         done=[_done_step(step) for step in stop.done],
-        next=_BACK if stop.acts_at is None else f"all ranks are restarted at {clock_time(stop.acts_at)} (back-off)",
+        next=_next(stop),
         state="Mitigating",
         severity=fault.severity.value,
         node=fault.node,

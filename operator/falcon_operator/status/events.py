@@ -62,6 +62,8 @@ def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Eve
     if new.cause == Cause.SET_UP_RETRIED:
         note = f"{new.where}: {new.why}; {new.result}"
         return [Event("Normal", "SetUpRetried", note)] if old is None else []
+    if new.cause == Cause.NODE_LEAVES:
+        return _of_move(old, new)
     slow = not new.severity
     found = []
     if old is None or (old.cause == Cause.SLOW_LINK != new.cause):
@@ -72,6 +74,13 @@ def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Eve
         found.append(Event("Warning", _grave(new), f"{new.where}: {new.why}; {new.evidence}"))
     if new.state == "Resolved" and (old is None or old.state != "Resolved"):
         found.append(Event("Normal", "Resolved", f"{new.where}: {new.result}"))
+    return found
+
+
+def _of_move(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Event]:
+    found = [Event("Normal", "Moving", f"{new.where}: {new.why}; {new.next}")] if old is None and new.next else []
+    if new.state == "Resolved" and (old is None or old.state != "Resolved"):
+        found.append(Event("Normal", "Moved", f"{new.where}: {new.result}"))
     return found
 
 

@@ -6,13 +6,15 @@ import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.state import RecoveryState, SlowIncident, StopIncident
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.doubt import is_kept
 from falcon_operator.status.limits import fit
+from falcon_operator.status.moves import move_summary
+from falcon_operator.status.tracking import tracking
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import fault_brief, link_brief, listed, milliseconds
 from falcon_operator.times import clock_time, timestamp
@@ -54,7 +56,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
             ),
             conditions=put(
                 before.conditions,
-                live_conditions(view, state, view.snap.unreadable),
+                [*live_conditions(view, state, view.snap.unreadable), tracking(view)],
                 now=view.snap.now,
                 observed_generation=generation,
             ),
@@ -77,7 +79,8 @@ def state_of(view: View) -> State:
     """Return the job's state in one word."""
     recovery, phase = view.intent.recovery, view.intent.membership.phase
     slow = recovery.slow
-    if recovery.stop is not None or (slow is not None and slow.phase == "Checking"):
+    moves = recovery.move is not None and recovery.move.restarts
+    if recovery.stop is not None or moves or (slow is not None and slow.phase == "Checking"):
         return "Recovering"
     if phase == "Stop":
         return "Starting" if view.gathering.placed else "Pending"
@@ -98,19 +101,27 @@ def summary_of(view: View, state: State) -> str:
     return text
 
 
+def _stop_next(stop: StopIncident, view: View) -> str:
+    if stop.undecided:
+        return "its process is ending"
+    if stop.acts_at is not None:
+        return f"restarting at {clock_time(stop.acts_at)}"
+    waiting = view.gathering.waiting if view.intent.membership.phase == "Stop" else ""
+    return waiting or "restarting"
+
+
 def _summary(view: View, state: State) -> str:
     recovery = view.intent.recovery
     stop, slow = recovery.stop, recovery.slow
     if stop is not None:
-        waiting = view.gathering.waiting if view.intent.membership.phase == "Stop" else ""
-        if stop.acts_at is not None:
-            waiting = f"restarting at {clock_time(stop.acts_at)}"
-        return f"{fault_brief(stop.fault)} at {clock_time(stop.since)}; {waiting or 'restarting'}"
+        return f"{fault_brief(stop.fault)} at {clock_time(stop.since)}; {_stop_next(stop, view)}"
     if view.blind_since is not None:
         return f"blind: no report from any agent since {clock_time(view.blind_since)}"
     if view.stalled_since is not None:
         awaited = f"; {view.awaited}" if view.awaited else ""
         return f"stalled: no rank has moved since {clock_time(view.stalled_since)}{awaited}"
+    if recovery.move is not None:
+        return move_summary(recovery.move)
     if slow is not None and _is_shown(slow, view.policy):
         return _slow_summary(slow, view.policy, len(recovery.beside))
     if view.unheard:

@@ -27,6 +27,19 @@ std::string read_file(const std::string& path) {
   return content;
 }
 
+std::string read_regular(const std::string& path, size_t most) {
+  std::string content;
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat about{};
+  if (file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode)) {
+    content.resize(std::min(most, static_cast<size_t>(about.st_size)));
+    const ssize_t count = pread(file, content.data(), content.size(), 0);
+    content.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  }
+  if (file >= 0) close(file);
+  return content;
+}
+
 bool write_file(const std::string& path, const std::string& content, int mode) {
   const std::string fresh = path + ".new";
   unlink(fresh.c_str());  // a training process may have put a FIFO or a link there: we wait for nobody

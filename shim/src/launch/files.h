@@ -10,6 +10,9 @@ namespace falcon {
 // The whole file, or an empty string where it cannot be read.
 std::string read_file(const std::string& path);
 
+// At most `most` bytes of a file that a training process may have made: empty for what is no regular file.
+std::string read_regular(const std::string& path, size_t most);
+
 // False with errno set.
 bool write_file(const std::string& path, const std::string& content, int mode = 0644);
 

@@ -79,6 +79,8 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
     plan.master_addr = fields["master_addr"];
     plan.master_port = numbers.get("master_port", 1, 65535);
     plan.retries = numbers.get("retries", 0, kMostRetries, 0);
+    plan.standbys = fields["standby"] == "Imports";  // what we do not know is left out: a start is cold then
+    plan.settled = numbers.get("settled", 0, 1, 0) == 1;
   } else if (phase == Phase::kFinish) {
     plan.exit_code = numbers.get("exit_code", 0, 255);
   }

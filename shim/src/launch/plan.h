@@ -18,7 +18,9 @@ struct Plan {
   int first_rank = 0;
   std::string master_addr;
   int master_port = 0;
-  int retries = 0;  // of a set-up call, in place
+  int retries = 0;        // of a set-up call, in place
+  bool standbys = false;  // interpreters for the next generation are wanted
+  bool settled = false;   // training runs as it will: nobody minds what they cost, and what is imported is imported
   int exit_code = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -69,7 +70,48 @@ std::string judge(const std::string& path, int depth) {
   return verdict;
 }
 
+std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// What the kernel executes for a program: itself, or the interpreter of its #! line.
+std::string executed(const std::string& path, int depth) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char start[256] = {};
+  const ssize_t count = file < 0 ? 0 : pread(file, start, sizeof(start) - 1, 0);
+  if (file >= 0) close(file);
+  if (count < 2 || start[0] != '#' || start[1] != '!' || depth >= kScriptDepth) return path;
+  return executed(script_interpreter(std::string(start + 2, strcspn(start + 2, "\n"))), depth + 1);
+}
+
+// The words of "[cd FOLDER &&] [exec] PROGRAM …"; none where a shell would do more than to start that program.
+std::vector<std::string> only_command(const std::string& text) {
+  constexpr char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:+@%=";
+  std::vector<std::string> words;
+  std::istringstream line(text);
+  for (std::string word; line >> word;) words.push_back(word);
+  const auto plain = [&](const std::string& word) { return word.find_first_not_of(kPlain) == std::string::npos; };
+  if (words.size() > 3 && words[0] == "cd" && plain(words[1]) && words[2] == "&&") {
+    words.erase(words.begin(), words.begin() + 3);
+  }
+  if (!words.empty() && words[0] == "exec") words.erase(words.begin());
+  const bool assigns = !words.empty() && words[0].find('=') != std::string::npos;
+  return !assigns && text.find('\n') == std::string::npos && std::all_of(words.begin(), words.end(), plain)
+             ? words
+             : std::vector<std::string>{};
+}
+
 }  // namespace
+
+std::string unheld_reason(const std::vector<std::string>& command) {
+  std::vector<std::string> words = command;
+  const std::string shell = base_name(command[0]);
+  const bool is_shell = shell == "sh" || shell == "bash" || shell == "dash";
+  if (is_shell && command.size() == 3 && command[1] == "-c" && getenv("BASH_ENV") == nullptr) {
+    words = only_command(command[2]);
+  }
+  const std::string program = words.empty() ? "" : base_name(executed(find_program(words[0]), 0));
+  if (program.rfind("python", 0) == 0 || program.rfind("pypy", 0) == 0) return "";
+  return "the command does more than to start Python: make Python itself the container's command";
+}
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;

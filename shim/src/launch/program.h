@@ -16,6 +16,10 @@ std::string untracked_reason(const std::vector<std::string>& command);
 // The same for one executable file.
 std::string untracked_file(const std::string& path);
 
+// Why this command's interpreter cannot wait before its program, or empty where it can: the command is Python, a
+// program that Python runs by its #! line, or a shell that does nothing but start one of these.
+std::string unheld_reason(const std::vector<std::string>& command);
+
 // Where PATH finds the program; empty if nowhere.
 std::string find_program(const std::string& name);
 

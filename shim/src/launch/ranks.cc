@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "files.h"
 #include "processes.h"
 #include "program.h"
+#include "start.h"
 
 namespace falcon {
 namespace {
@@ -27,15 +27,6 @@ constexpr size_t kMostFiles = 16384;  // that are looked at in the folder of rin
 bool was_killed(int status) {
   if (WIFSIGNALED(status)) return WTERMSIG(status) == SIGKILL;
   return WEXITSTATUS(status) == 128 + SIGKILL;
-}
-
-// What a process image must not inherit from us: our own blocked and ignored signals.
-void restore_signals() {
-  ::signal(SIGPIPE, SIG_DFL);
-  ::signal(SIGXFSZ, SIG_DFL);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 // A process group of its own is in the background of a terminal: whoever reads there would be stopped. The only rank
@@ -52,14 +43,6 @@ void take_terminal(bool alone) {
   if (nothing >= 0) dup2(nothing, STDIN_FILENO);
 }
 
-std::vector<char*> pointers(std::vector<std::string>* words) {
-  std::vector<char*> out;
-  out.reserve(words->size() + 1);
-  for (std::string& word : *words) out.push_back(word.data());
-  out.push_back(nullptr);
-  return out;
-}
-
 }  // namespace
 
 std::string Ranks::start(const Plan& plan) {
@@ -71,11 +54,35 @@ std::string Ranks::start(const Plan& plan) {
   rings_.begin(plan.generation, plan.first_rank, plan.procs);
   oom_.begin(read_cgroup().oom_kills);
   const int procs = options_.own ? 1 : plan.procs;
+  const std::map<int, pid_t> held = standbys_.release(plan, ours_, whole_lines(plan));
   for (int local = 0; local < procs; ++local) {
-    std::string error = spawn(plan, local);
+    const auto ready = held.find(local);
+    std::string error;
+    if (ready != held.end()) {
+      add_report(plan, local, ready->second);
+    } else {
+      error = spawn(plan, local);
+    }
     if (!error.empty()) return error;
   }
   return "";
+}
+
+bool Ranks::whole_lines(const Plan& plan) const { return plan.procs > 1 && !options_.own; }
+
+void Ranks::look_at_standbys(const Plan& plan) {
+  std::vector<pid_t> pids;
+  pids.reserve(reports_.size());
+  for (const RankReport& rank : reports_) pids.push_back(rank.pid);
+  standbys_.look(plan, ours_, pids);
+}
+
+std::vector<Process> Ranks::processes() const {
+  std::vector<Process> found = list_processes();
+  const std::set<pid_t> held = standbys_.pids();
+  found.erase(std::remove_if(found.begin(), found.end(), [&](const Process& p) { return held.count(p.pid) != 0; }),
+              found.end());
+  return found;
 }
 
 void Ranks::judge_programs() {
@@ -96,49 +103,17 @@ void Ranks::judge_programs() {
 }
 
 std::string Ranks::spawn(const Plan& plan, int local_rank) {
-  const std::string program = find_program(options_.command[0]);
-  if (program.empty()) return options_.command[0] + ": not found in PATH: is it in the container's image?";
-  std::vector<std::string> variables = joined(rank_environment(own_environment(), options_, plan, local_rank, ours_));
-  std::vector<std::string> words = options_.command;
-  std::vector<std::string> shell_words{"/bin/sh", program};
-  shell_words.insert(shell_words.end(), words.begin() + 1, words.end());
-  const std::vector<char*> envp = pointers(&variables);
-  const std::vector<char*> argv = pointers(&words);
-  const std::vector<char*> shell_argv = pointers(&shell_words);
-  int failure[2];
-  if (pipe2(failure, O_CLOEXEC) != 0) return std::string("pipe: ") + strerror(errno);
-  const Output::Ends ends = output_->add(plan.generation, local_rank, plan.procs > 1 && !options_.own);
-  const pid_t launcher = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) _exit(127);
-    take_terminal(plan.procs == 1 || options_.own);
-    restore_signals();
-    if (ends.out >= 0) {
-      dup2(ends.out, STDOUT_FILENO);
-      dup2(ends.err, STDERR_FILENO);
-    }
-    execve(program.c_str(), argv.data(), envp.data());
-    if (errno == ENOEXEC) execve("/bin/sh", shell_argv.data(), envp.data());  // a script without #!, as execvp does
-    const int error = errno;
-    (void)!write(failure[1], &error, sizeof(error));
-    _exit(127);
-  }
-  const int fork_error = errno;
-  close(failure[1]);
+  const Output::Ends ends = output_->add(plan.generation, local_rank, whole_lines(plan));
+  const bool alone = plan.procs == 1 || options_.own;
+  const Variables environment = rank_environment(own_environment(), options_, plan, local_rank, ours_);
+  const Started started = start_command(options_.command, environment, ends, [alone] { take_terminal(alone); });
   close(ends.out);
   close(ends.err);
-  int error = 0;
-  const bool failed = pid > 0 && read(failure[0], &error, sizeof(error)) == static_cast<ssize_t>(sizeof(error));
-  close(failure[0]);
-  if (pid < 0) return std::string("fork: ") + strerror(fork_error);
-  if (failed) {
-    waitpid(pid, nullptr, 0);
-    return program + ": " + strerror(error);
-  }
-  setpgid(pid, pid);
+  if (started.error.empty()) add_report(plan, local_rank, started.pid);
+  return started.error;
+}
+
+void Ranks::add_report(const Plan& plan, int local_rank, pid_t pid) {
   RankReport report;
   report.local_rank = local_rank;
   report.rank = plan.first_rank + local_rank;
@@ -146,23 +121,27 @@ std::string Ranks::spawn(const Plan& plan, int local_rank) {
   report.running = true;
   report.started_unix_ns = unix_ns();
   reports_.push_back(report);
-  return "";
 }
 
 std::vector<int> Ranks::reap() {
   std::vector<std::pair<RankReport*, int>> ended;
+  int standbys_killed = 0;
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
-    if (found == reports_.end()) continue;  // an orphan that we adopted
+    if (found == reports_.end()) {  // a standby, or an orphan that we adopted
+      standbys_killed += standbys_.ended(pid) && was_killed(status) ? 1 : 0;
+      continue;
+    }
     found->running = false;
     found->ended_unix_ns = unix_ns();
     found->blocked_since_unix_ns.reset();
     ended.emplace_back(&*found, status);
   }
-  if (ended.empty()) return {};
+  if (ended.empty() && standbys_killed == 0) return {};
   oom_.note(read_cgroup().oom_kills, monotonic_ns());
+  for (; standbys_killed > 0; --standbys_killed) oom_.explains(monotonic_ns());  // that kill explains no rank's end
   // Ranks that were killed are judged before ranks that failed: the failures follow from the kill.
   std::partition(ended.begin(), ended.end(), [](const auto& end) { return was_killed(end.second); });
   std::vector<int> local_ranks;
@@ -194,7 +173,7 @@ void Ranks::signal(int number) {
 bool Ranks::kill_all() {
   const pid_t self = getpid();
   bool left = false;
-  for (const pid_t pid : descendants(self, list_processes())) {
+  for (const pid_t pid : descendants(self, processes())) {
     if (pid == self) continue;
     left = true;
     kill(pid, SIGKILL);
@@ -202,10 +181,9 @@ bool Ranks::kill_all() {
   return !left;
 }
 
-bool Ranks::handle(int number) {
+bool Ranks::handle(int number) const {
   const pid_t self = getpid();
-  const auto processes = list_processes();
-  for (const pid_t pid : descendants(self, processes)) {
+  for (const pid_t pid : descendants(self, processes())) {
     if (pid != self && handles(pid, number)) return true;
   }
   return false;
@@ -218,7 +196,7 @@ bool Ranks::running() const {
 Ranks::Survivors Ranks::signal_survivors(int number) {
   const pid_t self = getpid();
   Survivors left = Survivors::kNone;
-  for (const pid_t pid : descendants(self, list_processes())) {
+  for (const pid_t pid : descendants(self, processes())) {
     if (pid == self) continue;
     const pid_t group = getpgid(pid);
     const bool of_a_rank =

@@ -15,12 +15,13 @@
 #include "report.h"
 #include "rings.h"
 #include "schedules.h"
+#include "standbys.h"
 
 namespace falcon {
 
 class Ranks {
  public:
-  Ranks(const Options& options, Output* output) : options_(options), output_(output) {}
+  Ranks(const Options& options, Output* output) : options_(options), output_(output), standbys_(options, output) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
@@ -52,12 +53,17 @@ class Ranks {
   Survivors signal_survivors(int number);
 
   // Whether a living process below this launcher has a handler of its own for that signal.
-  static bool handle(int number);
+  bool handle(int number) const;
 
-  // SIGKILL to every descendant of this launcher; true when none is left.
+  // SIGKILL to every descendant of this launcher, but for standbys; true when none is left.
   bool kill_all();
 
   bool running() const;
+
+  // Makes standbys for the next generation, as the plan of the running one wants.
+  void look_at_standbys(const Plan& plan);
+  Standbys& standbys() { return standbys_; }
+  const Standbys& standbys() const { return standbys_; }
 
   // Why no rank is tracked; empty where the shim is there.
   const std::string& untracked() const { return untracked_; }
@@ -66,8 +72,14 @@ class Ranks {
   // OOM kills in the container since this generation began.
   Counter oom_kills() const { return oom_.count(); }
 
+  // OOM kills in the container before this generation began.
+  Counter oom_kills_before() const { return oom_.before(); }
+
  private:
   std::string spawn(const Plan& plan, int local_rank);
+  void add_report(const Plan& plan, int local_rank, pid_t pid);
+  bool whole_lines(const Plan& plan) const;
+  std::vector<Process> processes() const;  // without standbys and what is below them
   void judge_programs();
   void judge_end(RankReport* report, int status);
   std::string rings_folder() const { return options_.run_dir + "/launch/rings"; }
@@ -76,6 +88,7 @@ class Ranks {
   Output* output_;
   std::string untracked_;
   Additions ours_;
+  Standbys standbys_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;

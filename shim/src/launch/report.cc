@@ -31,6 +31,12 @@ std::string number_or_null(const std::optional<T>& value) {
 
 const char* boolean(bool value) { return value ? "true" : "false"; }
 
+std::string standby_json(const std::optional<StandbyReport>& standby) {
+  if (!standby) return "null";
+  return "{\"ready\":" + std::to_string(standby->ready) + ",\"wanted\":" + std::to_string(standby->wanted) +
+         ",\"why\":" + quoted(standby->why) + "}";
+}
+
 }  // namespace
 
 std::string status_json(const StatusReport& status) {
@@ -38,7 +44,8 @@ std::string status_json(const StatusReport& status) {
                     ",\"dead_below\":" + std::to_string(status.dead_below) + ",\"state\":" + quoted(status.state) +
                     ",\"untracked\":" + text_or_null(status.untracked) + ",\"stuck\":" + boolean(status.stuck) +
                     ",\"error\":" + text_or_null(status.error) + ",\"oom_kills\":" + number_or_null(status.oom_kills) +
-                    ",\"ranks\":[";
+                    ",\"oom_kills_before\":" + number_or_null(status.oom_kills_before) +
+                    ",\"standby\":" + standby_json(status.standby) + ",\"ranks\":[";
   const char* comma = "";
   for (const RankReport& rank : status.ranks) {
     out += comma;

@@ -26,6 +26,13 @@ struct RankReport {
   std::optional<int64_t> blocked_since_unix_ns;
 };
 
+// Interpreters that wait for the next generation.
+struct StandbyReport {
+  int ready = 0;
+  int wanted = 0;
+  std::string why;  // why there are fewer, or why they have imported less; empty: as far as is known nothing is missing
+};
+
 struct StatusReport {
   int generation = 0;
   int dead_below = 0;
@@ -34,6 +41,8 @@ struct StatusReport {
   bool stuck = false;
   std::string error;  // empty: none
   Counter oom_kills;
+  Counter oom_kills_before;
+  std::optional<StandbyReport> standby;  // nothing: none are wanted
   std::vector<RankReport> ranks;
 };
 

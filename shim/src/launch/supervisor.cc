@@ -77,7 +77,8 @@ int Supervisor::run() {
         path("launch/rings").c_str(), strerror(errno), options_.run_dir.c_str());
     return kUnusable;
   }
-  make_folder(path("launch/stacks"));  // without it there are no stacks, and nothing else is missing
+  make_folder(path("launch/stacks"));   // without it there are no stacks, and nothing else is missing
+  make_folder(path("launch/standby"));  // and without this no standbys
   const sigset_t watched = watched_signals();
   const int signals = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   plans_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -99,6 +100,7 @@ int Supervisor::run() {
     look_at_plan();
     look_at_stacks();
     advance();
+    look_at_standbys();
     if (new_ring && ranks_.choose_rings()) publish_rings();
     publish_status();
     const int64_t now = monotonic_ns();
@@ -122,6 +124,7 @@ void Supervisor::watch_for_plans() {
 
 int Supervisor::pause_ms() const {
   if (stopping_ || terminated_by_ != 0) return kStoppingMs;
+  if (ranks_.standbys().importing()) return kStoppingMs;
   return plans_watched_ ? kWatchedMs : kUnwatchedMs;
 }
 
@@ -169,6 +172,15 @@ void Supervisor::look_at_stacks() {
   if (asked.empty() || asked == stacks_asked_) return;
   stacks_asked_ = std::move(asked);
   take_stacks(path("launch/stacks"), ranks_.own_processes());
+}
+
+// They outlive their generation, whose successor they become, but not the pod.
+void Supervisor::look_at_standbys() {
+  if (terminated_by_ != 0 || plan_.phase == Phase::kFinish) {
+    ranks_.standbys().end();
+  } else if (started_ && ranks_.running()) {
+    ranks_.look_at_standbys(plan_);
+  }
 }
 
 void Supervisor::begin_stop() {
@@ -272,6 +284,8 @@ void Supervisor::publish_status() {
   status_.untracked = ranks_.untracked();
   status_.error = plan_error_.empty() ? start_error_ : "agent/plan: " + plan_error_;
   status_.oom_kills = ranks_.oom_kills();
+  status_.oom_kills_before = ranks_.oom_kills_before();
+  status_.standby = ranks_.standbys().report();
   status_.ranks = ranks_.reports();
   if (stopping_ || terminated_by_ != 0) {
     status_.state = "Stopping";

@@ -36,6 +36,7 @@ class Supervisor {
   void start();
   void on_signal(int number);
   void look_at_stacks();
+  void look_at_standbys();
   void publish_status();
   void publish_counters();
   void publish_rings();

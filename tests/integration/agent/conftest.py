@@ -12,6 +12,8 @@ from tests.integration.agent.pod import PYTHON, Pod
 from tests.integration.gateway.gateways import BINARY, Site
 from tests.integration.shim.launching import SHIM
 
+AGENT = Path(__file__).parents[3] / "agent"
+
 
 class MakePod(Protocol):
     def __call__(self, procs: int, *command: str, options: tuple[str, ...] = ()) -> Pod: ...
@@ -30,6 +32,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.gateway()
     yield site
     site.stop()
+
+
+@pytest.fixture
+def python_dir(tmp_path: Path) -> Path:
+    """Return a folder like ``/falcon/python``."""
+    folder = tmp_path / "python"
+    folder.mkdir()
+    for name in ("falcon_site", "falcon_start"):
+        (folder / name).symlink_to(AGENT / name)
+    return folder
 
 
 @pytest.fixture

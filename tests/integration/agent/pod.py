@@ -21,7 +21,7 @@ from falcon_agent.ring_reader import RingReader
 from falcon_agent.run_dir import RunDir
 from falcon_agent.tracker import Memory
 from falcon_core.signals.rank import RankChain
-from falcon_core.wire.launch import Phase
+from falcon_core.wire.launch import Phase, Standby
 from falcon_core.wire.messages import Detection, Plan, PlanMember, RankSignals, Summary
 from falcon_core.wire.reports import decode_summary
 from falcon_gateway import PodEntry
@@ -117,7 +117,14 @@ class Pod:
         fresh.rename(self.folder / "goal")
 
     def plan(
-        self, generation: int, phase: Phase, exit_code: int = 0, *, retries: int = 0, port: int | None = None
+        self,
+        generation: int,
+        phase: Phase,
+        exit_code: int = 0,
+        *,
+        retries: int = 0,
+        standby: Standby = "None",
+        port: int | None = None,
     ) -> None:
         """Publish the operator's plan. ``port``: where the ranks meet; None: any."""
         plan = Plan(
@@ -129,6 +136,7 @@ class Pod:
             master_addr="127.0.0.1",
             master_port=free_port() if port is None else port,
             retries=retries,
+            standby=standby,
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )

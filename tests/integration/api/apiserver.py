@@ -86,7 +86,7 @@ def running_store() -> Iterator[Store]:
     """Start an empty etcd, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="falcon-apiserver-") as folder:
         store = Store(f"http://127.0.0.1:{free_port()}", Path(folder))
-        with _process(store.work_dir, "etcd", *_etcd_flags(store.work_dir, store.url)):
+        with process(store.work_dir, "etcd", *_etcd_flags(store.work_dir, store.url)):
             yield store
 
 
@@ -95,8 +95,8 @@ def serving(store: Store, port: int) -> Iterator[ApiServer]:
     """Start a kube-apiserver on the store, wait until it is ready, and stop it at the end."""
     work_dir = store.work_dir
     ca_file = work_dir / "certs" / "apiserver.crt"
-    with _process(work_dir, "kube-apiserver", *_apiserver_flags(work_dir, store.url, port)) as process:
-        _wait_ready(process, port, work_dir / "kube-apiserver.log")
+    with process(work_dir, "kube-apiserver", *_apiserver_flags(work_dir, store.url, port)) as running:
+        _wait_ready(running, port, work_dir / "kube-apiserver.log")
         url = f"https://127.0.0.1:{port}"
         kubeconfig = work_dir / "kubeconfig"
         kubeconfig.write_text(_kubeconfig(url, ca_file))
@@ -141,20 +141,20 @@ def _apiserver_flags(work_dir: Path, etcd_url: str, port: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _process(work_dir: Path, name: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(work_dir: Path, name: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program with its output in ``<name>.log``; it is killed also when this process dies."""
     with (work_dir / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
+        running = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", binary(name), *flags],
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=work_dir,
         )
         try:
-            yield process
+            yield running
         finally:
-            process.kill()  # a graceful end takes seconds and serves nobody
-            process.wait()
+            running.kill()  # a graceful end takes seconds and serves nobody
+            running.wait()
 
 
 def _wait_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:

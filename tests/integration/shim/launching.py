@@ -11,7 +11,7 @@ import msgspec
 
 from falcon_agent.output_reader import OutputReader
 from falcon_agent.run_dir import TAIL_BYTES
-from falcon_core.wire.launch import LaunchPlan, LaunchStatus, render_plan
+from falcon_core.wire.launch import LaunchPlan, LaunchStatus, Standby, render_plan
 
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
 
@@ -37,11 +37,15 @@ class Launcher:
         )
 
     def plan(self, plan: LaunchPlan) -> None:
+        self._plan = plan
         fresh = self.run_dir / "agent" / "plan.new"
         fresh.write_text(render_plan(plan))
         fresh.rename(self.run_dir / "agent" / "plan")
 
-    def run(self, generation: int = 1, procs: int = 1, port: int = 29511, retries: int = 0) -> None:
+    def run(
+        self, generation: int = 1, procs: int = 1, port: int = 29511, retries: int = 0, standby: Standby = "None"
+    ) -> None:
+        """Start a generation. ``standby``: what waits beside it once :meth:`settle` says so."""
         self.plan(
             LaunchPlan(
                 generation=generation,
@@ -52,8 +56,13 @@ class Launcher:
                 master_addr="127.0.0.1",
                 master_port=port,
                 retries=retries,
+                standby=standby,
             )
         )
+
+    def settle(self) -> None:
+        """Say that training runs as it will, so that standbys may be made."""
+        self.plan(msgspec.structs.replace(self._plan, settled=1))
 
     def finish(self, generation: int = 1, exit_code: int = 0) -> tuple[str, str]:
         """End the launcher; return its standard output and error."""

@@ -35,6 +35,15 @@ def test_retries_reach_the_launcher_and_an_operator_that_says_none_means_none() 
     assert plan_for(msgspec.convert(earlier, Plan), "b").retries == 0
 
 
+def test_standbys_are_made_once_the_ranks_train_and_where_they_are_wanted() -> None:
+    wanted = msgspec.structs.replace(PLAN, standby="Imports")
+    assert [(plan.standby, plan.settled) for plan in (plan_for(wanted, "b"), plan_for(wanted, "b", settled=True))] == [
+        ("Imports", 0),
+        ("Imports", 1),
+    ]
+    assert plan_for(PLAN, "b", settled=True).settled == 0
+
+
 def test_a_pod_that_is_no_member_stops() -> None:
     assert plan_for(PLAN, "old").phase == "Stop"
 

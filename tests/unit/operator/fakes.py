@@ -107,6 +107,7 @@ class FakeKube:
             deleting=pod.deleting_at is not None,
             created_unix=START_UNIX + pod.created,
             unschedulable="" if pod.node else "0/4 nodes are available",
+            disruption=pod.disruption,
             containers={"trainer": trainer},
         )
 
@@ -163,6 +164,12 @@ class FakeKube:
     async def apply_secret(self, manifest: Manifest) -> None:
         self.world.applied.append(manifest["kind"])
 
+    async def apply_budget(self, manifest: Manifest) -> None:
+        self.world.budget = manifest["spec"]["minAvailable"]
+
+    async def delete_budget(self, namespace: str, name: str) -> None:
+        self.world.budget = None
+
     async def nodes(self) -> Mapping[str, NodeView]:
         return {
             node.name: NodeView(
@@ -173,6 +180,7 @@ class FakeKube:
                 taints=dict(node.taints),
                 labels=dict(node.labels),
                 reports=node.reports,
+                unschedulable=node.cordoned,
             )
             for node in self.world.nodes.values()
         }

@@ -16,10 +16,11 @@ from falcon_operator.api import (
 )
 from falcon_operator.pool.decide import decide_pool
 from falcon_operator.pool.snapshot import PoolDecision, PoolSettings, PoolSnapshot
-from falcon_operator.ports import ContainerView, NodeView, Occupant, PodView
+from falcon_operator.ports import ContainerView, NodeReport, NodeView, Occupant, PodView
 from falcon_operator.times import timestamp
 
 NOW = 1_795_176_000.0
+GPU_LOST = NodeReport("FalconGpuProblem", "GpuLost", "GPU 3")
 SETTINGS = PoolSettings(namespace="falcon-system", agent_image="agent:1", image_pull_policy="IfNotPresent")
 JOB = "ns/job/uid-1/7"
 

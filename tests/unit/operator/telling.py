@@ -17,7 +17,7 @@ from tests.unit.operator.world import Crash, World
 
 class Settings:
     namespace = "falcon-system"
-    pods = PodSettings(agent_image="agent", gateways="gateway:7443")
+    pods = PodSettings(agent_image="agent", gateways="gateway:7443", departure_taints=("spot/notice",))
 
 
 class Metrics:

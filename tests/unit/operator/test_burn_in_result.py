@@ -11,6 +11,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.wire.burn_in import BurnInReport, decode_report, encode_report
 from falcon_operator.intent.snapshot import BurnInResult
 from falcon_operator.pool.burn_in_result import MOST_TESTS, is_settled, is_slow, listed, weigh
+from falcon_operator.pool.history import Reference
 from falcon_operator.ports import ContainerView, PodView
 
 
@@ -39,7 +40,7 @@ def test_the_factor_itself_is_not_slow() -> None:
 def test_a_score_is_compared_with_its_peers(
     gflops: float, peers: float | None, outcome: str, ratio: float | None
 ) -> None:
-    result = weigh(ended(BurnInReport(gflops=gflops)), peers, [])
+    result = weigh(ended(BurnInReport(gflops=gflops)), Reference(gflops=peers), [])
     assert (result.outcome, result.gflops, result.ratio) == (outcome, gflops, ratio)
 
 
@@ -63,36 +64,38 @@ TENANT = ["team/greedy"]
     ],
 )
 def test_who_slowed_a_test(report: BurnInReport, tenants: list[str], outcome: str) -> None:
-    assert weigh(ended(report), 100.0, tenants).outcome == outcome
+    assert weigh(ended(report), Reference(gflops=100.0), tenants).outcome == outcome
 
 
 def test_a_score_does_not_depend_on_what_the_hypervisor_took() -> None:
-    spare = weigh(ended(BurnInReport(gflops=50.0, stolen=0.5)), None, [])
+    spare = weigh(ended(BurnInReport(gflops=50.0, stolen=0.5)), Reference(), [])
     assert spare.gflops == 100.0
     node = BurnInReport(gflops=60.0, stolen=0.0)
-    assert weigh(ended(node), spare.gflops, []).outcome == "Slow", "beside a spare that was tested in a bad moment"
-    assert weigh(ended(BurnInReport(gflops=1.0, stolen=1.0)), None, []).gflops == pytest.approx(10.0)
+    assert weigh(ended(node), Reference(gflops=spare.gflops), []).outcome == "Slow", (
+        "beside a spare that was tested in a bad moment"
+    )
+    assert weigh(ended(BurnInReport(gflops=1.0, stolen=1.0)), Reference(), []).gflops == pytest.approx(10.0)
 
 
 def test_a_disturbed_test_names_who_disturbed_it_and_how_much() -> None:
-    assert weigh(ended(WAITED), 100.0, TENANT).message == (
+    assert weigh(ended(WAITED), Reference(gflops=100.0), TENANT).message == (
         "its test is 2.5x slower than the median of its peers (100.0 GFLOP/s), but others used its CPUs meanwhile:"
         " team/greedy on the node, waited for a CPU 60%, stolen by the hypervisor 0%, CPU pressure 70%"
     )
-    unknown = weigh(ended(msgspec.structs.replace(SLOW, run_delay=None)), 100.0, TENANT).message
+    unknown = weigh(ended(msgspec.structs.replace(SLOW, run_delay=None)), Reference(gflops=100.0), TENANT).message
     assert "waited for a CPU unknown" in unknown
 
 
 def test_a_broken_disk_fails_however_fast_the_node_is() -> None:
-    result = weigh(ended(BurnInReport(gflops=500.0, disk_error="EIO"), exit_code=1), 100.0, [])
+    result = weigh(ended(BurnInReport(gflops=500.0, disk_error="EIO"), exit_code=1), Reference(gflops=100.0), [])
     assert (result.outcome, result.message) == ("Failed", "disk: EIO")
 
 
 def test_a_pod_that_ended_without_a_container_says_why() -> None:
     pod = PodView(namespace="n", name="test", uid="u", phase="Failed", reason="Evicted", message="disk pressure")
-    assert weigh(pod, None, []).message == "the test's pod ended without a result: Evicted, disk pressure"
+    assert weigh(pod, Reference(), []).message == "the test's pod ended without a result: Evicted, disk pressure"
     waiting = PodView(namespace="n", name="test", uid="u", unschedulable="0/4 nodes are available")
-    assert weigh(waiting, None, []) == BurnInResult(outcome="Running", message="0/4 nodes are available")
+    assert weigh(waiting, Reference(), []) == BurnInResult(outcome="Running", message="0/4 nodes are available")
 
 
 @pytest.mark.parametrize(
@@ -114,3 +117,57 @@ def test_a_slow_test_is_confirmed_and_disturbed_tests_end(outcomes: list[Any], s
 def test_a_long_list_is_cut() -> None:
     assert listed(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert listed(["a"]) == "a"
+
+
+def with_bench(message: str, exit_code: int | None = 0) -> PodView:
+    """Return a test's pod of which the agent's own test has passed."""
+    pod = ended(BurnInReport(gflops=100.0))
+    bench = ContainerView(name="bench", exit_code=exit_code, exit_message=message)
+    return msgspec.structs.replace(pod, containers={**pod.containers, "bench": bench})
+
+
+DEVICES = Reference(gflops=100.0, scores={"gemm_bf16": 400.0, "h2d": 20.0})
+
+
+@pytest.mark.parametrize(
+    ("message", "exit_code", "outcome", "said"),
+    [
+        ('{"scores": {"gemm_bf16": 390, "h2d": 19, "new": 1}}', 0, "Passed", ""),
+        ('{"scores": {}}', 0, "Passed", ""),
+        ('{"scores": {"gemm_bf16": 200, "h2d": 19}}', 0, "Slow", "its gemm_bf16 is 2.0x slower"),
+        ("CUDA error: device lost", 1, "Failed", "the pool's image ended with exit code 1: CUDA error: device lost"),
+        ("nothing", 0, "Failed", "cannot be read"),
+        ("", None, "Running", ""),
+    ],
+)
+def test_the_devices_are_judged_by_the_slowest_of_their_rates(
+    message: str, exit_code: int | None, outcome: str, said: str
+) -> None:
+    result = weigh(with_bench(message, exit_code), DEVICES, [])
+    assert result.outcome == outcome
+    assert said in result.message
+
+
+def test_a_slow_device_counts_for_nothing_beside_the_accusers_pods() -> None:
+    result = weigh(with_bench('{"scores": {"gemm_bf16": 200}}'), DEVICES, [], ["team/job-0"])
+    assert result.outcome == "Disturbed"
+    assert "team/job-0" in result.message
+
+
+def test_a_slow_cpu_fails_whatever_the_devices_do() -> None:
+    pod = msgspec.structs.replace(
+        with_bench('{"scores": {"gemm_bf16": 400}}'),
+        containers={
+            **ended(SLOW).containers,
+            "bench": ContainerView(name="bench", exit_code=0, exit_message='{"scores": {"gemm_bf16": 400}}'),
+        },
+    )
+    assert weigh(pod, DEVICES, []).outcome == "Slow"
+
+
+def test_beside_itself_a_wait_for_cpus_may_be_anybodys() -> None:
+    own = Reference(gflops=100.0, own=True)
+    assert weigh(ended(WAITED), own, []).outcome == "Disturbed"
+    assert weigh(ended(msgspec.structs.replace(WAITED, throttled=0.6)), own, []).outcome == "Slow"
+    assert weigh(ended(SLOW), own, []).outcome == "Slow"
+    assert weigh(ended(BurnInReport(gflops=40.0)), own, []).outcome == "Slow", "no counter says otherwise"

@@ -7,10 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from falcon_core.recovery.membership import Member, Membership
+from falcon_core.errors.judge import shipped_judge
+from falcon_core.model import Cause
+from falcon_core.recovery.faults import rank_fault
+from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import RankSeen
 from falcon_core.times import FRESH_SECONDS
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
@@ -155,6 +158,23 @@ def test_the_life_of_a_pod() -> None:
     assert state(name="another") == "Gone"
 
 
+def test_a_prepared_pod_that_ends_before_it_takes_part_is_lost() -> None:
+    move = Replacement(
+        replica=0,
+        pod_name="gpt2-0-b",
+        node="node-b",
+        old_pod_name="gpt2-0-a",
+        old_pod_uid="p",
+        old_node="node-a",
+        prepared=True,
+        at=NOW - 9,
+    )
+    ended = {"t": ContainerView(name="t", exit_code=2, exit_reason="Error")}
+    snap = snapshot(pod={"name": "gpt2-0-b", "uid": "q", "node": "node-b", "containers": ended})
+    seen = observe(snap, replace(members(), replacements=[move])).prepared[0]
+    assert (seen.lost, seen.ready, seen.message) == (True, False, "Error 2")
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "expected"), [(137, "OOMKilled", True), (1, "OOMKilled", False), (137, "Error", False)]
 )
@@ -164,10 +184,47 @@ def test_a_container_that_the_kernel_ended_for_memory(code: int, reason: str, ex
     assert (member.pod, member.out_of_memory) == ("Ended", expected)
 
 
+@pytest.mark.parametrize(
+    ("kills", "before", "expected"), [(0, 0, True), (None, None, True), (1, 0, False), (0, 2, False)]
+)
+def test_a_kill_for_memory_that_the_container_has_outlived_does_not_explain_its_end(
+    kills: int | None, before: int | None, expected: bool
+) -> None:
+    ended = {"t": ContainerView(name="t", exit_code=137, exit_reason="OOMKilled")}
+    snap = snapshot(launch={"oom_kills": kills, "oom_kills_before": before}, pod={"containers": ended})
+    member = observe(snap, members()).members[0]
+    assert (member.out_of_memory, member.pod_message) == (expected, "OOMKilled 137" if expected else "exit 137")
+
+
 def test_a_launcher_of_the_users_own_speaks_for_all_its_ranks() -> None:
     ended = replace(STARTED, state="Exited", exit_code=1)
     snap = snapshot(launch={"state": "Exited", "ranks": [ended]}, spec={"launcher": "Own", "procsPerReplica": 4})
     assert [seen.process for seen in observe(snap, members()).ranks] == ["Ended"] * 4
+
+
+@pytest.mark.parametrize(
+    ("first", "failed"),
+    [
+        (FirstEnd(rank=2, local_rank=2, signal=9), [2]),
+        (FirstEnd(rank=6, local_rank=2, signal=9), [2]),  # counted otherwise than by the plan
+        (FirstEnd(rank=2, signal=9), [2]),
+        (FirstEnd(rank=6, signal=9), [0, 1, 2, 3]),  # a rank of another pod
+        (FirstEnd(rank=6, local_rank=4, signal=9), [0, 1, 2, 3]),
+        (FirstEnd(rank=2, local_rank=2, exit_code=0), [0, 1, 2, 3]),
+        (None, [0, 1, 2, 3]),
+    ],
+)
+def test_the_rank_that_a_launcher_of_the_users_own_names_has_failed_first(
+    first: FirstEnd | None, failed: list[int]
+) -> None:
+    ended = replace(STARTED, state="Exited", exit_code=1, last_words="ValueError: bad", first_end=first)
+    spec = {"launcher": "Own", "procsPerReplica": 4}
+    obs = observe(snapshot(launch={"state": "Exited", "ranks": [ended]}, spec=spec), members())
+    assert [seen.process for seen in obs.ranks] == ["Ended"] * 4
+    assert [seen.rank for seen in obs.ranks if seen.exit_code or seen.signal] == failed
+    fault = rank_fault(obs, shipped_judge())
+    assert fault is not None
+    assert (fault.rank, fault.cause) == (failed[0], Cause.PROCESS_KILLED if failed == [2] else Cause.PROCESS_FAILED)
 
 
 def test_the_policy_is_the_specs() -> None:
@@ -219,6 +276,15 @@ def test_ends_are_told_by_the_operators_clock_where_a_nodes_differs(behind_secon
     assert seen.members[0].agent_ended_seconds == pytest.approx(20 - corrected)
 
 
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("CrashLoopBackOff", True), ("ContainerCreating", False), ("", False)]
+)
+def test_an_agent_that_its_kubelet_holds_back(reason: str, expected: bool) -> None:
+    agent = ContainerView(name=AGENT_CONTAINER, waiting_reason=reason, ended_unix=NOW - 20)
+    seen = observe(snapshot(pod={"containers": {AGENT_CONTAINER: agent}}), members())
+    assert seen.members[0].agent_held_back is expected
+
+
 def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:
     printed = [Printed(int(NOW * 1e9), "ValueError: bad", raised=True)]
     snap = snapshot()
@@ -228,3 +294,18 @@ def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:
         reports = replace(snap.reports, summaries={"p": replace(received, summary=summary)})
         (seen,) = observe(replace(snap, reports=reports), members()).ranks
         assert (seen.printed, seen.alone) == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("behind_seconds", "procs", "expected"), [(0.0, 1, NOW - 1), (7.0, 1, NOW + 6), (0.0, 2, None)]
+)
+def test_a_rank_of_its_own_process_has_the_time_of_what_nobody_caught_by_the_operators_clock(
+    behind_seconds: float, procs: int, expected: float | None
+) -> None:
+    at = int((NOW - 1) * 1e9)
+    told = RankOutput(0, [Printed(at, "ValueError: bad", raised=True)], uncaught_unix_ns=at)
+    snap = snapshot(clock_seconds=MONOTONIC - (NOW - behind_seconds), spec={"procsPerReplica": procs})
+    received = snap.reports.summaries["p"]
+    summary = replace(received.summary, output=[told])
+    reports = replace(snap.reports, summaries={"p": replace(received, summary=summary)})
+    assert observe(replace(snap, reports=reports), members()).ranks[0].uncaught_at == expected

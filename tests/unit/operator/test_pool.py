@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,21 +11,17 @@ from falcon_core.wire.burn_in import BurnInReport, encode_report
 from falcon_operator.api import (
     TAINT_FENCED,
     TAINT_SPARE,
-    BurnInSpec,
     ObjectMeta,
     SpareStatus,
+    WarmPool,
 )
 from falcon_operator.effects import CreatePod, DeletePod, TaintNode, UntaintNode
 from falcon_operator.manifests.burn_in import PURPOSE_EXCLUDED, build_burn_in_pod
 from falcon_operator.pool import decide as pools
 from falcon_operator.pool.burn_in_result import APART_SECONDS
-from falcon_operator.pool.claims import claim
-from falcon_operator.pool.decide import decide_pool
-from falcon_operator.pool.snapshot import PoolSnapshot
-from falcon_operator.ports import NodeReport, NodeTaint, NodeView, Occupant
-from tests.unit.operator.pool_looks import JOB, NOW, SETTINGS, a_node, a_pool, ended, look, of_type, spare, states, then
-
-GPU_LOST = NodeReport("FalconGpuProblem", "GpuLost", "GPU 3")
+from falcon_operator.ports import ContainerView, NodeView, PodView
+from falcon_operator.times import timestamp
+from tests.unit.operator.pool_looks import GPU_LOST, JOB, NOW, a_node, a_pool, ended, look, of_type, spare, states, then
 
 
 def test_a_node_is_chosen_tainted_tested_and_ready() -> None:
@@ -52,68 +47,94 @@ def test_a_node_is_chosen_tainted_tested_and_ready() -> None:
     assert quiet.effects == []
 
 
-def test_the_burn_in_pod_is_pinned_tolerant_restricted_and_pulls_the_images() -> None:
-    [created] = of_type(look(a_pool(images=["trainer:1", "other:2"]), a_node("a")), CreatePod)
-    manifest = created.manifest
-    assert manifest["metadata"]["namespace"] == "falcon-system"
-    assert manifest["metadata"]["ownerReferences"][0]["uid"] == "pool-uid"
-    spec = manifest["spec"]
-    [term] = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
-    assert {toleration["key"] for toleration in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED}
-    assert [init["image"] for init in spec["initContainers"]] == ["agent:1", "trainer:1", "other:2"]
-    for container in [*spec["initContainers"], *spec["containers"]]:
-        context = container["securityContext"]
-        assert context["runAsNonRoot"]
-        assert not context["allowPrivilegeEscalation"]
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+def after_tests(pool: WarmPool, *nodes: NodeView, now: float, **gflops: float) -> WarmPool:
+    """Return the pool after tests of the nodes that it tests, with these scores."""
+    started = look(pool, *nodes, now=now)
+    pods = []
+    for created in of_type(started, CreatePod):
+        [term] = created.manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        [name] = term["matchFields"][0]["values"]
+        pods.append(ended(created.manifest, message=json.dumps({"gflops": gflops[name]})))
+    return then(pool, look(then(pool, started), *nodes, now=now + 5, burn_ins=pods))
 
 
-def burn_in_pod(**burn_in: Any) -> dict[str, Any]:
-    """Return the spec of the pod that tests a node, for this ``spec.burnIn``."""
-    pool = a_pool(images=["trainer:1"], burn_in=msgspec.convert(burn_in, BurnInSpec))
-    [created] = of_type(look(pool, a_node("a")), CreatePod)
-    spec: dict[str, Any] = created.manifest["spec"]
-    return spec
+def test_a_spare_whose_cpu_is_halved_fails_beside_two_peers_and_a_spare_alone_beside_itself() -> None:
+    for names in (("a", "b", "c"), ("a",)):
+        nodes = [a_node(name, uid=f"uid-{name}") for name in names]
+        pool = after_tests(a_pool(size=len(names)), *nodes, now=NOW, **dict.fromkeys(names, 100.0))
+        assert [entry.state for entry in pool.status.spares] == ["Ready"] * len(names)
+        (first, *others) = pool.status.spares
+        again = msgspec.structs.replace(first, state="Testing", gemm_gflops="", since=timestamp(NOW + 100))
+        pool = msgspec.structs.replace(pool, status=msgspec.structs.replace(pool.status, spares=[again, *others]))
+        pool = after_tests(pool, *nodes, now=NOW + 101, a=50.0)
+        assert (pool.status.spares[0].state, pool.status.spares[0].slow_tests) == ("Testing", 1), "tested twice"
+        pool = after_tests(pool, *nodes, now=NOW + 200, a=50.0)
+        assert pool.status.spares[0].state == "Failed"
+        assert "2.0x slower than" in pool.status.spares[0].message
+        (checks,) = [entry.checks for entry in pool.status.checks if entry.node == "a"]
+        assert [check.outcome for check in checks] == ["Passed", "Slow", "Slow"]
 
 
-def test_the_pool_names_taints_secrets_image_and_length_of_its_test() -> None:
-    spec = burn_in_pod(
-        seconds=30,
-        image="mirror/agent:1",
-        imagePullSecrets=[{"name": "mirror"}],
-        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+def test_a_spare_whose_cpus_others_take_in_four_tests_in_a_row_fails() -> None:
+    node = a_node("a", uid="uid-a")
+    pool = after_tests(a_pool(), node, now=NOW, a=100.0)
+    again = msgspec.structs.replace(pool.status.spares[0], state="Testing", gemm_gflops="", since=timestamp(NOW + 100))
+    pool = msgspec.structs.replace(pool, status=msgspec.structs.replace(pool.status, spares=[again]))
+    waited = json.dumps({"gflops": 50.0, "run_delay": 0.5, "throttled": 0.0})
+    seen = []
+    for number in range(4):
+        at = NOW + 200 + 100 * number
+        started = look(pool, node, now=at)
+        [created] = of_type(started, CreatePod)
+        pool = then(
+            pool, look(then(pool, started), node, now=at + 5, burn_ins=[ended(created.manifest, message=waited)])
+        )
+        seen.append(pool.status.spares[0].state)
+    assert seen == ["Testing", "Testing", "Testing", "Failed"]
+    assert "others used its CPUs" in pool.status.spares[0].message
+
+
+def test_another_machine_of_the_same_name_has_no_history() -> None:
+    pool = after_tests(a_pool(), a_node("a", uid="one"), now=NOW, a=100.0)
+    again = msgspec.structs.replace(pool.status.spares[0], state="Testing", gemm_gflops="", since=timestamp(NOW + 100))
+    pool = msgspec.structs.replace(pool, status=msgspec.structs.replace(pool.status, spares=[again]))
+    pool = after_tests(pool, a_node("a", uid="two"), now=NOW + 101, a=50.0)
+    assert pool.status.spares[0].state == "Ready"
+    assert [entry.uid for entry in pool.status.checks] == ["two"]
+
+
+def test_machines_of_another_kind_are_no_peers() -> None:
+    def node(name: str, kind: str) -> NodeView:
+        labels = {"pool": "yes", "node.kubernetes.io/instance-type": kind}
+        return NodeView(name=name, uid=name, labels=labels)
+
+    nodes = [node("a", "small"), node("b", "large"), node("c", "large")]
+    pool = after_tests(a_pool(size=3), *nodes, now=NOW, a=50.0, b=100.0, c=100.0)
+    again = msgspec.structs.replace(pool.status.spares[0], state="Testing", gemm_gflops="", since=timestamp(NOW + 100))
+    pool = msgspec.structs.replace(
+        pool, status=msgspec.structs.replace(pool.status, spares=[again, *pool.status.spares[1:]])
     )
-    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
-    assert {toleration["key"] for toleration in spec["tolerations"]} == {TAINT_SPARE, TAINT_FENCED, "nvidia.com/gpu"}
-    assert spec["imagePullSecrets"] == [{"name": "mirror"}]
-    assert [init["image"] for init in spec["initContainers"]] == ["mirror/agent:1", "trainer:1"]
-    [container] = spec["containers"]
-    assert (container["image"], container["command"][-1]) == ("mirror/agent:1", "30")
-    assert spec["activeDeadlineSeconds"] > 30
+    assert after_tests(pool, *nodes, now=NOW + 101, a=50.0).status.spares[0].state == "Ready"
 
 
-def test_the_test_asks_for_the_cpu_that_it_uses() -> None:
-    spec = burn_in_pod()
-    for container in [*spec["initContainers"], *spec["containers"]]:
-        assert container["resources"]["requests"] == container["resources"]["limits"] == {"cpu": 1, "memory": "512Mi"}
-    [container] = burn_in_pod(resources={"requests": {"cpu": "50m"}, "limits": {"nvidia.com/gpu": 8}})["containers"]
-    assert container["resources"] == {
-        "requests": {"cpu": "50m", "memory": "512Mi"},
-        "limits": {"memory": "512Mi", "nvidia.com/gpu": 8},
-    }
-    [pull, *_] = burn_in_pod(resources={"limits": {"cpu": 4, "nvidia.com/gpu": 8}})["initContainers"]
-    assert pull["resources"]["limits"] == {"cpu": 4, "memory": "512Mi"}, "no GPU to pull an image"
-
-
-def test_asking_for_a_test_twice_is_asking_for_it_once() -> None:
-    pool = a_pool()
-    first = look(pool, a_node("a"))
-    again = look(then(pool, first), a_node("a"), now=NOW + 3)
-    [created], [created_again] = of_type(first, CreatePod), of_type(again, CreatePod)
-    assert created.manifest == created_again.manifest
-    assert again.status.spares == first.status.spares
+def test_how_far_the_images_are_pulled_is_shown() -> None:
+    pool = a_pool(images=["x:1", "y:1"])
+    started = look(pool, a_node("a"))
+    [created] = of_type(started, CreatePod)
+    meta = created.manifest["metadata"]
+    pulled = ContainerView(name="pull-0", exit_code=0)
+    waiting = ContainerView(name="pull-1", waiting_reason="PodInitializing")
+    pod = PodView(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid="u",
+        labels=meta["labels"],
+        node="a",
+        containers={view.name: view for view in (pulled, waiting)},
+    )
+    assert look(then(pool, started), a_node("a"), burn_ins=[pod]).status.spares[0].images == "1/2"
 
 
 @pytest.mark.parametrize(
@@ -193,13 +214,6 @@ def results_of(*reports: BurnInReport) -> list[SpareStatus]:
 
 
 SLOW = BurnInReport(gflops=40.0, run_delay=0.0, throttled=0.0, stolen=0.0)
-TENANT = [Occupant(namespace="team", name="greedy", owner="ReplicaSet")]
-DAEMONS = [
-    Occupant(namespace="kube-system", name="proxy", owner="DaemonSet"),
-    Occupant(namespace="kube-system", name="etcd-a", owner="Node"),
-    Occupant(namespace="falcon-system", name="test", role="burn-in"),
-    Occupant(namespace="team", name="shell", requests=False),
-]
 
 
 def test_a_node_is_slow_after_two_slow_tests_in_a_row() -> None:
@@ -279,85 +293,6 @@ def test_a_smaller_size_lets_the_least_worthy_go_and_zero_all_but_the_claimed() 
     assert none.status.ready == "0/0"
 
 
-# -- who else uses the nodes -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ["Ready", "Testing", "Failed"])
-def test_a_spare_on_which_others_run_is_unavailable_and_made_up_for(state: Any) -> None:
-    pool = a_pool(spare("a", state, gemm_gflops="50"))
-    nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b")]
-    used = look(pool, *nodes, occupants={"a": TENANT})
-    assert states(used) == {"a": "Unavailable", "b": "Testing"}
-    assert used.status.spares[0].message == "pods of others run on it: team/greedy"
-    assert claim(then(pool, used), JOB, "ns", now=NOW) is None
-    alone = look(then(a_pool(size=2), used), *nodes, occupants={"a": DAEMONS})
-    assert states(alone) == {"a": "Testing", "b": "Testing"}
-
-
-def test_a_ready_spare_with_training_pods_of_no_claim_is_unavailable() -> None:
-    decision = look(a_pool(spare("a", gemm_gflops="50")), a_node("a", taints={TAINT_SPARE: "spares"}), busy={"a"})
-    assert states(decision) == {"a": "Unavailable"}
-    assert "ns/job-0" in decision.status.spares[0].message
-
-
-def test_nodes_in_use_are_not_chosen_and_named() -> None:
-    decision = look(
-        a_pool(size=2), a_node("a"), a_node("b"), a_node("c"), occupants={"a": TENANT, "b": DAEMONS}, busy={"c"}
-    )
-    assert states(decision) == {"b": "Testing"}
-    assert "a, c in use by other pods" in decision.status.conditions[0].message
-
-
-def test_a_node_that_nobody_has_looked_at_is_not_chosen() -> None:
-    snap = PoolSnapshot(pool=a_pool(), nodes={"a": a_node("a")}, settings=SETTINGS, now=NOW)
-    assert states(decide_pool(snap)) == {}
-
-
-CONTROL_PLANE = NodeTaint(key="node-role.kubernetes.io/control-plane")
-GPU = NodeTaint(key="nvidia.com/gpu", value="present")
-
-
-def tainted(name: str, *taints: NodeTaint) -> NodeView:
-    """Return a node with these taints and the pool's own taint."""
-    own = NodeTaint(key=TAINT_SPARE, value="spares")
-    return a_node(name, taints={taint.key: taint.value for taint in (own, *taints)}, hard_taints=(own, *taints))
-
-
-def test_a_node_with_a_taint_that_the_test_does_not_tolerate_stays_out_and_the_condition_says_so() -> None:
-    control = a_node("cp", taints={CONTROL_PLANE.key: ""}, hard_taints=(CONTROL_PLANE,))
-    decision = look(a_pool(), control)
-    assert (states(decision), decision.effects) == ({}, [])
-    message = decision.status.conditions[0].message
-    assert "cp left out for the taint node-role.kubernetes.io/control-plane:NoSchedule" in message
-    assert "tolerate it in spec.burnIn.tolerations, or narrow spec.nodeSelector" in message
-
-
-def test_a_spare_that_gets_such_a_taint_is_unavailable() -> None:
-    decision = look(a_pool(spare("a", gemm_gflops="50")), tainted("a", GPU))
-    assert states(decision) == {"a": "Unavailable"}
-    assert "nvidia.com/gpu:NoSchedule is not in spec.burnIn.tolerations" in decision.status.spares[0].message
-
-
-@pytest.mark.parametrize(
-    ("toleration", "taint", "tolerated"),
-    [
-        ({"key": "nvidia.com/gpu", "operator": "Exists"}, GPU, True),
-        ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, GPU, True),
-        ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}, GPU, False),
-        ({"key": "nvidia.com/gpu", "value": "present"}, GPU, True),
-        ({"key": "nvidia.com/gpu"}, GPU, False),
-        ({"operator": "Exists"}, CONTROL_PLANE, True),
-        ({"key": "other", "operator": "Exists"}, GPU, False),
-        ({"key": "other"}, NodeTaint(key="node.kubernetes.io/not-ready"), True),  # the node's readiness decides
-    ],
-)
-def test_taints_are_tolerated_as_the_scheduler_does(
-    toleration: dict[str, Any], taint: NodeTaint, tolerated: bool
-) -> None:
-    pool = a_pool(burn_in=msgspec.convert({"tolerations": [toleration]}, BurnInSpec))
-    assert states(look(pool, tainted("a", taint))) == ({"a": "Testing"} if tolerated else {})
-
-
 def test_a_test_that_the_api_server_refuses_says_so() -> None:
     pool = a_pool(spare("a", "Testing"))
     decision = look(pool, a_node("a", taints={TAINT_SPARE: "spares"}), refused="exceeded quota: pods")
@@ -387,11 +322,3 @@ def test_an_excluded_nodes_test_is_its_jobs_to_remove_until_nobody_can_be_waitin
 def test_a_deleted_pool_leaves_no_taint() -> None:
     nodes = [a_node("a", taints={TAINT_SPARE: "spares"}), a_node("b", taints={TAINT_SPARE: "others"})]
     assert pools.abandoned("spares", nodes) == [UntaintNode("a", TAINT_SPARE)]
-
-
-def test_a_node_in_grave_trouble_does_not_join() -> None:
-    bad, good = a_node("a", reports=(GPU_LOST,)), a_node("b")
-    assert [spare.node for spare in look(a_pool(), bad, good).status.spares] == ["b"]
-    none = look(a_pool(), bad).status
-    assert none.spares == []
-    assert "a left out: the node reports GpuLost" in none.conditions[0].message

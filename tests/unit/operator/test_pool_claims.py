@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from falcon_operator.api import TAINT_SPARE, ClaimLimits, NamespaceClaims
-from falcon_operator.effects import CreatePod
+from falcon_operator.effects import ChangeClaims, CreatePod
 from falcon_operator.intent.claim_limits import MOST_REMEMBERED, allowance
 from falcon_operator.pool import claims
 from falcon_operator.pool.claims import claim, release
@@ -123,8 +123,15 @@ def test_a_released_node_is_not_tested_beside_training_pods() -> None:
     assert "training pods" in decision.status.spares[0].message
 
 
-def test_the_median_score_leaves_one_node_out() -> None:
-    pool = a_pool(spare("a", gemm_gflops="10"), spare("b", gemm_gflops="30"), spare("c", "Testing"))
-    assert claims.median_gflops(pool) == 20.0
-    assert claims.median_gflops(pool, without="a") == 30.0
-    assert claims.median_gflops(a_pool()) is None
+def test_many_claims_and_releases_are_one_change_and_go_as_far_as_there_are_spares() -> None:
+    held = spare("z", "Claimed", claimed_by="ns/job/uid-1/1")
+    pool = a_pool(*(spare(f"s{number:02}", gemm_gflops="100") for number in range(30)), held, size=30)
+    keys = [f"ns/job/uid-1/{number}" for number in range(2, 34)]
+    wanted = ChangeClaims(take=keys, release=["ns/job/uid-1/1"], avoid=["s00"])
+    status = claims.changed(pool, wanted, "ns", now=NOW)
+    owners = {entry.claimed_by: entry.node for entry in status.spares if entry.state == "Claimed"}
+    assert set(owners) == set(keys[:29]), "29 spares for 32 claims"
+    assert len(set(owners.values())) == 29
+    assert "s00" not in owners.values()
+    assert next(entry.state for entry in status.spares if entry.node == "z") == "Testing"
+    assert len(status.recent_claims[0].at) == 29

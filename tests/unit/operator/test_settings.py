@@ -53,6 +53,7 @@ def test_everything_set() -> None:
             "FALCON_GATEWAYS": "a:1, b:2,a:3",
             "FALCON_AGENT_IMAGE_PULL_POLICY": "Always",
             "FALCON_WATCH_NAMESPACES": "a, b,",
+            "FALCON_DEPARTURE_TAINTS": "spot/notice,a.example/going",
             "FALCON_FENCE_LIMIT": "0",
             "FALCON_FENCE_WINDOW_SECONDS": "60",
             "FALCON_LOG_LEVEL": "DEBUG",
@@ -72,6 +73,7 @@ def test_everything_set() -> None:
     assert (settings.fence_limit, settings.fence_window_seconds) == (0, 60)
     assert (settings.log_level, settings.metrics_port) == ("debug", 9090)
     assert settings.pods.error_overrides == "{disabled: [python]}"
+    assert settings.pods.departure_taints == ("spot/notice", "a.example/going")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,10 @@ async def test_without_a_spare_the_replacement_waits_and_says_so() -> None:
     await run(world, operator, lambda w: w.status.diagnoses and "no ready spare" in w.status.diagnoses[0].next)
     assert world.status.state == "Degraded"
     assert len(world.made) == 3
+    (pool,) = [entry for entry in world.status.conditions if entry.type == "WarmPoolUsable"]
+    assert (pool.status, pool.reason) == ("True", "Empty")
+    assert "no ready spare: until one is, a slow node" in pool.message
+    assert "spare spare-1 is being tested" in pool.message
     world.pool = replace(world.pool, status=replace(world.pool.status, spares=[spare]))
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
     assert world.node_of(0).name == "spare-1"

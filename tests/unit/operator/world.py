@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.recovery.membership import Exclusion
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
-from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Summary, ThrottleSignals, Work
+from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
+from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
 from falcon_operator.api import (
     TAINT_SPARE,
     ObjectMeta,
@@ -64,6 +64,7 @@ class Node:
         self.taints = {TAINT_SPARE: "spares"} if spare else {}
         self.uid = f"uid-of-{name}"
         self.labels: dict[str, str] = {}
+        self.cordoned = False
         self.reports: tuple[NodeReport, ...] = ()
         self.ready_changed = START_UNIX
 
@@ -78,6 +79,7 @@ class Pod:
         self.node = ""
         self.placed_at = 0.0
         self.deleting_at: float | None = None
+        self.disruption = ""
         self.exit_code: int | None = None  # of the trainer container
         self.agent_dead_at: float | None = None
         self.generation = 0
@@ -122,6 +124,9 @@ class World:
         self.moved_unix = START_UNIX
         self.hanging = False
         self.retries: dict[int, int] = {}  # set-up calls tried again in place, by rank
+        self.sights: dict[int, Sight] = {}  # what is not seen of them
+        self.unseen: set[int] = set()  # ranks without a ring
+        self.standby: LaunchStandby | None = None  # of each pod
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
@@ -130,6 +135,7 @@ class World:
         self.crash_at: int | None = None
         self.calls = 0
         self.applied: list[str] = []
+        self.budget: int | None = None  # minAvailable of the job's PodDisruptionBudget
         self.job_deleted = False
         self.refuse_pods = ""
         self.refuse_taints = ""
@@ -231,7 +237,7 @@ class World:
         if pod.node or pod.deleting_at is not None or self.clock.seconds < pod.created + PLACE_SECONDS:
             return
         for node in self.nodes.values():
-            if node.ready and self._fits(pod, node):
+            if node.ready and not node.cordoned and self._fits(pod, node):
                 pod.node, pod.placed_at = node.name, self.clock.seconds
                 return
 
@@ -388,9 +394,13 @@ class World:
             unix_ns=int(self.clock.unix() * 1e9),
             generation=pod.generation,
             launch=LaunchStatus(
-                generation=pod.generation, dead_below=pod.dead_below, state=pod.state, ranks=list(pod.ranks.values())
+                generation=pod.generation,
+                dead_below=pod.dead_below,
+                state=pod.state,
+                standby=self.standby,
+                ranks=list(pod.ranks.values()),
             ),
-            ranks=[self._signals(rank, node) for rank in pod.ranks] if running else [],
+            ranks=[self._signals(rank, node) for rank in pod.ranks if rank not in self.unseen] if running else [],
             throttle=ThrottleSignals(
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
@@ -423,6 +433,7 @@ class World:
             comms=[self._comm(rank, len(values))] if self.hanging else [],
             work=self.work,
             retries=self.retries.get(rank, 0),
+            sight=self.sights.get(rank, "Full"),
         )
 
     def _comm(self, rank: int, done: int) -> CommSignals:

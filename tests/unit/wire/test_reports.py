@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from falcon_core.wire.bounds import MAX_TEXT
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import (
     MAX_COMMS,
     MAX_FRAMES,
@@ -23,6 +23,7 @@ from falcon_core.wire.messages import (
 from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
 from falcon_core.wire.reports import decode_summary, encode_summary
 
+HELD = LaunchStandby(ready=1, wanted=2, why="too little memory is free")
 NOW_NS = 1_763_800_000_000_000_000
 replace = msgspec.structs.replace
 
@@ -93,6 +94,14 @@ def test_the_last_words_of_a_process_pass_and_are_bounded() -> None:
     assert [rank.last_words for rank in launch.ranks] == [words[:MAX_TEXT], ""]
 
 
+@pytest.mark.parametrize("first", [FirstEnd(rank=3, local_rank=1, signal=9), FirstEnd(rank=70, exit_code=2), None])
+def test_which_rank_a_launcher_names_passes(first: FirstEnd | None) -> None:
+    ended = replace(process(0), state="Exited", exit_code=1, ended_unix_ns=NOW_NS, first_end=first)
+    launch = sent(pod([], [ended])).launch
+    assert launch is not None
+    assert launch.ranks == [ended]
+
+
 def test_a_brief_repeats_the_median_of_the_newest_five() -> None:
     (brief,) = sent(pod([rank(0)], [process(0)])).ranks
     assert not brief.detailed
@@ -147,10 +156,14 @@ def test_ends_of_processes_arrive_exactly() -> None:
         ended_unix_ns=NOW_NS - 1,
         blocked_since_unix_ns=NOW_NS - 40_000_000_000,
     )
-    status = sent(pod([], [process(0), ended], stuck=True, untracked="musl", error="no such file")).launch
+    launch = {"stuck": True, "untracked": "musl", "error": "no such file", "oom_kills_before": 2, "standby": HELD}
+    status = sent(pod([], [process(0), ended], **launch)).launch
     assert status is not None
     assert status.ranks == [process(0), ended], "but for their pids, which mean nothing outside the pod"
-    assert (status.stuck, status.untracked, status.error, status.oom_kills) == (True, "musl", "no such file", 0)
+    assert (status.stuck, status.untracked, status.error) == (True, "musl", "no such file")
+    assert (status.oom_kills, status.oom_kills_before) == (0, 2)
+    assert status.standby == HELD
+    assert sent(pod([], [])).launch.standby is None  # type: ignore[union-attr]
 
 
 def test_long_texts_are_cut_by_the_sender() -> None:
@@ -189,13 +202,16 @@ def test_errors_in_the_output_pass_and_a_healthy_report_has_no_byte_for_them() -
 
 
 def test_what_a_library_endured_passes_and_a_healthy_report_has_no_byte_for_it() -> None:
-    tried = [rank(0), rank(1, retries=2), rank(2, comm_error=6)]
+    tried = [rank(0), rank(1, retries=2), rank(2, comm_error=6), rank(3, sight="DriverFails")]
     arrived = sent(pod(tried, [])).ranks
-    assert [(each.retries, each.comm_error) for each in arrived] == [(0, 0), (2, 0), (0, 6)]
+    assert [(each.retries, each.comm_error) for each in arrived] == [(0, 0), (2, 0), (0, 6), (0, 0)]
+    assert [each.sight for each in arrived] == ["Full", "Full", "Full", "DriverFails"]
     plain = fields()
     assert len(plain) == 8, "as in the release before"
     (healthy,) = decode_summary(msgspec.msgpack.encode([*plain, []]), "p").ranks
     assert (healthy.retries, healthy.comm_error) == (0, 0), "of an earlier agent with output"
+    (newer,) = decode_summary(msgspec.msgpack.encode([*plain, [], [[0, 0, 0, 99]]]), "p").ranks
+    assert newer.sight == "Full", "of a later agent, which sees reasons that are not known here"
     refused([*plain, [], [[0, -1, 0]]])
 
 

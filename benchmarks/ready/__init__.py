@@ -1,0 +1,1 @@
+"""Checked before, ready before: what Falcon does ahead of a failure, measured."""

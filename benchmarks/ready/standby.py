@@ -1,0 +1,234 @@
+"""What a standby saves a restart, and what it costs meanwhile: a killed rank until the next step of all ranks.
+
+    make venv shim gateway torch-venv && python -m benchmarks.ready.standby [RUNS]
+
+SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where ``make`` put what it built. Launcher, agent, gateway and PyTorch are
+real, all ranks on this machine; this program is the operator, and publishes the next generation when it is told of the
+end. ``torchrun`` restarts the same program by itself. Seconds; a restart counts from SIGKILL of one rank to the end of
+the last rank's first step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from falcon_core.wire.launch import Standby
+from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
+from tests.integration.gateway.gateways import Site
+
+AGENT: Final = Path(__file__).parents[2] / "agent"
+PROGRAM: Final = PROGRAMS / "losses.py"
+LEAST_STEPS: Final = 6  # before a kill: then the agent calls the ranks settled
+PATIENCE_SECONDS: Final = 300.0
+TORCHRUN_SECONDS: Final = 60.0  # then its restart counts as one that never ends
+QUIET_SECONDS: Final = 5.0  # of steps beside standbys that are ready
+
+
+class Row(NamedTuple):
+    """One kind of restart, or one cost."""
+
+    what: str
+    ranks: int
+    runs: int
+    median: float
+    worst: float
+    unit: str
+
+
+class Ranks(NamedTuple):
+    """The files of ``tests/integration/agent/programs/losses.py``."""
+
+    folder: Path
+    count: int
+
+    def steps(self, generation: int) -> list[list[int]]:
+        """Return the ends of each rank's steps (monotonic ns)."""
+        paths = [self.folder / f"losses-{generation}-{rank}" for rank in range(self.count)]
+        lines = [path.read_text().splitlines(keepends=True) if path.exists() else [] for path in paths]
+        return [[int(line.split()[1]) for line in of_rank if line.endswith("\n")] for of_rank in lines]
+
+    async def trained(self, generation: int, steps: int, seconds: float = PATIENCE_SECONDS) -> list[list[int]]:
+        """Wait until each rank has done that many steps."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = self.steps(generation)
+            if all(len(ends) >= steps for ends in found):
+                return found
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"generation {generation}: {[len(ends) for ends in found]} of {steps} steps")
+            await asyncio.sleep(0.005)
+
+    def process(self, generation: int) -> int:
+        """Return the process id of the last rank."""
+        lines = [line.split() for line in (self.folder / "lines").read_text().splitlines()]
+        return next(int(pid) for begun, rank, pid in lines if begun == str(generation) and rank == str(self.count - 1))
+
+    async def next_step(self, generation: int, killed_ns: int, seconds: float = PATIENCE_SECONDS) -> float:
+        """Return the seconds from the kill to the first step of all ranks."""
+        ends = await self.trained(generation, 1, seconds)
+        return (max(of_rank[0] for of_rank in ends) - killed_ns) / 1e9
+
+
+@contextlib.asynccontextmanager
+async def a_pod(folder: Path, ranks: int, quick: int) -> AsyncIterator[Pod]:
+    """Run a pod with its agent, gateway and etcd. ``quick``: the steps after which a rank only idles along."""
+    python = folder / "python"
+    python.mkdir()
+    for name in ("falcon_site", "falcon_start"):
+        (python / name).symlink_to(AGENT / name)
+    (folder / "site").mkdir()
+    site = Site(folder / "site")
+    site.etcd.start()
+    gateway = site.gateway()
+    try:
+        async with site.leader(gateway) as operator:
+            command = (str(PYTHON), str(PROGRAM), str(folder), str(quick))
+            pod = Pod(folder, site, operator, procs=ranks, command=command, options=("--python", str(python)))
+            try:
+                pod.start_agent()
+                yield pod
+            finally:
+                pod.stop()
+    finally:
+        site.stop()
+
+
+async def until_ready(pod: Pod) -> None:
+    """Wait until each rank has a standby."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        status = pod.launcher.status()
+        if status is not None and status.standby is not None and status.standby.ready == pod.procs:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no standbys: {status and status.standby}")
+        await asyncio.sleep(0.05)
+
+
+async def end_is_reported(pod: Pod, generation: int) -> None:
+    """Wait until the operator's side knows that a rank of the generation has ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        summary = pod.summary()
+        launch = summary.launch if summary is not None else None
+        known = launch.ranks if launch is not None and launch.generation == generation else []
+        if any(rank.state == "Exited" for rank in known):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody has reported the end")
+        await asyncio.sleep(0.002)
+
+
+async def falcon(folder: Path, ranks: int, runs: int, standby: Standby) -> list[float]:
+    """Return the seconds of each restart under Falcon."""
+    seconds = []
+    async with a_pod(folder, ranks, quick=1) as pod:
+        trained = Ranks(folder, ranks)
+        pod.plan(1, "Run", standby=standby)
+        for generation in range(1, runs + 1):
+            await trained.trained(generation, LEAST_STEPS)
+            if standby != "None":
+                await until_ready(pod)
+            killed_ns = time.monotonic_ns()
+            os.kill(trained.process(generation), signal.SIGKILL)
+            await end_is_reported(pod, generation)
+            pod.plan(generation + 1, "Run", standby=standby)
+            seconds.append(await trained.next_step(generation + 1, killed_ns))
+    return seconds
+
+
+async def torchrun(folder: Path, ranks: int) -> float:
+    """Return the seconds of one restart by torchrun's own elastic agent; infinite where it hangs, as it may."""
+    options = (f"--nproc-per-node={ranks}", "--max-restarts=1", "--monitor-interval=0.1", "--standalone")
+    command = [str(PYTHON), "-m", "torch.distributed.run", *options, str(PROGRAM), str(folder), "1"]
+    trained = Ranks(folder, ranks)
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+    try:
+        await trained.trained(1, LEAST_STEPS)
+        killed_ns = time.monotonic_ns()
+        os.kill(trained.process(1), signal.SIGKILL)
+        return await trained.next_step(2, killed_ns, TORCHRUN_SECONDS)
+    except TimeoutError:
+        return math.inf
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it may have given up by itself
+            process.terminate()
+        await process.wait()
+
+
+async def cost(folder: Path, ranks: int) -> list[Row]:
+    """Return what standbys cost beside ranks that train as fast as they can."""
+    async with a_pod(folder, ranks, quick=1_000_000) as pod:
+        trained = Ranks(folder, ranks)
+        pod.plan(1, "Run", standby="Imports")
+        await trained.trained(1, LEAST_STEPS)
+        began_ns = time.monotonic_ns()
+        await until_ready(pod)
+        ready_ns = time.monotonic_ns()
+        memory = [private_mib(pid) for pid in standbys(pod)]
+        await asyncio.sleep(QUIET_SECONDS)
+        ends = [end for end in trained.steps(1)[0] if end >= began_ns]
+    importing = _mean_ns([end for end in ends if end <= ready_ns])
+    waiting = _mean_ns([end for end in ends if end > ready_ns])
+    seconds = (ready_ns - began_ns) / 1e9
+    return [
+        Row("a step while standbys import ÷ while they wait", ranks, 1, importing / waiting, importing / waiting, "×"),
+        Row("all standbys ready after the ranks' first steps", ranks, 1, seconds, seconds, "s"),
+        Row("memory of a standby, not shared", ranks, ranks, statistics.median(memory), max(memory), "MiB"),
+    ]
+
+
+def standbys(pod: Pod) -> list[int]:
+    """Return the processes of the launcher that are no ranks."""
+    launcher = pod.launcher.process.pid
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return sorted({int(child) for child in children} - set(pod.pids()))
+
+
+def private_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def _mean_ns(ends: list[int]) -> float:
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+async def rows(ranks: int, runs: int) -> list[Row]:
+    """Measure restarts without and with standbys and by torchrun, in the same run, and what standbys cost."""
+    with tempfile.TemporaryDirectory(prefix="falcon-ready-") as name:
+        elastic = [Path(name) / f"torchrun-{run}" for run in range(runs)]
+        folders = [Path(name) / part for part in ("without", "with", "beside")]
+        for folder in (*folders, *elastic):
+            folder.mkdir()
+        kinds = {
+            "restart, standby None": await falcon(folders[0], ranks, runs, "None"),
+            "restart, standby Imports": await falcon(folders[1], ranks, runs, "Imports"),
+            "restart, torchrun": [await torchrun(folder, ranks) for folder in elastic],
+        }
+        found = [Row(what, ranks, runs, statistics.median(all_), max(all_), "s") for what, all_ in kinds.items()]
+        return found + await cost(folders[2], ranks)
+
+
+def main() -> None:
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    for ranks in (2, 3):
+        for row in asyncio.run(rows(ranks, runs)):
+            figures = f"median {row.median:.2f} {row.unit}, worst {row.worst:.2f} of {row.runs}"
+            print(f"{row.what}, {row.ranks} ranks: {figures}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What says that a replica has to leave its node though nothing has failed: a cordon, a taint, a pod's own condition.
+
+A cordon keeps new pods away; ``kubectl drain`` and node upgrades begin with one. The taints of those that end nodes
+(autoscalers, handlers of spot notices, cloud providers) are data of the chart, ``operator.departureTaints``. A pod's
+condition ``DisruptionTarget`` is set just before the pod is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from falcon_core.recovery.observation import Notice
+from falcon_operator.ports import NodeView, PodView
+
+
+def notice(node: NodeView | None, pod: PodView | None, departure_taints: Collection[str]) -> Notice | None:
+    """Return what says that the pod has to leave its node; None where nothing does, or where that is a failure."""
+    if node is None or pod is None or not node.ready or pod.deleting or pod.node != node.name:
+        return None
+    if pod.disruption:
+        return Notice(f"pod {pod.name} is being disrupted: {pod.disruption}", urgent=True)
+    taint = leaving_taint(node, departure_taints)
+    if taint:
+        return Notice(f"node {node.name} is about to go (taint {taint})", urgent=True)
+    return Notice(f"node {node.name} is cordoned") if node.unschedulable else None
+
+
+def leaving_taint(node: NodeView, departure_taints: Collection[str]) -> str:
+    """Return the first of the node's taints that says that the node is about to go; "" for none."""
+    return next((key for key in sorted(node.taints) if key in departure_taints), "")

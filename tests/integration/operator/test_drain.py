@@ -1,0 +1,121 @@
+"""Cordon, drain and spot notice on a real API server, with the real scheduler and the real disruption controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from falcon_operator.api import TAINT_SPARE
+from tests.integration.api.apiserver import ApiServer
+from tests.integration.operator.cluster import Installation, a_job
+from tests.integration.operator.control_plane import controllers, scheduler
+from tests.integration.operator.played import Played, add_node, connected
+from tests.integration.operator.test_pool import a_pool
+
+NOTICE = "aws-node-termination-handler/spot-itn"
+
+
+@pytest.fixture(autouse=True)
+def control_plane(api: ApiServer) -> Iterator[None]:
+    with scheduler(api), controllers(api, "disruption-controller"):
+        yield
+
+
+@pytest.fixture
+async def played(api: ApiServer, installation: Installation) -> AsyncIterator[Played]:
+    """Yield a job that trains on two nodes, w1 and w2, with one spare, s1."""
+    for name in ("w1", "w2"):
+        add_node(installation, name, {})
+    add_node(installation, "s1", {"pool": "yes"})
+    api.ok("kubectl", "taint", "node", "s1", f"{TAINT_SPARE}=spares:NoSchedule")
+    installation.apply(a_pool())
+    spare = {"node": "s1", "state": "Ready", "gemmGflops": "50"}
+    installation.patch_status("warmpool", "spares", {"spares": [spare], "ready": "1/1"})
+    installation.apply(a_job(installation.namespace, replicas=2, warmPoolRef={"name": "spares"}))
+    async with connected(api.kubeconfig, installation.namespace) as (kube, http):
+        job = Played(installation.namespace, kube, http, "gpt2", (NOTICE,))
+        await job.until(lambda found: state(found) == "Running")
+        assert set((await job.trainers()).values()) == {"w1", "w2"}
+        yield job
+
+
+def state(job: dict[str, Any]) -> str:
+    return str(job.get("status", {}).get("state", ""))
+
+
+def moved(job: dict[str, Any]) -> bool:
+    return any(note["cause"] == "NodeLeaves" and note["state"] == "Resolved" for note in diagnoses(job))
+
+
+def moving(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the condition Moving; empty while there is none."""
+    conditions = job.get("status", {}).get("conditions", [])
+    return next((entry for entry in conditions if entry["type"] == "Moving"), {})
+
+
+def diagnoses(job: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = job.get("status", {}).get("diagnoses", [])
+    return found
+
+
+async def test_a_job_leaves_a_cordoned_node(api: ApiServer, installation: Installation, played: Played) -> None:
+    api.ok("kubectl", "cordon", "w2")
+    job = await played.until(moved, seconds=60)
+    assert set((await played.trainers()).values()) == {"w1", "s1"}
+    (note,) = diagnoses(job)
+    assert (note["why"], note["node"]) == ("node w2 is cordoned", "w2")
+    assert job["status"]["counters"] == {"restarts": 1, "replacements": 1}
+    run = installation.get("trainingrun", "gpt2")
+    assert "exclusions" not in run["spec"], "nothing is wrong with the node"
+
+
+async def test_a_job_leaves_a_node_with_a_spot_notice_at_once(
+    api: ApiServer, installation: Installation, played: Played
+) -> None:
+    api.ok("kubectl", "taint", "node", "w1", f"{NOTICE}=:NoSchedule")
+    job = await played.until(moved, seconds=60)
+    assert set((await played.trainers()).values()) == {"w2", "s1"}
+    assert NOTICE in diagnoses(job)[0]["why"]
+
+
+async def test_a_drain_waits_until_the_job_has_moved_and_then_goes_through(
+    api: ApiServer, installation: Installation, played: Played
+) -> None:
+    before = await played.trainers()
+    options = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s")
+    drain = asyncio.create_task(asyncio.to_thread(api.run, "kubectl", "drain", "w2", *options))
+    lost: list[str] = []
+
+    def over(job: dict[str, Any]) -> bool:
+        run = installation.get("trainingrun", "gpt2")["spec"]
+        if run["generation"] == 1:
+            pods = installation.get("pods")
+            lost.extend(pod["metadata"]["name"] for pod in pods if pod["metadata"].get("deletionTimestamp"))
+        return moved(job) and drain.done()
+
+    await played.until(over, seconds=90)
+    assert lost == [], "no pod ended before its successor was ready"
+    done = drain.result()
+    assert done.returncode == 0, done.stderr
+    assert "disruption budget" in done.stderr, "the first eviction was refused"
+    after = await played.trainers()
+    assert set(after.values()) == {"w1", "s1"}
+    assert len(before.keys() & after.keys()) == 1
+
+
+async def test_a_job_that_cannot_leave_says_so_and_its_budget_is_seen_by_the_disruption_controller(
+    api: ApiServer, installation: Installation, played: Played
+) -> None:
+    installation.patch_status("warmpool", "spares", {"spares": [{"node": "s1", "state": "Testing"}]})
+    api.ok("kubectl", "cordon", "w2")
+    job = await played.until(
+        lambda found: "waits: WarmPool spares has no ready spare" in moving(found).get("message", "")
+    )
+    found = moving(job)
+    assert (found["status"], found["reason"]) == ("True", "Cordoned")
+    (budget,) = installation.get("poddisruptionbudgets")
+    assert (budget["status"]["expectedPods"], budget["status"]["disruptionsAllowed"]) == (2, 0)
+    assert state(job) == "Running"

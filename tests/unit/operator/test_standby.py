@@ -1,0 +1,69 @@
+"""A job that wants standbys: what its plan asks for, and the condition that says what became of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.wire.launch import LaunchStandby
+from falcon_operator.api import Condition
+from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.world import World
+
+
+async def condition(world: World) -> Condition | None:
+    later = world.clock.seconds + 20
+    await run(world, operator, lambda w: w.clock.seconds > later)
+    return next((found for found in world.status.conditions if found.type == "StandbyReady"), None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ({}, "None"),
+        ({"recovery": {"standby": "Imports"}}, "Imports"),
+        ({"recovery": {"standby": "Imports"}, "launcher": "Own"}, "None"),
+    ],
+)
+async def test_the_plan_asks_for_them_where_they_are_of_use(spec: dict[str, Any], wanted: str) -> None:
+    world = World(spec=spec)
+    await trained(world)
+    assert world.plan is not None
+    assert world.plan.standby == wanted
+
+
+@pytest.mark.parametrize(
+    ("held", "status", "reason", "words"),
+    [
+        (None, "False", "Preparing", "0 of 3 ranks have a standby"),
+        (LaunchStandby(ready=0, wanted=1), "False", "Preparing", "when training has settled"),
+        (LaunchStandby(ready=1, wanted=1), "True", "Waiting", "all 3 ranks have a standby"),
+        (LaunchStandby(ready=1, wanted=1, why="A was set"), "True", "Waiting", "not imported everything"),
+        (LaunchStandby(ready=0, wanted=1, why="too little memory is free"), "False", "StartsCold", "too little memory"),
+    ],
+)
+async def test_the_condition_says_what_became_of_them(
+    held: LaunchStandby | None, status: str, reason: str, words: str
+) -> None:
+    world = World(spec={"recovery": {"standby": "Imports"}})
+    world.standby = held
+    await trained(world)
+    found = await condition(world)
+    assert found is not None
+    assert (found.status, found.reason) == (status, reason)
+    assert words in found.message
+
+
+async def test_a_launcher_of_the_users_own_is_told_that_they_are_useless() -> None:
+    world = World(spec={"recovery": {"standby": "Imports"}, "launcher": "Own"})
+    await trained(world)
+    found = await condition(world)
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "OwnLauncher")
+
+
+async def test_a_job_without_has_no_such_condition() -> None:
+    world = World()
+    await trained(world)
+    assert await condition(world) is None
