@@ -7,18 +7,31 @@ than the job's window, so that no back-off holds the restart, and when every ran
 from __future__ import annotations
 
 import random
+import signal
 import time
 from typing import Final, NamedTuple
 
-from benchmarks.failstop.kinds import KILLED, Planned
+from benchmarks.failstop.kinds import Kind, Planned
 from benchmarks.failstop.outcome import suffer
-from benchmarks.failstop.stage import RANKS, RECOVERY, WINDOW_SECONDS, Stage, namespace, shared_folder, stage
+from benchmarks.failstop.stage import COMMAND, RANKS, RECOVERY, WINDOW_SECONDS, Stage, namespace, shared_folder, stage
+from dev.cluster import faults
 from dev.kubectl import Kubectl
 from falcon_core.wire.launch import Standby
 from tests.e2e.jobs import condition
 
 PAUSE_SECONDS: Final = 0.02  # of a step: the first step after a restart counts
 STANDBY_SECONDS: Final = 180.0  # until every rank has one, on a busy machine
+
+
+def _rank_killed(long: Stage, _: random.Random, rank: int) -> float:
+    member = long.job.member(rank)
+    at = time.time()
+    if not faults.send_signal(member["node"], COMMAND, signal.SIGKILL, member["podUid"], oldest=True):
+        raise LookupError(f"rank {rank} does not run")
+    return at
+
+
+KILLED: Final = Kind(name="rank killed (SIGKILL)", inject=_rank_killed, diagnoses=frozenset({"ProcessKilled"}))
 
 
 class Restarts(NamedTuple):
