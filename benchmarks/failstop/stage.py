@@ -30,6 +30,7 @@ ROLE_LABEL: Final = "falcon.dev/role"
 SETTLED_STEPS: Final = 15  # after which the next fault may come
 # Attempts of the last minute alone count, so that no restart is held back for long: the campaign is not a job that
 # fails again and again, but a year of one.
+WINDOW_SECONDS: Final = 60.0
 RECOVERY: Final = {"restarts": 1000, "window": "1m"}
 MEMORY: Final = "1Gi"
 
@@ -100,11 +101,11 @@ class Stage:
         )
 
 
-def manifest(namespace: Kubectl, name: str, folder: Path, pause_seconds: float) -> Json:
+def manifest(namespace: Kubectl, name: str, folder: Path, pause_seconds: float, recovery: Json = RECOVERY) -> Json:
     """Return the job: a small GPT on three pods, which takes faults."""
     spec = {
         "warmPoolRef": {"name": "spares"},
-        "recovery": RECOVERY,
+        "recovery": recovery,
         "mitigation": {"strategies": [{"type": "Ignore"}]},  # what is slow on this machine is no fault
     }
     made = training_job(name, steps=MANY, replicas=RANKS, checkpoints=str(folder), spec=spec)
@@ -145,10 +146,12 @@ def namespace() -> Iterator[Kubectl]:
 
 
 @contextlib.contextmanager
-def stage(kubectl: Kubectl, folder: Path) -> Iterator[Stage]:
+def stage(
+    kubectl: Kubectl, folder: Path, *, pause_seconds: float = PAUSE_SECONDS, recovery: Json = RECOVERY
+) -> Iterator[Stage]:
     """Yield a job that trains and takes faults."""
     wait_for_spare(kubectl)
-    job = Job(kubectl, manifest(kubectl, "long", folder, PAUSE_SECONDS))
+    job = Job(kubectl, manifest(kubectl, "long", folder, pause_seconds, recovery))
     try:
         with Watch(kubectl, "trainingruns", job.name) as runs, Watch(kubectl, "trainingjobs", job.name) as jobs:
             job.wait_training(240)

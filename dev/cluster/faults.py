@@ -101,10 +101,11 @@ def heal(name: str) -> None:
         _forget(name)
 
 
-def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
+def send_signal(name: str, text: str, number: int, pod_uid: str = "", *, oldest: bool = False) -> int:
     """Signal the processes of a node's pods whose command line starts with ``text``.
 
-    With ``pod_uid``, only processes of that pod are signalled.
+    With ``pod_uid``, only processes of that pod are signalled; with ``oldest``, only the process that has run longest:
+    a rank, and not the standby beside it.
 
     Returns:
         How many processes were signalled.
@@ -115,14 +116,23 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "") -> int:
     members = {member.name: member for member in Options.load().nodes()}
     if name not in members:
         raise ClusterError(f"no node {name!r}: there are {', '.join(members)}")
-    reached = 0
+    found: list[tuple[int, int]] = []  # start (clock ticks since boot), process
     for pid in cgroups.processes(members[name]):
         with contextlib.suppress(OSError):  # it may end while we look
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if line.startswith(text) and pod_uid in Path(f"/proc/{pid}/cgroup").read_text():
-                os.kill(pid, number)
-                reached += 1
+                found.append((_started(pid), pid))
+    reached = 0
+    for _, pid in sorted(found)[:1] if oldest else found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            reached += 1
     return reached
+
+
+def _started(pid: int) -> int:
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    return int(after_name.split()[19])  # field 22 of proc(5)
 
 
 def active() -> Faults:

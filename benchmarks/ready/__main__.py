@@ -1,0 +1,99 @@
+"""How soon a job trains again with what is ready before a failure, beside the promised limits.
+
+    make cluster-up images gateway && python -m benchmarks.ready --check          # ten minutes
+    make cluster-up images gateway torch-venv shim && python -m benchmarks.ready --full   # over an hour
+
+``--check`` kills a rank of a job on the cluster three times without and three times with standbys, and lets thirty
+spares be claimed at once. ``--full`` takes twenty kills each, and adds restarts on one machine beside torchrun's own,
+and what standbys cost. Ends with exit code 1 where a limit is not kept or anything was not as expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.limits import Limit, table
+from benchmarks.ready import claims, restarts, standby
+from benchmarks.results import provenance, put
+
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+MOST_SECONDS: Final = {"None": 4.0, "Imports": 1.2}  # median, from the kill to the next step of all ranks
+CHECKED_RUNS: Final = 3
+FULL_RUNS: Final = 20
+LOCAL_RUNS: Final = 10
+LOCAL_RANKS: Final = (2, 3)
+
+
+def restart_limits(found: Sequence[restarts.Restarts]) -> list[Limit]:
+    """Compare the median of each kind of restart with its limit."""
+    return [
+        Limit(
+            what=f"rank killed, standby {each.standby}: all ranks train again, median of {len(each.seconds)}",
+            measured=statistics.median(each.seconds),
+            most=MOST_SECONDS[each.standby],
+            unit="s",
+        )
+        for each in found
+    ]
+
+
+def claim_limits(row: claims.Row) -> list[Limit]:
+    """Compare the time until every lost replica has a spare with its limit."""
+    return [Limit(what=row.what, measured=row.claims_seconds, most=claims.LIMIT_SECONDS, unit="s")]
+
+
+def spread(found: Sequence[restarts.Restarts], row: claims.Row) -> str:
+    """Return the worst beside the medians, as a Markdown table."""
+    lines = ["| | median | worst |", "|---|---|---|"]
+    for each in found:
+        median, worst = statistics.median(each.seconds), max(each.seconds)
+        lines.append(f"| standby {each.standby}, {len(each.seconds)} kills | {median:.2f} s | {worst:.2f} s |")
+    lines.append(f"| every claimed spare has its pod | {row.pods_seconds:.2f} s | – |")
+    return "\n".join([*lines, ""])
+
+
+def local(rows: Sequence[standby.Row]) -> str:
+    """Return the restarts on one machine, and the costs, as a Markdown table."""
+    lines = ["| | ranks | runs | median | worst |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row.what} | {row.ranks} | {row.runs} | {row.median:.2f} {row.unit} | {row.worst:.2f} {row.unit} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, ""])
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="three kills of each kind; nothing is written (default)")
+    parser.add_argument("--full", action="store_true", help="all of it, into RESULTS.md")
+    parser.add_argument("--runs", type=int, help="kills of each kind")
+    parser.add_argument("--note", default="", help="for RESULTS.md: what else ran on the machine")
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = parse_arguments()
+    runs = asked.runs or (FULL_RUNS if asked.full else CHECKED_RUNS)
+    claimed = claims.measure_once()
+    found = restarts.measure(runs)
+    kept = [*restart_limits(found), *claim_limits(claimed)]
+    problems = [*claimed.problems, *(problem for each in found for problem in each.problems)]
+    figures = "\n".join([table(kept), spread(found, claimed), *(f"- {problem}" for problem in problems)])
+    print(figures)
+    if asked.full:
+        note = asked.note and f", {asked.note}"
+        put(RESULTS, f"{figures}\n{provenance(note=note)}", "figures")
+        rows = [row for ranks in LOCAL_RANKS for row in asyncio.run(standby.rows(ranks, min(runs, LOCAL_RUNS)))]
+        put(RESULTS, f"{local(rows)}\n{provenance(note=note)}", "local")
+        print(local(rows))
+    return 0 if not problems and all(limit.kept for limit in kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
