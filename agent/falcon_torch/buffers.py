@@ -150,15 +150,23 @@ class Store:
 
 
 def _locked(path: str) -> Any:
-    """Open a file that no other process holds. Raises OSError, after ``LOCK_SECONDS``, where one does."""
+    """Open a file that no other process holds.
+
+    Raises:
+        BufferUnusableError: another process still holds it after ``LOCK_SECONDS``.
+        OSError: there is no such file, or it may not be opened.
+    """
     file = open(path, "rb+")  # noqa: SIM115  held as long as the store
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
-        except OSError:
+        except BlockingIOError:
             if time.monotonic() > deadline:
                 file.close()
-                raise
+                raise BufferUnusableError(f"another process holds {path}") from None
             time.sleep(0.05)
+        except OSError:
+            file.close()
+            raise
