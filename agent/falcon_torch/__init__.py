@@ -4,7 +4,7 @@
     step, state = checkpoint.load()
     checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)
 
-Runs in the user's image: the standard library and PyTorch (2.0 and later), Python 3.8 and later. Without Falcon the
+Runs in the user's image: the standard library and PyTorch (1.13 and later), Python 3.8 and later. Without Falcon the
 same script works with plain files.
 """
 

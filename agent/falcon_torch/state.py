@@ -21,6 +21,7 @@ from falcon_torch.format import CheckpointError, aligned
 _PROTOCOL = 4
 _COUNT = struct.Struct("<Q")
 _PLACE = struct.Struct("<QQ")
+_SINCE_2 = hasattr(torch.Tensor, "untyped_storage")  # PyTorch 2.0 gave storages other names than 1.13
 
 
 class Frozen(NamedTuple):
@@ -39,7 +40,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> tuple[int, torch.dtype | None] | None:
         if isinstance(value, torch.storage.TypedStorage):
-            return self._number(value._untyped_storage), value.dtype
+            return self._number(value._untyped_storage if _SINCE_2 else value.untyped()), value.dtype
         if isinstance(value, torch.UntypedStorage):
             return self._number(value), None
         return None
@@ -66,7 +67,9 @@ class _Unpickler(pickle.Unpickler):
         storage = self._storage(number)
         if dtype is None:
             return storage
-        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        return torch.storage.TypedStorage(
+            wrap_storage=storage, dtype=dtype, **({"_internal": True} if _SINCE_2 else {})
+        )
 
 
 def freeze(state: Any) -> Frozen:
@@ -111,11 +114,7 @@ def thaw(index: memoryview, data: Any, data_offset: int, data_end: int) -> Any:
             offset, size = places[number]
             if data_offset + offset + size > data_end:
                 raise CheckpointError(f"storage {number} lies outside the checkpoint's data")
-            made[number] = (
-                torch.frombuffer(data, dtype=torch.uint8, count=size, offset=data_offset + offset).untyped_storage()
-                if size
-                else torch.UntypedStorage(0)
-            )
+            made[number] = _viewed(data, data_offset + offset, size) if size else torch.UntypedStorage(0)
         return made[number]
 
     try:
@@ -124,3 +123,9 @@ def thaw(index: memoryview, data: Any, data_offset: int, data_end: int) -> Any:
         raise
     except Exception as error:  # a class that has moved, another version of a library: any exception is possible
         raise CheckpointError(f"the state cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _viewed(data: Any, offset: int, size: int) -> torch.UntypedStorage:
+    """Return a storage that is a part of a buffer."""
+    view = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset)
+    return view.untyped_storage() if _SINCE_2 else view.storage().untyped()

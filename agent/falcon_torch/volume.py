@@ -50,7 +50,8 @@ class Volume:
         self._rank, self._world_size = rank, world_size
         os.makedirs(folder, exist_ok=True)
         for name in os.listdir(folder):  # of a life that was killed while it wrote
-            if name.endswith(".tmp") and f".rank-{rank}-of-{world_size}." in name:
+            own = name.endswith(f".{os.getpid()}.tmp")
+            if name.endswith(".tmp") and not own and f".rank-{rank}-of-{world_size}." in name:
                 _remove(os.path.join(folder, name))
 
     def found(self) -> list[Found]:
