@@ -89,8 +89,8 @@ class Buffer:
         self.clear()
         begin, data = index_offset(self.capacity), self._data_offset(frozen)
         self._map[begin : begin + len(frozen.raw_index)] = frozen.raw_index
-        for offset, source in frozen.storages:
-            copier.copy(source, self._content[data + offset : data + offset + source.numel()])
+        places = [(source, self._content[data + at : data + at + source.numel()]) for at, source in frozen.storages]
+        copier.copy(places)
         commit = Commit(
             index_offset=begin,
             index_bytes=len(frozen.raw_index),

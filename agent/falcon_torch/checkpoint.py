@@ -221,20 +221,26 @@ class Checkpoint:
         Raises:
             CheckpointError: the state is whole and cannot be unpickled.
         """
-        here, sources = place(), self._sources(place())
-        newest = max([source.commit.generation for source in sources], default=-1)
-        self._generation = max([here.generation, *(1 + each for each in gather(newest))])
+        here = place()
+        sources = self._sources(here)
+        self._generation = here.generation
+        self._anchor = None
         while True:
-            common = set.intersection(*map(set, gather(list({_key(source) for source in sources}))))
-            if not common:
-                self._anchor = None
+            key = self._newest_of_all(sources)
+            if key is None:
                 return 0, None
-            key = max(common)
             chosen, state = self._read_first([source for source in sources if _key(source) == key])
-            if all(gather(chosen is not None)) and chosen is not None:
-                self._anchor = chosen.buffer
+            if all(gather(chosen is not None)):
+                self._anchor = None if chosen is None else chosen.buffer
                 return key[0], state
             sources = [source for source in sources if _key(source) != key]
+
+    def _newest_of_all(self, sources: List[Source]) -> Key | None:
+        """Return the newest step that every rank has; None where there is none."""
+        offered = [set(keys) for keys in gather([_key(source) for source in sources])]
+        # Whoever still has what an earlier life wrote cannot mistake it for what this one is going to write.
+        self._generation = max([self._generation, *(1 + generation for keys in offered for _, generation in keys)])
+        return max(set.intersection(*offered), default=None)
 
     def _sources(self, here: Place) -> List[Source]:
         """Return this rank's checkpoints, the nearest first."""
