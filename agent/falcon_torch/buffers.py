@@ -56,7 +56,7 @@ class Buffer:
         if self.capacity < index_offset(self.capacity) + PAGE_BYTES:
             raise ValueError(f"{path} has {self.capacity} bytes, too few for a checkpoint")
         self._content = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._views: weakref.ref[mmap.mmap] | None = None
+        self._views: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # private mappings that tensors still use
 
     @property
     def view(self) -> memoryview:
@@ -72,7 +72,7 @@ class Buffer:
         return self._map[:PAGE_BYTES]
 
     def needed(self, frozen: Frozen) -> int:
-        """Return how many bytes the buffer must have to hold a state."""
+        """Return how many bytes a buffer must have to hold a state."""
         return self._data_offset(frozen) + frozen.data_bytes
 
     def _data_offset(self, frozen: Frozen) -> int:
@@ -117,7 +117,7 @@ class Buffer:
             made = mmap.mmap(file, self.capacity, access=mmap.ACCESS_COPY)
         finally:
             os.close(file)
-        self._views = weakref.ref(made)
+        self._views.add(made)
         return made
 
     def _part_from_views(self) -> None:
@@ -125,10 +125,9 @@ class Buffer:
 
         Pages of a private mapping that were never written still show the buffer: each is written now, unchanged.
         """
-        views = self._views() if self._views is not None else None
-        if views is not None:
+        for views in self._views:
             torch.frombuffer(views, dtype=torch.uint8)[::PAGE_BYTES].add_(0)
-        self._views = None
+        self._views.clear()
 
 
 class Store:
@@ -146,7 +145,6 @@ class Store:
             self.buffers = [Buffer(f"{name}.{number}") for number in range(COUNT)]
         except (OSError, ValueError) as error:
             raise BufferUnusableError(str(error)) from error
-        self.capacity = min(buffer.capacity for buffer in self.buffers)
 
 
 def _locked(path: str) -> Any:
