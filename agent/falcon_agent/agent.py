@@ -13,6 +13,7 @@ import time
 import msgspec
 import structlog
 
+from falcon_agent.checkpoint.store import Store
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
 from falcon_agent.output import Output
@@ -46,6 +47,12 @@ class Agent:
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
+        self._store = (
+            Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
+            if settings.checkpoint_bytes
+            else None
+        )
+        self._store_made = self._store is None
         self._plan: Plan | None = None
         self._rules = ErrorRules()
         self._request: DetailRequest | None = None
@@ -68,6 +75,8 @@ class Agent:
             asyncio.create_task(reporter.log_connection()),
             asyncio.create_task(self._watch(reporter)),
         ]
+        if self._store is not None:
+            await self._make(self._store)
         stopped = asyncio.create_task(ended.wait())
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
         for task in (*tasks, stopped):
@@ -83,7 +92,15 @@ class Agent:
         self._plan = plan
         self._rules = decode_rules(plan.errors)
         self._tracker.detection = plan.detection
-        self._write_plan(plan)
+        if self._store_made:
+            self._write_plan(plan)
+
+    async def _make(self, store: Store) -> None:
+        """Make the ranks' checkpoint buffers, and only then let the launcher have a plan: the ranks look for them."""
+        await asyncio.to_thread(store.make)
+        self._store_made = True
+        if self._plan is not None:
+            self._write_plan(self._plan)
 
     def _write_plan(self, plan: Plan) -> None:
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
@@ -189,6 +206,7 @@ class Agent:
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),
+            checkpoints=self._store.held() if self._store is not None else [],
         )
 
 

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
 from falcon_core.errors.judge import platform_judge
+from falcon_core.wire.checkpoint import CHECKPOINT_DIR
 from falcon_core.wire.keys import JobKey
 
 EXIT_CONFIG = environment.EXIT_CONFIG
@@ -51,6 +52,9 @@ class Settings(BaseSettings):
     run_dir: Path = Path("/falcon/run")
     gateways: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.addresses)]
     gateway_tls_dir: Annotated[Path, AfterValidator(_with_certificate)]  # with CREDENTIALS
+    checkpoint_dir: Path = Path(CHECKPOINT_DIR)
+    checkpoint_bytes: Annotated[int, Field(ge=0, description="a number of bytes; 0: no checkpoints in memory")] = 0
+    checkpoint_ranks: Annotated[int, Field(ge=1, description="how many ranks the pod has")] = 1
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
 
     @property

@@ -77,6 +77,7 @@ class WarmPoolRef(_Api, frozen=True, kw_only=True):
 
 
 class CheckpointSpec(_Api, frozen=True, kw_only=True):
+    memory: str | None = None  # a quantity, of each pod: two buffers for each of its ranks
     interval_seconds: int | None = None  # how often the training code writes a checkpoint; only for prices
 
 

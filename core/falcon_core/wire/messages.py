@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.printed import RankOutput
 
@@ -179,3 +180,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[RankSignals] = []
     throttle: ThrottleSignals | None = None
     output: list[RankOutput] = []  # of the processes of which there is anything to tell
+    checkpoints: list[Held] = []  # in the pod's memory; two of a rank at most

@@ -30,6 +30,7 @@ from falcon_core.wire.bounds import (
     Text,
     Times,
 )
+from falcon_core.wire.checkpoint import MAX_HELD, Held
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -125,10 +126,11 @@ class _Troubles(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _LongReport(_Report, array_like=True, frozen=True, gc=False):
-    """A report with what healthy pods have nothing of: theirs does not take a byte for it."""
+    """A report with what most pods have nothing of: theirs does not take a byte for it."""
 
     output: Annotated[list[RankOutput], Meta(max_length=MAX_RANKS)] = []
     troubles: Annotated[list[_Troubles], Meta(max_length=MAX_RANKS)] = []
+    checkpoints: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -155,9 +157,10 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         for rank in summary.ranks[:MAX_RANKS]
         if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
-    if not summary.output and not troubles:
+    held = summary.checkpoints[:MAX_HELD]
+    if not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
-    return _encoder.encode(_LongReport(*fields, bounded(summary.output[:MAX_RANKS]), troubles))
+    return _encoder.encode(_LongReport(*fields, bounded(summary.output[:MAX_RANKS]), troubles, held))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -186,6 +189,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         ],
         throttle=_throttle_signals(report.throttle),
         output=report.output,
+        checkpoints=report.checkpoints,
     )
 
 

@@ -6,7 +6,9 @@ controllers as well.
 - ``falcon-install`` (init) copies the launcher and the shim into an emptyDir, read-only for the trainer;
 - ``falcon-agent`` is a native sidecar; it shares two in-memory folders with the trainer and nothing else: each side
   writes to one of them, and sees the other one as read-only;
-- the trainer's command is wrapped by ``falcon-launch``.
+- the trainer's command is wrapped by ``falcon-launch``;
+- where the job keeps checkpoints in memory, both have a tmpfs for them. It counts as the agent's memory, since the
+  agent touches its pages first: so the agent's limit contains it, and the trainer's stays as it is.
 
 All injected containers pass Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled
 agent would report late, and the agent's own work bounds its use of CPU. In a Guaranteed pod the agent has a CPU limit,
@@ -21,6 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from falcon_core.wire.checkpoint import CHECKPOINT_DIR
 from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
 from falcon_operator.manifests import qos
 from falcon_operator.ports import Manifest
@@ -32,6 +35,7 @@ TLS_DIR = "/falcon/gateway"
 LAUNCHER = f"{BIN_DIR}/falcon-launch"
 VOLUME_BIN, VOLUME_TLS = "falcon-bin", "falcon-gateway"
 VOLUME_AGENT, VOLUME_LAUNCH = "falcon-run-agent", "falcon-run-launch"  # falcon_core.wire.launch
+VOLUME_CHECKPOINT = "falcon-checkpoint"
 INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' own, and the launcher's
@@ -64,6 +68,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     procs: int
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
+    checkpoint_bytes: int = 0  # memory of a pod for checkpoints; 0: none
 
 
 def restricted() -> Manifest:
@@ -88,7 +93,7 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     _wrap(trainer, identity, grace_seconds(spec))
     result["initContainers"] = [
         {**_install(settings), "resources": _install_resources(spec)},
-        {**_agent(identity, settings), "resources": _agent_resources(spec)},
+        {**_agent(identity, settings), "resources": _agent_resources(spec, identity.checkpoint_bytes)},
         *result.get("initContainers", []),
     ]
     launch_dir_mib = LAUNCH_DIR_MIB + (RING_MIB + OUTPUT_MIB) * identity.procs
@@ -99,7 +104,23 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
         {"name": VOLUME_LAUNCH, "emptyDir": {"medium": "Memory", "sizeLimit": f"{launch_dir_mib}Mi"}},
         {"name": VOLUME_TLS, "secret": {"secretName": identity.secret, "defaultMode": 0o444}},
     ]
+    if identity.checkpoint_bytes:
+        _add_checkpoints(result, trainer, identity)
     return result
+
+
+def _add_checkpoints(spec: Manifest, trainer: Manifest, identity: Identity) -> None:
+    """Add the volume for checkpoints in memory, and tell trainer and agent of it."""
+    size = str(identity.checkpoint_bytes)
+    spec["volumes"].append({"name": VOLUME_CHECKPOINT, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    agent = next(item for item in spec["initContainers"] if item["name"] == AGENT_CONTAINER)
+    for container in (trainer, agent):
+        container["volumeMounts"].append({"name": VOLUME_CHECKPOINT, "mountPath": CHECKPOINT_DIR})
+    agent["env"] += [
+        {"name": "FALCON_CHECKPOINT_BYTES", "value": size},
+        {"name": "FALCON_CHECKPOINT_RANKS", "value": str(identity.procs)},
+    ]
+    trainer["env"] = [*trainer.get("env", []), {"name": "FALCON_CHECKPOINT_DIR", "value": CHECKPOINT_DIR}]
 
 
 def grace_seconds(spec: Manifest) -> int:
@@ -141,12 +162,14 @@ def _install_resources(spec: Manifest) -> Manifest:
     )
 
 
-def _agent_resources(spec: Manifest) -> Manifest:
+def _agent_resources(spec: Manifest, checkpoint_bytes: int) -> Manifest:
+    store_mib = -(-checkpoint_bytes >> 20)
+    request, limit = f"{96 + store_mib}Mi", f"{384 + store_mib}Mi"
     return qos.resources(
         spec,
-        requests={"cpu": "20m", "memory": "96Mi"},
-        limits={"memory": "384Mi"},
-        guaranteed={"cpu": GUARANTEED_CPU, "memory": "384Mi"},
+        requests={"cpu": "20m", "memory": request},
+        limits={"memory": limit},
+        guaranteed={"cpu": GUARANTEED_CPU, "memory": limit},
     )
 
 

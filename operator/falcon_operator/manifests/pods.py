@@ -23,6 +23,7 @@ from falcon_operator.api import (
     TrainingJob,
 )
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
+from falcon_operator.manifests.qos import quantity
 from falcon_operator.ports import Manifest
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, like Kubernetes' own suffixes
@@ -51,6 +52,12 @@ def trainer_container(job: TrainingJob) -> str:
 def processes_per_pod(job: TrainingJob) -> int:
     """Return how many processes ``falcon-launch`` starts in a pod: a process a rank, or the user's launcher alone."""
     return job.spec.procs_per_replica if job.spec.launcher == "Falcon" else 1
+
+
+def checkpoint_bytes(job: TrainingJob) -> int:
+    """Return the memory that each pod has for checkpoints; 0 where the job asks for none."""
+    memory = job.spec.checkpoint.memory
+    return 0 if memory is None else int(quantity(memory))
 
 
 def owner_reference(job: TrainingJob) -> Manifest:
@@ -93,6 +100,7 @@ def build_pod(
         procs=job.spec.procs_per_replica,
         launcher=job.spec.launcher,
         track=job.spec.mitigation.mode != "Off",
+        checkpoint_bytes=checkpoint_bytes(job),
     )
     spec = instrument(template["spec"], identity, settings)
     spec["restartPolicy"] = "Never"

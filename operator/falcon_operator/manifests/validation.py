@@ -19,7 +19,9 @@ import msgspec
 
 from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
+from falcon_core.wire.checkpoint import least_memory_bytes
 from falcon_operator.api import TrainingJob, WarmPool
+from falcon_operator.manifests.qos import quantity
 
 RESERVED_PATH = "/falcon"
 CARRIED_OUT_STRATEGIES = frozenset({"Ignore", "ReplaceNode"})  # of those that the API knows, what this version does
@@ -51,6 +53,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_operating_system(job),
         *_name_resolution(job),
         *_mounts(job),
+        *_checkpoint_memory(job),
         *_error_rules(job, error_overrides),
     ]
 
@@ -187,6 +190,43 @@ def _mounts(job: TrainingJob) -> Iterator[Problem]:
                         message=f"{RESERVED_PATH} and what lies below it are Falcon's",
                         remedy="mount the volume elsewhere",
                     )
+
+
+def _checkpoint_memory(job: TrainingJob) -> Iterator[Problem]:
+    """Yield why the memory for checkpoints is of no use, or does not fit into the pod's own limit."""
+    memory, ranks = job.spec.checkpoint.memory, job.spec.procs_per_replica
+    if memory is None:
+        return
+    field = "spec.checkpoint.memory"
+    try:
+        asked = quantity(memory)
+    except ValueError as error:
+        yield Problem(field=field, message=str(error), remedy="write one, such as 8Gi")
+        return
+    least = least_memory_bytes(ranks)
+    if asked < least:
+        yield Problem(
+            field=field,
+            message=f"{memory} is too little for two buffers for each of the pod's {ranks} ranks",
+            remedy=f"set it to twice the state of all the pod's ranks, at least {least >> 20}Mi",
+        )
+    if job.spec.mitigation.mode == "Off":
+        yield Problem(
+            field=field,
+            message="with spec.mitigation.mode Off the ranks do not get falcon_torch, which fills the memory",
+            remedy="set spec.mitigation.mode to Observe, or remove spec.checkpoint.memory",
+        )
+    limit = _dict(_dict(_pod(job), "resources"), "limits").get("memory")
+    try:
+        whole = None if limit is None else quantity(limit)
+    except ValueError:
+        return  # the server-side dry run says it
+    if whole is not None and asked >= whole:
+        yield Problem(
+            field=field,
+            message=f"{memory} does not fit into the pod's limit of {limit}, out of which the trainer has to live, too",
+            remedy="raise spec.template.spec.resources.limits.memory by as much, or ask for less",
+        )
 
 
 def _strategies(job: TrainingJob) -> Iterator[Problem]:

@@ -39,7 +39,7 @@ def python_dir(tmp_path: Path) -> Path:
     """Return a folder like ``/falcon/python``."""
     folder = tmp_path / "python"
     folder.mkdir()
-    for name in ("falcon_site", "falcon_start"):
+    for name in ("falcon_site", "falcon_start", "falcon_torch"):
         (folder / name).symlink_to(AGENT / name)
     return folder
 

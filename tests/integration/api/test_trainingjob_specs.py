@@ -214,6 +214,10 @@ BAD: dict[str, tuple[Changes, str, str]] = {
         "spec.checkpoint.intervalSeconds",
         "must be of type integer",
     ),
+    "memory with a space": ({"spec.checkpoint": {"memory": "8 Gi"}}, "spec.checkpoint.memory", "write for example 8Gi"),
+    "memory by an exponent": ({"spec.checkpoint": {"memory": "9e99"}}, "spec.checkpoint.memory", "for example 8Gi"),
+    "memory in milli": ({"spec.checkpoint": {"memory": "8m"}}, "spec.checkpoint.memory", "write for example 8Gi"),
+    "memory as a number": ({"spec.checkpoint": {"memory": 8}}, "spec.checkpoint.memory", "must be of type string"),
     "pool without name": ({"spec.warmPoolRef": {}}, "spec.warmPoolRef.name", "Required value"),
     "pool as text": ({"spec.warmPoolRef": "spares"}, "spec.warmPoolRef", "must be of type object"),
     "suspend as text": ({"spec.suspend": "yes"}, "spec.suspend", "must be of type boolean"),
@@ -234,6 +238,7 @@ GOOD: dict[str, Changes] = {
     "the largest": {"spec.replicas": 4096, "spec.procsPerReplica": 128, "spec.parallelism": {"tensor": 4096}},
     "every dimension": {"spec.parallelism": {"tensor": 2, "context": 2, "expert": 2, "pipeline": 2}},
     "a launcher of its own": {"spec.launcher": "Own", f"{TRAINER}.command": ["torchrun", "train.py"]},
+    "memory for checkpoints": {"spec.checkpoint": {"memory": "1.5Gi", "intervalSeconds": 10}},
     "a named container": {f"{POD}.containers.1": SIDECAR, "spec.container": "trainer"},
     "a sidecar's own env": {
         f"{POD}.containers.1": {**SIDECAR, "env": [{"name": "LD_PRELOAD", "value": "libx.so"}]},

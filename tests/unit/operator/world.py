@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.recovery.membership import Exclusion
+from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
 from falcon_operator.api import (
@@ -127,6 +128,7 @@ class World:
         self.sights: dict[int, Sight] = {}  # what is not seen of them
         self.unseen: set[int] = set()  # ranks without a ring
         self.standby: LaunchStandby | None = None  # of each pod
+        self.held: list[Held] = []  # what each pod says of checkpoints in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
@@ -404,6 +406,7 @@ class World:
             throttle=ThrottleSignals(
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
+            checkpoints=self.held,
         )
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)

@@ -1,0 +1,1 @@
+"""The pod's checkpoints in memory: the agent owns the memory, the ranks write to it."""

@@ -1,0 +1,93 @@
+"""The ranks' checkpoint buffers: files on a tmpfs volume that the agent shares with the training container.
+
+Pages of a tmpfs count as the memory of the container that touches them first. So the agent touches them all, within its
+own memory limit, and the trainer is never killed for what Falcon keeps. A buffer that is there already is left as it
+is: an agent that starts anew finds the checkpoints of before.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import structlog
+
+from falcon_core.wire.checkpoint import (
+    BUFFERS,
+    PAGE_BYTES,
+    Held,
+    buffer_bytes,
+    buffer_name,
+    lock_name,
+    unpack_held,
+)
+
+_EVERYBODY = 0o666  # the training container may run as any user
+_log = structlog.get_logger()
+
+
+class Store:
+    """The buffers of the pod's ranks."""
+
+    def __init__(self, folder: Path, ranks: int, memory_bytes: int) -> None:
+        """Divide ``memory_bytes`` among two buffers of each of ``ranks`` local ranks."""
+        self._folder = folder
+        self._ranks = ranks
+        self._bytes = buffer_bytes(memory_bytes, ranks)
+
+    def make(self) -> None:
+        """Make the buffers that are missing. It takes about a quarter of a second for each GiB.
+
+        Where they cannot be made, the reason is logged, and the ranks save to their folder alone.
+        """
+        try:
+            for local_rank in range(self._ranks):
+                self._put(lock_name(local_rank), 0)
+                for number in range(BUFFERS):
+                    self._put(buffer_name(local_rank, number), self._bytes)
+        except OSError as error:
+            _log.error("no checkpoints in memory: a buffer cannot be made", error=str(error), buffer_bytes=self._bytes)
+
+    def held(self) -> list[Held]:
+        """Return the steps that the ranks hold: of each rank two at most."""
+        names = [buffer_name(rank, number) for rank in range(self._ranks) for number in range(BUFFERS)]
+        found = [self._read(self._folder / name) for name in names]
+        return [held for held in found if held is not None]
+
+    def _put(self, name: str, size: int) -> None:
+        """Make a file of this size, with all its pages, unless there is one. It appears only when it is complete."""
+        path = self._folder / name
+        if _is_file(path, size):
+            return
+        fresh = self._folder / f"{name}.new"
+        fresh.unlink(missing_ok=True)
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
+        try:
+            if size:
+                os.posix_fallocate(file, 0, size)  # on a tmpfs it takes the pages and clears them
+            os.fchmod(file, _EVERYBODY)  # whatever the umask says
+        finally:
+            os.close(file)
+        fresh.rename(path)
+
+    def _read(self, path: Path) -> Held | None:
+        """Read a commit record. The training processes may have put anything in the file's place."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            return unpack_held(os.pread(file, PAGE_BYTES, 0)) if stat.S_ISREG(os.fstat(file).st_mode) else None
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+
+
+def _is_file(path: Path, size: int) -> bool:
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(about.st_mode) and about.st_size == size

@@ -1,0 +1,298 @@
+"""The checkpoint client: ``save`` costs training one copy, ``load`` finds the nearest state that all ranks have.
+
+A save goes into one of the rank's two buffers in the pod's memory. Behind training, a thread adds checksums and copies
+the buffer to the folder. The next save takes the other buffer; the one after it needs the first again, and so waits
+until the thread has done with it. A state that does not fit is written to the folder at once, and so are all where
+there is no store of Falcon's.
+
+As long as ranks exchange anything between two saves, no rank is ahead of another by more than one save, so that both
+buffers of all ranks always have a step in common. A step is known by its number **and** the generation that wrote it:
+what a rank saved alone before a failure is not mixed with what the others save after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from falcon_torch.buffers import Buffer, BufferUnusableError, Store
+from falcon_torch.copying import Copier
+from falcon_torch.format import (
+    PAGE_BYTES,
+    CheckpointError,
+    Commit,
+    DamagedError,
+    check_chunks,
+    check_index,
+    is_verified,
+)
+from falcon_torch.ranks import Place, gather, place
+from falcon_torch.state import Frozen, freeze, thaw
+from falcon_torch.volume import Volume, mapped
+
+FOLDER_VARIABLE = "FALCON_CHECKPOINT_DIR"
+_log = logging.getLogger("falcon_torch")
+Key = Tuple[int, int]  # step, generation
+
+
+class Source(NamedTuple):
+    """A checkpoint of this rank, and how its bytes are mapped."""
+
+    commit: Commit
+    where: str
+    map: Callable[[], Any]
+    buffer: Buffer | None = None
+
+
+class Counts:
+    """What a rank's checkpoints have come to since its process began."""
+
+    def __init__(self) -> None:
+        self.saved = 0
+        self.skipped = 0  # since the save before the last was still on its way to the folder
+        self.waited_seconds = 0.0  # for that reason, where ``when_behind`` is "wait"
+        self.in_folder = 0  # files that are complete
+        self.folder_failures = 0
+
+
+class Checkpoint:
+    """The checkpoints of a job.
+
+    Args:
+        folder: a folder that outlives the pod, the same for all ranks; None: the pod's memory alone, which is lost
+            with the pod.
+        when_behind: what a save does that needs a buffer of which the copy to the folder is not done: "wait" for it, or
+            "skip", which leaves this checkpoint out on all ranks, and takes a collective call in each save.
+        verify: compare every byte with its checksum when a checkpoint is loaded. It takes a second for one or two GiB.
+            False: only index and records are compared.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, *, when_behind: str = "wait", verify: bool = True
+    ) -> None:
+        """Find the store. Raises ValueError where there is neither a store nor a folder."""
+        if when_behind not in ("wait", "skip"):
+            raise ValueError(f'when_behind={when_behind!r}: write "wait" or "skip"')
+        self.counts = Counts()
+        self._folder = None if folder is None else os.fspath(folder)
+        self._skips = when_behind == "skip"
+        self._verify = verify
+        self._copier = Copier()
+        self._volume: Volume | None = None
+        self._store = _open_store(place())
+        if self._store is None and self._folder is None:
+            raise ValueError(
+                "no folder is given and Falcon keeps no checkpoints here: set spec.checkpoint.memory, or name a folder"
+            )
+        self._anchor: Buffer | None = None  # holds what all ranks may have to go back to: it is not overwritten next
+        self._behind: Dict[str, threading.Thread] = {}  # by the buffer's path
+        self._sequence = 0
+        self._generation = place().generation
+        self._warned = False
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def save(self, state: Any, step: int) -> bool:
+        """Save a state: dicts, lists, tuples, tensors, and what else can be pickled. All ranks save the same steps.
+
+        What the caller changes after it has returned is not in the checkpoint.
+
+        Returns:
+            False for a checkpoint that was left out, since the one before the last was still being written.
+
+        Raises:
+            CheckpointError: the state cannot be pickled, or fits nowhere.
+            OSError: it does not fit into memory, and the folder cannot be written.
+        """
+        frozen = freeze(state)
+        buffer = self._next_buffer()
+        needed = 0 if buffer is None else buffer.needed(frozen)
+        fits = buffer is not None and needed <= buffer.capacity
+        if self._skips and any(gather(self._is_behind(buffer))):
+            self.counts.skipped += 1
+            return False
+        self._sequence += 1
+        if buffer is not None and fits:
+            self._wait_for(buffer)
+            commit = buffer.write(frozen, self._copier, **self._identity(step))
+            self._anchor = buffer
+            self._start_behind(buffer, commit)
+        else:
+            self._write_through(frozen, step, buffer, needed)
+        self.counts.saved += 1
+        return True
+
+    def wait(self) -> None:
+        """Wait until everything that was saved has its checksums, and is in the folder or has failed to get there."""
+        for thread in list(self._behind.values()):
+            thread.join()
+
+    def _identity(self, step: int) -> Dict[str, int]:
+        here = place()
+        return {
+            "generation": self._generation,
+            "rank": here.rank,
+            "world_size": here.world_size,
+            "step": step,
+            "sequence": self._sequence,
+        }
+
+    def _next_buffer(self) -> Buffer | None:
+        """Return the buffer that does not hold the newest whole checkpoint; None without a store."""
+        if self._store is None:
+            return None
+        self._sequence = max([self._sequence, *(held.sequence for held in self._held())])
+        if self._anchor is not None:
+            return next(buffer for buffer in self._store.buffers if buffer is not self._anchor)
+        return min(self._store.buffers, key=_sequence)
+
+    def _held(self) -> List[Commit]:
+        buffers = self._store.buffers if self._store is not None else []
+        return [commit for commit in (buffer.commit() for buffer in buffers) if commit is not None]
+
+    def _is_behind(self, buffer: Buffer | None) -> bool:
+        thread = self._behind.get(buffer.path) if buffer is not None else None
+        return thread is not None and thread.is_alive()
+
+    def _wait_for(self, buffer: Buffer) -> None:
+        thread = self._behind.get(buffer.path)
+        if thread is not None:
+            began = time.monotonic()
+            thread.join()
+            self.counts.waited_seconds += time.monotonic() - began
+
+    def _start_behind(self, buffer: Buffer, commit: Commit) -> None:
+        # No daemon: an interpreter that ends waits for it, so that a job's last checkpoint is in the folder.
+        thread = threading.Thread(
+            target=self._finish, args=(buffer, commit, self._open_volume()), name="falcon-checkpoint"
+        )
+        self._behind[buffer.path] = thread
+        thread.start()
+
+    def _finish(self, buffer: Buffer, commit: Commit, volume: Volume | None) -> None:
+        """Add what training does not wait for. Training goes on whatever happens here."""
+        buffer.add_checksums(commit)
+        if volume is None:
+            return
+        try:
+            volume.copy(buffer.view, commit)
+            self.counts.in_folder += 1
+        except OSError as error:
+            self.counts.folder_failures += 1
+            _log.warning("%s is in memory alone: %s: %s", commit.name, volume.folder, error)
+
+    def _write_through(self, frozen: Frozen, step: int, buffer: Buffer | None, needed: int) -> None:
+        if buffer is not None:
+            remedy = f"raise spec.checkpoint.memory so that each of two buffers a rank has {needed} bytes"
+            what = f"a checkpoint of {needed} bytes does not fit into a buffer of {buffer.capacity} bytes"
+            if self._folder is None:
+                raise CheckpointError(f"{what}, and no folder is given: {remedy}")
+            if not self._warned:
+                self._warned = True
+                _log.warning("%s and is written to %s while training waits: %s", what, self._folder, remedy)
+        volume = self._open_volume()
+        if volume is not None:
+            volume.write(frozen, **self._identity(step))
+            self.counts.in_folder += 1
+
+    def _open_volume(self) -> Volume | None:
+        """Return the folder's files; None without a folder. The folder cannot be opened yet when it is not mounted."""
+        if self._volume is None and self._folder is not None:
+            here = place()
+            try:
+                self._volume = Volume(self._folder, here.rank, here.world_size)
+            except OSError:
+                if self._store is None:
+                    raise
+                _log.warning("checkpoints stay in memory alone: %s cannot be opened", self._folder, exc_info=True)
+        return self._volume
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> Tuple[int, Any]:
+        """Return the newest step that every rank has, and this rank's state of it; 0 and None where there is none.
+
+        All ranks call it, once, before the first save. The tensors are on the CPU. Those that come from memory are
+        views: they may be changed, and what is stored stays as it is.
+
+        Raises:
+            CheckpointError: the state is whole and cannot be unpickled.
+        """
+        here = place()
+        sources = self._sources(here)
+        self._generation = here.generation
+        self._anchor = None
+        while True:
+            key = self._newest_of_all(sources)
+            if key is None:
+                return 0, None
+            chosen, state = self._read_first([source for source in sources if _key(source) == key])
+            if all(gather(chosen is not None)):
+                self._anchor = None if chosen is None else chosen.buffer
+                return key[0], state
+            sources = [source for source in sources if _key(source) != key]
+
+    def _newest_of_all(self, sources: List[Source]) -> Key | None:
+        """Return the newest step that every rank has; None where there is none."""
+        offered = [set(keys) for keys in gather([_key(source) for source in sources])]
+        # Whoever still has what an earlier life wrote cannot mistake it for what this one is going to write.
+        self._generation = max([self._generation, *(1 + generation for keys in offered for _, generation in keys)])
+        return max(set.intersection(*offered), default=None)
+
+    def _sources(self, here: Place) -> List[Source]:
+        """Return this rank's checkpoints, the nearest first."""
+        found = []
+        for buffer in self._store.buffers if self._store is not None else []:
+            commit = buffer.commit()
+            if commit is not None:
+                found.append(Source(commit, buffer.path, buffer.private, buffer))
+        volume = self._open_volume()
+        for path, commit in volume.found() if volume is not None else []:
+            found.append(Source(commit, path, lambda path=path: mapped(path)))  # type: ignore[misc]
+        return [each for each in found if (each.commit.rank, each.commit.world_size) == (here.rank, here.world_size)]
+
+    def _read_first(self, sources: List[Source]) -> Tuple[Source | None, Any]:
+        """Read the first of these copies of a step that is not damaged."""
+        for source in sources:
+            try:
+                return source, self._read(source)
+            except (DamagedError, OSError, ValueError) as error:
+                _log.warning("not loaded: %s", error)
+        return None, None
+
+    def _read(self, source: Source) -> Any:
+        commit, data = source.commit, source.map()
+        view = memoryview(data)
+        index = check_index(view, commit, source.where)
+        if not is_verified(bytes(view[:PAGE_BYTES]), commit):
+            _log.warning("%s in %s has no checksums yet: it is whole, and is used", commit.name, source.where)
+        elif self._verify:
+            check_chunks(view, commit, source.where)
+        return thaw(index, data, commit.data_offset, commit.end)
+
+
+def _key(source: Source) -> Key:
+    return source.commit.step, source.commit.generation
+
+
+def _sequence(buffer: Buffer) -> int:
+    commit = buffer.commit()
+    return -1 if commit is None else commit.sequence
+
+
+def _open_store(here: Place) -> Store | None:
+    """Open this rank's buffers; None, with a warning where Falcon should have made some, if there are none."""
+    folder = os.environ.get(FOLDER_VARIABLE, "")
+    if not folder:
+        return None
+    if here.local_rank is None:
+        _log.warning("no checkpoints are kept in memory: LOCAL_RANK, which the launcher sets, is not known")
+        return None
+    try:
+        return Store(folder, here.local_rank)
+    except BufferUnusableError as error:
+        _log.warning("no checkpoints are kept in memory: %s", error)
+        return None

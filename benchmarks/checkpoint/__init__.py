@@ -1,0 +1,1 @@
+"""What checkpoints in memory cost training, and how long a load takes."""

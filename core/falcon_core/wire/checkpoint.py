@@ -1,0 +1,82 @@
+"""The pod's checkpoints in memory, as the agent and the operator know them.
+
+A rank's client writes them (``agent/falcon_torch/format.py`` has the layout); the agent makes the buffers, reads the
+commit records in them, and reports which steps a rank holds. Nothing here reads a state.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+CHECKPOINT_DIR: Final = "/falcon/checkpoint"
+BUFFERS: Final = 2  # of a rank
+PAGE_BYTES: Final = 4096
+LEAST_BUFFER_BYTES: Final = 4 << 20
+MAX_HELD: Final = 2048  # steps in a report: of the most ranks that a pod has
+MAGIC: Final = b"FALCONCK"
+VERSION: Final = 1
+_COMMIT: Final = struct.Struct("<8sIIQIIQQQQQQQI")
+_CRC: Final = struct.Struct("<I")
+COMMIT_BYTES: Final = _COMMIT.size + _CRC.size
+
+Bounded = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A step that a rank holds in memory."""
+
+    rank: Annotated[int, Meta(ge=0, le=1 << 32)]
+    step: Bounded
+    unix_ms: Bounded  # when it was saved, by its node's clock
+    generation: Bounded = 0  # that wrote it
+
+
+def buffer_name(local_rank: int, number: int) -> str:
+    """Return the name of one of a rank's buffers."""
+    return f"rank-{local_rank}.{number}"
+
+
+def lock_name(local_rank: int) -> str:
+    """Return the name of the file that the process holds which uses a rank's buffers."""
+    return f"rank-{local_rank}.lock"
+
+
+def buffer_bytes(memory_bytes: int, ranks: int) -> int:
+    """Return the size of each buffer where so many ranks share the memory: whole pages."""
+    return memory_bytes // (BUFFERS * ranks) // PAGE_BYTES * PAGE_BYTES
+
+
+def least_memory_bytes(ranks: int) -> int:
+    """Return the least memory that is of any use to so many ranks."""
+    return BUFFERS * ranks * LEAST_BUFFER_BYTES
+
+
+def unpack_held(page: bytes) -> Held | None:
+    """Read a commit record from the beginning of a buffer; None where the buffer holds no whole checkpoint."""
+    raw = page[: _COMMIT.size]
+    if len(page) < COMMIT_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, _COMMIT.size)[0]:
+        return None
+    magic, version, _, generation, rank, _, step, _, unix_ns, *_ = _COMMIT.unpack(raw)
+    most = (1 << 63) - 1
+    if magic != MAGIC or version != VERSION or max(generation, step, unix_ns) > most:
+        return None
+    return Held(rank, step, unix_ns // 1_000_000, generation)
+
+
+def newest_of_all(held: Iterable[Held], ranks: int) -> Held | None:
+    """Return the newest step that all of the job's ranks hold, by its oldest copy; None where there is none."""
+    copies: dict[tuple[int, int], dict[int, Held]] = {}
+    for each in held:
+        if each.rank < ranks:
+            copies.setdefault((each.step, each.generation), {})[each.rank] = each
+    whole = [by_rank for by_rank in copies.values() if len(by_rank) == ranks]
+    if not whole:
+        return None
+    newest = max(whole, key=lambda by_rank: (by_rank[0].step, by_rank[0].generation))
+    return min(newest.values(), key=lambda each: each.unix_ms)

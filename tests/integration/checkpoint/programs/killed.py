@@ -1,0 +1,88 @@
+"""Kill a rank at random instants of its saves, and load after each: killed.py LIVES SEED [FOLDER]
+
+Each life loads the checkpoint, compares it byte for byte with what that step's state was, goes on saving from there,
+and says on a pipe which save has returned. Prints, as JSON, in how many lives the kill met a save, so that one buffer
+holds nothing whole. A life is a fork, since importing PyTorch takes seconds.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from falcon_torch import Checkpoint
+from falcon_torch.format import PAGE_BYTES, unpack_commit
+
+SIZES = (1, 6_000_003, 0, 1_000_000)  # elements
+BASE = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in SIZES]
+
+
+def state(step):
+    return {"step": step, "tensors": [base + step % 251 for base in BASE], "words": ["x" * (step % 7)]}
+
+
+def same(found, step):
+    wanted = state(step)
+    tensors = zip(found["tensors"], wanted["tensors"], strict=True)
+    return found["step"] == step and found["words"] == wanted["words"] and all(torch.equal(*pair) for pair in tensors)
+
+
+def held(number):
+    """Return what one of the two buffers holds."""
+    path = Path(os.environ["FALCON_CHECKPOINT_DIR"]) / f"rank-0.{number}"
+    with path.open("rb") as file:
+        return unpack_commit(file.read(PAGE_BYTES), path.stat().st_size)
+
+
+def live(folder, least, said):
+    """Check what is there, then save until killed. Exit code 3: a wrong step, 4: wrong bytes."""
+    checkpoint = Checkpoint(folder)
+    step, found = checkpoint.load()
+    if step not in (least, least + 1):
+        print(f"step {step} was loaded after save {least} had returned", file=sys.stderr, flush=True)
+        os._exit(3)
+    if step and not same(found, step):
+        os._exit(4)
+    del found
+    while True:
+        os.write(said, f"{step} ".encode())  # loaded, or saved
+        step += 1
+        checkpoint.save(state(step), step)
+
+
+def main(lives, seed, folder):
+    chance = random.Random(seed)
+    returned = torn = 0
+    for _ in range(lives):
+        heard, said = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(heard)
+            try:
+                live(folder, returned, said)
+            finally:
+                os._exit(5)
+        os.close(said)
+        text = os.read(heard, 4096)  # until it has loaded; b"" where the life ended before
+        time.sleep(chance.random() * 0.04)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            sys.exit(f"a life ended by itself with {os.WEXITSTATUS(status)}, after save {returned}")
+        while piece := os.read(heard, 4096):
+            text += piece
+        os.close(heard)
+        steps = [int(word) for word in text.split()]
+        returned = max([returned, *steps])
+        torn += returned > 2 and None in map(held, (0, 1))
+    print(json.dumps({"lives": lives, "saves": returned, "killed_in_a_save": torn}))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None)

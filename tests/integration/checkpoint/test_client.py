@@ -1,0 +1,101 @@
+"""The checkpoint client with real PyTorch, in buffers that the agent made: every byte, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from falcon_agent.checkpoint.store import Store
+
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+PROGRAMS = Path(__file__).parent / "programs"
+AGENT = Path(__file__).parents[3] / "agent"
+LIVES = 200
+MIB = 1 << 20
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def store() -> Iterator[Path]:
+    """Yield a folder on a tmpfs with the buffers of one rank."""
+    folder = Path(tempfile.mkdtemp(prefix="falcon-checkpoint-", dir="/dev/shm"))
+    Store(folder, ranks=1, memory_bytes=128 * MIB).make()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def run(program: str, *arguments: str, store: Path | None) -> subprocess.CompletedProcess[str]:
+    if not PYTHON.is_file():
+        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(AGENT)}
+    own = {"FALCON_CHECKPOINT_DIR": str(store)} if store is not None else {}
+    return subprocess.run(
+        [str(PYTHON), "-W", "ignore", str(PROGRAMS / program), *arguments],
+        env={**os.environ, **place, **own},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+IN_MEMORY = {
+    "every_kind_of_value": "",
+    "a_value_that_cannot_be_saved": "",
+    "changes_after_a_save_are_not_in_it": "",
+    "loaded_tensors_are_the_scripts_own": "",
+    "a_flipped_bit_is_refused_by_name": "chunk 2 of 2 of rank 0's checkpoint of step 20 in {store}/rank-0.1 is",
+    "a_save_that_has_no_checksums_yet_is_used_and_says_so": "step 10 in {store}/rank-0.0 has no checksums yet",
+    "damaged_memory_falls_back_to_the_file_of_the_same_step": "chunk 1 of 1 of rank 0's checkpoint of step 20",
+    "what_does_not_fit_goes_to_the_folder": "does not fit into a buffer",
+    "a_folder_that_goes_away_costs_the_files_alone": "rank 0's checkpoint of step 5 is in memory alone",
+    "a_save_waits_for_the_one_before_the_last": "",
+    "a_save_is_skipped_where_it_would_wait": "",
+    "a_second_process_does_not_get_the_buffers": "kept in memory: another process holds {store}/rank-0.lock",
+    "nothing_is_there": "",
+}
+IN_FILES = {
+    "every_kind_of_value": "",
+    "a_value_that_cannot_be_saved": "",
+    "changes_after_a_save_are_not_in_it": "",
+    "a_file_that_was_cut_falls_back_to_the_one_before": "",
+    "a_damaged_file_falls_back_to_the_one_before": "not loaded: chunk 1 of 1 of rank 0's checkpoint of step 30",
+    "nothing_is_there": "",
+    "neither_store_nor_folder": "",
+}
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_with_a_store(name: str, store: Path, tmp_path: Path) -> None:
+    ended = run("scenarios.py", name, str(tmp_path), store=store)
+    assert ended.returncode == 0, ended.stderr
+    words = IN_MEMORY[name].format(store=store)
+    assert ended.stderr.count(words or "Traceback") == bool(words), ended.stderr
+
+
+@pytest.mark.parametrize("name", IN_FILES)
+def test_with_plain_files(name: str, tmp_path: Path) -> None:
+    ended = run("scenarios.py", name, str(tmp_path), store=None)
+    assert ended.returncode == 0, ended.stderr
+    words = IN_FILES[name]
+    assert ended.stderr.count(words or "Traceback") == bool(words), ended.stderr
+
+
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
+    store: Path, tmp_path: Path, with_folder: bool
+) -> None:
+    folder = [str(tmp_path)] if with_folder else []
+    ended = run("killed.py", str(LIVES), "1", *folder, store=store)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    print(found)
+    assert found["lives"] == LIVES
+    assert found["saves"] > LIVES, "the lives got as far as saving"
+    assert found["killed_in_a_save"] >= LIVES / 40, "the kills met saves"

@@ -1,0 +1,76 @@
+"""What agents say of checkpoints in memory: read from the client's own records, and which step all ranks hold."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from falcon_core.wire import checkpoint as wire
+from falcon_core.wire.checkpoint import Held, buffer_bytes, newest_of_all, unpack_held
+from falcon_core.wire.messages import Summary
+from falcon_core.wire.reports import decode_summary, encode_summary
+from tests.unit.client_format import client
+
+WORD = st.integers(0, (1 << 64) - 1)
+SHORT = st.integers(0, (1 << 32) - 1)
+
+
+def commit(**changes: int) -> bytes:
+    fields = {"generation": 3, "rank": 1, "world_size": 2, "step": 40, "sequence": 7, "unix_ns": 5_000_000_000}
+    places = {"index_offset": 8192, "index_bytes": 100, "data_offset": 12288, "end": 20480, "index_crc": 1}
+    return client.pack_commit(client.Commit(**{**fields, **places, **changes}))
+
+
+def test_agent_and_client_mean_the_same_record() -> None:
+    assert unpack_held(commit()) == Held(1, 40, 5_000, 3)
+    assert (wire.MAGIC, wire.VERSION, wire.COMMIT_BYTES) == (client.MAGIC, client.VERSION, client.RECORD_BYTES)
+
+
+@given(st.integers(0, wire.COMMIT_BYTES - 1), st.integers(1, 255))
+def test_a_record_with_a_changed_byte_is_none(at: int, change: int) -> None:
+    raw = bytearray(commit())
+    raw[at] ^= change
+    assert unpack_held(bytes(raw)) is None
+
+
+@given(st.binary(max_size=4096))
+def test_any_bytes_are_read_without_an_error(page: bytes) -> None:
+    assert unpack_held(page) is None
+
+
+@given(generation=WORD, rank=SHORT, step=WORD, unix_ns=WORD)
+def test_what_is_read_can_be_reported_whatever_it_says(generation: int, rank: int, step: int, unix_ns: int) -> None:
+    held = unpack_held(commit(generation=generation, rank=rank, step=step, unix_ns=unix_ns))
+    checkpoints = [held] if held is not None else []
+    summary = Summary(pod_uid="p", sequence=1, unix_ns=1, generation=1, checkpoints=checkpoints)
+    assert decode_summary(encode_summary(summary, ()), "p").checkpoints == checkpoints
+
+
+def test_a_report_without_them_takes_no_byte_for_them() -> None:
+    summary = Summary(pod_uid="p", sequence=1, unix_ns=1, generation=1)
+    assert len(msgspec.msgpack.decode(encode_summary(summary, ()))) == 8
+
+
+@pytest.mark.parametrize(
+    ("held", "newest"),
+    [
+        ([], None),
+        ([Held(0, 20, 1)], None),
+        ([Held(0, 20, 1), Held(1, 20, 3)], Held(0, 20, 1)),
+        ([Held(0, 20, 1), Held(0, 40, 5), Held(1, 20, 3)], Held(0, 20, 1)),
+        ([Held(0, 20, 1), Held(0, 40, 5), Held(1, 20, 3), Held(1, 40, 4)], Held(1, 40, 4)),
+        ([Held(0, 40, 1, 1), Held(1, 40, 1, 2)], None),  # what one saved before a failure, and another after it
+        ([Held(0, 20, 1), Held(7, 20, 1)], None),  # a rank that the job does not have
+    ],
+)
+def test_the_newest_step_of_all_ranks(held: list[Held], newest: Held | None) -> None:
+    assert newest_of_all(held, 2) == newest
+
+
+@given(st.integers(0, 1 << 50), st.integers(1, 1024))
+def test_all_buffers_fit_into_the_memory(memory: int, ranks: int) -> None:
+    size = buffer_bytes(memory, ranks)
+    assert size % wire.PAGE_BYTES == 0
+    assert 2 * ranks * size <= memory < 2 * ranks * (size + wire.PAGE_BYTES)
