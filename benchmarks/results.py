@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import textwrap
 import time
 from pathlib import Path
 from typing import Final
 
+from dev.prose import wrap
+
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGE_COLUMNS: Final = 100
 
 
 def provenance(*code: str, note: str = "") -> str:
@@ -22,12 +22,11 @@ def provenance(*code: str, note: str = "") -> str:
     changed = " and changes that were not committed" if _git("status", "--porcelain", "--", *code) else ""
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     load = os.getloadavg()[0]
-    line = f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}{note}.*"
-    return textwrap.fill(line, PAGE_COLUMNS) + "\n"
+    return f"*Commit {_git('rev-parse', '--short', 'HEAD')}{changed}, {when}, load average {load:.1f}{note}.*\n"
 
 
 def put(page: Path, body: str, name: str = "measured") -> None:
-    """Replace the page's table of that name.
+    """Replace the page's table of that name; its prose is wrapped as the lint step wants it.
 
     Raises:
         ValueError: the page has no place for the table.
@@ -35,7 +34,7 @@ def put(page: Path, body: str, name: str = "measured") -> None:
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     placed, count = re.subn(
         re.escape(begin) + ".*?" + re.escape(end),
-        lambda _: f"{begin}\n{body}\n{end}",
+        lambda _: f"{begin}\n{wrap(body)}\n{end}",
         page.read_text(),
         count=1,
         flags=re.DOTALL,
