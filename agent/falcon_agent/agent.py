@@ -203,6 +203,7 @@ class Agent:
             unix_ns=time.time_ns(),
             generation=generation,
             launch=self._ends.add(status),
+            ended=self._ends.before(status),
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),

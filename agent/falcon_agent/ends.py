@@ -26,6 +26,7 @@ class Ends:
         self._run_dir = run_dir
         self._judge = judge
         self._generation = 0
+        self._newest: LaunchStatus | None = None  # of processes that run or have ended by themselves
         self._printed: dict[int, _Printed] = {}  # by local rank
 
     def add(self, status: LaunchStatus | None) -> LaunchStatus | None:
@@ -33,6 +34,23 @@ class Ends:
         # A launcher that stops an older generation for a newer one tells of both at once.
         if status is None or status.state not in ("Running", "Exited"):
             return status
+        self._newest = self._with_words(status)
+        return self._newest
+
+    def before(self, status: LaunchStatus | None) -> LaunchStatus | None:
+        """Return how processes of the generation before failed by themselves, while they are being stopped.
+
+        An agent that was away meets their ends and the order to stop at once: whoever reads its newest report alone
+        would never see the ends. None where no process failed.
+        """
+        newest = self._newest
+        if status is None or newest is None or status.state not in ("Stopping", "Stopped"):
+            return None
+        if status.generation == newest.generation or not any(_failed(rank) for rank in newest.ranks):
+            return None
+        return newest
+
+    def _with_words(self, status: LaunchStatus) -> LaunchStatus:
         if not any(_failed(rank) for rank in status.ranks):
             return status
         if status.generation != self._generation:

@@ -34,7 +34,8 @@ ALIVE_SECONDS = 10.0  # for so long such a report stands for the node's life; th
 LAUNCHER_STUCK_SECONDS = 30  # supervisor.cc: a process that is there so long after the order cannot be killed
 LEAVE_SECONDS = 15.0  # a pod that is to go may acknowledge the order first; then it is deleted whatever it says
 FINISH_SECONDS = 20.0  # launchers of a job that is over or suspended end by themselves; then their pods are deleted
-SILENT_SECONDS = 15.0  # for an acknowledgement where the agent is gone, too: it may come back and pass it on
+# Likewise where the agent is gone, too: it may come back and pass it on. A kubelet holds an agent back for up to 15 s.
+SILENT_SECONDS = 20.0
 # Likewise where the agent lives, beyond the pod's own grace: the launcher may take as long to say that it is stuck.
 OBSTINATE_SECONDS = 45.0
 

@@ -292,16 +292,26 @@ void announcements(const std::string& folder) {
   EXPECT(printed.wait_ms(0) == -1 && names() == 0);
   printed.note(0);
   EXPECT(names() == 1 && !is_first() && printed.wait_ms(0) == -1);  // at once
-  printed.note(50 * kMs);
-  printed.note(150 * kMs);
-  EXPECT(!is_first() && printed.wait_ms(150 * kMs) == 51);  // too early
+  printed.note(10 * kMs);
+  EXPECT(!is_first() && printed.wait_ms(10 * kMs) == 11);  // too early
+  printed.tell(20 * kMs);
+  EXPECT(is_first() && names() == 1 && printed.wait_ms(20 * kMs) == -1);
+  for (const int ms : {40, 60, 80}) printed.note(ms * kMs);
+  EXPECT(!is_first());
+  printed.note(100 * kMs);
+  EXPECT(!is_first() && printed.wait_ms(100 * kMs) == 101);  // what was saved up is spent
   printed.tell(200 * kMs);
-  EXPECT(is_first() && names() == 1 && printed.wait_ms(200 * kMs) == -1);
+  printed.note(220 * kMs);
+  EXPECT(is_first() && printed.wait_ms(220 * kMs) == 181);
+  printed.tell(400 * kMs);
+  EXPECT(!is_first());
   printed.tell(900 * kMs);
-  EXPECT(is_first());                       // nothing was printed
-  unlink((folder + "/printed.0").c_str());  // by a rank
-  printed.note(1000 * kMs);
-  EXPECT(names() == 1 && !is_first());
+  EXPECT(!is_first());                      // nothing was printed
+  unlink((folder + "/printed.1").c_str());  // by a rank
+  printed.note(5000 * kMs);
+  EXPECT(names() == 1 && is_first());
+  printed.note(5020 * kMs);
+  EXPECT(!is_first());
   unlink((folder + "/printed.1").c_str());
 }
 

@@ -103,7 +103,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool | None = None  # its agent's liveness; None: never seen, or the bus cannot tell
     silent_seconds: float = math.inf  # since its agent is known to be gone
     agent_ended_seconds: float | None = None  # since the agent's container ended or began again, by the kubelet's word
-    agent_held_back: bool = False  # its kubelet waits before it starts the agent again
+    agent_ended: bool = False  # and has not begun again, by the kubelet's word
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
     trouble: NodeTrouble | None = None  # of its node

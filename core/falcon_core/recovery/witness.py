@@ -113,14 +113,12 @@ def _witnesses(obs: Observation, silent: dict[int, MemberSeen], stopping: StopIn
 def _node_speaks(member: MemberSeen) -> bool:
     """Check whether the kubelet has reported the end of a silent agent's container, or may still do so.
 
-    A kubelet holds an agent that ends again and again back for up to five minutes. A node that dies meanwhile is lost
-    when it is NotReady.
+    A kubelet holds an agent that ends again and again back for up to five minutes: an agent that does not run explains
+    its own silence. A node that dies meanwhile is lost when it is NotReady.
     """
     ended = member.agent_ended_seconds
     return (
-        member.agent_held_back
-        or member.silent_seconds < KUBELET_SECONDS
-        or (ended is not None and ended < ALIVE_SECONDS)
+        member.agent_ended or member.silent_seconds < KUBELET_SECONDS or (ended is not None and ended < ALIVE_SECONDS)
     )
 
 

@@ -177,6 +177,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     unix_ns: int
     generation: int
     launch: LaunchStatus | None = None  # None: the launcher has not spoken yet
+    ended: LaunchStatus | None = None  # of the generation that is being stopped, where processes failed by themselves
     ranks: list[RankSignals] = []
     throttle: ThrottleSignals | None = None
     output: list[RankOutput] = []  # of the processes of which there is anything to tell

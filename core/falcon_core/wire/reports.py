@@ -131,6 +131,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     output: Annotated[list[RankOutput], Meta(max_length=MAX_RANKS)] = []
     troubles: Annotated[list[_Troubles], Meta(max_length=MAX_RANKS)] = []
     checkpoints: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []
+    ended: msgspec.Raw = NO_LAUNCH
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -158,9 +159,10 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
     held = summary.checkpoints[:MAX_HELD]
-    if not summary.output and not troubles and not held:
+    if not summary.output and not troubles and not held and summary.ended is None:
         return _encoder.encode(_Report(*fields))
-    return _encoder.encode(_LongReport(*fields, bounded(summary.output[:MAX_RANKS]), troubles, held))
+    printed = bounded(summary.output[:MAX_RANKS])
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, encode_launch(summary.ended)))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -174,6 +176,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
     try:
         report = _decoder.decode(raw)
         launch = decode_launch(bytes(report.launch))
+        ended = decode_launch(bytes(report.ended))
     except RecursionError as error:  # lists in lists without end, where a newer version would have a field
         raise msgspec.DecodeError("nested too deeply") from error
     troubles = {each.rank: each for each in report.troubles}
@@ -183,6 +186,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         unix_ns=report.unix_ns,
         generation=report.generation,
         launch=launch,
+        ended=ended,
         ranks=[
             _signals(rank, report.unix_ns, report.stacks, troubles.get(rank.rank, _NO_TROUBLES))
             for rank in report.ranks

@@ -171,7 +171,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         alive=alive(snap, member.pod_uid),
         silent_seconds=snap.monotonic - snap.reports.gone_since_seconds.get(member.pod_uid, -math.inf),
         agent_ended_seconds=_agent_ended_seconds(snap, pod.uid if pod is not None else "", agent),
-        agent_held_back=agent is not None and agent.waiting_reason == "CrashLoopBackOff",
+        agent_ended=agent is not None and _has_ended(agent),
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
@@ -182,6 +182,14 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         start_error=(launch.error or "") if launch is not None and launch.generation == membership.generation else "",
         oom_kills=launch.oom_kills if launch is not None else None,
     )
+
+
+def _has_ended(agent: ContainerView) -> bool:
+    """Check whether the kubelet says that the container has ended and does not run again.
+
+    For up to fifteen seconds it says so by the container's end alone, and then by its own waiting.
+    """
+    return not agent.running and (agent.exit_code is not None or agent.waiting_reason == "CrashLoopBackOff")
 
 
 def _agent_ended_seconds(snap: Snapshot, pod_uid: str, agent: ContainerView | None) -> float | None:
@@ -195,14 +203,15 @@ def _agent_ended_seconds(snap: Snapshot, pod_uid: str, agent: ContainerView | No
 def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
     numbers = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
     received = snap.reports.summaries.get(member.pod_uid)
-    launch = received.summary.launch if received is not None else None
-    if received is None or launch is None or launch.generation != generation or launch.state not in _OWN_ENDS:
+    launch = _launch_of(received.summary, generation) if received is not None else None
+    if received is None or launch is None:
         return [RankSeen(rank=number, replica=member.replica) for number in numbers]
     processes = {process.rank: process for process in launch.ranks}
     if snap.job.spec.launcher == "Own" and launch.ranks:
         processes = _of_one_launcher(numbers, launch.ranks[0])
-    signals = {sent.rank: sent for sent in received.summary.ranks}
-    output = {each.local_rank: each for each in received.summary.output}
+    same = received.summary.generation == generation
+    signals = {sent.rank: sent for sent in received.summary.ranks} if same else {}
+    output = {each.local_rank: each for each in received.summary.output} if same else {}
     age = snap.monotonic - received.at_seconds
     ahead = _clock_ahead_seconds(snap, received)
     return [
@@ -214,6 +223,12 @@ def _ranks(snap: Snapshot, member: Member, generation: int) -> list[RankSeen]:
         )
         for number in numbers
     ]
+
+
+def _launch_of(summary: Summary, generation: int) -> LaunchStatus | None:
+    """Return what the launcher said last of this generation's processes before it was ordered to stop them."""
+    told = (launch for launch in (summary.launch, summary.ended) if launch is not None)
+    return next((launch for launch in told if launch.generation == generation and launch.state in _OWN_ENDS), None)
 
 
 def _of_one_launcher(numbers: range, launcher: LaunchRank) -> dict[int, LaunchRank]:

@@ -280,9 +280,10 @@ bool Standbys::send(Held* held, const Plan& plan, const Additions& ours, int loc
 bool Standbys::ended(pid_t pid) {
   const auto found =
       std::find_if(held_.begin(), held_.end(), [&](const auto& entry) { return entry.second.pid == pid; });
-  if (found == held_.end()) return false;
+  if (found == held_.end()) return dropped_.erase(pid) > 0;
   if (found->second.ready || hear(&found->second)) fail("a standby has ended by itself");
   drop(&found->second);
+  dropped_.erase(pid);
   held_.erase(found);
   return true;
 }
@@ -294,7 +295,10 @@ void Standbys::fail(const std::string& why) {
 }
 
 void Standbys::drop(Held* held) {
-  if (held->pid > 0) kill(-held->pid, SIGKILL);
+  if (held->pid > 0) {
+    kill(-held->pid, SIGKILL);
+    dropped_.insert(held->pid);
+  }
   for (const int file : {held->socket, held->output.out, held->output.err}) {
     if (file >= 0) close(file);
   }

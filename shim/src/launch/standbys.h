@@ -35,7 +35,8 @@ class Standbys {
   // One that does not answer at once is ended before it has run a line of the program.
   std::map<int, pid_t> release(const Plan& plan, const Additions& ours, bool whole_lines);
 
-  // A process has ended; true if it was a standby.
+  // A process has ended; true if it was a standby, also one that was of no use any more: the kernel may have killed it
+  // for memory just before.
   bool ended(pid_t pid);
 
   // SIGKILL to all.
@@ -78,6 +79,7 @@ class Standbys {
   const Options& options_;
   Output* output_;
   std::map<int, Held> held_;   // by local rank
+  std::set<pid_t> dropped_;    // that were killed and have yet to end
   std::optional<bool> niced_;  // whether they run at the lowest priority; nothing: not yet tried
   std::optional<StandbyReport> report_;
   std::string refusal_;  // of this generation

@@ -280,4 +280,5 @@ def test_what_cannot_be_held_is_said_and_never_started_twice(
     launcher = begin(start, tmp_path, *words, options=options)
     launcher.run(procs=1, standby="Imports")
     assert reason in why(launcher)
+    until(lambda: below(launcher.process.pid))
     assert len(below(launcher.process.pid)) == 1

@@ -49,9 +49,13 @@ def test_words_of_those_that_failed_alone(tmp_path: Path) -> None:
     ), "read once"
     stopping = msgspec.structs.replace(status(exited(0, signal=15), generation=2), state="Stopping")
     assert ends.add(stopping) == stopping, "the processes are those of the generation before"
+    before = ends.before(stopping)
+    assert before is not None
+    assert (before.generation, before.ranks[0].last_words) == (1, said), "an agent that was away tells of both at once"
     later = ends.add(status(exited(0, exit_code=1), generation=2))
     assert later is not None
     assert later.ranks[0].last_words == "what came later"
+    assert ends.before(later) is None
 
 
 def test_of_a_launchers_output_the_words_of_the_rank_that_failed_first(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from falcon_core.errors.judge import shipped_judge
 from falcon_core.model import Cause
 from falcon_core.recovery.faults import rank_fault
 from falcon_core.recovery.membership import Member, Membership, Replacement
-from falcon_core.recovery.observation import RankSeen
+from falcon_core.recovery.observation import NOTHING_SENT, RankSeen
 from falcon_core.times import FRESH_SECONDS
 from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
@@ -45,6 +45,7 @@ def snapshot(
     reports: dict[str, Any] | None = None,
     pod: dict[str, Any] | None = None,
     spec: dict[str, Any] | None = None,
+    ended: LaunchStatus | None = None,
 ) -> Snapshot:
     """Return a job of one pod and one rank that runs and reports; the arguments name what is different."""
     status = replace(LaunchStatus(generation=3, dead_below=3, state="Running", ranks=[STARTED]), **(launch or {}))
@@ -54,6 +55,7 @@ def snapshot(
         unix_ns=int(NOW * 1e9),
         generation=status.generation,
         launch=status,
+        ended=ended,
         ranks=[replace(SIGNALS, **(signals or {}))],
     )
     template = {"spec": {"containers": [{"name": "t", "image": "x", "command": ["python"]}]}}
@@ -277,12 +279,31 @@ def test_ends_are_told_by_the_operators_clock_where_a_nodes_differs(behind_secon
 
 
 @pytest.mark.parametrize(
-    ("reason", "expected"), [("CrashLoopBackOff", True), ("ContainerCreating", False), ("", False)]
+    ("container", "expected"),
+    [
+        ({"waiting_reason": "CrashLoopBackOff"}, True),
+        ({"exit_code": 137}, True),
+        ({"waiting_reason": "ContainerCreating"}, False),
+        ({"running": True}, False),
+        ({}, False),
+    ],
+    ids=["held back", "ended, and not yet said to be held back", "is being made", "runs again", "nothing is known"],
 )
-def test_an_agent_that_its_kubelet_holds_back(reason: str, expected: bool) -> None:
-    agent = ContainerView(name=AGENT_CONTAINER, waiting_reason=reason, ended_unix=NOW - 20)
+def test_an_agent_that_does_not_run_by_its_kubelets_word(container: dict[str, Any], expected: bool) -> None:
+    agent = ContainerView(name=AGENT_CONTAINER, ended_unix=NOW - 20, **container)
     seen = observe(snapshot(pod={"containers": {AGENT_CONTAINER: agent}}), members())
-    assert seen.members[0].agent_held_back is expected
+    assert seen.members[0].agent_ended is expected
+
+
+def test_ends_that_are_reported_with_the_order_to_stop() -> None:
+    """Check that a report of the next generation still shows how the processes before it failed, and no more."""
+    killed = replace(STARTED, state="Exited", signal=9, ended_unix_ns=int((NOW - 2) * 1e9))
+    ended = LaunchStatus(generation=1, dead_below=1, state="Exited", ranks=[killed])
+    snap = snapshot(launch={"generation": 2, "dead_below": 2, "state": "Stopped"}, ended=ended)
+    seen = observe(snap, members("Stop", 2))
+    assert (seen.ranks[0].process, seen.ranks[0].signal) == ("Ended", 9)
+    assert seen.ranks[0].sent == NOTHING_SENT
+    assert observe(snap, members("Run", 2)).ranks[0].process == "Unknown"
 
 
 def test_what_a_rank_has_printed_comes_with_it_and_with_no_other() -> None:

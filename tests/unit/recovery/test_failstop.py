@@ -124,7 +124,7 @@ def test_a_process_that_cannot_be_killed_costs_the_node() -> None:
     assert action.lost
 
 
-@pytest.mark.parametrize(("silent_seconds", "expected"), [(14.0, []), (16.0, [Recreate(1, True)])])
+@pytest.mark.parametrize(("silent_seconds", "expected"), [(19.0, []), (21.0, [Recreate(1, True)])])
 def test_a_launcher_whose_agent_is_gone_is_not_waited_for_for_ever(
     silent_seconds: float, expected: list[Action]
 ) -> None:

@@ -183,9 +183,17 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], "new"]
+    newer = [3, *fields()[1:], [], [], [], None, "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
+
+
+def test_ends_of_the_generation_before_pass() -> None:
+    summary = pod([rank(0)], [process(0)])
+    ended = msgspec.structs.replace(sent(pod([], [process(0)])), sequence=0).launch
+    assert ended is not None
+    assert sent(msgspec.structs.replace(summary, ended=ended)).ended == ended
+    assert sent(summary).ended is None
 
 
 PRINTED = Printed(NOW_NS, "ValueError: bad (train.py:4 in main)", "ProgramError", True)
