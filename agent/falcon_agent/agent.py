@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from falcon_agent.checkpoint.store import Store
+from falcon_agent.checks import Checks
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
 from falcon_agent.output import Output
@@ -46,6 +47,7 @@ class Agent:
         self._output = Output(settings.run_dir, lambda: self._judge().classifier)
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
+        self._checks = Checks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._store = (
             Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
@@ -208,6 +210,7 @@ class Agent:
             throttle=self._tracker.throttle(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),
             checkpoints=self._store.held() if self._store is not None else [],
+            check=self._checks.of(status),
         )
 
 

@@ -14,6 +14,7 @@ from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_s
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
+    CHECK_FILE,
     CONTROL_FILE,
     COUNTERS_FILE,
     OUTPUT_FILE,
@@ -70,6 +71,13 @@ class RunDir:
         """Read which rings are the ranks' own: names of files; None while that cannot be read."""
         known = self._read(RINGS_FILE, LaunchRings)
         return known.own if known is not None else None
+
+    def check(self) -> bytes:
+        """Read what the newest measurement of the machine printed; empty where nothing can be read."""
+        try:
+            return _content(self.path / CHECK_FILE)
+        except OSError:
+            return b""
 
     def tail(self, local_rank: int, generation: int) -> str:
         """Read the end of a process's output; empty where there is none."""

@@ -15,7 +15,13 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
     if plan.phase == "Finish":
         return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
     if member is None or plan.phase == "Stop":
-        return LaunchPlan(generation=plan.generation, phase="Stop")
+        wanted = member is not None
+        return LaunchPlan(
+            generation=plan.generation,
+            phase="Stop",
+            check=plan.check if wanted else 0,
+            check_ms=plan.check_ms if wanted else 0,
+        )
     return LaunchPlan(
         generation=plan.generation,
         phase="Run",

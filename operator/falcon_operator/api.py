@@ -12,6 +12,7 @@ import msgspec
 
 from falcon_core.errors.table import JobRule
 from falcon_core.recovery.membership import Exclusion, Replacement
+from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.remembered import PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 from falcon_operator.node_checks import NodeChecks
@@ -81,6 +82,10 @@ class CheckpointSpec(_Api, frozen=True, kw_only=True):
     interval_seconds: int | None = None  # how often the training code writes a checkpoint; only for prices
 
 
+class PreflightSpec(_Api, frozen=True, kw_only=True):
+    mode: Literal["Enforce", "Report", "Off"] = "Off"  # the check of every machine before the ranks start
+
+
 class TrainingJobSpec(_Api, frozen=True, kw_only=True):
     replicas: int
     procs_per_replica: int = 1
@@ -91,6 +96,7 @@ class TrainingJobSpec(_Api, frozen=True, kw_only=True):
     detection: DetectionSpec = DetectionSpec()
     mitigation: MitigationSpec = MitigationSpec()
     recovery: RecoverySpec = RecoverySpec()
+    preflight: PreflightSpec = PreflightSpec()
     warm_pool_ref: WarmPoolRef | None = None
     checkpoint: CheckpointSpec = CheckpointSpec()
     suspend: bool = False
@@ -286,6 +292,7 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
     counters: Counters = Counters()
     gang: Gang = Gang()
     recovery: RecoveryState = RecoveryState()
+    preflight: Preflight = Preflight()  # the checks of the machines before the ranks start
     verdicts: list[NodeVerdict] = []  # what is known of nodes that the job has left, the newest last
     history: list[ClosedIncident] = []  # incidents that are over, the newest first
     started_at: float = 0.0  # when the ranks ran for the first time
@@ -293,14 +300,11 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
 
 
 class TrainingRun(_Api, frozen=True, kw_only=True):
-    """An object for each job, with the job's name and owned by the job.
-
-    ``problems``: parts that could not be read and were left out.
-    """
+    """An object for each job, with the job's name and owned by the job."""
 
     metadata: ObjectMeta
     spec: TrainingRunSpec = TrainingRunSpec()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # parts that could not be read and were left out
 
 
 class Toleration(_Api, frozen=True, kw_only=True):

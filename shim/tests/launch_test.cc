@@ -48,6 +48,13 @@ void plans() {
   EXPECT(waiting && waiting->standbys && waiting->settled);
   const auto later = falcon::parse_plan(std::string(run) + "standby=FromANewerAgent\n", &error);
   EXPECT(later && !later->standbys);
+  const char* stop = "version=1\ngeneration=4\nphase=Stop\n";
+  const auto unchecked = falcon::parse_plan(stop, &error);
+  EXPECT(unchecked && unchecked->check == 0);
+  const auto checked = falcon::parse_plan(std::string(stop) + "check=2\ncheck_ms=2000\n", &error);
+  EXPECT(checked && checked->check == 2 && checked->check_ms == 2000);
+  EXPECT(!falcon::parse_plan(std::string(stop) + "check=2\ncheck_ms=60001\n", &error) &&
+         error.rfind("check_ms", 0) == 0);
   const auto finish = falcon::parse_plan("version=1\ngeneration=4\nphase=Finish\nexit_code=3\n", &error);
   EXPECT(finish && finish->exit_code == 3);
   const std::pair<const char*, const char*> refused[] = {

@@ -11,6 +11,7 @@ rings and output grow in place)::
     launch/counters.json   LaunchCounters, written every second
     launch/output.<local>  that process's newest output (wire.output); made anew with each generation
     launch/printed.<n>     an empty file that changes its name when a process has printed, five times a second at most
+    launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
@@ -23,7 +24,8 @@ what its agent says, whoever it runs as, nor take the memory that the agent writ
 A plan is desired state. The launcher compares it with what runs:
 
 - ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started;
-- ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged;
+- ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged.
+  If ``check`` is a new number, the machine is measured then; ``Run`` ends a measurement that has not ended yet;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
@@ -46,6 +48,7 @@ ALIVE_FILE = "agent/alive"
 CONTROL_FILE = "agent/control"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
+CHECK_FILE = "launch/check"
 RINGS_FILE = "launch/rings.json"
 OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"
@@ -72,6 +75,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0  # of a communicator's set-up call, in place
     standby: Standby = "None"  # what waits beside each rank for the next generation
     settled: int = 0  # 1: training runs as it will, and standbys may be made
+    check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none
+    check_ms: int = 0  # under load
     exit_code: int = 0  # Finish only
 
 
@@ -110,6 +115,14 @@ class LaunchStandby(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # why there are fewer, or why they have imported less; empty: nothing is known to be missing
 
 
+class LaunchCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest measurement of the machine. What it printed stands in ``CHECK_FILE``."""
+
+    number: int  # the plan's
+    running: bool
+    error: str = ""  # why nothing was measured; empty: it was
+
+
 class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The launcher's report on what it has done."""
 
@@ -123,6 +136,7 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: int | None = None  # in the container since this generation began; None: unknown
     oom_kills_before: int | None = None  # in the container before this generation began; None: unknown
     standby: LaunchStandby | None = None  # None: none are wanted
+    check: LaunchCheck | None = None  # None: nothing was measured
     ranks: list[LaunchRank] = []
 
 

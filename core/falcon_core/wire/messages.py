@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.printed import RankOutput
@@ -59,6 +60,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int
     retries: int = 0  # of a communicator's set-up call, in place
     standby: Standby = "None"  # what waits beside each rank for the next generation
+    check: int = 0  # Stop only: the number of the measurement that every pod is to make; 0: none
+    check_ms: int = 0  # under load
     exit_code: int = 0
     members: list[PlanMember]
     detection: Detection = Detection()
@@ -182,3 +185,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     throttle: ThrottleSignals | None = None
     output: list[RankOutput] = []  # of the processes of which there is anything to tell
     checkpoints: list[Held] = []  # in the pod's memory; two of a rank at most
+    check: CheckReport | None = None  # of the machine, before the ranks start

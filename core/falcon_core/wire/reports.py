@@ -30,6 +30,7 @@ from falcon_core.wire.bounds import (
     Text,
     Times,
 )
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import MAX_HELD, Held
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
@@ -132,6 +133,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     troubles: Annotated[list[_Troubles], Meta(max_length=MAX_RANKS)] = []
     checkpoints: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []
     ended: msgspec.Raw = NO_LAUNCH
+    check: CheckReport | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -159,10 +161,11 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
     held = summary.checkpoints[:MAX_HELD]
-    if not summary.output and not troubles and not held and summary.ended is None:
+    short = summary.ended is None and summary.check is None
+    if short and not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, encode_launch(summary.ended)))
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, encode_launch(summary.ended), summary.check))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -194,6 +197,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         throttle=_throttle_signals(report.throttle),
         output=report.output,
         checkpoints=report.checkpoints,
+        check=report.check,
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from falcon_core.errors.judge import encode_rules
 from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.preflight import LOAD_MS
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
 from falcon_operator.intent import last_resort, observe
@@ -151,6 +152,7 @@ def advance(snap: Snapshot, intent: Intent, gathering: Gathering) -> Intent:
             master_addr=first.pod_ip,
             master_port=master_port(snap.job, membership.generation),
             gang=replace(intent.gang, releases=0),
+            preflight=replace(intent.preflight, rounds=0),
         )
     if gathering.placed or snap.phase_seconds < snap.job.spec.scheduling_deadline_seconds:
         return intent
@@ -171,6 +173,7 @@ def _jitter(job: TrainingJob, releases: int) -> float:
 def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
     """Return the generation as the agents read it; the bus sets the leader's epoch."""
     spec, membership = snap.job.spec, intent.membership
+    checks = membership.phase == "Stop" and intent.preflight.asked_at > 0
     return Plan(
         epoch=0,
         generation=membership.generation,
@@ -181,6 +184,8 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         master_port=intent.master_port,
         retries=spec.recovery.retries,
         standby=spec.recovery.standby if spec.launcher == "Falcon" else "None",
+        check=intent.preflight.number if checks else 0,
+        check_ms=LOAD_MS if checks else 0,
         exit_code=exit_code,
         members=[
             PlanMember(

@@ -1,8 +1,8 @@
 """One look at one job: snapshot → the intent to store, the status to show, the effects to carry out, the Events.
 
-There is one sequence: recover → exclude → gather → render → effects. Each result is computed once and passed on. The
-intent is written first, since each effect is derived from it: an operator that dies after that write derives the same
-effects again.
+There is one sequence: recover → exclude → gather → check → render → effects. Each result is computed once and passed
+on. The intent is written first, since each effect is derived from it: an operator that dies after that write derives
+the same effects again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from falcon_operator.effects import (
     Event,
     PublishPlan,
 )
-from falcon_operator.intent import exclusion, gang, last_resort, observe
+from falcon_operator.intent import exclusion, gang, last_resort, observe, preflight
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -133,6 +133,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     if observe.finished(snap, intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
+    intent, gathering = preflight.check(snap, intent, gathering, obs.spares)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
         return _conclude(snap, before, inactive.released(snap, intent), actions)

@@ -30,6 +30,7 @@ _CONDITIONS = (
 _WENT_WRONG = (
     ("Accepted", "NotAccepted"),
     ("NodesHealthy", "NodeTrouble"),
+    ("MachinesChecked", "BadMachine"),
     ("WarmPoolUsable", "WarmPoolUnusable"),
     ("RunReadable", "RunUnreadable"),
     ("ReportsReadable", "ReportsUnreadable"),

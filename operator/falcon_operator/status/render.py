@@ -10,6 +10,7 @@ from falcon_core.recovery.state import RecoveryState, SlowIncident, StopIncident
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.checkpoints import checkpoint_in_memory
+from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.doubt import is_kept
@@ -57,7 +58,12 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
             ),
             conditions=put(
                 before.conditions,
-                [*live_conditions(view, state, view.snap.unreadable), tracking(view), checkpoint_in_memory(view)],
+                [
+                    *live_conditions(view, state, view.snap.unreadable),
+                    tracking(view),
+                    checkpoint_in_memory(view),
+                    machines_checked(view),
+                ],
                 now=view.snap.now,
                 observed_generation=generation,
             ),

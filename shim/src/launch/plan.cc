@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr int kMostRetries = 10;
+constexpr int kMostCheckMs = 60'000;
 
 using Fields = std::map<std::string, std::string>;
 
@@ -81,6 +82,9 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
     plan.retries = numbers.get("retries", 0, kMostRetries, 0);
     plan.standbys = fields["standby"] == "Imports";  // what we do not know is left out: a start is cold then
     plan.settled = numbers.get("settled", 0, 1, 0) == 1;
+  } else if (phase == Phase::kStop) {
+    plan.check = numbers.get("check", 0, INT32_MAX, 0);
+    plan.check_ms = numbers.get("check_ms", 0, kMostCheckMs, 0);
   } else if (phase == Phase::kFinish) {
     plan.exit_code = numbers.get("exit_code", 0, 255);
   }

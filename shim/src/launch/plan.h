@@ -21,6 +21,8 @@ struct Plan {
   int retries = 0;        // of a set-up call, in place
   bool standbys = false;  // interpreters for the next generation are wanted
   bool settled = false;   // training runs as it will: nobody minds what they cost, and what is imported is imported
+  int check = 0;          // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
+  int check_ms = 0;       // under load
   int exit_code = 0;
 };
 

@@ -130,6 +130,7 @@ std::vector<int> Ranks::reap() {
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
+    if (check_.ended(pid, status)) continue;
     if (found == reports_.end()) {  // a standby, or an orphan that we adopted
       standbys_killed += standbys_.ended(pid) && was_killed(status) ? 1 : 0;
       continue;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "check.h"
 #include "clock.h"
 #include "environment.h"
 #include "oom.h"
@@ -21,7 +22,8 @@ namespace falcon {
 
 class Ranks {
  public:
-  Ranks(const Options& options, Output* output) : options_(options), output_(output), standbys_(options, output) {}
+  Ranks(const Options& options, Output* output)
+      : options_(options), output_(output), standbys_(options, output), check_(options) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
@@ -64,6 +66,7 @@ class Ranks {
   void look_at_standbys(const Plan& plan);
   Standbys& standbys() { return standbys_; }
   const Standbys& standbys() const { return standbys_; }
+  Check& check() { return check_; }
 
   // Why no rank is tracked; empty where the shim is there.
   const std::string& untracked() const { return untracked_; }
@@ -89,6 +92,7 @@ class Ranks {
   std::string untracked_;
   Additions ours_;
   Standbys standbys_;
+  Check check_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;

@@ -37,6 +37,12 @@ std::string standby_json(const std::optional<StandbyReport>& standby) {
          ",\"why\":" + quoted(standby->why) + "}";
 }
 
+std::string check_json(const CheckReport& check) {
+  if (check.number == 0) return "null";
+  return "{\"number\":" + std::to_string(check.number) + ",\"running\":" + boolean(check.running) +
+         ",\"error\":" + quoted(check.error) + "}";
+}
+
 }  // namespace
 
 std::string status_json(const StatusReport& status) {
@@ -45,7 +51,8 @@ std::string status_json(const StatusReport& status) {
                     ",\"untracked\":" + text_or_null(status.untracked) + ",\"stuck\":" + boolean(status.stuck) +
                     ",\"error\":" + text_or_null(status.error) + ",\"oom_kills\":" + number_or_null(status.oom_kills) +
                     ",\"oom_kills_before\":" + number_or_null(status.oom_kills_before) +
-                    ",\"standby\":" + standby_json(status.standby) + ",\"ranks\":[";
+                    ",\"standby\":" + standby_json(status.standby) + ",\"check\":" + check_json(status.check) +
+                    ",\"ranks\":[";
   const char* comma = "";
   for (const RankReport& rank : status.ranks) {
     out += comma;

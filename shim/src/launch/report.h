@@ -33,6 +33,13 @@ struct StandbyReport {
   std::string why;  // why there are fewer, or why they have imported less; empty: as far as is known nothing is missing
 };
 
+// What the benchmark executor did; what it printed stands in launch/check.
+struct CheckReport {
+  int number = 0;  // the plan's
+  bool running = false;
+  std::string error;  // why nothing was measured; empty: it was
+};
+
 struct StatusReport {
   int generation = 0;
   int dead_below = 0;
@@ -43,6 +50,7 @@ struct StatusReport {
   Counter oom_kills;
   Counter oom_kills_before;
   std::optional<StandbyReport> standby;  // nothing: none are wanted
+  CheckReport check;
   std::vector<RankReport> ranks;
 };
 

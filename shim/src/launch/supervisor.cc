@@ -209,6 +209,7 @@ void Supervisor::advance() {
     exit_code_ = plan_.exit_code;
     return;
   }
+  if (plan_.phase == Phase::kStop) ranks_.check().look(plan_);
   if (plan_.phase == Phase::kRun && !started_) start();
   const bool ended = started_ && !ranks_.running();
   if (!ended) {
@@ -257,6 +258,7 @@ void Supervisor::finish_stop() {
 
 void Supervisor::start() {
   started_ = true;
+  ranks_.check().end();
   remove_files(path("launch/rings"));
   remove_files(path("launch/stacks"));
   start_error_ = ranks_.start(plan_);
@@ -286,6 +288,7 @@ void Supervisor::publish_status() {
   status_.oom_kills = ranks_.oom_kills();
   status_.oom_kills_before = ranks_.oom_kills_before();
   status_.standby = ranks_.standbys().report();
+  status_.check = ranks_.check().report();
   status_.ranks = ranks_.reports();
   if (stopping_ || terminated_by_ != 0) {
     status_.state = "Stopping";

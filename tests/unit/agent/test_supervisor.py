@@ -44,6 +44,15 @@ def test_standbys_are_made_once_the_ranks_train_and_where_they_are_wanted() -> N
     assert plan_for(PLAN, "b", settled=True).settled == 0
 
 
+def test_members_alone_measure_their_machines_and_only_before_the_ranks_start() -> None:
+    held = msgspec.structs.replace(PLAN, phase="Stop", check=4, check_ms=2000)
+    assert [(plan.check, plan.check_ms) for plan in (plan_for(held, "b"), plan_for(held, "nobody"))] == [
+        (4, 2000),
+        (0, 0),
+    ]
+    assert plan_for(msgspec.structs.replace(held, phase="Run"), "b").check == 0
+
+
 def test_a_pod_that_is_no_member_stops() -> None:
     assert plan_for(PLAN, "old").phase == "Stop"
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.recovery.membership import Exclusion
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
@@ -59,6 +60,8 @@ class Node:
     def __init__(self, name: str, spare: bool) -> None:
         self.name, self.spare = name, spare
         self.slow = 1.0
+        self.rate = 1.0  # of a measurement
+        self.wrong = ""  # what its device computes wrongly
         self.throttled = 0.0
         self.dead = False  # everything on it is gone, and the API server does not know it
         self.ready = True
@@ -91,6 +94,7 @@ class Pod:
         self.signals: dict[int, RankSignals] = {}
         self.sequence = 0
         self.dead_seen_at: float | None = None
+        self.check: CheckReport | None = None
 
     @property
     def booted_at(self) -> float:
@@ -128,6 +132,8 @@ class World:
         self.sights: dict[int, Sight] = {}  # what is not seen of them
         self.unseen: set[int] = set()  # ranks without a ring
         self.standby: LaunchStandby | None = None  # of each pod
+        self.measured: list[tuple[int, str]] = []  # number and node of each measurement
+        self.mute: set[str] = set()  # nodes whose pods give no result
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
@@ -289,22 +295,36 @@ class World:
             if phase == "Stop" and pod.dead_below < plan.generation:
                 pod.generation, pod.dead_below, pod.ranks, pod.signals = plan.generation, plan.generation, {}, {}
                 pod.state = "Stopped"
+                pod.check = None
+            elif phase == "Stop" and plan.check:
+                self._measure(pod, plan.check)
             elif phase == "Run" and pod.state not in ("Running", "Exited"):
-                pod.generation, pod.dead_below, pod.state = plan.generation, plan.generation, "Running"
-                pod.run_at = self.clock.seconds
                 assert member is not None
-                pod.ranks = {
-                    rank: LaunchRank(
-                        local_rank=rank - member.first_rank,
-                        rank=rank,
-                        pid=100 + rank,
-                        state="Running",
-                        started_unix_ns=int(self.clock.unix() * 1e9),
-                    )
-                    for rank in range(member.first_rank, member.first_rank + plan.procs_per_replica)
-                }
+                self._start(pod, plan, member.first_rank)
             elif phase == "Finish":
                 pod.exit_code = plan.exit_code
+
+    def _start(self, pod: Pod, plan: Plan, first_rank: int) -> None:
+        pod.generation, pod.dead_below, pod.state = plan.generation, plan.generation, "Running"
+        pod.run_at = self.clock.seconds
+        pod.ranks = {
+            rank: LaunchRank(
+                local_rank=rank - first_rank,
+                rank=rank,
+                pid=100 + rank,
+                state="Running",
+                started_unix_ns=int(self.clock.unix() * 1e9),
+            )
+            for rank in range(first_rank, first_rank + plan.procs_per_replica)
+        }
+
+    def _measure(self, pod: Pod, number: int) -> None:
+        if pod.node in self.mute or (pod.check is not None and pod.check.number == number):
+            return
+        node = self.nodes[pod.node]
+        rates = {"fp32": round(1e6 * node.rate), "copy": 5_000_000}
+        self.measured.append((number, pod.node))
+        pod.check = CheckReport(number, "", "torch", "1 × CPU", rates, [node.wrong] if node.wrong else [])
 
     def _end(self, pod: Pod, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
         pod.ranks[rank] = replace(
@@ -407,6 +427,7 @@ class World:
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
             checkpoints=self.held,
+            check=pod.check if pod.state in ("Idle", "Stopped") else None,
         )
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from falcon_core.wire.bounds import MAX_TEXT
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -183,7 +184,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -194,6 +195,14 @@ def test_ends_of_the_generation_before_pass() -> None:
     assert ended is not None
     assert sent(msgspec.structs.replace(summary, ended=ended)).ended == ended
     assert sent(summary).ended is None
+
+
+def test_a_check_of_the_machine_passes_and_is_bounded() -> None:
+    summary = pod([], [])
+    check = CheckReport(2, "", "torch", "8 × H200", {"bf16": 712_000_000, "copy": 3_900_000_000}, ["device 1: wrong"])
+    assert sent(replace(summary, check=check)).check == check
+    with pytest.raises(ValueError, match="length"):
+        sent(replace(summary, check=CheckReport(2, micros={str(number): 1 for number in range(17)})))
 
 
 PRINTED = Printed(NOW_NS, "ValueError: bad (train.py:4 in main)", "ProgramError", True)

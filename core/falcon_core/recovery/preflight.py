@@ -1,0 +1,167 @@
+"""The check of all machines before the ranks start: whose results are too far below those of equal machines.
+
+TRANSOM §IV-A checks nodes before each start against fixed scores. Here every pod measures at the same time, with the
+image's own libraries, and a rate counts as a ratio to the median of the others that have the same devices: no table of
+scores has to be kept, and what slows all of them alike blames nobody. A machine that is slow is measured once more
+before anything follows from it. Wrong results need no second look.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from falcon_core.wire.check import CheckReport
+
+SLOW_FACTOR: Final = 1.5  # the others' median to the machine's own rate: training shows less than that by itself
+ANSWER_SECONDS: Final = 75.0  # beyond it, a pod has no result: its launcher gives a check a minute, and its load
+MOST_ROUNDS: Final = 6  # of one start: newcomers are checked as well, and may be slow, too
+LOAD_MS: Final = 2000
+replace = msgspec.structs.replace
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A machine that is not as good as its peers. ``kind`` empty: it computes wrongly, and ``text`` says how."""
+
+    replica: int
+    pod_name: str
+    node: str
+    kind: str = ""
+    ratio: float = 0.0  # the peers' median ÷ its own rate
+    text: str = ""
+    confirmed: bool = False  # by two rounds in a row
+
+    @property
+    def is_certain(self) -> bool:
+        """Check whether something may follow from it. Wrong results need no second look."""
+        return self.confirmed or not self.kind
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The checks of a job's machines, as far as they have come. Times are unix seconds."""
+
+    number: int = 0  # of the newest round; 0: none yet
+    asked_at: float = 0.0  # 0: no round is open
+    rounds: int = 0  # of the present start
+    checked: list[str] = []  # uids of the pods that were members in the newest complete round
+    found: list[Found] = []  # by the newest complete round
+    missing: list[str] = []  # pods that gave no result, with the reason
+    compared: int = 0  # machines that had an equal one to be compared with
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that takes part in a round. ``report`` None: it has not answered."""
+
+    replica: int
+    pod_name: str
+    pod_uid: str
+    node: str
+    report: CheckReport | None = None
+
+
+def is_due(state: Preflight, pod_uids: Collection[str]) -> bool:
+    """Check whether a pod is among the members that was in no complete round yet."""
+    return state.rounds < MOST_ROUNDS and not set(pod_uids) <= set(state.checked)
+
+
+def begin_round(state: Preflight, now: float) -> Preflight:
+    """Ask every machine for a measurement."""
+    return replace(state, number=state.number + 1, asked_at=now, rounds=state.rounds + 1)
+
+
+def awaited(state: Preflight, machines: Sequence[Machine], now: float) -> list[Machine]:
+    """Return the machines whose answer is still waited for."""
+    # The clock of the leader that asked may have been another one.
+    if abs(now - state.asked_at) > ANSWER_SECONDS:
+        return []
+    return [machine for machine in machines if machine.report is None]
+
+
+def end_round(state: Preflight, machines: Sequence[Machine], now: float) -> Preflight:
+    """Judge a round.
+
+    Where a machine is slow for the first time, the next round begins at once. Otherwise the result stands in ``found``.
+    """
+    before = {each.node for each in state.found}
+    found = [replace(each, confirmed=each.node in before) for each in judge(machines)]
+    ended = replace(
+        state,
+        asked_at=0.0,
+        checked=[machine.pod_uid for machine in machines],
+        found=found,
+        missing=[f"{machine.pod_name}: {_why_missing(machine)}" for machine in machines if not _answered(machine)],
+        compared=sum(len(group) for group in _groups(machines) if len(group) > 1),
+    )
+    if any(not each.is_certain for each in found) and state.rounds < MOST_ROUNDS:
+        return begin_round(ended, now)
+    return ended
+
+
+def sick(state: Preflight) -> list[Found]:
+    """Return the machines that a complete check has found bad, the worst first: wrong results before slow ones."""
+    certain = [each for each in state.found if each.is_certain and not state.asked_at]
+    return sorted(certain, key=lambda each: (bool(each.kind), -each.ratio))
+
+
+def judge(machines: Sequence[Machine]) -> list[Found]:
+    """Return the machines whose results are wrong, or too far below those of equal machines."""
+    found = [
+        Found(
+            replica=machine.replica,
+            pod_name=machine.pod_name,
+            node=machine.node,
+            text=machine.report.problems[0],
+        )
+        for machine in machines
+        if machine.report is not None and machine.report.problems
+    ]
+    wrong = {each.replica for each in found}
+    for group in _groups(machines):
+        found += [slow for machine in group if machine.replica not in wrong and (slow := _slowest_kind(machine, group))]
+    return found
+
+
+def _groups(machines: Sequence[Machine]) -> list[list[Machine]]:
+    """Return the machines that have answered, by what can be compared: the same devices and libraries."""
+    groups: dict[tuple[str, str], list[Machine]] = {}
+    for machine in machines:
+        if machine.report is not None and not machine.report.why:
+            groups.setdefault((machine.report.backend, machine.report.devices), []).append(machine)
+    return list(groups.values())
+
+
+def _slowest_kind(machine: Machine, group: Sequence[Machine]) -> Found | None:
+    """Return the kind of work in which the machine is furthest behind the median of the others, if that is too far."""
+    assert machine.report is not None
+    ratios = {}
+    for kind, own in machine.report.micros.items():
+        others = [
+            other.report.micros[kind]
+            for other in group
+            if other is not machine and other.report is not None and kind in other.report.micros
+        ]
+        if others:
+            ratios[kind] = statistics.median(others) / max(1, own)
+    if not ratios:
+        return None
+    kind = max(ratios, key=lambda each: ratios[each])
+    if ratios[kind] <= SLOW_FACTOR:
+        return None
+    return Found(
+        replica=machine.replica,
+        pod_name=machine.pod_name,
+        node=machine.node,
+        kind=kind,
+        ratio=round(min(ratios[kind], 1e6), 2),
+    )
+
+
+def _answered(machine: Machine) -> bool:
+    return machine.report is not None and not machine.report.why
+
+
+def _why_missing(machine: Machine) -> str:
+    return machine.report.why if machine.report is not None else "no answer"

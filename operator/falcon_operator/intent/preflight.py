@@ -1,0 +1,98 @@
+"""The check of all machines before a generation runs (``spec.preflight``): who is asked, and what follows.
+
+Every pod of a gathered generation measures at the same time, before the ranks start, if one of them is new. Under
+``Enforce`` a machine that two rounds in a row find slow is left for a ready spare, whose pod is checked as well. Where
+none is ready the job starts all the same: a slow node is better than none.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery.membership import Membership, apply_actions
+from falcon_core.recovery.observation import Replace, Spares
+from falcon_core.recovery.preflight import (
+    Found,
+    Machine,
+    awaited,
+    begin_round,
+    end_round,
+    is_due,
+    sick,
+)
+from falcon_operator.intent.gang import Gathering
+from falcon_operator.intent.intent import Intent, JobNames
+from falcon_operator.intent.snapshot import Snapshot
+
+replace = msgspec.structs.replace
+
+
+def check(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares) -> tuple[Intent, Gathering]:
+    """Take the next step of the check. Return the intent, and whether the generation may still run now."""
+    membership = intent.membership
+    if snap.job.spec.preflight.mode == "Off" or membership.phase != "Stop":
+        return _ended(intent), gathering
+    if not gathering.ready:
+        return _ended(intent), gathering  # a pod went meanwhile: what the others measure is compared with nothing
+    state = intent.preflight
+    if not state.asked_at:
+        if not is_due(state, [member.pod_uid for member in membership.members]):
+            return intent, gathering
+        state = begin_round(state, snap.now)
+    machines = _machines(snap, membership, state.number)
+    waiting = awaited(state, machines, snap.now)
+    if waiting:
+        return replace(intent, preflight=state), _held(machines, len(waiting))
+    state = end_round(state, machines, snap.now)
+    intent = replace(intent, preflight=state)
+    if state.asked_at:
+        return intent, _held(machines, len(machines))
+    return _leave(snap, intent, gathering, spares)
+
+
+def reason(found: Found) -> str:
+    """Say what a machine was found to be, in words for people."""
+    if not found.kind:
+        return f"in the check before the start, {found.text}"
+    return f"in the check before the start, {1 / max(found.ratio, 1e-6):.2f} of its peers' rate ({found.kind})"
+
+
+def _ended(intent: Intent) -> Intent:
+    """Return the intent without an open round."""
+    return replace(intent, preflight=replace(intent.preflight, asked_at=0.0)) if intent.preflight.asked_at else intent
+
+
+def _machines(snap: Snapshot, membership: Membership, number: int) -> list[Machine]:
+    found = []
+    for member in membership.members:
+        summary = snap.summary(member.pod_uid)
+        report = summary.check if summary is not None else None
+        found.append(
+            Machine(
+                replica=member.replica,
+                pod_name=member.pod_name,
+                pod_uid=member.pod_uid,
+                node=member.node,
+                report=report if report is not None and report.number == number else None,
+            )
+        )
+    return found
+
+
+def _held(machines: list[Machine], waiting: int) -> Gathering:
+    answered = len(machines) - waiting
+    words = f"the machines are checked before the start: {answered} of {len(machines)} pods have answered"
+    return Gathering(ready=False, placed=True, waiting=words)
+
+
+def _leave(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares) -> tuple[Intent, Gathering]:
+    """Leave the machines that are found bad, as far as spares are ready and the mode says so."""
+    if snap.job.spec.preflight.mode != "Enforce" or not spares.pool or not spares.available:
+        return intent, gathering
+    bad = sick(intent.preflight)[: spares.ready or 0]
+    if not bad:
+        return intent, gathering
+    moves = [Replace(found.replica, reason(found), False, False, "") for found in bad]
+    membership = apply_actions(intent.membership, moves, JobNames(snap.job), snap.now)
+    words = ", ".join(f"{found.node} ({reason(found)})" for found in bad)
+    return replace(intent, membership=membership), Gathering(ready=False, placed=True, waiting=f"leaving {words}")

@@ -1,0 +1,94 @@
+#include "check.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "clock.h"
+#include "environment.h"
+#include "start.h"
+
+namespace falcon {
+namespace {
+
+// Beside the time under load: PyTorch's imports and a GPU's first context take tens of seconds on a cold disk.
+constexpr int64_t kStartNs = 60 * kSecondNs;
+
+std::string seconds(int milliseconds) {
+  char text[32];
+  snprintf(text, sizeof(text), "%d.%03d", milliseconds / 1000, milliseconds % 1000);
+  return text;
+}
+
+}  // namespace
+
+void Check::look(const Plan& plan) {
+  if (pid_ > 0 && monotonic_ns() > until_ns_) {
+    report_.error = "did not end in time";
+    end();
+  }
+  if (plan.check == 0 || plan.check == report_.number) return;
+  end();
+  report_ = {};
+  report_.number = plan.check;
+  start(plan);
+}
+
+// The command's own interpreter has the libraries that training uses.
+std::string Check::interpreter() const {
+  const std::string& first = options_.command[0];
+  const size_t slash = first.rfind('/');
+  const std::string name = slash == std::string::npos ? first : first.substr(slash + 1);
+  return name.rfind("python", 0) == 0 ? first : "python3";
+}
+
+void Check::start(const Plan& plan) {
+  if (options_.python.empty()) {
+    report_.error = "Falcon's Python folder is not in this container";
+    return;
+  }
+  const std::string made = output() + ".new";
+  unlink(made.c_str());
+  const int out = open(made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (out < 0 || rename(made.c_str(), output().c_str()) != 0) {
+    report_.error = output() + ": " + strerror(errno);
+    if (out >= 0) close(out);
+    return;
+  }
+  fchmod(out, 0644);  // whatever the umask
+  Variables environment = own_environment();
+  const std::string others = environment["PYTHONPATH"];
+  environment["PYTHONPATH"] = options_.python + (others.empty() ? "" : ":" + others);
+  const std::vector<std::string> command = {interpreter(), "-m",        "falcon_bench",         "--size",
+                                            "full",        "--seconds", seconds(plan.check_ms), "--json"};
+  const Started started = start_command(command, environment, {out, STDERR_FILENO}, [] {});
+  close(out);
+  report_.error = started.error;
+  report_.running = started.error.empty();
+  pid_ = started.pid;
+  until_ns_ = monotonic_ns() + kStartNs + plan.check_ms * (kSecondNs / 1000);
+}
+
+bool Check::ended(pid_t pid, int status) {
+  if (pid != pid_) return false;
+  pid_ = -1;
+  report_.running = false;
+  if (WIFSIGNALED(status)) {
+    if (report_.error.empty()) report_.error = std::string("ended by signal ") + std::to_string(WTERMSIG(status));
+  } else if (WEXITSTATUS(status) > 1) {  // 1: it has found something, and its output says what
+    report_.error = "exited with code " + std::to_string(WEXITSTATUS(status));
+  }
+  return true;
+}
+
+void Check::end() {
+  if (pid_ > 0) kill(-pid_, SIGKILL);
+}
+
+}  // namespace falcon

@@ -1,0 +1,42 @@
+// Measures the machine before the ranks start: Falcon's benchmark executor (agent/falcon_bench), in this container.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "options.h"
+#include "plan.h"
+#include "report.h"
+
+namespace falcon {
+
+class Check {
+ public:
+  explicit Check(const Options& options) : options_(options) {}
+
+  // Starts the measurement that the plan asks for, once, and ends one that takes too long.
+  void look(const Plan& plan);
+
+  // A process has ended; true if it was the measurement's.
+  bool ended(pid_t pid, int status);
+
+  // SIGKILL: what is still measured says nothing any more.
+  void end();
+
+  // Its number is 0 until something was measured.
+  const CheckReport& report() const { return report_; }
+
+ private:
+  void start(const Plan& plan);
+  std::string interpreter() const;
+  std::string output() const { return options_.run_dir + "/launch/check"; }
+
+  const Options& options_;
+  CheckReport report_;
+  pid_t pid_ = -1;
+  int64_t until_ns_ = 0;
+};
+
+}  // namespace falcon

@@ -1,0 +1,44 @@
+"""A machine that is slow when the job starts is left before the first step, by what every pod has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dev.cluster import faults
+from dev.kubectl import Json, Kubectl
+from tests.e2e.jobs import Job, condition, training_job
+
+
+def _not_spare(cluster: Kubectl) -> str:
+    """Return a node that the pool does not hold ready."""
+    pool = cluster.get("warmpool", "spares")
+    assert pool is not None
+    held = {each["node"] for each in pool["status"]["spares"]}
+    return next(
+        name
+        for node in cluster.items("nodes")
+        if (name := str(node["metadata"]["name"])) not in held and name.startswith("node-")
+    )
+
+
+def test_a_slow_first_node_is_replaced_before_step_one(
+    nodes: None, cluster: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    slow = _not_spare(cluster)
+    faults.slow(slow, 1 / 4)
+    spec = {"preflight": {"mode": "Enforce"}, "warmPoolRef": {"name": "spares"}}
+    job = start(training_job("checked", steps=100_000, spec=spec))
+    status = job.wait_training()
+
+    found = condition(status, "MachinesChecked")
+    print(found["message"])
+    assert found["status"] == "True"
+    run = job.kubectl.get("trainingrun", job.name)
+    assert run is not None
+    [left] = run["spec"]["exclusions"]
+    print(left["reason"])
+    assert left["node"] == slow
+    assert "of its peers' rate" in left["reason"]
+    assert slow not in {member["node"] for member in run["spec"]["members"]}
+    assert run["spec"]["generation"] == 1, "no rank ran before"
+    assert "BadMachine" in {event["reason"] for event in job.kubectl.items("events")}

@@ -1,0 +1,129 @@
+"""Which machines are found bad: by their peers' rates, and by wrong results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.recovery.preflight import (
+    ANSWER_SECONDS,
+    MOST_ROUNDS,
+    Machine,
+    Preflight,
+    awaited,
+    begin_round,
+    end_round,
+    is_due,
+    judge,
+    sick,
+)
+from falcon_core.wire.check import CheckReport, read_printed
+
+
+def machine(replica: int, fp32: float = 1.0, **report: Any) -> Machine:
+    fields = {"backend": "torch", "devices": "8 × H200", "micros": {"fp32": round(fp32 * 1e6)}, **report}
+    return Machine(
+        replica=replica,
+        pod_name=f"gpt2-{replica}",
+        pod_uid=f"uid-{replica}",
+        node=f"node-{replica}",
+        report=CheckReport(1, **fields),
+    )
+
+
+def silent(replica: int) -> Machine:
+    return Machine(replica=replica, pod_name=f"gpt2-{replica}", pod_uid=f"uid-{replica}", node=f"node-{replica}")
+
+
+@pytest.mark.parametrize(
+    ("rates", "bad"),
+    [
+        ([1.0, 1.0, 1.0], []),
+        ([1.0, 0.7, 1.0], []),
+        ([1.0, 0.6, 1.0], [1]),
+        ([1.0, 0.6], [1]),
+        ([0.5], []),
+        ([1.0, 0.5, 0.5, 0.5], []),
+        ([1.0, 1.0, 0.5, 0.4, 1.0], [2, 3]),
+        ([1.0, 0.0, 1.0], [1]),
+    ],
+    ids=[
+        "alike",
+        "within what training shows",
+        "slow",
+        "of two the slower",
+        "alone",
+        "most are as slow",
+        "two of five",
+        "nothing at all",
+    ],
+)
+def test_against_the_median_of_the_others(rates: list[float], bad: list[int]) -> None:
+    found = judge([machine(replica, rate) for replica, rate in enumerate(rates)])
+    assert sorted(each.replica for each in found) == bad
+
+
+def test_only_equal_machines_are_compared() -> None:
+    assert judge([machine(0), machine(1, 0.3, devices="8 × L40S")]) == []
+    assert judge([machine(0), machine(1, 0.3, backend="numpy")]) == []
+    assert judge([machine(0), machine(1, 0.3, why="no python3"), silent(2)]) == []
+
+
+def test_the_kind_that_is_furthest_behind_is_named() -> None:
+    slow = machine(1, micros={"fp32": 600_000, "copy": 100, "fp8": 7})
+    (found,) = judge([machine(0, micros={"fp32": 1_000_000, "copy": 1_000}), slow, machine(2)])
+    assert (found.kind, found.ratio) == ("copy", 10.0)
+
+
+def test_wrong_results_are_named_first_and_need_no_peer() -> None:
+    state = begin_round(Preflight(), 1.0)
+    machines = [machine(0, problems=["device 1 (H200): wrong"], devices="other"), machine(1), machine(2, 0.2)]
+    state = end_round(state, machines, 2.0)
+    assert state.asked_at, "the slow one is measured again"
+    state = end_round(state, machines, 3.0)
+    assert [(each.replica, each.text) for each in sick(state)] == [(0, "device 1 (H200): wrong"), (2, "")]
+
+
+def test_rounds_without_end_end() -> None:
+    state = begin_round(Preflight(), 1.0)
+    rounds = 1
+    while state.asked_at:
+        # Another machine is slow each time: chance, or a cluster that somebody else uses.
+        state = end_round(state, [machine(each, 0.1 if each == rounds % 3 else 1.0) for each in range(3)], 1.0)
+        rounds += 1
+    assert rounds == MOST_ROUNDS + 1
+    assert sick(state) == []
+    assert not is_due(state, ["a newcomer"])
+
+
+@pytest.mark.parametrize(("seconds", "many"), [(1.0, 1), (ANSWER_SECONDS + 1, 0), (-ANSWER_SECONDS - 1, 0)])
+def test_nobody_is_waited_for_for_ever(seconds: float, many: int) -> None:
+    state = begin_round(Preflight(), 1000.0)
+    assert len(awaited(state, [machine(0), silent(1)], 1000.0 + seconds)) == many
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "printed no result"),
+        (b"[" * 5000, "printed no result"),
+        (b'{"scores": {"fp32": "fast"}}', "printed no result"),
+        (b'{"scores": {}}', "measured nothing"),
+        (b'a warning\n{"scores": {"fp32": 0.5}, "backend": "torch", "devices": [{"name": "H200"}]}\n', ""),
+    ],
+)
+def test_what_the_executor_printed(text: bytes, why: str) -> None:
+    report = read_printed(3, text)
+    assert report.number == 3
+    assert why in report.why
+    if not why:
+        assert (report.why, report.devices, report.micros) == ("", "1 × H200", {"fp32": 500_000})
+
+
+def test_a_hostile_result_is_cut() -> None:
+    many = ",".join(f'"{"k" * 400}{number}": 1e300' for number in range(100))
+    report = read_printed(1, f'{{"scores": {{{many}}}, "problems": {["x" * 999] * 99}}}'.replace("'", '"').encode())
+    assert report.micros == {}
+    assert len(report.problems) == 8
+    assert {len(problem) for problem in report.problems} == {256}
