@@ -47,6 +47,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     asked_at: float = 0.0  # 0: no round is open
     rounds: int = 0  # of the present start
     checked: list[str] = []  # uids of the pods that were members in the newest complete round
+    generation: int = 0  # that waited for the newest complete round
     found: list[Found] = []  # by the newest complete round
     missing: list[str] = []  # pods that gave no result, with the reason
     compared: int = 0  # machines that had an equal one to be compared with
@@ -62,9 +63,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     report: CheckReport | None = None
 
 
-def is_due(state: Preflight, pod_uids: Collection[str]) -> bool:
-    """Check whether a pod is among the members that was in no complete round yet."""
-    return state.rounds < MOST_ROUNDS and not set(pod_uids) <= set(state.checked)
+def is_due(state: Preflight, pod_uids: Collection[str], generation: int, *, suspected: bool) -> bool:
+    """Check whether the machines are to be measured before this generation starts.
+
+    They are where a pod among the members was in no complete round yet, and once where the failure that ended the
+    generation before points at a machine (``suspected``).
+    """
+    if state.rounds >= MOST_ROUNDS:
+        return False
+    return not set(pod_uids) <= set(state.checked) or (suspected and state.generation < generation)
 
 
 def begin_round(state: Preflight, now: float) -> Preflight:
@@ -80,7 +87,7 @@ def awaited(state: Preflight, machines: Sequence[Machine], now: float) -> list[M
     return [machine for machine in machines if machine.report is None]
 
 
-def end_round(state: Preflight, machines: Sequence[Machine], now: float) -> Preflight:
+def end_round(state: Preflight, machines: Sequence[Machine], generation: int, now: float) -> Preflight:
     """Judge a round.
 
     Where a machine is slow for the first time, the next round begins at once. Otherwise the result stands in ``found``.
@@ -91,6 +98,7 @@ def end_round(state: Preflight, machines: Sequence[Machine], now: float) -> Pref
         state,
         asked_at=0.0,
         checked=[machine.pod_uid for machine in machines],
+        generation=generation,
         found=found,
         missing=[f"{machine.pod_name}: {_why_missing(machine)}" for machine in machines if not _answered(machine)],
         compared=sum(len(group) for group in _groups(machines) if len(group) > 1),

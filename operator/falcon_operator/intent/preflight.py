@@ -1,6 +1,7 @@
 """The check of all machines before a generation runs (``spec.preflight``): who is asked, and what follows.
 
-Every pod of a gathered generation measures at the same time, before the ranks start, if one of them is new. Under
+Every pod of a gathered generation measures at the same time, before the ranks start, if one of them is new, or if the
+failure that ended the generation before points at a machine. Under
 ``Enforce`` a machine that two rounds in a row find slow is left for a ready spare, whose pod is checked as well. Where
 none is ready the job starts all the same: a slow node is better than none.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_core.errors.judge import Judge
+from falcon_core.model import Cause
 from falcon_core.recovery.membership import Membership, apply_actions
 from falcon_core.recovery.observation import Replace, Spares
 from falcon_core.recovery.preflight import (
@@ -20,6 +23,7 @@ from falcon_core.recovery.preflight import (
     is_due,
     sick,
 )
+from falcon_core.recovery.state import Step, StopIncident
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent, JobNames
 from falcon_operator.intent.snapshot import Snapshot
@@ -27,7 +31,9 @@ from falcon_operator.intent.snapshot import Snapshot
 replace = msgspec.structs.replace
 
 
-def check(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares) -> tuple[Intent, Gathering]:
+def check(
+    snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares, judge: Judge
+) -> tuple[Intent, Gathering]:
     """Take the next step of the check. Return the intent, and whether the generation may still run now."""
     membership = intent.membership
     if snap.job.spec.preflight.mode == "Off" or membership.phase != "Stop":
@@ -36,18 +42,31 @@ def check(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares) 
         return _ended(intent), gathering  # a pod went meanwhile: what the others measure is compared with nothing
     state = intent.preflight
     if not state.asked_at:
-        if not is_due(state, [member.pod_uid for member in membership.members]):
+        pods = [member.pod_uid for member in membership.members]
+        suspected = points_at_a_machine(intent.recovery.stop, judge)
+        if not is_due(state, pods, membership.generation, suspected=suspected):
             return intent, gathering
         state = begin_round(state, snap.now)
     machines = _machines(snap, membership, state.number)
     waiting = awaited(state, machines, snap.now)
     if waiting:
         return replace(intent, preflight=state), _held(machines, len(waiting))
-    state = end_round(state, machines, snap.now)
+    state = end_round(state, machines, membership.generation, snap.now)
     intent = replace(intent, preflight=state)
     if state.asked_at:
         return intent, _held(machines, len(machines))
     return _leave(snap, intent, gathering, spares)
+
+
+def points_at_a_machine(stop: StopIncident | None, judge: Judge) -> bool:
+    """Check whether a failure may be a machine's: by its class, or because it came back. A program's own error is not.
+
+    Memory that a container used up is the program's, too.
+    """
+    if stop is None or stop.fault.error or stop.fault.cause is Cause.OUT_OF_MEMORY:
+        return False
+    kind = judge.get(stop.fault.error_class)
+    return stop.recurrences > 0 or (kind is not None and kind.blames_hardware)
 
 
 def reason(found: Found) -> str:
@@ -55,6 +74,14 @@ def reason(found: Found) -> str:
     if not found.kind:
         return f"in the check before the start, {found.text}"
     return f"in the check before the start, {1 / max(found.ratio, 1e-6):.2f} of its peers' rate ({found.kind})"
+
+
+def _with_steps(stop: StopIncident | None, bad: list[Found], generation: int, now: float) -> StopIncident | None:
+    """Return the open failure with what the check has added to its repair."""
+    if stop is None:
+        return None
+    steps = [Step(at=now, what="Replace", generation=generation, node=found.node) for found in bad]
+    return replace(stop, done=[*stop.done, *steps][-8:])
 
 
 def _ended(intent: Intent) -> Intent:
@@ -95,4 +122,6 @@ def _leave(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares)
     moves = [Replace(found.replica, reason(found), False, False, "") for found in bad]
     membership = apply_actions(intent.membership, moves, JobNames(snap.job), snap.now)
     words = ", ".join(f"{found.node} ({reason(found)})" for found in bad)
-    return replace(intent, membership=membership), Gathering(ready=False, placed=True, waiting=f"leaving {words}")
+    recovery = replace(intent.recovery, stop=_with_steps(intent.recovery.stop, bad, membership.generation, snap.now))
+    intent = replace(intent, membership=membership, recovery=recovery)
+    return intent, Gathering(ready=False, placed=True, waiting=f"leaving {words}")

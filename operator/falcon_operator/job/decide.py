@@ -133,7 +133,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
     if observe.finished(snap, intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
-    intent, gathering = preflight.check(snap, intent, gathering, obs.spares)
+    intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
         return _conclude(snap, before, inactive.released(snap, intent), actions)

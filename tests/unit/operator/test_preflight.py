@@ -8,7 +8,7 @@ import pytest
 
 from falcon_operator.api import Condition
 from falcon_operator.status.checks import TYPE
-from tests.unit.operator.telling import operator, run, runs, trained
+from tests.unit.operator.telling import operator, run, runs, steps, trained
 from tests.unit.operator.world import World
 
 ENFORCE: dict[str, Any] = {"preflight": {"mode": "Enforce"}}
@@ -137,3 +137,35 @@ async def test_an_operator_that_dies_anywhere_ends_up_the_same() -> None:
         world.crash_at = call
         await trained(world)
         assert {pod.node for pod in world.pods.values()} == {"node-a", "node-c", "spare-1"}, call
+
+
+@pytest.mark.parametrize(
+    ("rate", "rounds", "node"),
+    [(1.0, [1, 2], "node-b"), (0.5, [1, 2, 3, 4], "spare-1")],
+    ids=["the machine is well", "it is sick"],
+)
+async def test_a_failure_that_points_at_a_machine_is_followed_by_a_check(
+    rate: float, rounds: list[int], node: str
+) -> None:
+    world = World(spec=ENFORCE)
+    await trained(world)
+    world.nodes["node-b"].rate = rate
+    world.end_rank(1, exit_code=1, last_words="RuntimeError: CUDA error: an illegal memory access was encountered")
+    await run(world, operator, runs(2))
+    assert numbers(world) == rounds
+    assert world.node_of(1).name == node
+    (note,) = world.status.diagnoses
+    assert (note.error_class, "node-b" in steps(note)) == ("IllegalMemoryAccess", node != "node-b")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"signal": 9}, {"exit_code": 1, "last_words": "ValueError: bad"}],
+    ids=["killed", "an error of the program's own"],
+)
+async def test_other_failures_are_not_held_up(end: dict[str, Any]) -> None:
+    world = World(spec=ENFORCE)
+    await trained(world)
+    world.end_rank(1, **end)
+    await run(world, operator, runs(2))
+    assert numbers(world) == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from falcon_core.recovery.preflight import (
@@ -19,6 +20,8 @@ from falcon_core.recovery.preflight import (
     sick,
 )
 from falcon_core.wire.check import CheckReport, read_printed
+
+replace = msgspec.structs.replace
 
 
 def machine(replica: int, fp32: float = 1.0, **report: Any) -> Machine:
@@ -79,9 +82,9 @@ def test_the_kind_that_is_furthest_behind_is_named() -> None:
 def test_wrong_results_are_named_first_and_need_no_peer() -> None:
     state = begin_round(Preflight(), 1.0)
     machines = [machine(0, problems=["device 1 (H200): wrong"], devices="other"), machine(1), machine(2, 0.2)]
-    state = end_round(state, machines, 2.0)
+    state = end_round(state, machines, 1, 2.0)
     assert state.asked_at, "the slow one is measured again"
-    state = end_round(state, machines, 3.0)
+    state = end_round(state, machines, 1, 3.0)
     assert [(each.replica, each.text) for each in sick(state)] == [(0, "device 1 (H200): wrong"), (2, "")]
 
 
@@ -90,11 +93,27 @@ def test_rounds_without_end_end() -> None:
     rounds = 1
     while state.asked_at:
         # Another machine is slow each time: chance, or a cluster that somebody else uses.
-        state = end_round(state, [machine(each, 0.1 if each == rounds % 3 else 1.0) for each in range(3)], 1.0)
+        state = end_round(state, [machine(each, 0.1 if each == rounds % 3 else 1.0) for each in range(3)], 1, 1.0)
         rounds += 1
     assert rounds == MOST_ROUNDS + 1
     assert sick(state) == []
-    assert not is_due(state, ["a newcomer"])
+    assert not is_due(state, ["a newcomer"], 2, suspected=True)
+
+
+@pytest.mark.parametrize(
+    ("pods", "generation", "suspected", "due"),
+    [
+        (["uid-0", "uid-1"], 5, False, False),
+        (["uid-0", "uid-2"], 5, False, True),
+        (["uid-0", "uid-1"], 5, True, True),
+        (["uid-0", "uid-1"], 4, True, False),
+        (["uid-0"], 5, False, False),
+    ],
+    ids=["the same pods", "a newcomer", "a failure points at a machine", "checked since it failed", "fewer"],
+)
+def test_when_machines_are_measured(pods: list[str], generation: int, suspected: bool, due: bool) -> None:
+    state = end_round(begin_round(Preflight(), 1.0), [machine(0), machine(1)], 4, 2.0)
+    assert is_due(replace(state, rounds=0), pods, generation, suspected=suspected) is due
 
 
 @pytest.mark.parametrize(("seconds", "many"), [(1.0, 1), (ANSWER_SECONDS + 1, 0), (-ANSWER_SECONDS - 1, 0)])
