@@ -25,10 +25,10 @@ def test_a_slow_first_node_is_replaced_before_step_one(
     nodes: None, cluster: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     slow = _not_spare(cluster)
-    faults.slow(slow, 1 / 4)
+    faults.slow(slow, 1 / 3)
     spec = {"preflight": {"mode": "Enforce"}, "warmPoolRef": {"name": "spares"}}
     job = start(training_job("checked", steps=100_000, spec=spec))
-    status = job.wait_training()
+    status = job.wait_training(240)
 
     found = condition(status, "MachinesChecked")
     print(found["message"])
