@@ -17,6 +17,7 @@ from falcon_core.wire.launch import (
     CHECK_FILE,
     CONTROL_FILE,
     COUNTERS_FILE,
+    ENDED,
     OUTPUT_FILE,
     PLAN_FILE,
     RINGS_FILE,
@@ -106,6 +107,10 @@ class RunDir:
     def is_uncaught(self, pid: int) -> bool:
         """Check whether a process has noted that its program has ended with an exception that nobody caught."""
         return UNCAUGHT in self.stacks(pid).splitlines()
+
+    def has_ended(self, pid: int) -> bool:
+        """Check whether a process has noted that its program is over."""
+        return ENDED in self.stacks(pid).splitlines()
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

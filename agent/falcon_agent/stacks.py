@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from falcon_agent.run_dir import RunDir
-from falcon_core.signals.stacks import answering_thread
+from falcon_core.signals.stacks import PROGRAM_ENDED, answering_thread
 
 OTHERS_SECONDS = 5.0  # when further ranks have come to stand
 AGAIN_SECONDS = 30.0  # the stacks of a hang stay the same; those of a long checkpoint do not
@@ -39,8 +39,11 @@ class Stacks:
             return False
         self._awaited = False
         before = self._frames
-        self._frames = {rank: answering_thread(self._run_dir.stacks(pid)) for rank, pid in silent.items()}
+        self._frames = {rank: self._read(pid) for rank, pid in silent.items()}
         return self._frames != before
+
+    def _read(self, pid: int) -> list[str]:
+        return [PROGRAM_ENDED] if self._run_dir.has_ended(pid) else answering_thread(self._run_dir.stacks(pid))
 
     def of(self, rank: int) -> list[str]:
         """Return a rank's frames, the innermost first; empty where none are known."""

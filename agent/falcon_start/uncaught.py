@@ -1,19 +1,24 @@
-"""Note that the program has ended with an exception that nobody caught, before Python prints it.
+"""Note that the program has ended: with an exception that nobody caught, before Python prints it; or in any other way.
 
 From then on the process only cleans up. That takes a second with PyTorch, and for ever where a thread waits for peers.
-The printed traceback alone does not say so: programs catch exceptions, print them, and go on.
+The printed traceback alone does not say so: programs catch exceptions, print them, and go on. Nor does ``sys.exit``,
+which prints nothing: an interpreter that tears libraries down answers no signal any more.
 """
 
+import atexit
 import os
 import sys
 from _thread import get_ident  # ``threading`` takes longer to import than all of this
 
 NOTE = b"falcon: nobody caught the exception\n"  # core/falcon_core/wire/launch.py
+ENDED = b"falcon: the program has ended\n"  # likewise
 _OF_A_PROGRAM = ("<module>", "_run_module_as_main")  # the outermost function of a thread that still runs a program
 
 
 def register(file):  # type: (int) -> None
     """Let the hook for uncaught exceptions append ``NOTE`` to an open file (descriptor), and then do as before.
+
+    ``ENDED`` is appended when the program is over, after whatever it has to do at its exit.
 
     ``sys.__excepthook__`` becomes the same hook: most programs with a hook of their own call it, and libraries that
     compare the two find them equal, as they are in any fresh interpreter.
@@ -29,9 +34,17 @@ def register(file):  # type: (int) -> None
             pass
         before(kind, value, trace)
 
+    def end():  # type: () -> None
+        try:
+            if os.getpid() == process:
+                os.write(file, ENDED)
+        except OSError:
+            pass
+
     if before is sys.__excepthook__:
         sys.__excepthook__ = hook
     sys.excepthook = hook
+    atexit.register(end)  # nothing of the program's is registered yet, and the first that is registered runs last
 
 
 def _has_left(value):  # type: (BaseException) -> bool

@@ -13,7 +13,7 @@ from falcon_core.errors.table import ErrorClass
 from falcon_core.errors.taxonomy import EXITED_ABNORMALLY, LOST_CONNECTION, Exit, classify_exit
 from falcon_core.model import Cause, Component, Severity
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
-from falcon_core.recovery.said import printed_at, raised, words
+from falcon_core.recovery.said import has_ended, printed_at, raised, words
 from falcon_core.recovery.state import Fault
 from falcon_core.recovery.witness import Liveness
 from falcon_core.times import LAUNCHER_STUCK_SECONDS, OBSTINATE_SECONDS, RAISED_SECONDS, SILENT_SECONDS
@@ -26,6 +26,9 @@ _STAYS = Exit(
     text="raised an error and does not end",
 )
 _LEAVES = msgspec.structs.replace(_STAYS, text="raised an error that nobody caught")
+_LINGERS = msgspec.structs.replace(
+    _STAYS, consequence=False, text="ended its program while other ranks trained, and its process does not end"
+)
 EARLY_END = "EarlyEnd"  # Fault.error of a rank that ended well while others trained
 
 
@@ -146,7 +149,10 @@ def raised_fault(obs: Observation, policy: Policy) -> Fault | None:
     """
     if not policy.enforce:
         return None
-    faults = [_process_fault(rank, _STAYS, obs, policy.judge) for rank in raised(obs, policy.judge)]
+    faults = [
+        _process_fault(rank, _LINGERS if has_ended(rank) and not rank.printed else _STAYS, obs, policy.judge)
+        for rank in raised(obs, policy.judge)
+    ]
     return min(faults, key=precedence, default=None)
 
 

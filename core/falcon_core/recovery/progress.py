@@ -148,6 +148,12 @@ def nobody_waits(obs: Observation) -> bool:
     )
 
 
+def waits(rank: RankSeen) -> bool:
+    """Check whether a rank is inside a collective that it certainly has not left, by its own report."""
+    counts = ((comm.entered, comm.finished) for comm in rank.sent.comms)
+    return any(entered is not None and finished is not None and entered > finished for entered, finished in counts)
+
+
 def place(obs: Observation, rank: RankSeen) -> Place:
     """Return a rank's pod and node."""
     member = obs.members[rank.replica]

@@ -12,7 +12,8 @@ from falcon_core.errors.last_words import LastWords
 from falcon_core.errors.tracebacks import exception_type
 from falcon_core.model import Severity
 from falcon_core.recovery.observation import Observation, RankSeen
-from falcon_core.recovery.progress import nobody_waits
+from falcon_core.recovery.progress import nobody_waits, waits
+from falcon_core.signals.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import MAX_DETAILED
 from falcon_core.wire.printed import Printed
@@ -48,16 +49,28 @@ def raised(obs: Observation, judge: Judge) -> list[RankSeen]:
     """Return the ranks that have failed, though their processes have not ended; empty while any rank moves.
 
     A rank has failed if it printed an error that ends a program, ``RAISED_SECONDS`` ago at least, has made no call
-    since then, and its stack shows that it has left its program. Where nobody waits inside a call, each rank may save
-    or evaluate by itself.
+    since then, and its stack shows that it has left its program; or if its program is over while others are inside a
+    collective, whatever it printed. Where nobody waits inside a call, each rank may save or evaluate by itself.
     """
     running = [rank for rank in obs.ranks if rank.fresh and rank.process == "Running"]
-    if not obs.running or not any(rank.printed for rank in running) or not all(map(_is_still, running)):
+    may_have_failed = any(rank.printed or has_ended(rank) for rank in running)
+    if not obs.running or not may_have_failed or not all(map(_is_still, running)):
         return []
     if len(obs.ranks) > 1 and nobody_waits(obs):
         return []
     interpreters_answer = any(rank.sent.stack for rank in running)
-    return [rank for rank in running if _has_failed(rank, judge, interpreters_answer=interpreters_answer)]
+    # When training is over, all clean up for a while, and nobody waits for anybody.
+    too_early = any(map(waits, running))
+    return [
+        rank
+        for rank in running
+        if (has_ended(rank) and too_early) or _has_failed(rank, judge, interpreters_answer=interpreters_answer)
+    ]
+
+
+def has_ended(rank: RankSeen) -> bool:
+    """Check whether a rank's program is over, though its process lives."""
+    return rank.sent.stack == [PROGRAM_ENDED]
 
 
 def may_have_raised(rank: RankSeen) -> bool:

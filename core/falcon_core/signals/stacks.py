@@ -12,6 +12,7 @@ from falcon_core.text import clean, clip
 from falcon_core.wire.messages import MAX_FRAMES
 
 FRAME_CHARACTERS = 100
+PROGRAM_ENDED = "(its program has ended)"  # in place of the frames: such an interpreter answers no signal any more
 _FRAME = re.compile(r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>[^\n]*)$')
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[^\n]*$", re.MULTILINE)
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")

@@ -16,7 +16,7 @@ rings and output grow in place)::
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
     launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked, and the
-                           line ``UNCAUGHT`` when its program has ended with an exception
+                           lines ``UNCAUGHT`` when its program has ended with an exception, and ``ENDED``
 
 The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
 what its agent says, whoever it runs as, nor take the memory that the agent writes with.
@@ -55,6 +55,7 @@ RINGS_DIR = "launch/rings"
 STACKS_ASKED_FILE = "agent/stacks"
 STACKS_DIR = "launch/stacks"
 UNCAUGHT = "falcon: nobody caught the exception"
+ENDED = "falcon: the program has ended"
 
 Phase = Literal["Run", "Stop", "Finish"]
 Standby = Literal["None", "Imports"]

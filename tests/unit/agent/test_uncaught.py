@@ -13,8 +13,9 @@ import pytest
 from falcon_agent import uncaught as noted
 from falcon_agent.run_dir import RunDir
 from falcon_agent.uncaught import Uncaught
-from falcon_core.wire.launch import STACKS_DIR, UNCAUGHT
+from falcon_core.wire.launch import ENDED, STACKS_DIR, UNCAUGHT
 from falcon_core.wire.printed import RankOutput
+from falcon_start.uncaught import ENDED as END_NOTE
 from falcon_start.uncaught import NOTE
 
 AGENT = Path(__file__).parents[3] / "agent"
@@ -28,18 +29,25 @@ def stacks(tmp_path: Path) -> Path:
     return folder
 
 
-def end_of(stacks: Path, code: str, *options: str) -> tuple[bool, str]:
-    """Run a program as a rank's interpreter does. Return whether it noted an exception, and what it printed."""
+def run(stacks: Path, code: str, *options: str) -> tuple[int, str]:
+    """Run a program as a rank's interpreter does. Return its process id, and what it printed."""
     path = ":".join(str(AGENT / part) for part in ("falcon_site", "."))
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "FALCON_STACKS": str(stacks)}
     command = [sys.executable, *options, "-c", code]
     with subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         printed = process.communicate()[1]
-    return RunDir(stacks.parents[1]).is_uncaught(process.pid), printed
+    return process.pid, printed
+
+
+def end_of(stacks: Path, code: str, *options: str) -> tuple[bool, str]:
+    """Run a program. Return whether it noted an exception, and what it printed."""
+    pid, printed = run(stacks, code, *options)
+    return RunDir(stacks.parents[1]).is_uncaught(pid), printed
 
 
 def test_the_two_sides_write_and_read_the_same_line() -> None:
     assert f"{UNCAUGHT}\n".encode() == NOTE
+    assert f"{ENDED}\n".encode() == END_NOTE
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,37 @@ def test_an_exception_that_nobody_catches_is_noted_and_printed(stacks: Path, cod
 )
 def test_what_ends_no_program_is_not_noted(stacks: Path, code: str) -> None:
     assert not end_of(stacks, code)[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("print('trained')", True),
+        ("raise SystemExit(3)", True),
+        (RAISES + "step()", True),
+        ("import os\nos._exit(0)", False),
+        ("import os\nif os.fork() == 0:\n    raise SystemExit(0)\nos.wait()\nos._exit(0)", False),
+    ],
+    ids=[
+        "in its last line",
+        "by sys.exit",
+        "by an exception",
+        "without Python's way out",
+        "a child's end is not its own",
+    ],
+)
+def test_a_program_that_is_over_is_noted(stacks: Path, code: str, ended: bool) -> None:
+    pid, _ = run(stacks, code)
+    assert RunDir(stacks.parents[1]).has_ended(pid) is ended
+
+
+def test_what_a_program_does_at_its_exit_is_still_the_programs(stacks: Path) -> None:
+    look = "open(os.path.join(os.environ['FALCON_STACKS'], str(os.getpid()))).read()"
+    pid, printed = run(
+        stacks, f"import atexit, os, sys\natexit.register(lambda: sys.stderr.write('saw <' + {look} + '>'))"
+    )
+    assert "saw <>" in printed
+    assert RunDir(stacks.parents[1]).has_ended(pid)
 
 
 def test_an_interpreter_that_goes_on_interactively_has_not_ended(stacks: Path) -> None:

@@ -14,6 +14,7 @@ from falcon_core.recovery.faults import raised_fault, rank_fault
 from falcon_core.recovery.observation import Observation, Replace, Restart, Spares
 from falcon_core.recovery.quiet import is_quiet
 from falcon_core.recovery.state import Fault, RecoveryState
+from falcon_core.signals.stacks import PROGRAM_ENDED
 from falcon_core.times import ANSWERED_SECONDS, IDLE_SECONDS, RAISED_SECONDS
 from falcon_core.wire.messages import CommSignals
 from falcon_core.wire.printed import Printed
@@ -76,6 +77,20 @@ def test_a_rank_that_raised_and_does_not_end_has_failed() -> None:
     assert actions == [Restart()]
     assert state.stop is not None
     assert state.stop.since == pytest.approx(NOW - 20, abs=0.1)
+
+
+def test_a_rank_whose_program_is_over_and_whose_process_stays_has_failed_whatever_it_printed() -> None:
+    fault = fault_of(standing(stack=[PROGRAM_ENDED], printed=[], alone=False))
+    assert fault is not None
+    assert (fault.rank, fault.cause, fault.symptom) == (1, Cause.PROCESS_FAILED, False)
+    assert fault.text == "ended its program while other ranks trained, and its process does not end"
+    fault = fault_of(standing(stack=[PROGRAM_ENDED]))
+    assert fault is not None
+    assert fault.text == f"raised an error and does not end: {BAD}"
+    assert fault_of(standing(2.0, stack=[PROGRAM_ENDED], printed=[])) is None, "the others still move"
+    at_the_end = standing(stack=[PROGRAM_ENDED], printed=[])
+    done = replace(at_the_end, ranks=[replace(rank, sent=replace(rank.sent, comms=[])) for rank in at_the_end.ranks])
+    assert fault_of(done) is None, "nobody waits for it: training is over"
 
 
 def test_no_rank_has_failed_before_its_time() -> None:
