@@ -8,18 +8,21 @@ before anything follows from it. Wrong results need no second look.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from falcon_core.recovery.membership import Membership
 from falcon_core.wire.check import CheckReport
 
 SLOW_FACTOR: Final = 1.5  # the others' median to the machine's own rate: training shows less than that by itself
 ANSWER_SECONDS: Final = 75.0  # beyond it, a pod has no result: its launcher gives a check a minute, and its load
 MOST_ROUNDS: Final = 6  # of one start: newcomers are checked as well, and may be slow, too
 LOAD_MS: Final = 2000
+MOST_NAMED: Final = 32  # a TrainingRun has bounds, and a pool has fewer spares
+MOST_EXAMPLES: Final = 5
 replace = msgspec.structs.replace
 
 
@@ -46,10 +49,12 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     number: int = 0  # of the newest round; 0: none yet
     asked_at: float = 0.0  # 0: no round is open
     rounds: int = 0  # of the present start
-    checked: list[str] = []  # uids of the pods that were members in the newest complete round
+    checked: int = 0  # machines in the newest complete round
+    pods_made: int = 0  # of the membership, at that round: pods that were made later are new
     generation: int = 0  # that waited for the newest complete round
-    found: list[Found] = []  # by the newest complete round
-    missing: list[str] = []  # pods that gave no result, with the reason
+    found: list[Found] = []  # by the newest complete round: MOST_NAMED, the worst first
+    missing: int = 0  # pods that gave no result
+    why_missing: list[str] = []  # MOST_EXAMPLES of them, with the reason
     compared: int = 0  # machines that had an equal one to be compared with
 
 
@@ -58,20 +63,19 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: int
     pod_name: str
-    pod_uid: str
     node: str
     report: CheckReport | None = None
 
 
-def is_due(state: Preflight, pod_uids: Collection[str], generation: int, *, suspected: bool) -> bool:
+def is_due(state: Preflight, membership: Membership, *, suspected: bool) -> bool:
     """Check whether the machines are to be measured before this generation starts.
 
-    They are where a pod among the members was in no complete round yet, and once where the failure that ended the
-    generation before points at a machine (``suspected``).
+    They are where a pod was made since the newest complete round, and once where the failure that ended the generation
+    before points at a machine (``suspected``).
     """
     if state.rounds >= MOST_ROUNDS:
         return False
-    return not set(pod_uids) <= set(state.checked) or (suspected and state.generation < generation)
+    return state.pods_made < membership.pods_made or (suspected and state.generation < membership.generation)
 
 
 def begin_round(state: Preflight, now: float) -> Preflight:
@@ -87,20 +91,23 @@ def awaited(state: Preflight, machines: Sequence[Machine], now: float) -> list[M
     return [machine for machine in machines if machine.report is None]
 
 
-def end_round(state: Preflight, machines: Sequence[Machine], generation: int, now: float) -> Preflight:
+def end_round(state: Preflight, machines: Sequence[Machine], membership: Membership, now: float) -> Preflight:
     """Judge a round.
 
     Where a machine is slow for the first time, the next round begins at once. Otherwise the result stands in ``found``.
     """
     before = {each.node for each in state.found}
-    found = [replace(each, confirmed=each.node in before) for each in judge(machines)]
+    found = [replace(each, confirmed=each.node in before) for each in judge(machines)[:MOST_NAMED]]
+    missing = [machine for machine in machines if not _answered(machine)]
     ended = replace(
         state,
         asked_at=0.0,
-        checked=[machine.pod_uid for machine in machines],
-        generation=generation,
+        checked=len(machines),
+        pods_made=membership.pods_made,
+        generation=membership.generation,
         found=found,
-        missing=[f"{machine.pod_name}: {_why_missing(machine)}" for machine in machines if not _answered(machine)],
+        missing=len(missing),
+        why_missing=[f"{machine.pod_name}: {_why_missing(machine)}" for machine in missing[:MOST_EXAMPLES]],
         compared=sum(len(group) for group in _groups(machines) if len(group) > 1),
     )
     if any(not each.is_certain for each in found) and state.rounds < MOST_ROUNDS:
@@ -110,12 +117,11 @@ def end_round(state: Preflight, machines: Sequence[Machine], generation: int, no
 
 def sick(state: Preflight) -> list[Found]:
     """Return the machines that a complete check has found bad, the worst first: wrong results before slow ones."""
-    certain = [each for each in state.found if each.is_certain and not state.asked_at]
-    return sorted(certain, key=lambda each: (bool(each.kind), -each.ratio))
+    return [each for each in state.found if each.is_certain and not state.asked_at]
 
 
 def judge(machines: Sequence[Machine]) -> list[Found]:
-    """Return the machines whose results are wrong, or too far below those of equal machines."""
+    """Return the machines whose results are wrong, then those too far below equal machines, the slowest first."""
     found = [
         Found(
             replica=machine.replica,
@@ -127,9 +133,8 @@ def judge(machines: Sequence[Machine]) -> list[Found]:
         if machine.report is not None and machine.report.problems
     ]
     wrong = {each.replica for each in found}
-    for group in _groups(machines):
-        found += [slow for machine in group if machine.replica not in wrong and (slow := _slowest_kind(machine, group))]
-    return found
+    slow = [each for group in _groups(machines) for each in _slow(group) if each.replica not in wrong]
+    return [*found, *sorted(slow, key=lambda each: -each.ratio)]
 
 
 def _groups(machines: Sequence[Machine]) -> list[list[Machine]]:
@@ -141,30 +146,47 @@ def _groups(machines: Sequence[Machine]) -> list[list[Machine]]:
     return list(groups.values())
 
 
-def _slowest_kind(machine: Machine, group: Sequence[Machine]) -> Found | None:
-    """Return the kind of work in which the machine is furthest behind the median of the others, if that is too far."""
-    assert machine.report is not None
-    ratios = {}
-    for kind, own in machine.report.micros.items():
-        others = [
-            other.report.micros[kind]
-            for other in group
-            if other is not machine and other.report is not None and kind in other.report.micros
-        ]
-        if others:
-            ratios[kind] = statistics.median(others) / max(1, own)
-    if not ratios:
-        return None
-    kind = max(ratios, key=lambda each: ratios[each])
-    if ratios[kind] <= SLOW_FACTOR:
-        return None
-    return Found(
-        replica=machine.replica,
-        pod_name=machine.pod_name,
-        node=machine.node,
-        kind=kind,
-        ratio=round(min(ratios[kind], 1e6), 2),
-    )
+def _slow(group: Sequence[Machine]) -> list[Found]:
+    """Return the machines of a group that are too far behind the median of the others in some kind of work."""
+    rates: dict[str, list[int]] = {}
+    for machine in group:
+        for kind, micros in _micros(machine).items():
+            rates.setdefault(kind, []).append(micros)
+    for each in rates.values():
+        each.sort()
+    slow = []
+    for machine in group:
+        ratios = {
+            kind: _median_of_others(rates[kind], own) / max(1, own)
+            for kind, own in _micros(machine).items()
+            if len(rates[kind]) > 1
+        }
+        kind = max(ratios, key=lambda each: ratios[each], default="")
+        if kind and ratios[kind] > SLOW_FACTOR:
+            slow.append(
+                Found(
+                    replica=machine.replica,
+                    pod_name=machine.pod_name,
+                    node=machine.node,
+                    kind=kind,
+                    ratio=round(min(ratios[kind], 1e6), 2),
+                )
+            )
+    return slow
+
+
+def _micros(machine: Machine) -> dict[str, int]:
+    return machine.report.micros if machine.report is not None else {}
+
+
+def _median_of_others(ordered: Sequence[int], own: int) -> float:
+    """Return the median of at least two rates in order without one of them. A sort for each machine would be slow."""
+    at, left = bisect_left(ordered, own), len(ordered) - 1
+
+    def other(place: int) -> int:
+        return ordered[place if place < at else place + 1]
+
+    return (other((left - 1) // 2) + other(left // 2)) / 2
 
 
 def _answered(machine: Machine) -> bool:

@@ -42,16 +42,14 @@ def check(
         return _ended(intent), gathering  # a pod went meanwhile: what the others measure is compared with nothing
     state = intent.preflight
     if not state.asked_at:
-        pods = [member.pod_uid for member in membership.members]
-        suspected = points_at_a_machine(intent.recovery.stop, judge)
-        if not is_due(state, pods, membership.generation, suspected=suspected):
+        if not is_due(state, membership, suspected=points_at_a_machine(intent.recovery.stop, judge)):
             return intent, gathering
         state = begin_round(state, snap.now)
     machines = _machines(snap, membership, state.number)
     waiting = awaited(state, machines, snap.now)
     if waiting:
         return replace(intent, preflight=state), _held(machines, len(waiting))
-    state = end_round(state, machines, membership.generation, snap.now)
+    state = end_round(state, machines, membership, snap.now)
     intent = replace(intent, preflight=state)
     if state.asked_at:
         return intent, _held(machines, len(machines))
@@ -98,7 +96,6 @@ def _machines(snap: Snapshot, membership: Membership, number: int) -> list[Machi
             Machine(
                 replica=member.replica,
                 pod_name=member.pod_name,
-                pod_uid=member.pod_uid,
                 node=member.node,
                 report=report if report is not None and report.number == number else None,
             )

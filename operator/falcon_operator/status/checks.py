@@ -17,7 +17,7 @@ def machines_checked(view: View) -> Finding:
         return Finding(TYPE, None, "NotWanted", "spec.preflight.mode is Off", quiet=True)
     if not state.checked:
         return Finding(TYPE, None, "NotYet", "no check of the machines is complete", quiet=True)
-    count = len(state.checked)
+    count = state.checked
     bad = [each for each in state.found if each.is_certain]
     if bad:
         left = {exclusion.node for exclusion in view.intent.membership.exclusions}
@@ -25,7 +25,7 @@ def machines_checked(view: View) -> Finding:
         words = listed([f"node {each.node} ({each.pod_name}): {reason(each)}" for each in bad])
         return Finding(TYPE, False, "BadMachine", f"{words}; {_what_follows(view, bool(stay))}", shown=True)
     if state.missing:
-        message = f"{len(state.missing)} of {count} machines gave no result: {listed(state.missing)}"
+        message = f"{state.missing} of {count} machines gave no result: {listed(state.why_missing)}"
         return Finding(TYPE, None, "Incomplete", message)
     if not state.compared:
         message = f"no two of {count} machines have the same devices: what each measured is compared with nothing"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from falcon_core.recovery.membership import Membership
 from falcon_core.recovery.preflight import (
     ANSWER_SECONDS,
+    MOST_EXAMPLES,
+    MOST_NAMED,
     MOST_ROUNDS,
+    SLOW_FACTOR,
     Machine,
     Preflight,
     awaited,
@@ -21,6 +28,7 @@ from falcon_core.recovery.preflight import (
 )
 from falcon_core.wire.check import CheckReport, read_printed
 
+MEMBERSHIP = Membership(generation=1, pods_made=3)
 replace = msgspec.structs.replace
 
 
@@ -29,14 +37,13 @@ def machine(replica: int, fp32: float = 1.0, **report: Any) -> Machine:
     return Machine(
         replica=replica,
         pod_name=f"gpt2-{replica}",
-        pod_uid=f"uid-{replica}",
         node=f"node-{replica}",
         report=CheckReport(1, **fields),
     )
 
 
 def silent(replica: int) -> Machine:
-    return Machine(replica=replica, pod_name=f"gpt2-{replica}", pod_uid=f"uid-{replica}", node=f"node-{replica}")
+    return Machine(replica=replica, pod_name=f"gpt2-{replica}", node=f"node-{replica}")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +89,9 @@ def test_the_kind_that_is_furthest_behind_is_named() -> None:
 def test_wrong_results_are_named_first_and_need_no_peer() -> None:
     state = begin_round(Preflight(), 1.0)
     machines = [machine(0, problems=["device 1 (H200): wrong"], devices="other"), machine(1), machine(2, 0.2)]
-    state = end_round(state, machines, 1, 2.0)
+    state = end_round(state, machines, MEMBERSHIP, 2.0)
     assert state.asked_at, "the slow one is measured again"
-    state = end_round(state, machines, 1, 3.0)
+    state = end_round(state, machines, MEMBERSHIP, 3.0)
     assert [(each.replica, each.text) for each in sick(state)] == [(0, "device 1 (H200): wrong"), (2, "")]
 
 
@@ -93,27 +100,43 @@ def test_rounds_without_end_end() -> None:
     rounds = 1
     while state.asked_at:
         # Another machine is slow each time: chance, or a cluster that somebody else uses.
-        state = end_round(state, [machine(each, 0.1 if each == rounds % 3 else 1.0) for each in range(3)], 1, 1.0)
+        state = end_round(
+            state, [machine(each, 0.1 if each == rounds % 3 else 1.0) for each in range(3)], MEMBERSHIP, 1.0
+        )
         rounds += 1
     assert rounds == MOST_ROUNDS + 1
     assert sick(state) == []
-    assert not is_due(state, ["a newcomer"], 2, suspected=True)
+    assert not is_due(state, Membership(generation=2, pods_made=9), suspected=True)
 
 
 @pytest.mark.parametrize(
-    ("pods", "generation", "suspected", "due"),
-    [
-        (["uid-0", "uid-1"], 5, False, False),
-        (["uid-0", "uid-2"], 5, False, True),
-        (["uid-0", "uid-1"], 5, True, True),
-        (["uid-0", "uid-1"], 4, True, False),
-        (["uid-0"], 5, False, False),
-    ],
-    ids=["the same pods", "a newcomer", "a failure points at a machine", "checked since it failed", "fewer"],
+    ("pods_made", "generation", "suspected", "due"),
+    [(3, 5, False, False), (4, 5, False, True), (3, 5, True, True), (3, 4, True, False)],
+    ids=["the same pods", "a newcomer", "a failure points at a machine", "checked since it failed"],
 )
-def test_when_machines_are_measured(pods: list[str], generation: int, suspected: bool, due: bool) -> None:
-    state = end_round(begin_round(Preflight(), 1.0), [machine(0), machine(1)], 4, 2.0)
-    assert is_due(replace(state, rounds=0), pods, generation, suspected=suspected) is due
+def test_when_machines_are_measured(pods_made: int, generation: int, suspected: bool, due: bool) -> None:
+    measured = Membership(generation=4, pods_made=3)
+    state = replace(end_round(begin_round(Preflight(), 1.0), [machine(0), machine(1)], measured, 2.0), rounds=0)
+    assert is_due(state, Membership(generation=generation, pods_made=pods_made), suspected=suspected) is due
+
+
+def test_a_large_job_is_judged_alike_and_its_result_is_bounded() -> None:
+    rates = [1.0 + number / 1e6 for number in range(4096)]
+    machines = [machine(each, rate * (0.5 if each % 40 == 0 else 1.0)) for each, rate in enumerate(rates)]
+    found = judge(machines)
+    assert sorted(each.replica for each in found) == list(range(0, 4096, 40))
+    assert found[0].ratio == 2.0
+    state = end_round(begin_round(Preflight(), 1.0), [*machines, *map(silent, range(99))], MEMBERSHIP, 2.0)
+    assert (len(state.found), state.missing, len(state.why_missing)) == (MOST_NAMED, 99, MOST_EXAMPLES)
+    assert len(msgspec.json.encode(state)) < 8192
+
+
+@given(rates=st.lists(st.integers(1, 50), min_size=2, max_size=9))
+def test_the_median_of_the_others_is_theirs(rates: list[int]) -> None:
+    found = {each.replica: each.ratio for each in judge([machine(each, rate) for each, rate in enumerate(rates)])}
+    for place, own in enumerate(rates):
+        ratio = statistics.median(rates[:place] + rates[place + 1 :]) / own
+        assert found.get(place, 0.0) == (pytest.approx(ratio, abs=0.01) if ratio > SLOW_FACTOR else 0.0)
 
 
 @pytest.mark.parametrize(("seconds", "many"), [(1.0, 1), (ANSWER_SECONDS + 1, 0), (-ANSWER_SECONDS - 1, 0)])
