@@ -1,11 +1,12 @@
 """How soon a job trains again with what is ready before a failure, beside the promised limits.
 
-    make cluster-up images gateway && python -m benchmarks.ready --check          # ten minutes
+    make cluster-up images gateway torch-venv && python -m benchmarks.ready --check   # ten minutes
     make cluster-up images gateway torch-venv shim && python -m benchmarks.ready --full   # over an hour
 
-``--check`` kills a rank of a job on the cluster three times without and three times with standbys, and lets thirty
-spares be claimed at once. ``--full`` takes twenty kills each, and adds restarts on one machine beside torchrun's own,
-and what standbys cost. Ends with exit code 1 where a limit is not kept or anything was not as expected.
+``--check`` kills a rank of a job on the cluster three times without and three times with standbys, lets thirty spares
+be claimed at once, and checks machines three times each way. ``--full`` takes twenty of each, and adds restarts on one
+machine beside torchrun's own, and what standbys cost. Ends with exit code 1 where a limit is not kept or anything was
+not as expected.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.limits import Limit, table
-from benchmarks.ready import claims, restarts, standby
+from benchmarks.ready import claims, executor, restarts, standby
 from benchmarks.results import provenance, put
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
@@ -82,9 +83,12 @@ def main() -> int:
     runs = asked.runs or (FULL_RUNS if asked.full else CHECKED_RUNS)
     claimed = claims.measure_once()
     found = restarts.measure(runs)
-    kept = [*restart_limits(found), *claim_limits(claimed)]
+    checked = executor.measure(runs)
+    kept = [*restart_limits(found), *claim_limits(claimed), *executor.limits(checked)]
     problems = [*claimed.problems, *(problem for each in found for problem in each.problems)]
-    figures = "\n".join([table(kept), spread(found, claimed), *(f"- {problem}" for problem in problems)])
+    figures = "\n".join(
+        [table(kept), spread(found, claimed), executor.table(checked), *(f"- {problem}" for problem in problems)]
+    )
     print(figures)
     if asked.full:
         note = asked.note and f", {asked.note}"

@@ -1,0 +1,171 @@
+"""The check of machines before a start: three at a time, of which one has half its CPU, in two ways.
+
+    make venv torch-venv && python -m benchmarks.ready.executor [RUNS]     # as root: it makes cgroups
+
+A machine is a cgroup with half a core. All three run the benchmark executor at the same time, as a job's pods do, and
+the operator's own rule compares them: a machine of three alike must not be named, one with half the CPU must. One round
+each; the operator asks for two in a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.limits import Limit
+from falcon_core.recovery.preflight import LOAD_MS, Machine, judge
+from falcon_core.wire.check import CheckReport, read_printed
+from tests.integration.agent.pod import PYTHON
+
+AGENT: Final = Path(__file__).parents[2] / "agent"
+ROOT: Final = Path("/sys/fs/cgroup")
+V2: Final = (ROOT / "cgroup.controllers").exists()
+PERIOD_US: Final = 10_000
+CORES: Final = 0.5
+MACHINES: Final = 3
+SICK: Final = MACHINES - 1  # the last
+KIND: Final = "fp32"
+WAYS: Final = ("alike", "half the quota", "a neighbour of the same weight")
+MOST_SPREAD: Final = 0.10
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rounds of one way have shown."""
+
+    way: str
+    ratios: list[float]  # the peers' mean rate ÷ the last machine's
+    wrong: int  # rounds that named another machine than they should have
+    seconds: list[float]  # from the start of the interpreters to the last result
+    memory_mib: float  # the largest of a process
+
+    @property
+    def spread(self) -> float:
+        """Return the interquartile range of the ratios ÷ their median."""
+        low, median, high = statistics.quantiles(self.ratios, n=4) if len(self.ratios) > 1 else self.ratios * 3
+        return (high - low) / median
+
+    def line(self) -> str:
+        median, seconds = statistics.median(self.ratios), statistics.median(self.seconds)
+        right = f"{len(self.ratios) - self.wrong} of {len(self.ratios)}"
+        return (
+            f"| {self.way} | {right} | {median:.2f} | {self.spread:.1%} | {seconds:.1f} s | {self.memory_mib:.0f} MiB |"
+        )
+
+
+def measure(runs: int) -> list[Row]:
+    """Measure all ways."""
+    return [_measure(way, runs) for way in WAYS]
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    head = "| the last of three machines | named rightly | ratio, median | interquartile range | a round | memory |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *(row.line() for row in rows), ""])
+
+
+def limits(rows: list[Row]) -> list[Limit]:
+    """Compare the rounds with what is promised."""
+    return [
+        limit
+        for row in rows
+        for limit in (
+            Limit(what=f"{row.way}: rounds of {len(row.ratios)} that name wrongly", measured=row.wrong, most=0),
+            Limit(what=f"{row.way}: interquartile range of the ratio", measured=row.spread, most=MOST_SPREAD),
+        )
+    ]
+
+
+def _measure(way: str, runs: int) -> Row:
+    ratios, seconds, wrong = [], [], 0
+    expected = [] if way == WAYS[0] else [SICK]
+    with _machines(way) as folders:
+        for _ in range(runs):
+            began = time.monotonic()
+            reports = _round(folders)
+            seconds.append(time.monotonic() - began)
+            rates = [report.micros[KIND] for report in reports]
+            ratios.append(statistics.mean(rates[:SICK]) / rates[SICK])
+            named = judge(
+                [
+                    Machine(replica=place, pod_name="", node=str(place), report=report)
+                    for place, report in enumerate(reports)
+                ]
+            )
+            wrong += [each.replica for each in named] != expected
+    memory_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return Row(way=way, ratios=ratios, wrong=wrong, seconds=seconds, memory_mib=memory_mib)
+
+
+def _round(folders: list[Path]) -> list[CheckReport]:
+    options = ("-m", "falcon_bench", "--size", "full", "--seconds", str(LOAD_MS / 1000), "--json")
+    environ = {**os.environ, "PYTHONPATH": str(AGENT)}
+    started = [
+        subprocess.Popen(
+            ["sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$0" "$@"', str(PYTHON), *options],
+            env=environ,
+            stdout=subprocess.PIPE,
+        )
+        for folder in folders
+    ]
+    reports = [read_printed(1, process.communicate()[0]) for process in started]
+    for report in reports:
+        assert not report.why, report.why
+    return reports
+
+
+@contextlib.contextmanager
+def _machines(way: str) -> Iterator[list[Path]]:
+    """Yield a cgroup for each machine's processes."""
+    top = (ROOT if V2 else ROOT / "cpu") / f"falcon-executor-{os.getpid()}"
+    made: list[Path] = []
+
+    def make(path: Path) -> Path:
+        if V2:
+            (path.parent / "cgroup.subtree_control").write_text("+cpu")
+        path.mkdir()
+        made.append(path)
+        return path
+
+    make(top)
+    neighbour: subprocess.Popen[bytes] | None = None
+    try:
+        folders = []
+        for place in range(MACHINES):
+            sick = place == SICK
+            machine = make(top / f"machine-{place}")
+            _limit(machine, CORES / 2 if sick and way == "half the quota" else CORES)
+            folders.append(make(machine / "pod"))
+            if sick and way == "a neighbour of the same weight":
+                beside = make(machine / "neighbour")
+                command = f"echo $$ > {beside}/cgroup.procs; while :; do :; done"
+                neighbour = subprocess.Popen(["sh", "-c", command])
+        yield folders
+    finally:
+        if neighbour is not None:
+            neighbour.kill()
+            neighbour.wait()
+        for path in reversed(made):
+            path.rmdir()
+
+
+def _limit(path: Path, cores: float) -> None:
+    quota = round(cores * PERIOD_US)
+    if V2:
+        (path / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        return
+    (path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+    (path / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+if __name__ == "__main__":
+    print(table(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 3)))
