@@ -22,6 +22,7 @@ AGENT = Path(__file__).parents[3] / "agent"
 PROGRAM = Path(__file__).parent / "programs" / "standing.py"
 RESTARTS = 50
 MEMORY_LIMIT_BYTES = 2 << 30
+OWN_LAUNCHER = "import os, subprocess, sys; subprocess.run(sys.argv[1:], env=dict(os.environ, RANK='0'))"
 HEAVY = """
 import ctypes, mmap, os
 from pathlib import Path
@@ -268,7 +269,7 @@ def test_shells_that_only_start_python_are_held(start: Start, tmp_path: Path) ->
         (("sh", "-c", "touch {0}/first; {1} {2} {0}"), (), "make Python itself"),
         (("sh", "-c", "{1} {2} {0} $RANK"), (), "make Python itself"),
         (("env", "A=1", "{1}", "{2}", "{0}"), (), "make Python itself"),
-        (("{1}", "-c", "import subprocess; subprocess.run(['{1}', '{2}', '{0}'])"), ("--launcher", "own"), "launcher"),
+        (("{1}", "-c", OWN_LAUNCHER, "{1}", "{2}", "{0}"), ("--launcher", "own"), "launcher"),
         (("{1}", "-E", "-c", "import time; time.sleep(99)"), (), "-I, -E or -S"),
         (("sleep", "99"), (), "make Python itself"),
     ],
