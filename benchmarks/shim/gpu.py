@@ -81,9 +81,9 @@ def _beside(events: list[int], kernels: list[int]) -> str:
     if not events or not kernels:
         return f"{len(events)} calls timed by events, {len(kernels)} kernels seen"
     ratio = statistics.median(event / kernel for event, kernel in zip(events, kernels, strict=False))
+    by_events, by_cupti = statistics.median(events) / 1e3, statistics.median(kernels) / 1e3
     return (
-        f"median time by events {statistics.median(events) / 1e3:.1f} us, by CUPTI {statistics.median(kernels) / 1e3:.1f}"
-        f" us, of the same call {ratio:.3f} times as long"
+        f"median by events {by_events:.1f} us, by CUPTI {by_cupti:.1f} us; of the same call {ratio:.3f} times as long"
     )
 
 

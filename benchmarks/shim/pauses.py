@@ -92,8 +92,9 @@ def of_a_job(
     if outcomes and not outcomes[-1].closed:
         outcomes.pop()
     closed = [outcome for outcome in outcomes if outcome.closed]
+    library = "NCCL" if more else "Gloo"
     print(
-        f"{'NCCL' if more else 'Gloo'}, {kind}, {size} ranks, {compute_seconds * 1e3:.0f} ms of computation: {len(outcomes)} pauses in "
+        f"{library}, {kind}, {size} ranks, {compute_seconds * 1e3:.0f} ms of computation: {len(outcomes)} pauses in "
         f"{seconds:.0f} s, {len(closed)} closed, {len(outcomes) - len(closed)} ended at the deadline, "
         f"{sum(outcome.moved for outcome in outcomes)} calls begun behind closed gates; "
         f"losses {'the same, bit for bit' if same else 'DIFFER'}"
