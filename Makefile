@@ -57,7 +57,7 @@ PYTHON_DIRS := core operator agent dev tests examples benchmarks
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent
 
-.PHONY: lint format types test test-one test-unit test-integration test-e2e test-e2e-long test-soak
+.PHONY: lint format types test test-one test-unit test-integration test-gpu test-e2e test-e2e-long test-soak
 lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
@@ -87,6 +87,9 @@ test-integration: venv shim gateway cluster-build torch-venv nccl-releases ## re
 	@$(PY) -m dev.cluster.packages
 	@pytest tests/integration -m "not alone" -n 3
 	@pytest tests/integration -m alone
+
+test-gpu: venv shim torch-venv ## the shim beside a real NCCL: two ranks on one GPU or two; skipped, with the reason, without
+	@pytest tests/gpu
 
 test-e2e: venv cluster-up images ## the real cluster: training, faults, repair
 	@pytest tests/e2e -m "not soak and not long" --timeout 1800 --durations 20

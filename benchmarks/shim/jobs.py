@@ -1,4 +1,4 @@
-"""Two ranks of a small PyTorch job on Gloo, with or without the shim preloaded: what the shim's benchmarks run."""
+"""Ranks of a small PyTorch job, with or without the shim preloaded: what the shim's benchmarks run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
@@ -14,19 +15,26 @@ RANKS = 2
 
 
 def start(
-    program: Path, arguments: list[str], folder: Path, *, shim: bool = True, more: Mapping[str, str] | None = None
+    program: Path,
+    arguments: list[str],
+    folder: Path,
+    *,
+    shim: bool = True,
+    more: Mapping[str, str] | None = None,
+    count: int = RANKS,
+    stderr: IO[bytes] | None = None,
 ) -> list[subprocess.Popen[bytes]]:
-    """Start the ranks; rings go to ``folder``, ``more`` into their environment."""
+    """Start the ranks, on Gloo unless ``more`` in their environment says otherwise; rings go to ``folder``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ranks = []
-    for rank in range(RANKS):
+    for rank in range(count):
         environment = {
             **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(RANKS),
+            "WORLD_SIZE": str(count),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
@@ -36,7 +44,7 @@ def start(
         }
         if shim:
             environment["LD_PRELOAD"] = str(SHIM)
-        ranks.append(subprocess.Popen([str(PYTHON), str(program), *arguments], env=environment))
+        ranks.append(subprocess.Popen([str(PYTHON), str(program), *arguments], env=environment, stderr=stderr))
     return ranks
 
 

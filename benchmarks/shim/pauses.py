@@ -1,7 +1,7 @@
 """Ten thousand random pauses: ``python -m benchmarks.shim.pauses [OF_THE_MODEL] [PER_REAL_JOB] [KIND-RANKS-SECONDS…]``.
 
 First on the model of blocking and enqueuing libraries (tests/unit/shim/pause_model.py) with 2 … 6 ranks, then on real
-Gloo jobs (tests/integration/shim/programs/paused.py), whose losses must come out the same, bit for bit. Every other
+Gloo jobs (tests/gpu/programs/paused.py), whose losses must come out the same, bit for bit. Every other
 pause of a job asks for an iteration's start, the others equalise the counts: the times of both are of the same run.
 """
 
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +68,15 @@ def of_the_model(count: int) -> None:
         )
 
 
-def of_a_job(kind: str, size: int, compute_seconds: float, iterations: int, pauses: int) -> int:
-    """Pause a job of Gloo at random moments, and print what happened; returns how many pauses closed."""
+def of_a_job(
+    kind: str, size: int, compute_seconds: float, iterations: int, pauses: int, more: Mapping[str, str] | None = None
+) -> int:
+    """Pause a job at random moments, and print what happened; returns how many pauses closed.
+
+    The job is Gloo's unless ``more``, for the ranks' environment, says that they compute on GPUs.
+    """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        job = Job(Path(folder), kind, size, iterations, compute_seconds)
+        job = Job(Path(folder), kind, size, iterations, compute_seconds, more)
         try:
             job.wait_for_first_run()
             began = time.monotonic()
@@ -86,8 +92,9 @@ def of_a_job(kind: str, size: int, compute_seconds: float, iterations: int, paus
     if outcomes and not outcomes[-1].closed:
         outcomes.pop()
     closed = [outcome for outcome in outcomes if outcome.closed]
+    library = "NCCL" if more else "Gloo"
     print(
-        f"Gloo, {kind}, {size} ranks, {compute_seconds * 1e3:.0f} ms of computation: {len(outcomes)} pauses in "
+        f"{library}, {kind}, {size} ranks, {compute_seconds * 1e3:.0f} ms of computation: {len(outcomes)} pauses in "
         f"{seconds:.0f} s, {len(closed)} closed, {len(outcomes) - len(closed)} ended at the deadline, "
         f"{sum(outcome.moved for outcome in outcomes)} calls begun behind closed gates; "
         f"losses {'the same, bit for bit' if same else 'DIFFER'}"

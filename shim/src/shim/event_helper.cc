@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,6 +86,7 @@ bool follow(Pool* pool, const Driver& cuda, uint32_t lane) {
 
 void* help(void* argument) {
   auto* pool = static_cast<Pool*>(argument);
+  prctl(PR_SET_NAME, "falcon-events", 0, 0, 0);  // what `top -H` shows
   const Driver& cuda = *driver();
   int mode = kThreadLocalCapture;
   bool healthy = cuda.exchange_capture_mode(&mode) == 0;

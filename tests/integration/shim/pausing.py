@@ -10,6 +10,7 @@ import random
 import struct
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,7 @@ from tests.integration.ports import free_port
 
 PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
 SHIM = Path(os.environ.get("SHIM_OUT", "")) / "libfalcon_shim.so"
-PROGRAM = Path(__file__).parent / "programs" / "paused.py"
+PROGRAM = Path(__file__).parents[2] / "gpu" / "programs" / "paused.py"
 LOOK_SECONDS = 0.0005
 KEPT_RECORDS = 16_384  # of a ring: more than two iterations
 WORLD = "world"
@@ -40,10 +41,11 @@ class Layout(msgspec.Struct, frozen=True):
 
     groups: dict[str, tuple[int, ...]]  # in the order of their creation, the world first
     pairs: tuple[tuple[int, int], ...] = ()  # (sender, receiver) in the world
+    blocking: bool = True  # calls return when they are done; NCCL's return when they are enqueued
 
     @staticmethod
     def of(kind: str, size: int) -> Layout:
-        """Return the layout of programs/paused.py."""
+        """Return the layout of the program's job."""
         groups: dict[str, tuple[int, ...]] = {WORLD: tuple(range(size))}
         if kind == "groups":
             neighbours = [tuple(sorted((i, (i + 1) % size))) for i in range(size)] if size > 2 else []
@@ -73,6 +75,7 @@ class _Ring:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.rank, self.pid = self._reader.header.rank, self._reader.header.pid
         self._ids = layout.local_ids(self.rank)
+        self._blocking = layout.blocking
         self.keys = {
             channel: self._key(self._ids[channel.communicator], channel)
             for channel, ranks in layout.members().items()
@@ -138,7 +141,7 @@ class _Ring:
         outstanding = dict(zip(numbers, in_progress[from_anyone].tolist(), strict=True))
         return RankView(
             entered={channel: entered.get(key, 0) for channel, key in self.keys.items()},
-            in_flight=int(in_progress[traffic == Traffic.COLLECTIVE].sum()),
+            in_flight=int(in_progress[traffic == Traffic.COLLECTIVE].sum()) if self._blocking else 0,
             waiting=status.waiting > 0 and status.gate_waited == gate and status.table_seen == table_epoch,
             opened=status.gate_opened == gate,
             receives_any={name: outstanding[number] for name, number in self._ids.items() if number in outstanding},
@@ -257,12 +260,21 @@ class Coordinator:
 
 
 class Job:
-    """Ranks of programs/paused.py on this machine."""
+    """Ranks of PROGRAM on this machine; ``more`` goes into their environment, without it they are on Gloo."""
 
-    def __init__(self, folder: Path, kind: str, size: int, iterations: int, compute_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        size: int,
+        iterations: int,
+        compute_seconds: float = 0.0,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "control").write_bytes(pack_control(Mode.TRACK, 1))
-        self.folder, self.size, self.layout = folder, size, Layout.of(kind, size)
+        self.folder, self.size, self._more = folder, size, more or {}
+        self.layout = msgspec.structs.replace(Layout.of(kind, size), blocking=more is None)
         port = free_port()
         self.reference: list[str] = []
         self.ranks = [self._start(rank, port, [kind, str(iterations), str(compute_seconds)]) for rank in range(size)]
@@ -279,6 +291,7 @@ class Job:
             "LD_PRELOAD": str(SHIM),
             "FALCON_RING_DIR": str(self.folder),
             "FALCON_CONTROL": str(self.folder / "control"),
+            **self._more,
         }
         return subprocess.Popen(
             [str(PYTHON), str(PROGRAM), *arguments], env=environment, stdout=subprocess.PIPE, text=True

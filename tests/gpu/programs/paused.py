@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import job
 import torch
 import torch.distributed as dist
 
@@ -195,8 +196,7 @@ KINDS: dict[str, Callable[[int], list[float]]] = {
 
 
 def main(kind: str, iterations: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    job.begin()
     for _ in range(2):
         torch.manual_seed(0)
         losses = KINDS[kind](iterations)

@@ -1,0 +1,45 @@
+"""The programs of tests/gpu on Gloo, under the real shim: what does not need a GPU is proven here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shim.jobs import PYTHON
+from tests.gpu import experiments
+from tests.gpu.experiments import KINDS, SLOW_RANK
+
+pytestmark = pytest.mark.timeout(400)  # several imports of PyTorch on a shared core
+ON_CPU = {"TRAIN_ON": "cpu"}
+ITERATIONS = 120
+
+
+@pytest.fixture(autouse=True)
+def _built() -> None:
+    if not PYTHON.exists():
+        pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_iterations_of_each_kind_of_job_are_found(kind: str, tmp_path: Path) -> None:
+    found = experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_CPU)
+    assert len({rank.period_calls for rank in found}) == 1, found
+    for rank in found:
+        assert rank.period_calls is not None, found
+        assert 0.8 * ITERATIONS <= rank.iterations <= ITERATIONS, found
+
+
+def test_the_delayed_rank_is_named(tmp_path: Path) -> None:
+    named = experiments.culprits(tmp_path, 200, 0.2, ON_CPU)
+    assert named, "nobody was named"
+    assert named.most_common(1)[0][0] == (SLOW_RANK,), named
+
+
+def test_processes_end_as_they_do_without_the_shim(tmp_path: Path) -> None:
+    bare = experiments.ends(9, tmp_path, False, ON_CPU)
+    hooked = experiments.ends(9, tmp_path, True, ON_CPU)
+    assert hooked.ends == bare.ends
+    assert (bare.rings, hooked.rings) == (0, 9), "each process is a rank of its own"
+    assert hooked.ends["returns"] == {"code 0": 1}
+    assert hooked.ends["SIGTERM"] == {"SIGTERM": 1}
