@@ -178,13 +178,13 @@ def _duration(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("-n", "--namespace", type=_job_name, default="", help="default: that of the context")
+    shared.add_argument("-n", "--namespace", type=_job_name, help="default: that of the context")
     for flag, what in (
         ("--context", "the kubeconfig's context"),
         ("--kubeconfig", "the file"),
         ("--as", "act as user"),
     ):
-        shared.add_argument(flag, dest=flag.removeprefix("--") + "_", default="", help=f"{what}, as for kubectl")
+        shared.add_argument(flag, dest=flag.removeprefix("--") + "_", metavar="VALUE", help=f"{what}, as for kubectl")
     made = parser(PROGRAM, DESCRIPTION)
     commands = made.add_subparsers(dest="command", title="commands", metavar="COMMAND", required=True)
 
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = {"--context": options.context_, "--kubeconfig": options.kubeconfig_, "--as": options.as_}
     flags = [f"{flag}={value}" for flag, value in given.items() if value]
     try:
-        return int(options.run(Kubectl(flags, options.namespace), options))
+        return int(options.run(Kubectl(flags, options.namespace or ""), options))
     except TroubleError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
     except BrokenPipeError:  # `kubectl falcon explain … | head`
