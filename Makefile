@@ -53,9 +53,9 @@ demo-down: ## remove the demo's cluster and all that it left (images and binarie
 	@$(MAKE) cluster-down
 
 ## -- checks --------------------------------------------------------------------------------------------------------
-PYTHON_DIRS := core operator agent dev tests examples benchmarks
+PYTHON_DIRS := core operator agent cli dev tests examples benchmarks
 SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
-MODULE_PATH := core:operator:agent
+MODULE_PATH := core:operator:agent:cli
 
 .PHONY: lint format types test test-one test-unit test-integration test-gpu test-e2e test-e2e-long test-soak
 lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 UV = os.environ.get("UV") or shutil.which("uv") or ""
-PROGRAMS = ("falcon-operator", "falcon-agent", "falcon-sim")
+PROGRAMS = ("falcon-operator", "falcon-agent", "falcon-sim", "kubectl-falcon")
 RECORDING = ROOT / "examples" / "recordings" / "straggler"
 SCENARIO = ROOT / "examples" / "simulation" / "straggler.yaml"
 

@@ -1,0 +1,87 @@
+"""The plugin's pages, made from what the operator really stores in the stories of its own tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from falcon_operator.intent.intent import HISTORY
+from kubectl_falcon.explain import explain
+from kubectl_falcon.objects import KEPT_INCIDENTS, job_of, run_of
+from kubectl_falcon.timeline import timeline
+from kubectl_falcon.timeline_plot import draw
+from kubectl_falcon.timeline_text import picture
+from kubectl_falcon.top import row, table
+from tests.unit.cli import told
+
+
+async def test_a_slow_rank_is_explained_on_a_page() -> None:
+    story = told.Told(await told.slow())
+    page = explain(story.job, story.run, story.events, now=story.now, width=80)
+    assert max(len(line) for line in page.splitlines()) <= 80
+    assert page.startswith("TrainingJob ml/gpt2: Degraded")
+    words = " ".join(page.split())
+    for part in (
+        "650 ms now, healthy 250 ms (2.6x)",
+        "Why CPU throttling",
+        "Next the node is replaced when",
+        "on node-c",
+    ):
+        assert part in words
+    assert "Conditions" not in page
+
+
+async def test_what_was_done_and_what_it_cost_is_told() -> None:
+    story = told.Told(await told.replaced())
+    words = " ".join(explain(story.job, story.run, story.events, now=story.now, width=100).split())
+    assert "replaced by spare-1; all ranks restarted" in words
+    assert "16 s lost in slow iterations, and 1.5 s for the restart" in words
+    assert "Left nodes node-c since" in words
+
+
+async def test_a_job_that_is_well_gets_a_short_page() -> None:
+    story = told.Told(await told.healthy())
+    page = explain(story.job, story.run, story.events, now=story.now, width=100)
+    assert "Diagnosis" not in page
+    assert "Conditions" not in page
+
+
+async def test_the_picture_shows_the_slowdown_the_standstill_and_the_actions(tmp_path: Path) -> None:
+    story = told.Told(await told.replaced())
+    shown = timeline(story.job, story.run, story.events, now=story.now)
+    assert [(each.microseconds, each.measured) for each in shown.stretches] == [
+        (250_000.0, False),
+        (650_000.0, True),
+        (250_000.0, True),
+        (250_000.0, False),
+    ]
+    assert len(shown.stills) == 1
+    text = picture(shown, 80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert all(sign in text for sign in "█░×▲1")
+    draw(shown, tmp_path / "story.png")
+    assert (tmp_path / "story.png").read_bytes().startswith(b"\x89PNG")
+
+
+async def test_top_puts_the_greatest_loss_first() -> None:
+    world = await told.replaced()
+    (closed,) = world.intent.history
+    assert closed.slow is not None
+    stories = [told.Told(await told.killed()), told.Told(world)]
+    rows = [row(story.job, story.run, story.now) for story in stories]
+    assert rows[1].lost_seconds == pytest.approx(closed.slow.loss.seconds + (closed.cost_seconds or 0.0))
+    assert rows[0].lost_seconds == pytest.approx(stories[0].run.incidents[0].lost_seconds)
+    lines = table(rows, namespaces=False, width=None).splitlines()
+    assert "18 s" in lines[1]
+    assert "1.4 s" in lines[2]
+
+
+def test_what_cannot_be_read_counts_as_empty() -> None:
+    job = job_of({"metadata": {"name": 3}, "spec": [], "status": {"conditions": "x", "diagnoses": [4]}})
+    assert (job.name, job.conditions, job.diagnoses) == ("", (), ())
+    assert "not seen by the operator yet" in explain(job, run_of({"spec": None}), (), now=0.0, width=80)
+
+
+def test_the_plugin_knows_how_many_incidents_a_run_keeps() -> None:
+    assert KEPT_INCIDENTS == HISTORY
