@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "announcement.h"
+#include "bench.h"
 #include "environment.h"
 #include "files.h"
 #include "output_file.h"
@@ -29,6 +31,26 @@ void expect(bool holds, const char* what, int line) {
 }
 
 #define EXPECT(condition) expect((condition), #condition, __LINE__)
+
+void products() {
+  constexpr int kSize = 96;  // no whole number of blocks
+  std::vector<float> left(kSize * kSize);
+  std::vector<float> right(kSize * kSize);
+  for (int at = 0; at < kSize * kSize; ++at) {
+    left[static_cast<size_t>(at)] = static_cast<float>(at % 7 - 3);
+    right[static_cast<size_t>(at)] = static_cast<float>(at % 5 - 2);
+  }
+  std::vector<float> out(kSize * kSize);
+  falcon::multiply(left, right, &out, kSize);
+  float expected = 0;
+  for (size_t inner = 0; inner < kSize; ++inner) expected += left[40 * kSize + inner] * right[inner * kSize + 95];
+  EXPECT(out[40 * kSize + 95] == expected);
+  EXPECT(falcon::error_of(left, right, out, kSize) == 0);
+  out[kSize - 1] += 1;
+  EXPECT(falcon::error_of(left, right, out, kSize) > 1e-4);
+  out[kSize - 1] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT(falcon::error_of(left, right, out, kSize) > 1e-4);
+}
 
 void plans() {
   const char* run =
@@ -326,6 +348,7 @@ void announcements(const std::string& folder) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
+  products();
   plans();
   hostile_files();
   environments();

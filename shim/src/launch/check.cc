@@ -19,6 +19,7 @@ namespace {
 
 // Beside the time under load: PyTorch's imports and a GPU's first context take tens of seconds on a cold disk.
 constexpr int64_t kStartNs = 60 * kSecondNs;
+constexpr char kOwnProgram[] = "/proc/self/exe";
 
 std::string seconds(int milliseconds) {
   char text[32];
@@ -37,7 +38,8 @@ void Check::look(const Plan& plan) {
   end();
   report_ = {};
   report_.number = plan.check;
-  start(plan);
+  milliseconds_ = plan.check_ms;
+  start();
 }
 
 // The command's own interpreter has the libraries that training uses.
@@ -48,31 +50,45 @@ std::string Check::interpreter() const {
   return name.rfind("python", 0) == 0 ? first : "python3";
 }
 
-void Check::start(const Plan& plan) {
-  if (options_.python.empty()) {
-    report_.error = "Falcon's Python folder is not in this container";
-    return;
-  }
+void Check::start() {
+  own_ = false;
+  if (options_.python.empty()) return start_own();
+  Variables environment = own_environment();
+  const std::string others = environment["PYTHONPATH"];
+  environment["PYTHONPATH"] = options_.python + (others.empty() ? "" : ":" + others);
+  const std::string error =
+      run({interpreter(), "-m", "falcon_bench", "--size", "full", "--seconds", seconds(milliseconds_), "--json"},
+          environment);
+  if (!error.empty()) start_own();
+}
+
+void Check::start_own() {
+  own_ = true;
+  report_.error = run({kOwnProgram, "bench", std::to_string(milliseconds_)}, own_environment());
+}
+
+// Why it could not be started; empty where it runs.
+std::string Check::run(const std::vector<std::string>& command, const Variables& environment) {
   const std::string made = output() + ".new";
   unlink(made.c_str());
   const int out = open(made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (out < 0 || rename(made.c_str(), output().c_str()) != 0) {
-    report_.error = output() + ": " + strerror(errno);
+    const std::string error = output() + ": " + strerror(errno);
     if (out >= 0) close(out);
-    return;
+    return error;
   }
   fchmod(out, 0644);  // whatever the umask
-  Variables environment = own_environment();
-  const std::string others = environment["PYTHONPATH"];
-  environment["PYTHONPATH"] = options_.python + (others.empty() ? "" : ":" + others);
-  const std::vector<std::string> command = {interpreter(), "-m",        "falcon_bench",         "--size",
-                                            "full",        "--seconds", seconds(plan.check_ms), "--json"};
   const Started started = start_command(command, environment, {out, STDERR_FILENO}, [] {});
   close(out);
-  report_.error = started.error;
   report_.running = started.error.empty();
   pid_ = started.pid;
-  until_ns_ = monotonic_ns() + kStartNs + plan.check_ms * (kSecondNs / 1000);
+  until_ns_ = monotonic_ns() + kStartNs + milliseconds_ * (kSecondNs / 1000);
+  return started.error;
+}
+
+bool Check::has_printed() const {
+  struct stat about{};
+  return lstat(output().c_str(), &about) == 0 && about.st_size > 0;
 }
 
 bool Check::ended(pid_t pid, int status) {
@@ -81,6 +97,11 @@ bool Check::ended(pid_t pid, int status) {
   report_.running = false;
   if (WIFSIGNALED(status)) {
     if (report_.error.empty()) report_.error = std::string("ended by signal ") + std::to_string(WTERMSIG(status));
+    return true;
+  }
+  // An interpreter of another age, or one without its library, ends with a code and without a result.
+  if (!own_ && report_.error.empty() && WEXITSTATUS(status) != 0 && !has_printed()) {
+    start_own();
   } else if (WEXITSTATUS(status) > 1) {  // 1: it has found something, and its output says what
     report_.error = "exited with code " + std::to_string(WEXITSTATUS(status));
   }

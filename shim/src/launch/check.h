@@ -1,11 +1,14 @@
-// Measures the machine before the ranks start: Falcon's benchmark executor (agent/falcon_bench), in this container.
+// Measures the machine before the ranks start, in this container: Falcon's benchmark executor (agent/falcon_bench), or
+// our own benchmark (bench.h) where there is no Python for it.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "environment.h"
 #include "options.h"
 #include "plan.h"
 #include "report.h"
@@ -29,7 +32,10 @@ class Check {
   const CheckReport& report() const { return report_; }
 
  private:
-  void start(const Plan& plan);
+  void start();
+  void start_own();
+  std::string run(const std::vector<std::string>& command, const Variables& environment);
+  bool has_printed() const;
   std::string interpreter() const;
   std::string output() const { return options_.run_dir + "/launch/check"; }
 
@@ -37,6 +43,8 @@ class Check {
   CheckReport report_;
   pid_t pid_ = -1;
   int64_t until_ns_ = 0;
+  int milliseconds_ = 0;  // under load
+  bool own_ = false;      // our own benchmark measures
 };
 
 }  // namespace falcon

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "bench.h"
 #include "files.h"
 #include "supervisor.h"
 
@@ -26,6 +27,8 @@ constexpr char kHelp[] =
     "  --shim PATH|off       preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
     "  --python DIR          for the ranks' interpreters: falcon_site first, the folder last on PYTHONPATH\n"
     "falcon-launch install DIR   copy this program, the shim and the python folder into DIR\n"
+    "falcon-launch bench MILLISECONDS   what the permitted CPUs do, as JSON: the check where there is no Python for "
+    "it\n"
     "falcon-launch version | --help\n";
 
 std::string own_folder() {
@@ -93,13 +96,20 @@ int run(int argc, char** argv) {
   return falcon::Supervisor(options).run();
 }
 
+int bench(const char* text) {
+  int milliseconds = 0;
+  if (!parse_number(text, 1, &milliseconds)) return fail("bench: want milliseconds, 1 to 100000");
+  return printf("%s", falcon::bench_json(milliseconds).c_str()) < 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc >= 2 && strcmp(argv[1], "run") == 0) return run(argc, argv);
   if (argc == 3 && strcmp(argv[1], "install") == 0) return install(argv[2]);
+  if (argc == 3 && strcmp(argv[1], "bench") == 0) return bench(argv[2]);
   if (argc == 2 && (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0))
     return printf("falcon-launch %s\n", FALCON_VERSION) < 0;
   if (argc == 2 && strcmp(argv[1], "--help") == 0) return printf("%s", kHelp) < 0;
-  return fail("want run, install, version or --help");
+  return fail("want run, install, bench, version or --help");
 }

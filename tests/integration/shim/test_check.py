@@ -87,21 +87,37 @@ def test_the_ranks_start_without_waiting_for_it(start: Start) -> None:
     assert below(launcher) == [status.ranks[0].pid]
 
 
+def assert_own(launcher: Launcher, number: int) -> None:
+    """Check that the launcher's own benchmark has measured, and found nothing wrong."""
+    assert over(launcher, number).error == ""
+    found = result(launcher, number)
+    assert (found.why, found.backend, found.devices, found.problems) == ("", "falcon-launch", "1 × CPU", [])
+    assert set(found.micros) == {"copy", "fp32"}
+    assert min(found.micros.values()) > 0
+
+
 @pytest.mark.parametrize(
-    ("options", "command", "words"),
-    [
-        ((), SLEEPER, "not in this container"),
-        (("--python", str(AGENT)), ("/nonexistent/python3", "train.py"), "/nonexistent/python3"),
-    ],
+    ("options", "command"),
+    [((), SLEEPER), (("--python", str(AGENT)), ("/nonexistent/python3", "train.py"))],
     ids=["nothing of Falcon's", "no interpreter"],
 )
-def test_what_cannot_be_measured_is_said(
-    start: Start, options: tuple[str, ...], command: tuple[str, ...], words: str
+def test_without_python_the_launcher_measures_by_itself(
+    start: Start, options: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
     launcher = start(*command, options=options)
     stop(launcher, 7)
-    assert words in over(launcher, 7).error
+    assert_own(launcher, 7)
     assert launcher.wait(state="Stopped").generation == 1
+    launcher.finish()
+
+
+def test_without_python_a_command_that_is_a_shell_is_measured(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    launcher = start(
+        "/bin/sh", "-c", "sleep 99", options=("--python", str(AGENT)), environment={"PATH": str(tmp_path / "bin")}
+    )
+    stop(launcher, 1)
+    assert_own(launcher, 1)
 
 
 def test_a_restart_of_the_generation_ends_it(start: Start) -> None:
@@ -128,7 +144,16 @@ def test_the_commands_own_interpreter_measures(start: Start, tmp_path: Path) -> 
     assert (tmp_path / "used").exists()
 
 
-@pytest.mark.parametrize(("line", "error"), [("exit 3", "exited with code 3"), ("exit 1", ""), ("kill -9 $$", "9")])
+@pytest.mark.parametrize("line", ["exit 3", "exit 1", "echo not Python >&2; exit 127"])
+def test_an_interpreter_that_is_of_no_use_is_replaced(start: Start, tmp_path: Path, line: str) -> None:
+    launcher = begin(start, interpreter(tmp_path, line), "train.py")
+    stop(launcher, 1)
+    assert_own(launcher, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"), [("echo a word; exit 3", "exited with code 3"), ("echo a word; exit 1", ""), ("kill -9 $$", "9")]
+)
 def test_how_a_measurement_that_gives_nothing_has_ended(start: Start, tmp_path: Path, line: str, error: str) -> None:
     launcher = begin(start, interpreter(tmp_path, line), "train.py")
     stop(launcher, 1)

@@ -1,0 +1,21 @@
+// The benchmark of an image without a usable Python: how fast the permitted CPUs multiply matrices in single precision
+// and copy memory. A stand-in for agent/falcon_bench, in the same form.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace falcon {
+
+// A square product: `out` = `left` × `right`, row by row.
+void multiply(const std::vector<float>& left, const std::vector<float>& right, std::vector<float>* out, int size);
+
+// How far some rows of `out` are from the product in double precision, by its largest entry there.
+double error_of(const std::vector<float>& left, const std::vector<float>& right, const std::vector<float>& out,
+                int size);
+
+// Measures for so long; one line of JSON, as falcon_bench prints it.
+std::string bench_json(int milliseconds);
+
+}  // namespace falcon
