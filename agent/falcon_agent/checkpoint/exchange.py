@@ -96,13 +96,13 @@ async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _call(
-    peer: Peer, what: int, rank: int
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def _call(peer: Peer, what: int, rank: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Open a connection to a holder that shows the job's certificate, and send a request."""
-    opening = asyncio.open_connection(peer.host, peer.port, ssl=peer.context, limit=peers.PIECE_BYTES)
     try:
-        reader, writer = await asyncio.wait_for(opening, CONNECT_SECONDS)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(
+                peer.host, peer.port, ssl=peer.context, limit=peers.PIECE_BYTES
+            )
     except (TimeoutError, OSError) as error:
         raise PeerError(f"{peer.host}:{peer.port} cannot be reached: {error}") from error
     try:

@@ -52,7 +52,9 @@ class Copies:
 
     def of(self, rank: int) -> list[Path]:
         """Return the files with a whole copy of a rank's checkpoint, the newest first."""
-        found = [(parts.sequence, path) for path in self._paths() if (parts := self._parts(path)) and parts.rank == rank]
+        found = [
+            (parts.sequence, path) for path in self._paths() if (parts := self._parts(path)) and parts.rank == rank
+        ]
         return [path for _, path in sorted(found, reverse=True)]
 
     def has(self, page: bytes, rank: int) -> bool:
@@ -103,11 +105,17 @@ class Holder:
         self._writing: set[int] = set()  # ranks
         self._busy: set[Path] = set()
         self._connections = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
 
     async def start(self, host: str | None = None) -> int:
         """Listen at a port that the kernel chooses; return the port. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, host, 0, ssl=self._context, limit=peers.PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
+
+    async def quiet(self) -> None:
+        """Wait until no request is under way."""
+        await self._quiet.wait()
 
     def close(self) -> None:
         """Stop listening."""
@@ -116,6 +124,7 @@ class Holder:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
+        self._quiet.clear()
         try:
             if self._connections > MOST_CONNECTIONS:
                 raise PeerError(f"more than {MOST_CONNECTIONS} connections at a time")
@@ -126,8 +135,10 @@ class Holder:
         finally:
             self._connections -= 1
             writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
+            with contextlib.suppress(OSError):
                 await writer.wait_closed()
+            if not self._connections:
+                self._quiet.set()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         magic, version, what, rank = peers.REQUEST.unpack(await peers.read(reader, peers.REQUEST.size))
@@ -141,12 +152,15 @@ class Holder:
         parts = unpack_parts(page, self._copies.buffer_bytes)
         wards = self._wards()
         if parts is None or parts.rank != rank or rank not in wards or rank in self._writing:
-            return await peers.send(writer, bytes([peers.REFUSED]))
+            await peers.send(writer, bytes([peers.REFUSED]))
+            return
         if self._copies.has(page, rank):
-            return await peers.send(writer, bytes([peers.HAVE]))
+            await peers.send(writer, bytes([peers.HAVE]))
+            return
         path = self._copies.next(rank, wards, self._busy)
         if path is None:
-            return await peers.send(writer, bytes([peers.REFUSED]))
+            await peers.send(writer, bytes([peers.REFUSED]))
+            return
         self._writing.add(rank)
         self._busy.add(path)
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)

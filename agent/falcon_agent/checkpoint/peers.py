@@ -75,7 +75,8 @@ def check_peer(writer: asyncio.StreamWriter, job_uid: str) -> None:
 async def read(reader: asyncio.StreamReader, size: int) -> bytes:
     """Read exactly so many bytes. Raises :class:`PeerError`."""
     try:
-        return await asyncio.wait_for(reader.readexactly(size), READ_SECONDS)
+        async with asyncio.timeout(READ_SECONDS):
+            return await reader.readexactly(size)
     except (asyncio.IncompleteReadError, TimeoutError, OSError) as error:
         raise PeerError(f"the connection ended or stood still: {error}") from error
 
@@ -84,7 +85,8 @@ async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Send bytes, and wait until most have left. Raises :class:`PeerError`."""
     try:
         writer.write(data)
-        await asyncio.wait_for(writer.drain(), READ_SECONDS)
+        async with asyncio.timeout(READ_SECONDS):
+            await writer.drain()
     except (TimeoutError, OSError) as error:
         raise PeerError(f"the connection ended or stood still: {error}") from error
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from falcon_agent.checkpoint import exchange, peers
+from falcon_agent.checkpoint import peers
 from falcon_agent.checkpoint.exchange import Peer, fetch, put
 from falcon_agent.checkpoint.holder import Copies, Holder
 from falcon_agent.checkpoint.peers import PeerError
@@ -78,13 +79,15 @@ class Site:
         self.holder = Holder(self.copies, JOB, self.context(peers.server_context), lambda: self.wards)
         self.port = 0
 
-    def context(self, make: object, issued: Issued | None = None) -> object:
+    def context(
+        self, make: Callable[[Path, Path, Path], ssl.SSLContext], issued: Issued | None = None
+    ) -> ssl.SSLContext:
         issued = self.pki.server(JOB) if issued is None else issued
-        return make(self.pki.ca, issued.cert, issued.key)  # type: ignore[operator]
+        return make(self.pki.ca, issued.cert, issued.key)
 
     def peer(self, issued: Issued | None = None) -> Peer:
         context = self.context(peers.client_context, issued)
-        return Peer(host="127.0.0.1", port=self.port, job_uid=JOB, context=context)  # type: ignore[arg-type]
+        return Peer(host="127.0.0.1", port=self.port, job_uid=JOB, context=context)
 
     def steps(self, rank: int = 0) -> list[int]:
         return sorted(held.step for held in self.copies.held() if held.rank == rank)
@@ -123,7 +126,7 @@ async def test_a_copy_that_is_there_is_not_sent_again(
     own = tmp_path / "own"
     fill(own, 20)
     assert await put(site.peer(), own)
-    monkeypatch.setattr(exchange.peers, "send_body", None)
+    monkeypatch.setattr(peers, "send_body", None)
     assert await put(site.peer(), own)
 
 
@@ -148,14 +151,8 @@ async def test_a_buffer_that_is_overwritten_meanwhile_becomes_no_copy(
     assert await put(site.peer(), own) is False
     assert len(pieces) > 2
     monkeypatch.undo()
-    await settled(site)
+    await site.holder.quiet()
     assert site.steps() == [20]
-
-
-async def settled(site: Site) -> None:
-    """Wait until the holder has noticed the end of every connection."""
-    while site.holder._connections:
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("at", [CHECKS_OFFSET + 5, 20 * MIB])
@@ -165,7 +162,7 @@ async def test_a_flipped_bit_is_refused_by_the_holder_and_by_who_fetches(site: S
     flip(own, at)
     with pytest.raises(PeerError):
         await put(site.peer(), own)
-    await settled(site)
+    await site.holder.quiet()
     assert site.steps() == []
 
     fill(own, 40)
@@ -224,6 +221,17 @@ async def test_another_jobs_certificate_opens_nothing(site: Site, tmp_path: Path
         await put(Peer(host="127.0.0.1", port=site.port, job_uid=OTHER, context=site.peer().context), own)
 
 
+async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    context = site.context(peers.server_context, site.pki.client(JOB))
+    holder = Holder(site.copies, JOB, context, lambda: site.wards)
+    port = await holder.start("127.0.0.1")
+    with pytest.raises(PeerError, match="cannot be reached"):
+        await put(Peer(host="127.0.0.1", port=port, job_uid=JOB, context=site.peer().context), own)
+    holder.close()
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -238,11 +246,14 @@ async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -
     own = tmp_path / "own"
     fill(own, 20)
     assert await put(site.peer(), own)
-    _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=site.peer().context)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=site.peer().context)
     writer.write(said)
     await writer.drain()
+    async with asyncio.timeout(20):
+        answer = await reader.read()
     writer.close()
-    await settled(site)
+    assert answer in (b"", bytes([peers.REFUSED]), peers.NUMBER.pack(0))
+    await site.holder.quiet()
     assert site.steps() == [20]
     assert await fetch(site.peer(), 0, [empty(tmp_path / "fresh")]) == [20]
 
@@ -251,7 +262,6 @@ async def test_a_checkpoint_that_says_it_is_larger_than_the_file_is_refused(site
     own = tmp_path / "own"
     content = bytearray(fill(own, 20))
     content += bytes(SIZE)
-    own.write_bytes(content)
     parts = client.unpack_commit(bytes(content[:PAGE_BYTES]), len(content))
     grown = client.pack_commit(parts._replace(end=2 * SIZE))
     checks = bytes(4 * parts._replace(end=2 * SIZE).chunks)
