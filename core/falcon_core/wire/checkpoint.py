@@ -21,8 +21,13 @@ LEAST_BUFFER_BYTES: Final = 4 << 20
 MAX_HELD: Final = 2048  # steps in a report: of the most ranks that a pod has
 MAGIC: Final = b"FALCONCK"
 VERSION: Final = 1
+VERIFIED_MAGIC: Final = b"FALCONVF"
+VERIFIED_OFFSET: Final = 2048
+CHECKS_OFFSET: Final = 4096
+LEAST_CHUNK_BYTES: Final = 1 << 20  # the client's are larger; smaller ones would make the table large
 _COMMIT: Final = struct.Struct("<8sIIQIIQQQQQQQI")
 _CRC: Final = struct.Struct("<I")
+_VERIFIED: Final = struct.Struct("<8sQII")
 COMMIT_BYTES: Final = _COMMIT.size + _CRC.size
 
 Bounded = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -35,6 +40,30 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: Bounded
     unix_ms: Bounded  # when it was saved, by its node's clock
     generation: Bounded = 0  # that wrote it
+
+
+class Parts(msgspec.Struct, frozen=True, gc=False):
+    """Where the parts of a whole checkpoint lie in its buffer, bytes, and what identifies it."""
+
+    rank: int
+    step: int
+    generation: int
+    sequence: int  # grows by one with each save of the rank
+    unix_ns: int
+    chunk_bytes: int
+    begin: int  # of the chunks
+    end: int
+    checks_crc: int  # of the table of the chunks' checksums
+
+    @property
+    def chunks(self) -> int:
+        """Return the number of chunks, and so of checksums."""
+        return -(-(self.end - self.begin) // self.chunk_bytes)
+
+    @property
+    def checks_bytes(self) -> int:
+        """Return the size of the table of checksums, which lies at ``CHECKS_OFFSET``."""
+        return _CRC.size * self.chunks
 
 
 def buffer_name(local_rank: int, number: int) -> str:
@@ -67,6 +96,34 @@ def unpack_held(page: bytes) -> Held | None:
     if magic != MAGIC or version != VERSION or max(generation, step, unix_ns) > most:
         return None
     return Held(rank, step, unix_ns // 1_000_000, generation)
+
+
+def unpack_parts(page: bytes, size: int) -> Parts | None:
+    """Read the two records of a buffer of ``size`` bytes; None unless it holds a whole checkpoint with checksums.
+
+    The page may come from anybody: all parts are within the buffer, and their table of checksums is small.
+    """
+    if len(page) != PAGE_BYTES or unpack_held(page) is None:
+        return None
+    _, _, chunk_bytes, generation, rank, world_size, step, sequence, unix_ns, begin, index, data, end, _ = (
+        _COMMIT.unpack_from(page)
+    )
+    raw = page[VERIFIED_OFFSET : VERIFIED_OFFSET + _VERIFIED.size]
+    if zlib.crc32(raw) != _CRC.unpack_from(page, VERIFIED_OFFSET + _VERIFIED.size)[0]:
+        return None
+    magic, of, chunks, checks_crc = _VERIFIED.unpack(raw)
+    if magic != VERIFIED_MAGIC or of != sequence or chunk_bytes < LEAST_CHUNK_BYTES or rank >= world_size:
+        return None
+    parts = Parts(rank, step, generation, sequence, unix_ns, chunk_bytes, begin, end, checks_crc)
+    in_order = CHECKS_OFFSET + parts.checks_bytes <= begin and begin + index <= data <= end <= size
+    return parts if in_order and 0 < parts.chunks == chunks else None
+
+
+def unpack_checks(table: bytes, parts: Parts) -> tuple[int, ...] | None:
+    """Read the table of checksums; None where it is not the one that was written."""
+    if len(table) != parts.checks_bytes or zlib.crc32(table) != parts.checks_crc:
+        return None
+    return struct.unpack(f"<{parts.chunks}I", table)
 
 
 def newest_of_all(held: Iterable[Held], ranks: int) -> Held | None:

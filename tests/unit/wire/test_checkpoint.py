@@ -20,7 +20,8 @@ SHORT = st.integers(0, (1 << 32) - 1)
 def commit(**changes: int) -> bytes:
     fields = {"generation": 3, "rank": 1, "world_size": 2, "step": 40, "sequence": 7, "unix_ns": 5_000_000_000}
     places = {"index_offset": 8192, "index_bytes": 100, "data_offset": 12288, "end": 20480, "index_crc": 1}
-    return client.pack_commit(client.Commit(**{**fields, **places, **changes}))
+    made: bytes = client.pack_commit(client.Commit(**{**fields, **places, **changes}))
+    return made
 
 
 def test_agent_and_client_mean_the_same_record() -> None:
@@ -74,3 +75,43 @@ def test_all_buffers_fit_into_the_memory(memory: int, ranks: int) -> None:
     size = buffer_bytes(memory, ranks)
     assert size % wire.PAGE_BYTES == 0
     assert 2 * ranks * size <= memory < 2 * ranks * (size + wire.PAGE_BYTES)
+
+
+def verified_page(**changes: int) -> bytes:
+    """Return a buffer's first page, with the record "verified" of one chunk."""
+    raw = commit(**changes)
+    record: bytes = client.pack_verified(changes.get("sequence", 7), bytes(4))
+    page = raw.ljust(wire.VERIFIED_OFFSET, b"\0") + record
+    return page.ljust(wire.PAGE_BYTES, b"\0")
+
+
+def test_agent_and_client_mean_the_same_parts() -> None:
+    parts = wire.unpack_parts(verified_page(), 20480)
+    assert parts is not None
+    assert (parts.rank, parts.step, parts.generation, parts.sequence) == (1, 40, 3, 7)
+    assert (parts.begin, parts.end, parts.chunk_bytes, parts.chunks) == (8192, 20480, client.CHUNK_BYTES, 1)
+    assert wire.unpack_checks(bytes(4), parts) == (0,)
+    assert wire.unpack_checks(b"\0\0\0\1", parts) is None
+    assert wire.unpack_checks(bytes(8), parts) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end": 20481},  # beyond the buffer
+        {"chunk_bytes": 4096},
+        {"chunk_bytes": 0},
+        {"index_offset": 4096},  # over the table
+        {"index_bytes": 4097},  # over the data
+        {"rank": 2},  # of two
+        {"end": 8192, "data_offset": 8192, "index_bytes": 0},  # nothing
+    ],
+)
+def test_parts_that_cannot_be_are_refused(changes: dict[str, int]) -> None:
+    assert wire.unpack_parts(verified_page(**changes), 20480) is None
+
+
+def test_a_checkpoint_without_its_own_checksums_is_not_copied() -> None:
+    assert wire.unpack_parts(commit().ljust(wire.PAGE_BYTES, b"\0"), 20480) is None
+    of_before = verified_page()[: wire.VERIFIED_OFFSET] + verified_page(sequence=6)[wire.VERIFIED_OFFSET :]
+    assert wire.unpack_parts(of_before, 20480) is None

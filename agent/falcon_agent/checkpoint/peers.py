@@ -1,0 +1,151 @@
+"""The exchange of checkpoints between the agents of a job's pods, over mutual TLS.
+
+A connection carries one request. It begins with ``FALCONCP``, the version, what is wanted and the rank::
+
+    PUT   -> the buffer's first page, which holds its two records     <- a status
+          -> the table of checksums, the chunks, and COMMIT or ABORT  <- a status
+    GET   <- how many copies there are, and the first page of each    -> the number of one
+          <- a status, and after OK the table, the chunks, and COMMIT or ABORT
+
+Whoever receives a body compares each chunk with its checksum, and writes the first page last. A body whose buffer was
+written to meanwhile ends with ABORT, and a receiver that reads no COMMIT keeps nothing. A transfer that is cut off is
+begun anew.
+
+The peer may be hostile: it is a pod of the same job, or whoever took one over. All sizes follow from a first page that
+has been checked against the buffer's size, at most ``PIECE_BYTES`` of a body are in memory, and each read has a
+deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, Parts, unpack_checks, unpack_parts
+
+MAGIC: Final = b"FALCONCP"
+VERSION: Final = 1
+PUT, GET = 1, 2
+OK, HAVE, REFUSED, DAMAGED = 0, 1, 2, 3
+COMMIT, ABORT = b"C", b"A"
+PIECE_BYTES: Final = 1 << 20
+READ_SECONDS: Final = 30.0  # for a piece, or an answer
+REQUEST: Final = struct.Struct("<8sIII")  # magic, version, what, rank
+NUMBER: Final = struct.Struct("<I")
+
+
+class PeerError(Exception):
+    """The error of a transfer that has come to nothing; the message says why."""
+
+
+def server_context(ca: Path, cert: Path, key: Path) -> ssl.SSLContext:
+    """Return the context of the side that holds copies: it lets nobody in without a certificate by ``ca``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    return _loaded(context, ca, cert, key)
+
+
+def client_context(ca: Path, cert: Path, key: Path) -> ssl.SSLContext:
+    """Return the context of the side that calls. The name in the certificate is the job's uid, not a host's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # ``check_peer`` compares the job's uid
+    return _loaded(context, ca, cert, key)
+
+
+def _loaded(context: ssl.SSLContext, ca: Path, cert: Path, key: Path) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(ca)
+    context.load_cert_chain(cert, key)
+    return context
+
+
+def check_peer(writer: asyncio.StreamWriter, job_uid: str) -> None:
+    """Check that the other side shows this job's certificate. Raises :class:`PeerError`."""
+    shown = writer.get_extra_info("peercert") or {}
+    names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
+    if names != [job_uid]:
+        raise PeerError(f"the peer's certificate is of {', '.join(names) or 'nobody'}, not of this job")
+
+
+async def read(reader: asyncio.StreamReader, size: int) -> bytes:
+    """Read exactly so many bytes. Raises :class:`PeerError`."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            return await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, TimeoutError, OSError) as error:
+        raise PeerError(f"the connection ended or stood still: {error}") from error
+
+
+async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send bytes, and wait until most have left. Raises :class:`PeerError`."""
+    try:
+        writer.write(data)
+        async with asyncio.timeout(READ_SECONDS):
+            await writer.drain()
+    except (TimeoutError, OSError) as error:
+        raise PeerError(f"the connection ended or stood still: {error}") from error
+
+
+async def send_body(writer: asyncio.StreamWriter, file: int, page: bytes, parts: Parts) -> bool:
+    """Send the table and the chunks of a buffer; return whether it still holds the same checkpoint at the end.
+
+    Raises :class:`PeerError`.
+    """
+    await send(writer, os.pread(file, parts.checks_bytes, CHECKS_OFFSET))
+    at = parts.begin
+    while at < parts.end:
+        piece = os.pread(file, min(PIECE_BYTES, parts.end - at), at)
+        if not piece:
+            raise PeerError("the buffer has become shorter")
+        await send(writer, piece)
+        at += len(piece)
+    same = os.pread(file, PAGE_BYTES, 0) == page
+    await send(writer, COMMIT if same else ABORT)
+    return same
+
+
+async def receive_body(reader: asyncio.StreamReader, file: int, page: bytes, parts: Parts) -> None:
+    """Receive a checkpoint into a buffer, which holds it, whole and compared, only when this returns.
+
+    Raises:
+        PeerError: it did not arrive, or is damaged. The buffer then holds nothing.
+        OSError: the buffer cannot be written.
+    """
+    _put(file, bytes(PAGE_BYTES), 0)
+    table = await read(reader, parts.checks_bytes)
+    sums = unpack_checks(table, parts)
+    if sums is None:
+        raise PeerError("the table of checksums is damaged")
+    _put(file, table, CHECKS_OFFSET)
+    at = parts.begin
+    for number, expected in enumerate(sums):
+        stop, crc = min(at + parts.chunk_bytes, parts.end), 0
+        while at < stop:
+            piece = await read(reader, min(PIECE_BYTES, stop - at))
+            crc = zlib.crc32(piece, crc)
+            _put(file, piece, at)
+            at += len(piece)
+        if crc != expected:
+            raise PeerError(f"chunk {number + 1} of {parts.chunks} is damaged")
+    if await read(reader, 1) != COMMIT:
+        raise PeerError("the buffer was written to while it was copied")
+    _put(file, page, 0)
+
+
+def records(file: int) -> tuple[bytes, Parts] | None:
+    """Return the first page of an open buffer, and what it says; None where there is no whole checkpoint."""
+    page = os.pread(file, PAGE_BYTES, 0)
+    parts = unpack_parts(page, os.fstat(file).st_size)
+    return None if parts is None else (page, parts)
+
+
+def _put(file: int, piece: bytes, offset: int) -> None:
+    view = memoryview(piece)
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written

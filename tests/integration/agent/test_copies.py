@@ -1,0 +1,285 @@
+"""Copies of checkpoints between agents over real mutual TLS: whole or not there, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from falcon_agent.checkpoint import peers
+from falcon_agent.checkpoint.exchange import Peer, fetch, put
+from falcon_agent.checkpoint.holder import Copies, Holder
+from falcon_agent.checkpoint.peers import PeerError
+from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held
+from tests.integration.pki import Issued, Pki
+from tests.unit.client_format import client
+
+JOB, OTHER = "0b2f8f4e-1d0c-4c1b-9a55-3f6a1f0f5f11", "7d9c2f4e-1d0c-4c1b-9a55-3f6a1f0f5f22"
+MIB = 1 << 20
+SIZE = 40 * MIB
+CHUNKED = 36 * MIB  # three chunks of the client's, the last of them shorter
+
+
+def fill(path: Path, step: int, *, rank: int = 0, sequence: int | None = None, length: int = CHUNKED) -> bytes:
+    """Make a buffer with a checkpoint in the client's own format; return the buffer's bytes."""
+    begin = client.index_offset(SIZE)
+    commit = client.Commit(
+        generation=1,
+        rank=rank,
+        world_size=4,
+        step=step,
+        sequence=step if sequence is None else sequence,
+        unix_ns=step * 1_000_000_000,
+        index_offset=begin,
+        index_bytes=100,
+        data_offset=begin + PAGE_BYTES,
+        end=begin + length,
+        index_crc=0,
+    )
+    content = bytearray(SIZE)
+    content[begin : commit.end] = os.urandom(length)
+    checks = client.pack_checks(map(zlib.crc32, client.chunks_of(memoryview(content), commit)))
+    for at, part in (
+        (0, client.pack_commit(commit)),
+        (VERIFIED_OFFSET, client.pack_verified(commit.sequence, checks)),
+        (CHECKS_OFFSET, checks),
+    ):
+        content[at : at + len(part)] = part
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def empty(path: Path) -> Path:
+    path.write_bytes(bytes(SIZE))
+    return path
+
+
+class Site:
+    """A holder that runs, for ranks 0 and 1, and what a caller needs to reach it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pki = Pki(folder / "pki")
+        (folder / "copies").mkdir()
+        self.copies = Copies(folder / "copies", 2, SIZE)
+        self.copies.make()
+        self.wards = {0, 1}
+        self.holder = Holder(self.copies, JOB, self.context(peers.server_context), lambda: self.wards)
+        self.port = 0
+
+    def context(
+        self, make: Callable[[Path, Path, Path], ssl.SSLContext], issued: Issued | None = None
+    ) -> ssl.SSLContext:
+        issued = self.pki.server(JOB) if issued is None else issued
+        return make(self.pki.ca, issued.cert, issued.key)
+
+    def peer(self, issued: Issued | None = None) -> Peer:
+        context = self.context(peers.client_context, issued)
+        return Peer(host="127.0.0.1", port=self.port, job_uid=JOB, context=context)
+
+    def steps(self, rank: int = 0) -> list[int]:
+        return sorted(held.step for held in self.copies.held() if held.rank == rank)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path)
+    made.port = await made.holder.start("127.0.0.1")
+    yield made
+    made.holder.close()
+
+
+async def test_what_comes_back_is_what_was_copied_byte_for_byte(site: Site, tmp_path: Path) -> None:
+    own = [tmp_path / "own.0", tmp_path / "own.1"]
+    originals = {step: fill(path, step) for step, path in zip((20, 40), own, strict=True)}
+    for path in own:
+        assert await put(site.peer(), path)
+    assert set(site.copies.held()) == {Held(0, 20, 20_000, 1), Held(0, 40, 40_000, 1)}
+    fresh = [empty(tmp_path / "fresh.0"), empty(tmp_path / "fresh.1")]
+    assert await fetch(site.peer(), 0, fresh) == [40, 20]
+    assert [path.read_bytes() for path in fresh] == [originals[40], originals[20]]
+
+
+async def test_the_newest_copy_stays_while_the_next_is_written(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    for step in (20, 40, 60):
+        fill(own, step)
+        assert await put(site.peer(), own)
+    assert site.steps() == [40, 60]
+
+
+async def test_a_copy_that_is_there_is_not_sent_again(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    assert await put(site.peer(), own)
+    monkeypatch.setattr(peers, "send_body", None)
+    assert await put(site.peer(), own)
+
+
+async def test_a_buffer_that_is_overwritten_meanwhile_becomes_no_copy(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    assert await put(site.peer(), own)
+    fill(own, 40)
+    sends, pieces = peers.send, []
+
+    async def overwritten(writer: asyncio.StreamWriter, data: bytes) -> None:
+        await sends(writer, data)
+        if len(data) == peers.PIECE_BYTES:
+            pieces.append(data)
+            if len(pieces) == 2:  # the next save begins as the client's does: it clears the records
+                with own.open("r+b") as file:
+                    file.write(bytes(PAGE_BYTES))
+
+    monkeypatch.setattr(peers, "send", overwritten)
+    assert await put(site.peer(), own) is False
+    assert len(pieces) > 2
+    monkeypatch.undo()
+    await site.holder.quiet()
+    assert site.steps() == [20]
+
+
+@pytest.mark.parametrize("at", [CHECKS_OFFSET + 5, 20 * MIB])
+async def test_a_flipped_bit_is_refused_by_the_holder_and_by_who_fetches(site: Site, tmp_path: Path, at: int) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    flip(own, at)
+    with pytest.raises(PeerError):
+        await put(site.peer(), own)
+    await site.holder.quiet()
+    assert site.steps() == []
+
+    fill(own, 40)
+    assert await put(site.peer(), own)
+    flip(site.copies.of(0)[0], at)
+    fresh = empty(tmp_path / "fresh")
+    with pytest.raises(PeerError, match="damaged"):
+        await fetch(site.peer(), 0, [fresh])
+    assert fresh.read_bytes()[:PAGE_BYTES] == bytes(PAGE_BYTES), "it holds nothing"
+
+
+async def test_a_holder_that_is_lost_during_the_copy_is_told(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    receives = peers.receive_body
+
+    async def lost(reader: asyncio.StreamReader, file: int, page: bytes, parts: object) -> None:
+        raise PeerError("the holder's end")
+
+    monkeypatch.setattr(peers, "receive_body", lost)
+    with pytest.raises(PeerError):
+        await put(site.peer(), own)
+    monkeypatch.setattr(peers, "receive_body", receives)
+    assert await put(site.peer(), own), "begun anew"
+    site.holder.close()
+    with pytest.raises(PeerError, match="cannot be reached"):
+        await fetch(site.peer(), 0, [empty(tmp_path / "fresh")])
+
+
+async def test_copies_of_former_wards_make_room_and_others_never(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    for rank in (0, 1):
+        for step in (20, 40):
+            fill(own, step, rank=rank)
+            assert await put(site.peer(), own)
+    fill(own, 20, rank=2)
+    with pytest.raises(PeerError, match="does not take copies of rank 2"):
+        await put(site.peer(), own)
+    site.wards = {1, 2}
+    assert await put(site.peer(), own)
+    assert (site.steps(0), site.steps(1), site.steps(2)) == ([40], [20, 40], [20])
+
+
+async def test_another_jobs_certificate_opens_nothing(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    with pytest.raises(PeerError):
+        await put(site.peer(site.pki.server(OTHER)), own)
+    stranger = Pki(tmp_path / "stranger").server(JOB)
+    with pytest.raises(PeerError):
+        await put(site.peer(stranger), own)
+    assert site.steps() == []
+    with pytest.raises(PeerError, match="not of this job"):
+        await put(Peer(host="127.0.0.1", port=site.port, job_uid=OTHER, context=site.peer().context), own)
+
+
+async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    context = site.context(peers.server_context, site.pki.client(JOB))
+    holder = Holder(site.copies, JOB, context, lambda: site.wards)
+    port = await holder.start("127.0.0.1")
+    with pytest.raises(PeerError, match="cannot be reached"):
+        await put(Peer(host="127.0.0.1", port=port, job_uid=JOB, context=site.peer().context), own)
+    holder.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        peers.REQUEST.pack(peers.MAGIC, 9, peers.PUT, 0),
+        peers.REQUEST.pack(peers.MAGIC, 1, 7, 0),
+        peers.REQUEST.pack(peers.MAGIC, 1, peers.PUT, 0) + os.urandom(PAGE_BYTES),
+        peers.REQUEST.pack(peers.MAGIC, 1, peers.GET, 1 << 31),
+    ],
+)
+async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -> None:
+    own = tmp_path / "own"
+    fill(own, 20)
+    assert await put(site.peer(), own)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=site.peer().context)
+    writer.write(said)
+    await writer.drain()
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    assert answer in (b"", bytes([peers.REFUSED]), peers.NUMBER.pack(0))
+    await site.holder.quiet()
+    assert site.steps() == [20]
+    assert await fetch(site.peer(), 0, [empty(tmp_path / "fresh")]) == [20]
+
+
+async def test_a_checkpoint_that_says_it_is_larger_than_the_file_is_refused(site: Site, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    content = bytearray(fill(own, 20))
+    content += bytes(SIZE)
+    parts = client.unpack_commit(bytes(content[:PAGE_BYTES]), len(content))
+    grown = client.pack_commit(parts._replace(end=2 * SIZE))
+    checks = bytes(4 * parts._replace(end=2 * SIZE).chunks)
+    content[: len(grown)] = grown
+    content[VERIFIED_OFFSET : VERIFIED_OFFSET + len(grown)] = bytes(len(grown))
+    verified = client.pack_verified(parts.sequence, checks)
+    content[VERIFIED_OFFSET : VERIFIED_OFFSET + len(verified)] = verified
+    own.write_bytes(content)
+    with pytest.raises(PeerError, match="does not take"):
+        await put(site.peer(), own)
+
+
+@pytest.mark.parametrize("put_there", ["link", "pipe"])
+async def test_what_is_no_buffer_is_not_read(site: Site, tmp_path: Path, put_there: str) -> None:
+    own = tmp_path / "own"
+    if put_there == "link":
+        own.symlink_to("/etc/passwd")
+    else:
+        os.mkfifo(own)
+    with pytest.raises(OSError):
+        await put(site.peer(), own)

@@ -1,0 +1,44 @@
+"""Who holds whose copies: each pod one other pod's, and in another failure domain wherever any choice can do that."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from falcon_core.topology.neighbours import holders
+
+DOMAINS = st.lists(st.sampled_from("abcd"), min_size=2, max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("domains", "expected"),
+    [
+        ([], []),
+        (["a"], []),
+        (["node-a", "node-b", "node-c"], [1, 2, 0]),
+        (["a", "a", "a"], [1, 2, 0]),
+        (["a", "a", "b", "b"], [2, 3, 0, 1]),
+        (["a", "b", "a", "b"], [1, 0, 3, 2]),
+        (["a", "a", "b"], [2, 0, 1]),
+    ],
+)
+def test_the_ring(domains: list[str], expected: list[int]) -> None:
+    assert holders(domains) == expected
+
+
+@given(DOMAINS)
+def test_each_pod_holds_for_one_other(domains: list[str]) -> None:
+    held_by = holders(domains)
+    assert sorted(held_by) == list(range(len(domains)))
+    assert all(holder != replica for replica, holder in enumerate(held_by))
+
+
+@given(DOMAINS)
+def test_as_many_copies_as_possible_are_in_another_domain(domains: list[str]) -> None:
+    largest = max(Counter(domains).values())
+    crossing = [domains[holder] != domains[replica] for replica, holder in enumerate(holders(domains))]
+    others = len(domains) - largest
+    assert sum(crossing) == min(len(domains), 2 * others)
