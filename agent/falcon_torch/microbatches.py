@@ -1,6 +1,6 @@
 """Micro-batches that Falcon may share out anew: a slow rank computes fewer, the others more (FALCON §5.3).
 
-The global batch of a step is M = D · ``per_rank`` micro-batches, whoever computes them. Rank i computes m_i of them, the
+a step has M = D · ``per_rank`` micro-batches, whoever computes them. Rank i computes m_i of them, the
 m_i always add up to M, and each rank's are the next m_i after those of the ranks before it: the union is always the
 same global batch. DDP averages over the D ranks, so each micro-batch's loss counts with the factor D/M =
 1/``per_rank``: 1/D · Σ_ranks Σ_own D/M · g = 1/M · Σ g, the mean over all micro-batches. (FALCON's weight m_i/M for the
@@ -10,7 +10,7 @@ mean gradient of a rank is the same sum.) Only the sum's order changes, and with
 the others are inside ``no_sync``. So every rank makes the same collectives in a step, whatever its share is, and a
 disagreement could never leave a rank waiting.
 
-**All ranks change at the same step.** Rank 0 reads the wanted shares (a file of the agent's) at the start of its step k,
+**All ranks change at the same step.** Rank 0 reads the wanted shares (a file of the agent's) as its step k begins,
 and publishes them in the process group's store, to hold from step k + 2 on. All ranks look into the store at the start
 of each step. Each sees them in time: a rank that begins step k + 1 has completed step k's exchange of gradients; that
 needs rank 0's part; rank 0 gave it after it had published. So at the start of step k + 1 at the latest every rank knows

@@ -70,7 +70,7 @@ def test_shares_change_in_the_middle_and_back_and_every_step_has_the_same_global
         seen = [of_rank[step] for of_rank in shared]
         assert seen[0][0] == seen[1][0] == seen[2][0], "all ranks change at the same step"
         assert [len(own) for _, own, _ in seen] == seen[0][0]
-        assert sorted(sum((own for _, own, _ in seen), [])) == list(range(RANKS * PER_RANK))
+        assert sorted(index for _, own, _ in seen for index in own) == list(range(RANKS * PER_RANK))
         assert seen[0][2] == pytest.approx(even[0][step][2], rel=1e-9), "the loss curve is the even split's"
     in_force = [shared[0][step][0] for step in range(STEPS)]
     assert in_force[:7] == [EVEN] * 7
