@@ -1,6 +1,6 @@
 """Micro-batches that Falcon may share out anew: a slow rank computes fewer, the others more (FALCON §5.3).
 
-a step has M = D · ``per_rank`` micro-batches, whoever computes them. Rank i computes m_i of them, the
+A step's global batch has M = D · ``per_rank`` micro-batches. Rank i computes m_i of them, whatever m_i is; the
 m_i always add up to M, and each rank's are the next m_i after those of the ranks before it: the union is always the
 same global batch. DDP averages over the D ranks, so each micro-batch's loss counts with the factor D/M =
 1/``per_rank``: 1/D · Σ_ranks Σ_own D/M · g = 1/M · Σ g, the mean over all micro-batches. (FALCON's weight m_i/M for the
