@@ -7,7 +7,7 @@
     batches = falcon_torch.MicroBatches(model, per_rank=4)
     for micro in batches.step():
         with micro.pass_:
-            (loss_of(micro.index) * micro.scale).backward()
+            (loss_of(micro.number) * micro.scale).backward()
 
 Runs in the user's image: the standard library and PyTorch (1.13 and later), Python 3.8 and later. Without Falcon the
 same script works with plain files.

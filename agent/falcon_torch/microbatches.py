@@ -45,7 +45,7 @@ _log = logging.getLogger("falcon_torch")
 class MicroBatch(NamedTuple):
     """A micro-batch of this rank. Run forward and backward inside ``with micro.pass_:``."""
 
-    index: int  # of the global batch: 0 … M − 1
+    number: int  # in the global batch: 0 … M − 1
     scale: float  # the factor of its mean loss
     pass_: ContextManager[Any]  # exchanges gradients at its end if it is the rank's last
 

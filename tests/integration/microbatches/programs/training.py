@@ -53,8 +53,8 @@ def main() -> None:
         optimizer.zero_grad()
         own, loss_sum = [], torch.zeros(1, dtype=torch.double)
         for micro in batches.step():
-            own.append(micro.index)
-            picked = data[dealer.samples(step, micro.index)]
+            own.append(micro.number)
+            picked = data[dealer.samples(step, micro.number)]
             with micro.pass_:
                 loss = (model(picked) - picked.sum(1, keepdim=True)).square().mean() * micro.scale
                 loss.backward()
