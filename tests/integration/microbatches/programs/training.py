@@ -1,0 +1,72 @@
+"""A rank of a small DDP training with accumulation: prints each step's shares, own micro-batches and mean loss.
+
+``training.py <folder> <steps>``: rank 0 plays the agent, and writes the shares that the test asks for by step. Each
+rank is slow at random. The generator of delays has a seed of its own: the data do not depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import falcon_torch
+
+PER_RANK = 4
+FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
+ORDERS = json.loads(sys.argv[3])  # step → the content of the agent's file
+
+
+def order(step: int) -> None:
+    content = ORDERS.get(str(step))
+    if content is not None:
+        fresh = FOLDER / "agent" / "microbatches.new"
+        fresh.write_text(content if isinstance(content, str) else json.dumps(content))
+        fresh.rename(FOLDER / "agent" / "microbatches")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    plain = torch.nn.Sequential(
+        torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.BatchNorm1d(32, affine=False), torch.nn.Linear(32, 1)
+    ).double()
+    model = DistributedDataParallel(plain, broadcast_buffers=False)
+    plain[2].eval()  # its running statistics would depend on who computes what
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    batches = falcon_torch.MicroBatches(model, per_rank=PER_RANK)
+    data = torch.randn(4096, 8, generator=torch.Generator().manual_seed(2)).double()
+    dealer = falcon_torch.Dealer(len(data), 4, batches.total, seed=3)
+    delays = random.Random(os.getpid())
+    for step in range(STEPS):
+        if rank == 0:
+            order(step)
+        optimizer.zero_grad()
+        own, loss_sum = [], torch.zeros(1, dtype=torch.double)
+        for micro in batches.step():
+            own.append(micro.number)
+            picked = data[dealer.samples(step, micro.number)]
+            with micro.pass_:
+                loss = (model(picked) - picked.sum(1, keepdim=True)).square().mean() * micro.scale
+                loss.backward()
+            loss_sum += loss.detach()
+            time.sleep(delays.random() * 0.002)
+        optimizer.step()
+        dist.all_reduce(loss_sum)
+        shares = list(batches.shares)
+        print(json.dumps([step, rank, shares, own, loss_sum.item() / dist.get_world_size()]), flush=True)
+        time.sleep(delays.random() * 0.005)
+    print(json.dumps(["end", rank, batches.hindrance]), flush=True)
+    dist.destroy_process_group()
+
+
+main()
