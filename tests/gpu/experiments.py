@@ -185,7 +185,7 @@ class Calls(msgspec.Struct, frozen=True):
 
     @property
     def helper_share(self) -> float:
-        """The shim's helper's share of a core."""
+        """Return the share of a core that the shim's helper thread uses."""
         return self.cpu_seconds.get("falcon-events", 0.0) / self.seconds
 
 

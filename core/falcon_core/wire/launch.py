@@ -10,8 +10,8 @@ rings and output grow in place)::
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
     launch/output.<local>  that process's newest output (wire.output); made anew with each generation
-    launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a second, and
-                           five times at once after a quiet second
+    launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a
+                           second, and five times at once after a quiet second
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
