@@ -77,13 +77,13 @@ class Checkpoint:
         if when_behind not in ("wait", "skip"):
             raise ValueError(f'when_behind={when_behind!r}: write "wait" or "skip"')
         self.counts = Counts()
-        self._folder = None if folder is None else os.fspath(folder)
-        self._skips = when_behind == "skip"
-        self._verify = verify
+        self.folder = None if folder is None else os.fspath(folder)
+        self.skips = when_behind == "skip"
+        self.verify = verify
         self._copier = Copier()
         self._volume: Volume | None = None
         self._store = _open_store(place())
-        if self._store is None and self._folder is None:
+        if self._store is None and self.folder is None:
             raise ValueError(
                 "no folder is given and Falcon keeps no checkpoints here: set spec.checkpoint.memory, or name a folder"
             )
@@ -111,7 +111,7 @@ class Checkpoint:
         buffer = self._next_buffer()
         needed = 0 if buffer is None else buffer.needed(frozen)
         fits = buffer is not None and needed <= buffer.capacity
-        if self._skips and any(gather(self._is_behind(buffer))):
+        if self.skips and any(gather(self._is_behind(buffer))):
             self.counts.skipped += 1
             return False
         self._sequence += 1
@@ -188,11 +188,11 @@ class Checkpoint:
         if buffer is not None:
             remedy = f"raise spec.checkpoint.memory so that each of two buffers a rank has {needed} bytes"
             what = f"a checkpoint of {needed} bytes does not fit into a buffer of {buffer.capacity} bytes"
-            if self._folder is None:
+            if self.folder is None:
                 raise CheckpointError(f"{what}, and no folder is given: {remedy}")
             if not self._warned:
                 self._warned = True
-                _log.warning("%s and is written to %s while training waits: %s", what, self._folder, remedy)
+                _log.warning("%s and is written to %s while training waits: %s", what, self.folder, remedy)
         volume = self._open_volume()
         if volume is not None:
             volume.write(frozen, **self._identity(step))
@@ -200,14 +200,14 @@ class Checkpoint:
 
     def _open_volume(self) -> Volume | None:
         """Return the folder's files; None without a folder. The folder cannot be opened yet when it is not mounted."""
-        if self._volume is None and self._folder is not None:
+        if self._volume is None and self.folder is not None:
             here = place()
             try:
-                self._volume = Volume(self._folder, here.rank, here.world_size)
+                self._volume = Volume(self.folder, here.rank, here.world_size)
             except OSError:
                 if self._store is None:
                     raise
-                _log.warning("checkpoints stay in memory alone: %s cannot be opened", self._folder, exc_info=True)
+                _log.warning("checkpoints stay in memory alone: %s cannot be opened", self.folder, exc_info=True)
         return self._volume
 
     # -- loading -----------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Checkpoint:
         index = check_index(view, commit, source.where)
         if not is_verified(bytes(view[:PAGE_BYTES]), commit):
             _log.warning("%s in %s has no checksums yet: it is whole, and is used", commit.name, source.where)
-        elif self._verify:
+        elif self.verify:
             check_chunks(view, commit, source.where)
         return thaw(index, data, commit.data_offset, commit.end)
 

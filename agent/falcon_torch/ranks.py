@@ -36,6 +36,15 @@ def gather(value: Any) -> list[Any]:
     return found
 
 
+def from_rank(rank: int, value: Any) -> Any:
+    """Return one rank's value, the other ranks' are not used. All ranks must call it."""
+    if not _together() or dist.get_world_size() == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=rank)
+    return values[0]
+
+
 def _together() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
 

@@ -32,13 +32,48 @@ class Frozen(NamedTuple):
     data_bytes: int
 
 
+def dense(value: Any) -> bool:
+    """Check whether a value is a plain tensor that its elements' bytes, type and shape describe (``Part``)."""
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    return plain and value.layout == torch.strided and not value.is_quantized
+
+
+class _Bytes(NamedTuple):
+    content: torch.Tensor  # uint8 [n]
+
+
+class Part:
+    """A dense tensor of which only its own elements are kept, however large its storage is.
+
+    It is written without a copy of its elements in between where they lie in one piece, and read as a tensor.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype, self.shape = tensor.dtype, tuple(tensor.shape)
+        self.content = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)  # [bytes]
+
+
+def _whole(storage: torch.UntypedStorage, dtype: torch.dtype, shape: Tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor whose elements fill a storage, in order of its indices."""
+    content = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return content.view(dtype).view(shape)
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=_PROTOCOL)
-        self.storages: list[torch.UntypedStorage] = []
+        self.contents: list[torch.Tensor] = []  # the bytes of each storage, uint8 [n]
         self._numbers: dict[int, int] = {}
 
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not Part:
+            return NotImplemented
+        return _whole, (_Bytes(value.content), value.dtype, value.shape)
+
     def persistent_id(self, value: Any) -> tuple[int, torch.dtype | None] | None:
+        if type(value) is _Bytes:
+            self.contents.append(value.content)
+            return len(self.contents) - 1, None
         if isinstance(value, torch.storage.TypedStorage):
             return self._number(value._untyped_storage if _SINCE_2 else value.untyped()), value.dtype
         if isinstance(value, torch.UntypedStorage):
@@ -52,8 +87,8 @@ class _Pickler(pickle.Pickler):
             )
         found = self._numbers.get(storage._cdata)
         if found is None:
-            found = self._numbers[storage._cdata] = len(self.storages)
-            self.storages.append(storage)
+            found = self._numbers[storage._cdata] = len(self.contents)
+            self.contents.append(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
         return found
 
 
@@ -85,11 +120,10 @@ def freeze(state: Any) -> Frozen:
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
         raise CheckpointError(f"the state cannot be saved: {error}") from error
     offset, places, storages = 0, [], []
-    for storage in pickler.storages:
-        size = storage.nbytes()
+    for content in pickler.contents:
+        size = content.numel()
         places.append(_PLACE.pack(offset, size))
         if size:
-            content = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
             storages.append((offset, content))
         offset = aligned(offset + size)
     index = b"".join([_COUNT.pack(len(places)), *places, file.getvalue()])

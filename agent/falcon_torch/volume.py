@@ -12,7 +12,8 @@ import mmap
 import os
 import re
 import time
-from typing import Iterator, NamedTuple
+from collections import Counter
+from typing import Any, Iterator, NamedTuple, Tuple
 from zlib import crc32
 
 from falcon_torch.format import (
@@ -20,15 +21,19 @@ from falcon_torch.format import (
     CHUNK_BYTES,
     PAGE_BYTES,
     VERIFIED_OFFSET,
+    CheckpointError,
     Commit,
     Sums,
     aligned,
+    check_chunks,
+    check_index,
     index_offset,
+    is_verified,
     pack_commit,
     pack_verified,
     unpack_commit,
 )
-from falcon_torch.state import Frozen
+from falcon_torch.state import Frozen, thaw
 
 KEPT = 2  # newest steps of which all ranks have a file
 MOST_KEPT = 4  # of a rank
@@ -148,7 +153,54 @@ class Volume:
         return [self._of(step, rank) for rank in range(self._world_size)]
 
     def _of(self, step: int, rank: int) -> str:
-        return os.path.join(self.folder, f"step-{step:012d}.rank-{rank}-of-{self._world_size}.falcon")
+        return _path(self.folder, step, rank, self._world_size)
+
+
+class Layout(NamedTuple):
+    """A complete set of files: those of all ranks of a job of so many ranks."""
+
+    folder: str
+    step: int
+    world_size: int
+
+    def path(self, rank: int) -> str:
+        """Return a rank's file."""
+        return _path(self.folder, self.step, rank, self.world_size)
+
+
+def layouts(folder: str) -> list[Layout]:
+    """Return the complete sets of files in a folder, the newest step first."""
+    try:
+        names = [found for found in map(_NAME.fullmatch, os.listdir(folder)) if found]
+    except OSError:
+        return []
+    count = Counter((int(name[1]), int(name[3])) for name in names)
+    return [Layout(folder, *each) for each in sorted(count, reverse=True) if count[each] == each[1]]
+
+
+def read_file(layout: Layout, rank: int, verify: bool = False) -> Tuple[Commit, Any]:
+    """Return the commit and the state of a rank's file; the tensors are views of a private mapping.
+
+    ``verify``: compare every byte with its checksum.
+
+    Raises:
+        CheckpointError: it is not whole, or not what was written.
+        OSError, ValueError: it cannot be read.
+    """
+    path = layout.path(rank)
+    data = mapped(path)
+    view = memoryview(data)
+    commit = unpack_commit(bytes(view[:PAGE_BYTES]), len(data))
+    if commit is None or (commit.step, commit.rank, commit.world_size) != (layout.step, rank, layout.world_size):
+        raise CheckpointError(f"{path} holds no whole checkpoint")
+    index = check_index(view, commit, path)
+    if verify and is_verified(bytes(view[:PAGE_BYTES]), commit):
+        check_chunks(view, commit, path)
+    return commit, thaw(index, data, commit.data_offset, commit.end)
+
+
+def _path(folder: str, step: int, rank: int, world_size: int) -> str:
+    return os.path.join(folder, f"step-{step:012d}.rank-{rank}-of-{world_size}.falcon")
 
 
 def mapped(path: str) -> mmap.mmap:

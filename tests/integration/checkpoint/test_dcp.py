@@ -1,0 +1,77 @@
+"""``torch.distributed.checkpoint`` through the store: real FSDP2 and DTensor, over Gloo, on two to four ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from falcon_agent.checkpoint.store import Store
+from tests.integration.ports import free_port
+
+PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
+PROGRAM = Path(__file__).parent / "programs" / "distributed.py"
+AGENT = Path(__file__).parents[3] / "agent"
+MIB = 1 << 20
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(name: str, folder: Path, ranks: int) -> str:
+    """Run a story on so many ranks, in buffers of their own; return what they logged."""
+    if not PYTHON.is_file():
+        pytest.fail("PyTorch is not installed: run the tests through make test-integration")
+    store = Path(tempfile.mkdtemp(prefix="falcon-checkpoint-", dir="/dev/shm"))
+    try:
+        Store(store, ranks=ranks, memory_bytes=ranks * 32 * MIB).make()
+        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        own = {"PYTHONPATH": str(AGENT), "FALCON_CHECKPOINT_DIR": str(store)}
+        processes = [
+            subprocess.Popen(
+                [str(PYTHON), "-W", "ignore", str(PROGRAM), name, str(folder)],
+                env={**os.environ, **place, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        said = [process.communicate(timeout=200)[1] for process in processes]
+    finally:
+        shutil.rmtree(store)
+    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(said)
+    return "\n".join(said)
+
+
+STORIES = {
+    "fsdp2_in_the_same_layout": "",
+    "fsdp2_saved_asynchronously": "",
+    "the_step_can_be_the_name": "",
+    "a_damaged_step_falls_back_to_the_one_before": "chunk 1 of 1 of rank 1's checkpoint of step 6 in",
+    "what_ranks_have_in_common_is_written_once": "",
+    "what_cannot_be_done_says_so": "",
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_in_memory(name: str, tmp_path: Path) -> None:
+    assert STORIES[name] in run(name, tmp_path, ranks=2)
+
+
+def test_fsdp2_on_three_ranks_whose_shards_are_of_unequal_size(tmp_path: Path) -> None:
+    run("fsdp2_in_the_same_layout", tmp_path, ranks=3)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3)])
+def test_another_number_of_ranks_loads_from_the_folder(before: int, after: int, tmp_path: Path) -> None:
+    run("saved_for_another_layout", tmp_path, ranks=before)
+    run("loaded_in_another_layout", tmp_path, ranks=after)
+
+
+def test_another_number_of_ranks_passes_over_what_is_damaged(tmp_path: Path) -> None:
+    run("saved_for_another_layout", tmp_path, ranks=3)
+    said = run("loaded_in_another_layout_past_a_damaged_file", tmp_path, ranks=2)
+    assert "of rank 1's checkpoint of step 6 in" in said
