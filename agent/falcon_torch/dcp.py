@@ -209,22 +209,29 @@ class Reader(StorageReader):  # type: ignore[misc]
                 filling.fill(key, state["pieces"][key])
 
     def _from_ranks(self, filling: _Filling, own: Dict[Key, Any]) -> None:
+        """Take what this rank holds itself, then what other ranks have written, each piece by its writer."""
         for key in filling.wanted:
             if key in own:
                 filling.fill(key, own[key])
+        for key, described in self._lacking(filling, own):
+            value = self._received(key, own, described)
+            if key in filling.wanted and key not in own:
+                filling.fill(key, value)
+
+    def _lacking(self, filling: _Filling, own: Dict[Key, Any]) -> List[Tuple[Key, Any]]:
+        """Return the pieces that some rank lacks and another has, described, in the same order on all ranks."""
         lacking = {key for keys in gather([key for key in filling.wanted if key not in own]) for key in keys}
-        shared = [key for key in self._writers if key in lacking]  # the same order on all ranks
+        shared = [key for key in self._writers if key in lacking]
         said: Dict[Key, Any] = {}
         for described in gather({key: _described(own[key]) for key in shared if key in own}):
             said.update(described)
-        for key in shared:
-            if key not in said:
-                continue  # check() names it
-            value = said[key]
-            if isinstance(value, _Shape):
-                value = _broadcast(self._writers[key], own.get(key), value)
-            if key in filling.wanted and key not in own:
-                filling.fill(key, value)
+        return [(key, said[key]) for key in shared if key in said]  # check() names the others
+
+    def _received(self, key: Key, own: Dict[Key, Any], described: Any) -> Any:
+        """Return a piece that some rank lacks. All ranks call it for a dense tensor."""
+        if isinstance(described, _Shape):
+            return _broadcast(self._writers[key], own.get(key), described)
+        return described
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -36,17 +36,21 @@ def timed(call):
 
 def saves_by_pytorch(state, folder, figures):
     """Add one round of PyTorch's distributed checkpoint: all of a save, and the part of an asynchronous one."""
-    for name in ("dcp", "dcp_async"):
-        target = folder / name
-        if name == "dcp":
-            figures[name].append(timed(lambda target=target: dcp.save(state, checkpoint_id=target)))
-        else:
-            began = []
-            figures[name].append(timed(lambda target=target: began.append(dcp.async_save(state, checkpoint_id=target))))
-            began[0].result()
-        dist.barrier()
-        if not dist.get_rank():
-            shutil.rmtree(target)
+    target = folder / "dcp"
+    figures["dcp"].append(timed(lambda: dcp.save(state, checkpoint_id=target)))
+    forget(target)
+    under_way = []
+    figures["dcp_async"].append(timed(lambda: under_way.append(dcp.async_save(state, checkpoint_id=target))))
+    under_way[0].result()
+    forget(target)
+
+
+def forget(target):
+    """Remove a checkpoint that all ranks have written."""
+    dist.barrier()
+    if not dist.get_rank():
+        shutil.rmtree(target)
+    dist.barrier()
 
 
 def each_iteration(folder, rounds):

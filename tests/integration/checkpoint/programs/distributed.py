@@ -138,7 +138,7 @@ def bytes_of(path):
     """Return a place within a buffer's data."""
     from falcon_torch.format import PAGE_BYTES, unpack_commit
 
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         commit = unpack_commit(file.read(PAGE_BYTES), os.fstat(file.fileno()).st_size)
     return (commit.data_offset + commit.end) // 2
 
