@@ -9,7 +9,7 @@ from dev.cluster import faults
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import SCRIPTS_DIR, Job, condition, training_job, with_script
 
-STEPS = 1000
+STEPS = 500
 EVERY = 20
 SCRIPT = "remembering.py"
 MEMORY = {"checkpoint": {"memory": "64Mi"}}
