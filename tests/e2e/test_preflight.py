@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job, condition, training_job
@@ -21,6 +23,7 @@ def _not_spare(cluster: Kubectl) -> str:
     )
 
 
+@pytest.mark.long  # compares rates: what else runs on this machine's cores changes what it sees
 def test_a_slow_first_node_is_replaced_before_step_one(
     nodes: None, cluster: Kubectl, start: Callable[[Json], Job]
 ) -> None:
