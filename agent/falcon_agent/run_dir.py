@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from falcon_agent.output_reader import OutputReader
+from falcon_agent.regular import open_regular
 from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
 from falcon_core.wire.launch import (
     AGENT_DIR,
@@ -179,10 +179,9 @@ def _content(path: Path) -> bytes:
     Raises:
         OSError: no regular file, or one that is far larger than anything the launcher writes.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = open_regular(path)
     try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+        if os.fstat(file).st_size > MOST_BYTES:
             raise OSError(f"{path} is no file of the launcher's")
         return os.pread(file, MOST_BYTES, 0)
     finally:

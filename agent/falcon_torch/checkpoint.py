@@ -20,18 +20,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from falcon_torch.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.copying import Copier
-from falcon_torch.format import (
-    PAGE_BYTES,
-    CheckpointError,
-    Commit,
-    DamagedError,
-    check_chunks,
-    check_index,
-    is_verified,
-)
+from falcon_torch.format import CheckpointError, Commit, DamagedError
 from falcon_torch.ranks import Place, gather, place
-from falcon_torch.state import Frozen, freeze, thaw
-from falcon_torch.volume import Volume, mapped
+from falcon_torch.state import Frozen, freeze
+from falcon_torch.volume import Volume, mapped, read_state
 
 FOLDER_VARIABLE = "FALCON_CHECKPOINT_DIR"
 _log = logging.getLogger("falcon_torch")
@@ -258,20 +250,10 @@ class Checkpoint:
         """Read the first of these copies of a step that is not damaged."""
         for source in sources:
             try:
-                return source, self._read(source)
+                return source, read_state(source.map(), source.commit, source.where, verify=self.verify)
             except (DamagedError, OSError, ValueError) as error:
                 _log.warning("not loaded: %s", error)
         return None, None
-
-    def _read(self, source: Source) -> Any:
-        commit, data = source.commit, source.map()
-        view = memoryview(data)
-        index = check_index(view, commit, source.where)
-        if not is_verified(bytes(view[:PAGE_BYTES]), commit):
-            _log.warning("%s in %s has no checksums yet: it is whole, and is used", commit.name, source.where)
-        elif self.verify:
-            check_chunks(view, commit, source.where)
-        return thaw(index, data, commit.data_offset, commit.end)
 
 
 def _key(source: Source) -> Key:

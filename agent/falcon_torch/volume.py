@@ -8,6 +8,7 @@ so that the newest files of a single rank may be of steps that others have not w
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
 import os
 import re
@@ -37,6 +38,7 @@ from falcon_torch.state import Frozen, thaw
 
 KEPT = 2  # newest steps of which all ranks have a file
 MOST_KEPT = 4  # of a rank
+_log = logging.getLogger("falcon_torch")
 _NAME = re.compile(r"step-(\d{12,})\.rank-(\d+)-of-(\d+)\.falcon")
 
 
@@ -189,14 +191,27 @@ def read_file(layout: Layout, rank: int, verify: bool = False) -> Tuple[Commit, 
     """
     path = layout.path(rank)
     data = mapped(path)
-    view = memoryview(data)
-    commit = unpack_commit(bytes(view[:PAGE_BYTES]), len(data))
+    commit = unpack_commit(data[:PAGE_BYTES], len(data))
     if commit is None or (commit.step, commit.rank, commit.world_size) != (layout.step, rank, layout.world_size):
         raise CheckpointError(f"{path} holds no whole checkpoint")
-    index = check_index(view, commit, path)
-    if verify and is_verified(bytes(view[:PAGE_BYTES]), commit):
-        check_chunks(view, commit, path)
-    return commit, thaw(index, data, commit.data_offset, commit.end)
+    return commit, read_state(data, commit, path, verify=verify)
+
+
+def read_state(data: mmap.mmap, commit: Commit, where: str, *, verify: bool) -> Any:
+    """Return the state of a buffer or file that is mapped at ``data``; the tensors are views of it.
+
+    ``verify``: compare every byte with its checksum, where there are checksums.
+
+    Raises:
+        CheckpointError: it is not what was written.
+    """
+    view = memoryview(data)
+    index = check_index(view, commit, where)
+    if not is_verified(data[:PAGE_BYTES], commit):
+        _log.warning("%s in %s has no checksums yet: it is whole, and is used", commit.name, where)
+    elif verify:
+        check_chunks(view, commit, where)
+    return thaw(index, data, commit.data_offset, commit.end)
 
 
 def _path(folder: str, step: int, rank: int, world_size: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import ssl
-import stat
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import msgspec
 
 from falcon_agent.checkpoint import peers
 from falcon_agent.checkpoint.peers import PeerError
+from falcon_agent.regular import open_regular
 from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, unpack_parts
 
 CONNECT_SECONDS = 10.0
@@ -37,7 +37,7 @@ async def put(peer: Peer, buffer: Path) -> bool:
         PeerError: the holder could not be reached, or did not take it.
         OSError: the buffer cannot be read.
     """
-    file = _opened(buffer, os.O_RDONLY)
+    file = open_regular(buffer)
     try:
         known = peers.records(file)
         if known is None:
@@ -73,7 +73,7 @@ async def fetch(peer: Peer, rank: int, buffers: Sequence[Path]) -> list[int]:
 
 async def _fetch(peer: Peer, rank: int, number: int, buffer: Path) -> int:
     """Fetch a rank's copy of this number; return its step, -1 where the holder has fewer."""
-    file = _opened(buffer, os.O_RDWR)
+    file = open_regular(buffer, os.O_RDWR)
     try:
         size = os.fstat(file).st_size
         async with _call(peer, peers.GET, rank) as (reader, writer):
@@ -113,12 +113,3 @@ async def _call(peer: Peer, what: int, rank: int) -> AsyncIterator[tuple[asyncio
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-def _opened(path: Path, flags: int) -> int:
-    """Open a buffer. Training processes may have put anything in its place: OSError for what is no file."""
-    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(f"{path} is no file")
-    return file

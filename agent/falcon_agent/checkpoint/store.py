@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from falcon_agent.regular import open_regular
 from falcon_core.wire.checkpoint import (
     BUFFERS,
     PAGE_BYTES,
@@ -74,11 +75,11 @@ class Store:
     def _read(self, path: Path) -> Held | None:
         """Read a commit record. The training processes may have put anything in the file's place."""
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            file = open_regular(path)
         except OSError:
             return None
         try:
-            return unpack_held(os.pread(file, PAGE_BYTES, 0)) if stat.S_ISREG(os.fstat(file).st_mode) else None
+            return unpack_held(os.pread(file, PAGE_BYTES, 0))
         except OSError:
             return None
         finally:
