@@ -66,25 +66,25 @@ def _timeline(kubectl: Kubectl, options: argparse.Namespace) -> int:
         print(refused, file=sys.stderr)
         return EXIT_TROUBLE
     samples: list[Sample] = []
-    told: Timeline | None = None
+    story: Timeline | None = None
 
     def look() -> str:
-        nonlocal told
-        told = _told(kubectl, options, samples)
-        return picture(told, _width())
+        nonlocal story
+        story = _story(kubectl, options, samples)
+        return picture(story, _width())
 
     if options.watch:
         _repeat(look)
     else:
         print(look())
-    if options.png is not None and told is not None:
+    if options.png is not None and story is not None:
         from kubectl_falcon.timeline_plot import draw
 
-        draw(told, options.png)
+        draw(story, options.png)
     return 0
 
 
-def _told(kubectl: Kubectl, options: argparse.Namespace, samples: list[Sample]) -> Timeline:
+def _story(kubectl: Kubectl, options: argparse.Namespace, samples: list[Sample]) -> Timeline:
     job, run, events, missing = _look(kubectl, options.job)
     for line in missing:
         print(f"{PROGRAM}: not shown: {line}", file=sys.stderr)

@@ -33,9 +33,9 @@ WELL = {
     "WarmPoolUsable": "True",
 }
 OWN_FIELDS = {"CheckpointInMemory", "MachinesChecked"}  # shown among the fields of the job
-TOLD_BY_A_DIAGNOSIS = {"Degraded", "Recovering"}
+IN_A_DIAGNOSIS = {"Degraded", "Recovering"}
 UNWANTED = {"NotWanted", "NotYet"}  # reasons: the spec does not ask for it, or it is too early
-TOLD_THOUGH_WELL = {("WarmPoolUsable", "Empty")}
+SHOWN_THOUGH_WELL = {("WarmPoolUsable", "Empty")}
 
 
 def explain(
@@ -160,7 +160,7 @@ def _diagnosis(page: Page, note: Diagnosis, incident: Incident | None, now: floa
 
 
 def _cost(incident: Incident | None, now: float) -> str:
-    """Return what an incident has cost, as far as the run tells it."""
+    """Return what an incident has cost, as far as it is in the run."""
     if incident is None:
         return ""
     if incident.kind == "slow":
@@ -174,12 +174,12 @@ def _cost(incident: Incident | None, now: float) -> str:
 
 
 def matters(condition: Condition) -> bool:
-    """Check whether a condition tells more than that all is well."""
+    """Check whether a condition says more than that all is well."""
     if condition.reason in UNWANTED or condition.type in OWN_FIELDS:
         return False
-    if (condition.type, condition.reason) in TOLD_THOUGH_WELL:
+    if (condition.type, condition.reason) in SHOWN_THOUGH_WELL:
         return True
-    return condition.type not in TOLD_BY_A_DIAGNOSIS and condition.status != WELL.get(condition.type)
+    return condition.type not in IN_A_DIAGNOSIS and condition.status != WELL.get(condition.type)
 
 
 def _conditions(page: Page, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of tests/gpu/programs, and what the shim's rings tell of them: for tests and for benchmarks.shim.gpu.
+"""Jobs of tests/gpu/programs, and what the shim's rings show of them: for tests and for benchmarks.shim.gpu.
 
 Where a program can compute on the CPU as well, the same function runs it there (tests/integration/shim).
 """
@@ -78,6 +78,20 @@ def iterations_of(kind: str, folder: Path, iterations: int, more: Mapping[str, s
     return [Found(period, len(each)) for period, each in found]
 
 
+def expect_iterations(found: list[Found], iterations: int) -> None:
+    """Assert that all ranks have one period, and that nearly all iterations were found."""
+    assert len({rank.period_calls for rank in found}) == 1, found
+    for rank in found:
+        assert rank.period_calls is not None, found
+        assert 0.8 * iterations <= rank.iterations <= iterations, found
+
+
+def expect_slow_rank(named: Counter[tuple[int, ...]]) -> None:
+    """Assert that SLOW_RANK, and no other, is named most often."""
+    assert named, "nobody was named"
+    assert named.most_common(1)[0][0] == (SLOW_RANK,), named
+
+
 def culprits(folder: Path, iterations: int, slow_seconds: float, more: Mapping[str, str]) -> Counter[tuple[int, ...]]:
     """Let SLOW_RANK compute longer in the second half of a DDP job; return who is named, and how often."""
     slow = {"SLOW_RANK": str(SLOW_RANK), "SLOW_SECONDS": str(slow_seconds)}
@@ -117,7 +131,7 @@ class Graphs(msgspec.Struct, frozen=True):
 
     captured: int
     launched: int
-    timed: int  # launches whose completion the device told
+    timed: int  # launches whose completion the device reported
 
 
 def graphs(mode: str, count: int, folder: Path) -> list[Graphs]:

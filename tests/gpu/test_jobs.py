@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import experiments
-from tests.gpu.experiments import KINDS, ON_GPU, SLOW_RANK
+from tests.gpu.experiments import KINDS, ON_GPU
 from tests.integration.shim.pausing import Job, pause_at_random
 
 pytestmark = pytest.mark.timeout(900)
@@ -17,17 +17,11 @@ PAUSES = 100  # of each kind; a thousand: benchmarks.shim.gpu
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_iterations_of_each_kind_of_job_are_found(kind: str, tmp_path: Path) -> None:
-    found = experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_GPU)
-    assert len({rank.period_calls for rank in found}) == 1, found
-    for rank in found:
-        assert rank.period_calls is not None, found
-        assert 0.8 * ITERATIONS <= rank.iterations <= ITERATIONS, found
+    experiments.expect_iterations(experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_GPU), ITERATIONS)
 
 
 def test_the_delayed_rank_is_named(tmp_path: Path) -> None:
-    named = experiments.culprits(tmp_path, 400, 0.1, ON_GPU)
-    assert named, "nobody was named"
-    assert named.most_common(1)[0][0] == (SLOW_RANK,), named
+    experiments.expect_slow_rank(experiments.culprits(tmp_path, 400, 0.1, ON_GPU))
 
 
 @pytest.mark.parametrize("kind", ["groups", "pipeline", "ddp"])

@@ -93,6 +93,13 @@ class Site:
         return sorted(held.step for held in self.copies.held() if held.rank == rank)
 
 
+async def copy(site: Site, own: Path, step: int) -> bytes:
+    """Save a step and have the holder take it; return the buffer's bytes."""
+    saved = fill(own, step)
+    assert await put(site.peer(), own)
+    return saved
+
+
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     made = Site(tmp_path)
@@ -115,8 +122,7 @@ async def test_what_comes_back_is_what_was_copied_byte_for_byte(site: Site, tmp_
 async def test_the_newest_copy_stays_while_the_next_is_written(site: Site, tmp_path: Path) -> None:
     own = tmp_path / "own"
     for step in (20, 40, 60):
-        fill(own, step)
-        assert await put(site.peer(), own)
+        await copy(site, own, step)
     assert site.steps() == [40, 60]
 
 
@@ -124,8 +130,7 @@ async def test_a_copy_that_is_there_is_not_sent_again(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own"
-    fill(own, 20)
-    assert await put(site.peer(), own)
+    await copy(site, own, 20)
     monkeypatch.setattr(peers, "send_body", None)
     assert await put(site.peer(), own)
 
@@ -134,8 +139,7 @@ async def test_a_buffer_that_is_overwritten_meanwhile_becomes_no_copy(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own"
-    fill(own, 20)
-    assert await put(site.peer(), own)
+    await copy(site, own, 20)
     fill(own, 40)
     sends, pieces = peers.send, []
 
@@ -165,8 +169,7 @@ async def test_a_flipped_bit_is_refused_by_the_holder_and_by_who_fetches(site: S
     await site.holder.quiet()
     assert site.steps() == []
 
-    fill(own, 40)
-    assert await put(site.peer(), own)
+    await copy(site, own, 40)
     flip(site.copies.of(0)[0], at)
     fresh = empty(tmp_path / "fresh")
     with pytest.raises(PeerError, match="damaged"):
@@ -244,8 +247,7 @@ async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_p
 )
 async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -> None:
     own = tmp_path / "own"
-    fill(own, 20)
-    assert await put(site.peer(), own)
+    await copy(site, own, 20)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=site.peer().context)
     writer.write(said)
     await writer.drain()

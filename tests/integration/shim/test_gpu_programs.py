@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.shim.jobs import PYTHON
 from tests.gpu import experiments
-from tests.gpu.experiments import KINDS, SLOW_RANK
+from tests.gpu.experiments import KINDS
 
 pytestmark = pytest.mark.timeout(400)  # several imports of PyTorch on a shared core
 ON_CPU = {"TRAIN_ON": "cpu"}
@@ -23,17 +23,11 @@ def _built() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_iterations_of_each_kind_of_job_are_found(kind: str, tmp_path: Path) -> None:
-    found = experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_CPU)
-    assert len({rank.period_calls for rank in found}) == 1, found
-    for rank in found:
-        assert rank.period_calls is not None, found
-        assert 0.8 * ITERATIONS <= rank.iterations <= ITERATIONS, found
+    experiments.expect_iterations(experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_CPU), ITERATIONS)
 
 
 def test_the_delayed_rank_is_named(tmp_path: Path) -> None:
-    named = experiments.culprits(tmp_path, 200, 0.2, ON_CPU)
-    assert named, "nobody was named"
-    assert named.most_common(1)[0][0] == (SLOW_RANK,), named
+    experiments.expect_slow_rank(experiments.culprits(tmp_path, 200, 0.2, ON_CPU))
 
 
 def test_processes_end_as_they_do_without_the_shim(tmp_path: Path) -> None:

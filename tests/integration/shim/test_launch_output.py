@@ -138,12 +138,12 @@ def test_news_come_at_once_and_then_five_times_a_second_and_never_of_nothing(sta
         notify.add_watch(launch, flags.MOVED_TO)
         began = time.monotonic()
         launcher.run()
-        told = 0
+        announced = 0
 
         def news() -> int:
-            nonlocal told
-            told += sum(event.name.startswith("printed.") for event in notify.read(timeout=0))
-            return told
+            nonlocal announced
+            announced += sum(event.name.startswith("printed.") for event in notify.read(timeout=0))
+            return announced
 
         _until(news)
         (tmp_path / "go").touch()

@@ -13,11 +13,11 @@ from kubectl_falcon.timeline import timeline
 from kubectl_falcon.timeline_plot import draw
 from kubectl_falcon.timeline_text import picture
 from kubectl_falcon.top import row, table
-from tests.unit.cli import told
+from tests.unit.cli import stories
 
 
 async def test_a_slow_rank_is_explained_on_a_page() -> None:
-    story = told.Told(await told.slow())
+    story = stories.Story(await stories.slow())
     page = explain(story.job, story.run, story.events, now=story.now, width=80)
     assert max(len(line) for line in page.splitlines()) <= 80
     assert page.startswith("TrainingJob ml/gpt2: Degraded")
@@ -32,8 +32,8 @@ async def test_a_slow_rank_is_explained_on_a_page() -> None:
     assert "Conditions" not in page
 
 
-async def test_what_was_done_and_what_it_cost_is_told() -> None:
-    story = told.Told(await told.replaced())
+async def test_what_was_done_and_what_it_cost_is_on_the_page() -> None:
+    story = stories.Story(await stories.replaced())
     words = " ".join(explain(story.job, story.run, story.events, now=story.now, width=100).split())
     assert "replaced by spare-1; all ranks restarted" in words
     assert "16 s lost in slow iterations, and 1.5 s for the restart" in words
@@ -41,14 +41,14 @@ async def test_what_was_done_and_what_it_cost_is_told() -> None:
 
 
 async def test_a_job_that_is_well_gets_a_short_page() -> None:
-    story = told.Told(await told.healthy())
+    story = stories.Story(await stories.healthy())
     page = explain(story.job, story.run, story.events, now=story.now, width=100)
     assert "Diagnosis" not in page
     assert "Conditions" not in page
 
 
 async def test_the_picture_shows_the_slowdown_the_standstill_and_the_actions(tmp_path: Path) -> None:
-    story = told.Told(await told.replaced())
+    story = stories.Story(await stories.replaced())
     shown = timeline(story.job, story.run, story.events, now=story.now)
     assert [(each.microseconds, each.measured) for each in shown.stretches] == [
         (250_000.0, False),
@@ -65,13 +65,13 @@ async def test_the_picture_shows_the_slowdown_the_standstill_and_the_actions(tmp
 
 
 async def test_top_puts_the_greatest_loss_first() -> None:
-    world = await told.replaced()
+    world = await stories.replaced()
     (closed,) = world.intent.history
     assert closed.slow is not None
-    stories = [told.Told(await told.killed()), told.Told(world)]
-    rows = [row(story.job, story.run, story.now) for story in stories]
+    both = [stories.Story(await stories.killed()), stories.Story(world)]
+    rows = [row(story.job, story.run, story.now) for story in both]
     assert rows[1].lost_seconds == pytest.approx(closed.slow.loss.seconds + (closed.cost_seconds or 0.0))
-    assert rows[0].lost_seconds == pytest.approx(stories[0].run.incidents[0].lost_seconds)
+    assert rows[0].lost_seconds == pytest.approx(both[0].run.incidents[0].lost_seconds)
     lines = table(rows, namespaces=False, width=None).splitlines()
     assert "18 s" in lines[1]
     assert "1.4 s" in lines[2]

@@ -1,4 +1,4 @@
-"""Secrets that are planted in objects and logs do not get into a report; refusals are told in plain words."""
+"""Secrets that are planted in objects and logs do not get into a report; refusals are in plain words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_planted_secret_is_in_no_file() -> None:
         ('error: the server doesn\'t have a resource type "trainingjobs"', Exception, "are not installed there"),
     ],
 )
-def test_a_refusal_is_told_in_plain_words(stderr: str, kind: type[Exception], part: str) -> None:
+def test_a_refusal_is_in_plain_words(stderr: str, kind: type[Exception], part: str) -> None:
     error = trouble(stderr, Wanted("get", "trainingjobs.falcon.dev", "x", "namespace team"))
     assert isinstance(error, kind)
     assert part in str(error)

@@ -44,7 +44,7 @@ def events_body(world: World) -> Body:
     return {"items": items}
 
 
-class Told:
+class Story:
     """A story's objects as the plugin reads them, and the time at which it was looked at."""
 
     def __init__(self, world: World) -> None:
@@ -61,7 +61,7 @@ async def healthy() -> World:
 
 
 async def slow() -> World:
-    """Tell of a rank that is throttled, named, and not replaced yet."""
+    """Play a rank that is throttled, named, and not replaced yet."""
     world = await healthy()
     node = world.node_of(2)
     node.slow, node.throttled = 3.0, 0.7
@@ -70,14 +70,14 @@ async def slow() -> World:
 
 
 async def replaced() -> World:
-    """Tell of the same rank until its node is replaced and fenced."""
+    """Play the same rank until its node is replaced and fenced."""
     world = await slow()
     await run(world, operator, lambda w: "fenced" in w.status.diagnoses[0].result, seconds=90)
     return world
 
 
 async def killed() -> World:
-    """Tell of a rank that was killed, and of the restart."""
+    """Play a rank that was killed, and the restart."""
     world = await healthy()
     world.end_rank(1, signal=9)
     await run(world, operator, lambda w: w.status.diagnoses and w.status.diagnoses[0].state == "Resolved")
