@@ -21,9 +21,15 @@ def _built() -> None:
         pytest.fail(f"{PYTHON} is missing: run the tests through make test-integration")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all_reduce"])
 def test_the_iterations_of_each_kind_of_job_are_found(kind: str, tmp_path: Path) -> None:
     experiments.expect_iterations(experiments.iterations_of(kind, tmp_path, ITERATIONS, ON_CPU), ITERATIONS)
+
+
+@pytest.mark.alone
+def test_the_iterations_of_a_job_of_equal_calls_are_found_by_the_gaps_between_them(tmp_path: Path) -> None:
+    found = experiments.iterations_of("all_reduce", tmp_path, ITERATIONS, ON_CPU)
+    experiments.expect_iterations(found, ITERATIONS)
 
 
 def test_the_delayed_rank_is_named(tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ def live(folder, least, said):
 def main(lives, seed, folder):
     chance = random.Random(seed)
     returned = torn = 0
+    save_seconds = (
+        0.01  # as the newest life took for one: a busy machine is slower, and the kills must still meet saves
+    )
     for _ in range(lives):
         heard, said = os.pipe()
         child = os.fork()
@@ -69,7 +72,12 @@ def main(lives, seed, folder):
                 os._exit(5)
         os.close(said)
         text = os.read(heard, 4096)  # until it has loaded; b"" where the life ended before
-        time.sleep(chance.random() * 0.04)
+        began, wanted = time.monotonic(), chance.randrange(4)  # saves before the kill
+        while len(text.split()) <= wanted and (piece := os.read(heard, 4096)):
+            text += piece
+        if wanted:
+            save_seconds = (time.monotonic() - began) / wanted
+        time.sleep(chance.random() * 2 * save_seconds)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
