@@ -126,9 +126,15 @@ class CommTable:
         """Return the newest cycle; None where it is not known or longer than what is kept."""
         if period_calls is None or not 0 < period_calls <= self._held:
             return None
-        records = np.concatenate(list(self._newest))
-        calls = records[(records["kind"] == Kind.BLOCKING) | (records["kind"] == Kind.ENQUEUED)]
-        return calls[-period_calls:] if period_calls <= len(calls) else None
+        pieces: list[RecordArray] = []
+        missing = period_calls
+        for records in reversed(self._newest):
+            calls = records[(records["kind"] == Kind.BLOCKING) | (records["kind"] == Kind.ENQUEUED)][-missing:]
+            pieces.append(calls)
+            missing -= len(calls)
+            if missing == 0:
+                return np.concatenate(pieces[::-1], dtype=RECORD_DTYPE)
+        return None
 
 
 def _newest_call(cycle: RecordArray | None, comm: int, count: Count | None) -> tuple[int, int | None]:

@@ -161,6 +161,54 @@ _FAULTS: Final = (
 
 PATTERNS: Final = {pattern.name: pattern for pattern in (*_HEALTHY, *_STRAGGLERS, *_FAULTS)}
 
+FULL: Final = (
+    "constant 3D",
+    "recommendation model",
+    "dropless experts",
+    "packed sequences",
+    "variable-length pipeline",
+    "batch ramp-up",
+    "curriculum 3D",
+    "everybody +20 %, then a blip",
+    "upload each 100",
+    "cold cache each epoch",
+    "evaluation each 150",
+    "hot expert moves",
+    "hot expert moves, padded",
+    "noisy neighbours",
+    "warm-up",
+    "variable-length pipeline, NCCL",
+    "straggler 1.3 ×, data parallel",
+    "straggler 1.5 ×, recommendation",
+    "straggler 1.5 ×, dropless experts",
+    "straggler 1.5 ×, variable pipeline",
+    "slow from the first iteration",
+    "ramp +50 % over 2 000",
+    "stairs +8 % each 300",
+    "flapping",
+    "near the threshold",
+    "two, one after the other",
+    "slow link, 3D",
+    "straggler 1.3 × after a curriculum step",
+    "straggler 1.8 × beside a hot expert",
+    "straggler 1.5 × beside uploads",
+    "straggler 1.5 ×, NCCL",
+    "straggler 1.5 ×, recommendation, NCCL",
+)
+"""What ``--full`` plays at 16 ranks: each family once or twice, the weak ones among them."""
+
+LARGE: Final = (
+    "constant 3D",
+    "variable-length pipeline",
+    "hot expert moves",
+    "everybody +20 %, then a blip",
+    "straggler 1.5 ×, variable pipeline",
+    "slow link, 3D",
+    "straggler 1.8 × beside a hot expert",
+    "straggler 1.5 ×, NCCL",
+)
+"""What ``--full`` plays at 128 ranks."""
+
 CHECKED: Final = (
     "constant 3D",
     "recommendation model",

@@ -71,7 +71,7 @@ class Show:
         Raises:
             RuntimeError: a case failed, or the codes were given different records.
         """
-        left = iter(sorted((key for key in self._wanted if key not in self.found), key=_code_and_order))
+        left = iter(sorted((key for key in self._wanted if key not in self.found), key=_order))
         threads = [threading.Thread(target=self._lane, args=(left,)) for _ in range(lanes)]
         for thread in threads:
             thread.start()
@@ -118,9 +118,9 @@ class Show:
                     file.write(msgspec.json.encode(Kept(name, self._digests[name], outcome)) + b"\n")
 
 
-def _code_and_order(key: tuple[Name, Case]) -> tuple[int, int]:
-    """Order the cases: each seed's with both codes, the large jobs last."""
-    return key[1].world, key[1].seed
+def _order(key: tuple[Name, Case]) -> tuple[int, int]:
+    """Order the cases by seed, both codes and both sizes: what was played before an end is whole up to a seed."""
+    return key[1].seed, key[1].world
 
 
 class _Player:

@@ -179,7 +179,8 @@ class CallOrder:
 
 
 def _joined(records: list[RecordArray]) -> RecordArray:
-    return np.concatenate(records) if records else np.empty(0, dtype=RECORD_DTYPE)
+    # Without the data type it would be found anew from the fields of each record.
+    return np.concatenate(records, dtype=RECORD_DTYPE) if records else np.empty(0, dtype=RECORD_DTYPE)
 
 
 class Tokenizer:

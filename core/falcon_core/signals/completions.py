@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,13 +30,20 @@ Value = TypeVar("Value")
 _PENDING_ITERATIONS = 64  # a completion is later than its call by a few iterations at most
 
 
+class _Pending(NamedTuple):
+    """An iteration whose calls have no end yet."""
+
+    iteration: Iteration
+    last_call: int | None  # number of its last synchronising call's record; without one it never gets an end
+
+
 class Completions:
     """The join of completions with their calls, and of calls with their iterations. State is bounded."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}  # (comm, comm_seq) → number of the record in its ring
         self._times: dict[int, tuple[int, int, int]] = {}  # number → start, duration, comm
-        self._pending: deque[Iteration] = deque(maxlen=_PENDING_ITERATIONS)
+        self._pending: deque[_Pending] = deque(maxlen=_PENDING_ITERATIONS)
 
     @staticmethod
     def cut(records: RecordArray) -> list[RecordArray]:
@@ -70,7 +77,9 @@ class Completions:
 
     def wait_for(self, iteration: Iteration) -> None:
         """Remember an iteration whose calls have no end yet."""
-        self._pending.append(iteration)
+        calls = iteration.calls
+        last = np.flatnonzero(calls.has(Trait.SYNCHRONISING))[-1:]
+        self._pending.append(_Pending(iteration, int(calls.numbers[last[0]]) if last.size else None))
 
     def forget(self) -> None:
         """Drop the iterations before now: they are not comparable with what comes."""
@@ -80,14 +89,16 @@ class Completions:
         """Return the iterations that are known by now, in device time, oldest first; each is returned once."""
         done: list[Iteration] = []
         pending = list(self._pending)
-        for place, iteration in enumerate(pending):
-            following = pending[place + 1] if place + 1 < len(pending) else None
+        for place, (iteration, last_call) in enumerate(pending):
+            if last_call not in self._times:
+                continue  # a window that ends in this cycle is joined with the one before
+            following = pending[place + 1].iteration if place + 1 < len(pending) else None
             if (measured := self._timed(iteration, following)) is not None:
                 done.append(measured)
         if done:
             newest = done[-1].number
             self._pending = deque(
-                (iteration for iteration in pending if iteration.number > newest), maxlen=_PENDING_ITERATIONS
+                (each for each in pending if each.iteration.number > newest), maxlen=_PENDING_ITERATIONS
             )
             last = int(done[-1].calls.numbers[-1])
             self._times = {number: time for number, time in self._times.items() if number > last}
@@ -96,9 +107,6 @@ class Completions:
     def _timed(self, iteration: Iteration, following: Iteration | None) -> Iteration | None:
         calls = iteration.calls
         synchronising = calls.has(Trait.SYNCHRONISING)
-        last = np.flatnonzero(synchronising)[-1:]
-        if not last.size or int(calls.numbers[last[0]]) not in self._times:
-            return None  # a window that ends in this cycle is joined with the one before
         starts, durations, comms, known = self._device_times(calls)
         if not known[synchronising].all():
             if following is None or following.number != iteration.number + 1 or len(following.calls) != len(calls):

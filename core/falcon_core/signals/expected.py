@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import lru_cache
 from itertools import chain
 
 import msgspec
@@ -126,20 +127,28 @@ class ExpectedTime:
         samples = samples[np.argsort(samples[:, int(by_next)], kind="stable")]
         sizes, times = samples[:, int(by_next)], samples[:, 2]
         known = self.slope
-        usual = float(np.median(sizes)) if self.usual is None else self.usual
+        usual = _median(sizes) if self.usual is None else self.usual
         half = sizes.shape[0] // 2
         run, rise = sizes[-half:] - sizes[:half], times[-half:] - times[:half]
         rise, run = rise[run > 0], run[run > 0]
         slope = 0.0
         found = known is not None and known.per_byte > 0.0 and known.by_next == by_next
         if run.shape[0] and (found or _by_chance(run.shape[0], int(np.count_nonzero(rise > 0))) <= _CHANCE):
-            slope = max(0.0, float(np.median(rise / run)))
+            slope = max(0.0, _median(rise / run))
         expected = times - slope * (sizes - usual)
-        level = max(1.0, float(np.median(expected)))
-        unexplained = float(np.median(np.abs(expected - level))) / level
+        level = max(1.0, _median(expected))
+        unexplained = _median(np.abs(expected - level)) / level
         return Slope(per_byte=slope / level, usual=usual, by_next=by_next), unexplained
 
 
+def _median(values: Floats) -> float:
+    """Return the median as ``np.median`` does, at a fifth of its cost for so few values: [n], n > 0."""
+    ordered, half = np.sort(values), values.shape[0] // 2
+    middle = float(ordered[half])
+    return middle if values.shape[0] % 2 else (float(ordered[half - 1]) + middle) / 2
+
+
+@lru_cache(maxsize=4096)
 def _by_chance(pairs: int, rising: int) -> float:
     """Return P(binomial(pairs, ½) ≥ rising)."""
     return float(sum(math.comb(pairs, k) for k in range(rising, pairs + 1)) / 2**pairs)

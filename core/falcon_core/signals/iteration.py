@@ -19,6 +19,7 @@ one and no more. What is known after a call is therefore the same in whatever re
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -44,7 +45,7 @@ class Sizes(NamedTuple):
     next_calls: int  # of the calls that come next after each of its calls: the last one begins the next iteration
 
 
-class Iteration(msgspec.Struct, frozen=True):
+class Iteration(msgspec.Struct, frozen=True, dict=True):
     """One cycle."""
 
     number: int  # from 1
@@ -55,10 +56,15 @@ class Iteration(msgspec.Struct, frozen=True):
     sizes: Sizes | None = None  # where sizes vary; None if interrupted
     span: tuple[int, int] | None = None  # first and last + 1; None: all
 
-    @property
+    @cached_property
     def calls(self) -> Calls:
         """Return its calls: from its first up to the next cycle's, extra ones among them if interrupted."""
         return self.among if self.span is None else self.among.cut(*self.span)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Return the bytes of its calls."""
+        return int(self.calls.sizes.sum())
 
     @property
     def duration_ns(self) -> int:

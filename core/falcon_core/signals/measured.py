@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from falcon_core.signals.expected import SAMPLES, ExpectedTime, Slope
 from falcon_core.signals.iteration import Iteration
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True, dict=True):
     """An iteration with what is the rank's own in it, ns; None where that is not known.
 
     Where sizes vary, all but ``iteration`` is what the usual number of bytes would have taken (``expected``).
@@ -26,12 +27,12 @@ class Measured(msgspec.Struct, frozen=True):
     healthy: Floats | None = None  # the same when the rank was healthy; None while that is being learned
     load: float = 1.0  # computation that the iteration's bytes explain ÷ that of the usual bytes
 
-    @property
+    @cached_property
     def excess(self) -> Excess | None:
         """Return by how much its calls and gaps exceed the healthy ones; None if interrupted, too."""
         return None if self.iteration.interrupted else excess_over(self.times, self.healthy)
 
-    @property
+    @cached_property
     def wait_ns(self) -> int | None:
         """Return the wait [ns]; 0 if interrupted; None while the healthy times are being learned.
 

@@ -86,5 +86,5 @@ def work_of(iteration: Iteration | None, varying: Varying | None, computation: S
 
 def usual_size(iterations: Iterable[Iteration]) -> int | None:
     """Return the class (``wire.messages.size_class``) of the bytes of most of these iterations; None where none is."""
-    sizes = [int(iteration.calls.sizes.sum()) for iteration in iterations if not iteration.interrupted]
+    sizes = [iteration.bytes for iteration in iterations if not iteration.interrupted]
     return size_class(statistics.median_low(sizes)) if sizes else None
