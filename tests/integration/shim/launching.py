@@ -43,7 +43,12 @@ class Launcher:
         fresh.rename(self.run_dir / "agent" / "plan")
 
     def run(
-        self, generation: int = 1, procs: int = 1, port: int = 29511, retries: int = 0, standby: Standby = "None",
+        self,
+        generation: int = 1,
+        procs: int = 1,
+        port: int = 29511,
+        retries: int = 0,
+        standby: Standby = "None",
         next_port: int = 0,
         address: str = "127.0.0.1",
     ) -> None:
