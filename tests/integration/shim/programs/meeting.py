@@ -23,6 +23,11 @@ if rank == 0:
     listener = socket.create_server(("", port))
     peers = [listener.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
 else:
-    peers = [socket.create_connection((os.environ["MASTER_ADDR"], port))]
+    while True:
+        try:
+            peers = [socket.create_connection((os.environ["MASTER_ADDR"], port))]
+            break
+        except ConnectionRefusedError:  # a cold rank 0 may listen later
+            time.sleep(0.01)
 say("met")
 time.sleep(1000)
