@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from falcon_core.wire.launch import LaunchPlan
+from falcon_core.wire.launch import LaunchPlan, LaunchStatus
 from tests.integration.agent.pod import PROGRAMS, PYTHON
 from tests.integration.ports import free_port
 from tests.integration.shim.conftest import Start
 from tests.integration.shim.launching import SHIM, Launcher
-from tests.integration.shim.test_standby import AGENT, below, ready, until, why
+from tests.integration.shim.test_standby import AGENT, below, until, why
 
 MEETING = Path(__file__).parent / "programs" / "meeting.py"
 STEPS = 30
@@ -67,8 +67,13 @@ class Job:
     def standbys(self) -> set[int]:
         """Return the processes of the standbys once all are ready."""
         self.launcher.settle()
-        status = until(lambda: ready(self.launcher, 2), seconds=120)
+        status = until(self._ready, seconds=120)
         return below(self.launcher.process.pid) - {rank.pid for rank in status.ranks}
+
+    def _ready(self) -> LaunchStatus | None:
+        status = self.launcher.status()
+        held = status.standby if status is not None and status.generation == self.generation else None
+        return status if held is not None and held.ready == 2 else None
 
     def losses(self) -> list[list[str]]:
         """Return each rank's first losses."""
