@@ -72,8 +72,9 @@ class Job:
 
     def _ready(self) -> LaunchStatus | None:
         status = self.launcher.status()
-        held = status.standby if status is not None and status.generation == self.generation else None
-        return status if held is not None and held.ready == 2 else None
+        if status is None or (status.generation, status.state) != (self.generation, "Running"):
+            return None
+        return status if status.standby is not None and status.standby.ready == 2 else None
 
     def losses(self) -> list[list[str]]:
         """Return each rank's first losses."""
