@@ -76,7 +76,7 @@ bool read_all(int socket, char* bytes, size_t most) {
   while (held < most) {
     const ssize_t count = recv(socket, bytes + held, most - held, 0);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
+    if (count <= 0 || static_cast<size_t>(count) > most - held) return false;
     held += static_cast<size_t>(count);
     if (bytes[held - 1] == '.' && (held == 1 || bytes[held - 2] == '\0')) {
       bytes[held - 1] = '\0';
