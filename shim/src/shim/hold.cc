@@ -71,15 +71,16 @@ bool stands_by(Standby* standby) {
   _exit(1);
 }
 
+// Up to the dot that ends it; the order is short.
 bool read_all(int socket, char* bytes, size_t most) {
-  size_t held = 0;
-  while (held < most) {
-    const ssize_t count = recv(socket, bytes + held, most - held, 0);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0 || static_cast<size_t>(count) > most - held) return false;
-    held += static_cast<size_t>(count);
-    if (bytes[held - 1] == '.' && (held == 1 || bytes[held - 2] == '\0')) {
-      bytes[held - 1] = '\0';
+  for (size_t held = 0; held < most; ++held) {
+    ssize_t count = 0;
+    do {
+      count = recv(socket, bytes + held, 1, 0);
+    } while (count < 0 && errno == EINTR);
+    if (count != 1) return false;
+    if (bytes[held] == '.' && (held == 0 || bytes[held - 1] == '\0')) {
+      bytes[held] = '\0';
       return true;
     }
   }
