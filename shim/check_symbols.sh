@@ -11,6 +11,6 @@ fi
 # Another C library's loader ends the program over a symbol that it lacks: a musl program that inherits LD_PRELOAD.
 ours=$(nm -D --undefined-only "$1" | awk '{print $2}' | grep -E '^__|_chk' | grep -vE '^__errno_location(@|$)' || true)
 [ -z "$ours" ] || { echo "$1 needs what only glibc has: $ours" >&2; exit 1; }
-extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|cudaGraphLaunch$)' || true)
+extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|(cudaGraphLaunch|bind|connect)$)' || true)
 [ -z "$extra" ] || { echo "$1 exports more than its hooks: $extra" >&2; exit 1; }
 echo "$1: newest symbol $newest, no C++ library, $(stat -c %s "$1") bytes"

@@ -34,6 +34,7 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
         master_port=plan.master_port,
         retries=plan.retries,
         standby=plan.standby,
+        next_master_port=plan.next_master_port,
         settled=int(settled and plan.standby != "None"),
     )
 

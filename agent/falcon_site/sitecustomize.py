@@ -12,6 +12,7 @@ _folder = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [place for place in sys.path if os.path.abspath(place) != _folder]  # this folder hides nothing any more
 # For this process alone, not for those that it starts.
 _socket = os.environ.pop("FALCON_STANDBY", "")
+_port = os.environ.pop("FALCON_STANDBY_PORT", "")
 _imports = os.environ.pop("FALCON_IMPORTS", "")
 
 
@@ -29,7 +30,7 @@ def _stand_by():  # type: () -> None
     try:
         from falcon_start import standby
 
-        standby.hold(int(_socket), _imports)
+        standby.hold(int(_socket), _imports, _port)
     except BaseException:  # it must not run the program
         os._exit(1)
 

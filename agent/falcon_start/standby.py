@@ -1,14 +1,15 @@
-"""Hold this interpreter before ``__main__``, with its packages imported, until the launcher needs a rank.
+"""Hold this interpreter before ``__main__``, or in it, with its packages imported, until the launcher needs a rank.
 
 The launcher (shim/src/launch/standbys.h) starts it with the user's own command and one end of a socket::
 
+    held:      "imported <note>\\n" if it goes on to its program, and the rest of this is the shim's part (hold.h)
     held:      "ready <note>\\n", or "failed <why>\\n" and it ends
     launcher:  "KEY=value\\0" or, for a variable that is gone, "KEY\\0" …, then "."
     held:      "o"    it has the rank's environment
     launcher:  "g"    it is the rank; the end of the stream instead: it ends
 
 Only modules are imported that ``imports`` has seen a rank import from an installed package, in that order, as long as
-the environment is what it was then. No line of the program runs.
+the environment is what it was then. No line of the program runs here.
 """
 
 import os
@@ -34,19 +35,26 @@ class _Guard:
             raise _Refused(f"installed packages import {name}, a module of the program's own")
 
 
-def hold(file, path):  # type: (int, str) -> None
+def hold(file, path, port=""):  # type: (int, str, str) -> None
     """Import what the file ``path`` names, and return as the rank that the launcher wants.
 
-    file: this process's end of the socket. No return if no rank is wanted, or if an import fails.
+    file: this process's end of the socket. ``port``: where the next ranks meet; then this returns at once, and the shim
+    holds the program there. No return if no rank is wanted, or if an import fails.
     """
     os.set_inheritable(file, False)
     try:
         note = _import_all(_lines(path))
-        _refuse_gpu()
-        _send(file, "ready " + note)
+        if port:
+            _refuse_unheld()
+        else:
+            _refuse_gpu()
+        _send(file, ("imported " if port else "ready ") + note)
     except BaseException as error:
         _send(file, "failed " + (str(error) if isinstance(error, _Refused) else repr(error)))
         os._exit(1)
+    if port:
+        os.environ["FALCON_HOLD"] = f"{os.getpid()} {file} {port} {os.fstat(file).st_ino}"
+        return
     _become(_release(file))
     os.write(file, b"o")
     if os.read(file, 1) != b"g":
@@ -129,6 +137,14 @@ def _refuse_gpu():  # type: () -> None
             continue
         if target.startswith("/dev/nvidia") and target[len("/dev/nvidia") :].isdigit():
             raise _Refused(f"the imports open {target}")
+
+
+def _refuse_unheld():  # type: () -> None
+    """Refuse to run the program where the shim is not in this process: nothing would keep it from training."""
+    shim = os.environ.get("LD_PRELOAD", "").partition(":")[0]
+    with open("/proc/self/maps") as maps:
+        if not shim or os.path.realpath(shim) not in maps.read():
+            raise _Refused("the shim is not loaded: nothing would hold the program")
 
 
 def _send(file, line):  # type: (int, str) -> None

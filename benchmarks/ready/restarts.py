@@ -45,7 +45,7 @@ class Restarts(NamedTuple):
 def measure(runs: int) -> list[Restarts]:
     """Kill a rank so many times under each kind of standby."""
     with namespace() as kubectl:
-        return [_measure(kubectl, standby, runs) for standby in ("None", "Imports")]
+        return [_measure(kubectl, standby, runs) for standby in ("None", "Imports", "Processes")]
 
 
 def _measure(kubectl: Kubectl, standby: Standby, runs: int) -> Restarts:

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from falcon_core.wire.launch import Standby
 from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
 from tests.integration.gateway.gateways import Site
+from tests.integration.ports import free_port
 
 AGENT: Final = Path(__file__).parents[2] / "agent"
 PROGRAM: Final = PROGRAMS / "losses.py"
@@ -135,7 +136,8 @@ async def falcon(folder: Path, ranks: int, runs: int, standby: Standby) -> list[
     seconds = []
     async with a_pod(folder, ranks, quick=1) as pod:
         trained = Ranks(folder, ranks)
-        pod.plan(1, "Run", standby=standby)
+        port, next_port = free_port(), free_port()
+        pod.plan(1, "Run", standby=standby, port=port, next_port=next_port)
         for generation in range(1, runs + 1):
             await trained.trained(generation, LEAST_STEPS)
             if standby != "None":
@@ -143,7 +145,8 @@ async def falcon(folder: Path, ranks: int, runs: int, standby: Standby) -> list[
             killed_ns = time.monotonic_ns()
             os.kill(trained.process(generation), signal.SIGKILL)
             await end_is_reported(pod, generation)
-            pod.plan(generation + 1, "Run", standby=standby)
+            port, next_port = next_port, free_port()
+            pod.plan(generation + 1, "Run", standby=standby, port=port, next_port=next_port)
             seconds.append(await trained.next_step(generation + 1, killed_ns))
     return seconds
 
@@ -210,16 +213,17 @@ async def rows(ranks: int, runs: int) -> list[Row]:
     """Measure restarts without and with standbys and by torchrun, in the same run, and what standbys cost."""
     with tempfile.TemporaryDirectory(prefix="falcon-ready-") as name:
         elastic = [Path(name) / f"torchrun-{run}" for run in range(runs)]
-        folders = [Path(name) / part for part in ("without", "with", "beside")]
+        folders = [Path(name) / part for part in ("without", "imports", "processes", "beside")]
         for folder in (*folders, *elastic):
             folder.mkdir()
         kinds = {
             "restart, standby None": await falcon(folders[0], ranks, runs, "None"),
             "restart, standby Imports": await falcon(folders[1], ranks, runs, "Imports"),
+            "restart, standby Processes": await falcon(folders[2], ranks, runs, "Processes"),
             "restart, torchrun": [await torchrun(folder, ranks) for folder in elastic],
         }
         found = [Row(what, ranks, runs, statistics.median(all_), max(all_), "s") for what, all_ in kinds.items()]
-        return found + await cost(folders[2], ranks)
+        return found + await cost(folders[3], ranks)
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ class MitigationSpec(_Api, frozen=True, kw_only=True):
 
 class RecoverySpec(_Api, frozen=True, kw_only=True):
     retries: int = 3
-    standby: Literal["None", "Imports"] = "None"
+    standby: Literal["None", "Imports", "Processes"] = "None"
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
     rules: list[JobRule] = []  # what the program's own errors and exit codes mean

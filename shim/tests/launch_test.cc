@@ -65,11 +65,13 @@ void plans() {
   const auto retried = falcon::parse_plan(std::string(run) + "retries=3\n", &error);
   EXPECT(retried && retried->retries == 3);
   EXPECT(!falcon::parse_plan(std::string(run) + "retries=11\n", &error) && error.rfind("retries", 0) == 0);
-  EXPECT(plan && !plan->standbys && !plan->settled);
+  EXPECT(plan && plan->standby == falcon::Standby::kNone && !plan->settled);
   const auto waiting = falcon::parse_plan(std::string(run) + "standby=Imports\nsettled=1\n", &error);
-  EXPECT(waiting && waiting->standbys && waiting->settled);
+  EXPECT(waiting && waiting->standby == falcon::Standby::kImports && waiting->settled);
+  const auto ahead = falcon::parse_plan(std::string(run) + "standby=Processes\nnext_master_port=29502\n", &error);
+  EXPECT(ahead && ahead->standby == falcon::Standby::kProcesses && ahead->next_master_port == 29502);
   const auto later = falcon::parse_plan(std::string(run) + "standby=FromANewerAgent\n", &error);
-  EXPECT(later && !later->standbys);
+  EXPECT(later && later->standby == falcon::Standby::kNone);
   const char* stop = "version=1\ngeneration=4\nphase=Stop\n";
   const auto unchecked = falcon::parse_plan(stop, &error);
   EXPECT(unchecked && unchecked->check == 0);
@@ -149,7 +151,7 @@ void environments() {
   EXPECT(rank_environment({{"PYTHONPATH", "/a:/b"}}, options, plan, 0, {false, true})["PYTHONPATH"] ==
          "/ours/falcon_site:/a:/b:/ours");
   EXPECT(rank_environment({}, options, plan, 0, {false, true}).count("FALCON_IMPORTS") == 0);
-  plan.standbys = true;
+  plan.standby = falcon::Standby::kImports;
   EXPECT(rank_environment({}, options, plan, 1, {false, true})["FALCON_IMPORTS"] == "/run/launch/standby/imports.1");
   EXPECT(rank_environment({}, options, plan, 1, {true, false}).count("FALCON_IMPORTS") == 0);
   EXPECT(rank_environment({{"OMP_NUM_THREADS", "7"}}, options, plan, 0, {})["OMP_NUM_THREADS"] == "7");

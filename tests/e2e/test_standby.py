@@ -1,10 +1,12 @@
-"""A job whose interpreters import ahead trains again sooner, with the losses of its first life."""
+"""A job whose interpreters or programs stand by trains again sooner, with the losses of its first life."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable
+
+import pytest
 
 from dev.cluster import faults
 from dev.kubectl import Json, wait_for
@@ -36,11 +38,14 @@ def _losses(job: Job) -> list[list[float]]:
     return lives
 
 
-def test_a_restart_takes_the_interpreters_that_stand_by(nodes: None, start: Callable[[Json], Job]) -> None:
-    job = start(training_job("ahead", steps=MANY, spec={"recovery": {"standby": "Imports"}}))
+@pytest.mark.parametrize("standby", ["Imports", "Processes"])
+def test_a_restart_takes_those_that_stand_by(nodes: None, start: Callable[[Json], Job], standby: str) -> None:
+    job = start(training_job("ahead", steps=MANY, spec={"recovery": {"standby": standby}}))
     job.wait_training()
     status = job.wait("every rank has a standby", _all_stand_by, 120)
-    print(condition(status, "StandbyReady")["message"])
+    message = condition(status, "StandbyReady")["message"]
+    print(message)
+    assert "instead of" not in message, "no interpreter takes the place of a program"
     before = job.pod_uids()
 
     killed_at = _kill(job, 1)

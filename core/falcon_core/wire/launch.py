@@ -59,7 +59,7 @@ UNCAUGHT = "falcon: nobody caught the exception"
 ENDED = "falcon: the program has ended"
 
 Phase = Literal["Run", "Stop", "Finish"]
-Standby = Literal["None", "Imports"]
+Standby = Literal["None", "Imports", "Processes"]
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +76,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int = 0
     retries: int = 0  # of a communicator's set-up call, in place
     standby: Standby = "None"  # what waits beside each rank for the next generation
+    next_master_port: int = 0  # of the next generation, for standbys that run their program; 0: not known
     settled: int = 0  # 1: training runs as it will, and standbys may be made
     check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none
     check_ms: int = 0  # under load

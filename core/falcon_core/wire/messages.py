@@ -60,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int
     retries: int = 0  # of a communicator's set-up call, in place
     standby: Standby = "None"  # what waits beside each rank for the next generation
+    next_master_port: int = 0  # where the next generation meets if all goes well: for standbys; 0: not known
     check: int = 0  # Stop only: the number of the measurement that every pod is to make; 0: none
     check_ms: int = 0  # under load
     exit_code: int = 0

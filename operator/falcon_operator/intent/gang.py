@@ -173,6 +173,7 @@ def _jitter(job: TrainingJob, releases: int) -> float:
 def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
     """Return the generation as the agents read it; the bus sets the leader's epoch."""
     spec, membership = snap.job.spec, intent.membership
+    standby = spec.recovery.standby if spec.launcher == "Falcon" else "None"
     checks = membership.phase == "Stop" and intent.preflight.asked_at > 0
     return Plan(
         epoch=0,
@@ -183,7 +184,8 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         master_addr=intent.master_addr,
         master_port=intent.master_port,
         retries=spec.recovery.retries,
-        standby=spec.recovery.standby if spec.launcher == "Falcon" else "None",
+        standby=standby,
+        next_master_port=master_port(snap.job, membership.generation + 1) if standby == "Processes" else 0,
         check=intent.preflight.number if checks else 0,
         check_ms=LOAD_MS if checks else 0,
         exit_code=exit_code,

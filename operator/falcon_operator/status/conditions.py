@@ -266,7 +266,7 @@ def _standbys(view: View) -> Finding:
     count = sum(standby.ready for _, standby in held)
     reasons = [f"{pod}: {standby.why}" for pod, standby in held if standby.why]
     if count >= view.total:
-        less = f", which has not imported everything: {listed(reasons)}" if reasons else ""
+        less = f", but less is ready than could be: {listed(reasons)}" if reasons else ""
         return Finding("StandbyReady", True, "Waiting", f"all {view.total} ranks have a standby{less}")
     ready = f"{count} of {view.total} ranks have a standby"
     if reasons or view.untracked:

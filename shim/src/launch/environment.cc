@@ -74,7 +74,7 @@ Variables rank_environment(Variables base, const Options& options, const Plan& p
     const std::string others = set["PYTHONPATH"];
     set["PYTHONPATH"] = options.python + "/falcon_site" + (others.empty() ? "" : ":" + others) + ":" + options.python;
     set["FALCON_STACKS"] = options.run_dir + "/launch/stacks";
-    if (plan.standbys && !options.own) {
+    if (plan.standby != Standby::kNone && !options.own) {
       set["FALCON_IMPORTS"] = options.run_dir + "/launch/standby/imports." + text(local_rank);
     }
   }

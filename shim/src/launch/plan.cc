@@ -61,6 +61,13 @@ std::optional<Phase> phase_of(const std::string& text) {
   return std::nullopt;
 }
 
+// What we do not know is left out: a start is cold then.
+Standby standby_of(const std::string& text) {
+  if (text == "Imports") return Standby::kImports;
+  if (text == "Processes") return Standby::kProcesses;
+  return Standby::kNone;
+}
+
 }  // namespace
 
 std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
@@ -80,7 +87,8 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
     plan.master_addr = fields["master_addr"];
     plan.master_port = numbers.get("master_port", 1, 65535);
     plan.retries = numbers.get("retries", 0, kMostRetries, 0);
-    plan.standbys = fields["standby"] == "Imports";  // what we do not know is left out: a start is cold then
+    plan.standby = standby_of(fields["standby"]);
+    plan.next_master_port = numbers.get("next_master_port", 0, 65535, 0);
     plan.settled = numbers.get("settled", 0, 1, 0) == 1;
   } else if (phase == Phase::kStop) {
     plan.check = numbers.get("check", 0, INT32_MAX, 0);

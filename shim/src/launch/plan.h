@@ -8,6 +8,13 @@ namespace falcon {
 
 enum class Phase { kRun, kStop, kFinish };
 
+// What waits beside each rank for the next generation.
+enum class Standby {
+  kNone,
+  kImports,    // an interpreter, before its program
+  kProcesses,  // the program, where it would meet the other ranks
+};
+
 struct Plan {
   int generation = 0;
   Phase phase = Phase::kStop;
@@ -18,11 +25,12 @@ struct Plan {
   int first_rank = 0;
   std::string master_addr;
   int master_port = 0;
-  int retries = 0;        // of a set-up call, in place
-  bool standbys = false;  // interpreters for the next generation are wanted
-  bool settled = false;   // training runs as it will: nobody minds what they cost, and what is imported is imported
-  int check = 0;          // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
-  int check_ms = 0;       // under load
+  int retries = 0;  // of a set-up call, in place
+  Standby standby = Standby::kNone;
+  int next_master_port = 0;  // where the next generation most likely meets; 0: unknown
+  bool settled = false;      // training runs as it will: nobody minds what they cost, and what is imported is imported
+  int check = 0;             // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
+  int check_ms = 0;          // under load
   int exit_code = 0;
 };
 

@@ -16,6 +16,12 @@ void take_stacks(const std::string& folder, const std::vector<pid_t>& processes)
   }
 }
 
+void remove_stacks_but(const std::string& folder, const std::set<pid_t>& kept) {
+  each_number(folder, [&](pid_t pid) {
+    if (kept.count(pid) == 0) unlink((folder + "/" + std::to_string(pid)).c_str());
+  });
+}
+
 void remove_dead_stacks(const std::string& folder) {
   each_number(folder, [&](pid_t pid) {
     if (kill(pid, 0) != 0 && errno == ESRCH) unlink((folder + "/" + std::to_string(pid)).c_str());

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ constexpr int kStackSignal = 57;
 // Asks these processes for their stacks, in files of their own that are empty before. A process that does not listen
 // would die of the signal, and gets none.
 void take_stacks(const std::string& folder, const std::vector<pid_t>& processes);
+
+// Removes the files of all processes but these.
+void remove_stacks_but(const std::string& folder, const std::set<pid_t>& kept);
 
 // Removes the files of processes that are gone.
 void remove_dead_stacks(const std::string& folder);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "clock.h"
@@ -100,7 +101,7 @@ std::string clean(std::string text) {
 
 void Standbys::look(const Plan& plan, const Additions& ours, const std::vector<pid_t>& ranks) {
   if (plan.phase != Phase::kRun) return;
-  if (!plan.standbys) {
+  if (plan.standby == Standby::kNone) {
     end();
     report_.reset();
     return;
@@ -110,6 +111,7 @@ void Standbys::look(const Plan& plan, const Additions& ours, const std::vector<p
   restrain(now);
   const bool room = memory_allows(now);
   if (plan.settled && refusal_.empty()) refusal_ = refusal(ours, ranks);
+  judge_program(plan, ours);
   const bool starts = plan.settled && refusal_.empty() && room && failures_ < kMostFailures && now >= not_before_ns_;
   for (int local = 0; starts && !importing() && local < plan.procs; ++local) {
     if (held_.count(local) == 0) start(plan, ours, local);
@@ -130,6 +132,20 @@ std::string Standbys::refusal(const Additions& ours, const std::vector<pid_t>& r
     }
   }
   return "";
+}
+
+// Where a program cannot wait, its interpreter does.
+void Standbys::judge_program(const Plan& plan, const Additions& ours) {
+  if (plan.standby != Standby::kProcesses || !instead_.empty()) return;
+  if (!ours.preload) {
+    instead_ = "nothing of Falcon's would hold the program";
+  } else if (plan.next_master_port == 0) {
+    instead_ = "the operator does not say where the next ranks meet";
+  } else if (failures_ >= kMostFailures) {
+    instead_ = std::move(failure_);
+    failure_.clear();
+    failures_ = 0;
+  }
 }
 
 std::string Standbys::imports_path(int local_rank) const {
@@ -153,20 +169,35 @@ bool Standbys::hear(Held* held) {
   char part[kMostHeard];
   const ssize_t count = recv(held->socket, part, sizeof(part), MSG_DONTWAIT);
   if (count > 0) held->heard.append(part, static_cast<size_t>(count));
-  const size_t end = held->heard.find('\n');
-  if (end != std::string::npos && held->heard.rfind("ready ", 0) == 0) {
-    held->ready = true;
-    held->note = clean(held->heard.substr(6, end - 6));
-    if (held->stopped) kill(-held->pid, SIGCONT);
-    return true;
+  for (size_t end = 0; !held->ready && (end = held->heard.find('\n')) != std::string::npos;) {
+    const std::string line = held->heard.substr(0, end);
+    held->heard.erase(0, end + 1);
+    if (!take(held, line)) return false;
   }
-  if (end != std::string::npos) {
-    fail(clean(held->heard.substr(held->heard.find(' ') + 1, end - held->heard.find(' ') - 1)));
+  if (held->ready) return true;
+  if (count == 0 && held->program) {  // also where another program has taken the process over
+    fail("the program ended before it met the other ranks");
     return false;
   }
   const bool late = monotonic_ns() - held->since_ns > kImportNs;
-  if (late) fail("the imports took longer than ten minutes");
+  if (late && held->program) fail("the program did not meet the other ranks within ten minutes");
+  if (late && !held->program) fail("the imports took longer than ten minutes");
   return !late && held->heard.size() < kMostHeard;
+}
+
+// "imported NOTE", which goes on to its program, "ready NOTE", or "failed WHY".
+bool Standbys::take(Held* held, const std::string& line) {
+  const size_t space = std::min(line.find(' '), line.size() - 1);
+  const std::string word = line.substr(0, space);
+  const std::string rest = clean(line.substr(space + 1));
+  if (word != "imported" && word != "ready") {
+    fail(rest);
+    return false;
+  }
+  if (!rest.empty()) held->note = rest;
+  held->ready = word == "ready";
+  if (held->ready && held->stopped) kill(-held->pid, SIGCONT);
+  return true;
 }
 
 void Standbys::restrain(int64_t now_ns) {
@@ -189,7 +220,12 @@ bool Standbys::memory_allows(int64_t now_ns) {
   memory_looked_ns_ = now_ns;
   const Counter free = free_memory(read_cgroup());
   memory_allows_ = free.value_or(0) >= kStartBytes;
-  if (free.value_or(kKeptBytes) < kKeptBytes) end();
+  if (free.value_or(kKeptBytes) < kKeptBytes) {
+    const bool program =
+        std::any_of(held_.begin(), held_.end(), [](const auto& entry) { return entry.second.program; });
+    if (program) fail("too little memory is free for the program beside the ranks");
+    end();
+  }
   return memory_allows_;
 }
 
@@ -201,9 +237,16 @@ void Standbys::start(const Plan& plan, const Additions& ours, int local_rank) {
   held.socket = ends[0];
   held.output = pipes.read;
   held.since_ns = held.looked_ns = monotonic_ns();
-  held.environment = rank_environment(own_environment(), options_, plan, local_rank, ours);
+  held.program = plan.standby == Standby::kProcesses && instead_.empty();
+  Plan next = plan;
+  if (held.program) {
+    ++next.generation;
+    next.master_port = plan.next_master_port;
+  }
+  held.environment = rank_environment(own_environment(), options_, next, local_rank, ours);
   Variables environment = held.environment;
   environment["FALCON_STANDBY"] = std::to_string(ends[1]);
+  if (held.program) environment["FALCON_STANDBY_PORT"] = std::to_string(next.master_port);
   const bool niced = may_be_niced();
   const Started started = start_command(options_.command, environment, pipes.write, [&] {
     fcntl(ends[1], F_SETFD, 0);
@@ -255,6 +298,7 @@ std::map<int, pid_t> Standbys::release(const Plan& plan, const Additions& ours, 
   }
   end();
   refusal_.clear();
+  instead_.clear();
   failure_.clear();
   failures_ = 0;
   not_before_ns_ = 0;
@@ -272,7 +316,16 @@ bool Standbys::send(Held* held, const Plan& plan, const Additions& ours, int loc
   }
   for (const std::string& line : joined(changed)) text.append(line).push_back('\0');
   for (const auto& [key, value] : held->environment) {
-    if (wanted.count(key) == 0) text.append(key).push_back('\0');
+    if (wanted.count(key) != 0) continue;
+    changed[key];
+    text.append(key).push_back('\0');
+  }
+  // What its program may have read cannot be changed; the address is, where the connection is made.
+  changed.erase("MASTER_ADDR");
+  if (held->program && !changed.empty()) {
+    fprintf(stderr, "falcon-launch: a standby of rank %d is not used: %s is not what it was started with\n",
+            plan.first_rank + local_rank, changed.begin()->first.c_str());
+    return false;
   }
   return send_all(held->socket, text + ".");
 }
@@ -326,6 +379,7 @@ void Standbys::tell(int wanted) {
     report.ready += held.ready ? 1 : 0;
     if (!held.note.empty()) report.why = held.note;
   }
+  if (!instead_.empty()) report.why = "before the program instead of in it: " + instead_;
   if (!memory_allows_ && report.ready < wanted && !importing()) report.why = "too little memory is free";
   if (!failure_.empty() && report.ready < wanted) report.why = failure_;
   if (!refusal_.empty()) report.why = refusal_;

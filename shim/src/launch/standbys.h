@@ -1,5 +1,6 @@
 // Interpreters that wait beside the ranks, with the last generation's packages imported
-// (agent/falcon_start/standby.py).
+// (agent/falcon_start/standby.py): before their program, or in it, where it would meet the other ranks
+// (shim/src/shim/hold.h).
 //
 // One for each rank, started one after the other once training has settled, and held to a fifth of a core until it is
 // ready. A standby is no rank: it has no report, no ring and no output until it is released as one.
@@ -56,6 +57,7 @@ class Standbys {
     Variables environment;  // that it was started with
     std::string heard;
     std::string note;
+    bool program = false;  // it waits in its program, in the environment that the next generation should have
     bool ready = false;
     bool stopped = false;
     int64_t since_ns = 0;
@@ -65,8 +67,10 @@ class Standbys {
 
   std::string refusal(const Additions& ours, const std::vector<pid_t>& ranks) const;
   std::string imports_path(int local_rank) const;
+  void judge_program(const Plan& plan, const Additions& ours);
   void hear();
   bool hear(Held* held);
+  bool take(Held* held, const std::string& line);
   void restrain(int64_t now_ns);
   bool memory_allows(int64_t now_ns);
   void start(const Plan& plan, const Additions& ours, int local_rank);
@@ -83,6 +87,7 @@ class Standbys {
   std::optional<bool> niced_;  // whether they run at the lowest priority; nothing: not yet tried
   std::optional<StandbyReport> report_;
   std::string refusal_;  // of this generation
+  std::string instead_;  // why none waits in its program in this generation
   std::string failure_;
   int failures_ = 0;
   int64_t not_before_ns_ = 0;

@@ -260,7 +260,7 @@ void Supervisor::start() {
   started_ = true;
   ranks_.check().end();
   remove_files(path("launch/rings"));
-  remove_files(path("launch/stacks"));
+  remove_stacks_but(path("launch/stacks"), ranks_.standbys().pids());
   start_error_ = ranks_.start(plan_);
   ranks_.choose_rings();
   publish_rings();

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "hold.h"
+
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
@@ -129,6 +131,7 @@ Rank* Rank::existing() {
 bool Rank::activate() {
   const char* folder = getenv("FALCON_RING_DIR");
   if (folder == nullptr || *folder == '\0') return false;
+  refuse_in_standby("makes a communicator");
   const Launched launched = launched_as();
   const RingIdentity identity{
       static_cast<uint32_t>(getpid()),

@@ -125,8 +125,9 @@ class Pod:
         retries: int = 0,
         standby: Standby = "None",
         port: int | None = None,
+        next_port: int = 0,
     ) -> None:
-        """Publish the operator's plan. ``port``: where the ranks meet; None: any."""
+        """Publish the operator's plan. ``port``: where the ranks meet, None: any; ``next_port``: the next ones."""
         plan = Plan(
             epoch=1,
             generation=generation,
@@ -137,6 +138,7 @@ class Pod:
             master_port=free_port() if port is None else port,
             retries=retries,
             standby=standby,
+            next_master_port=next_port,
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )

@@ -193,7 +193,11 @@ BAD: dict[str, tuple[Changes, str, str]] = {
         '"GPU", "Link"',
     ),
     "too many retries": ({"spec.recovery": {"retries": 11}}, "spec.recovery.retries", "less than or equal to 10"),
-    "a standby of another kind": ({"spec.recovery": {"standby": "Yes"}}, "spec.recovery.standby", '"None", "Imports"'),
+    "a standby of another kind": (
+        {"spec.recovery": {"standby": "Yes"}},
+        "spec.recovery.standby",
+        '"Imports", "Processes"',
+    ),
     "window without unit": ({"spec.recovery": {"window": "3600"}}, "spec.recovery.window", "write for example 1h"),
     "window in days": ({"spec.recovery": {"window": "2d"}}, "spec.recovery.window", "write for example 1h"),
     "empty window": ({"spec.recovery": {"window": ""}}, "spec.recovery.window", "write for example 1h"),

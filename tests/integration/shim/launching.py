@@ -43,7 +43,14 @@ class Launcher:
         fresh.rename(self.run_dir / "agent" / "plan")
 
     def run(
-        self, generation: int = 1, procs: int = 1, port: int = 29511, retries: int = 0, standby: Standby = "None"
+        self,
+        generation: int = 1,
+        procs: int = 1,
+        port: int = 29511,
+        retries: int = 0,
+        standby: Standby = "None",
+        next_port: int = 0,
+        address: str = "127.0.0.1",
     ) -> None:
         """Start a generation. ``standby``: what waits beside it once :meth:`settle` says so."""
         self.plan(
@@ -53,10 +60,11 @@ class Launcher:
                 world_size=procs,
                 nnodes=1,
                 procs=procs,
-                master_addr="127.0.0.1",
+                master_addr=address,
                 master_port=port,
                 retries=retries,
                 standby=standby,
+                next_master_port=next_port,
             )
         )
 

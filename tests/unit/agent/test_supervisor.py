@@ -42,6 +42,8 @@ def test_standbys_are_made_once_the_ranks_train_and_where_they_are_wanted() -> N
         ("Imports", 1),
     ]
     assert plan_for(PLAN, "b", settled=True).settled == 0
+    ahead = msgspec.structs.replace(PLAN, standby="Processes", next_master_port=29501)
+    assert (plan_for(ahead, "b").standby, plan_for(ahead, "b").next_master_port) == ("Processes", 29501)
 
 
 def test_members_alone_measure_their_machines_and_only_before_the_ranks_start() -> None:

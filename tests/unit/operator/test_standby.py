@@ -23,7 +23,9 @@ async def condition(world: World) -> Condition | None:
     [
         ({}, "None"),
         ({"recovery": {"standby": "Imports"}}, "Imports"),
+        ({"recovery": {"standby": "Processes"}}, "Processes"),
         ({"recovery": {"standby": "Imports"}, "launcher": "Own"}, "None"),
+        ({"recovery": {"standby": "Processes"}, "launcher": "Own"}, "None"),
     ],
 )
 async def test_the_plan_asks_for_them_where_they_are_of_use(spec: dict[str, Any], wanted: str) -> None:
@@ -31,6 +33,19 @@ async def test_the_plan_asks_for_them_where_they_are_of_use(spec: dict[str, Any]
     await trained(world)
     assert world.plan is not None
     assert world.plan.standby == wanted
+    assert (world.plan.next_master_port > 0) == (wanted == "Processes")
+
+
+async def test_the_next_generation_meets_at_the_port_that_was_named_for_it() -> None:
+    world = World(spec={"recovery": {"standby": "Processes"}})
+    await trained(world)
+    assert world.plan is not None
+    named = world.plan.next_master_port
+    assert named != world.plan.master_port
+    world.end_rank(1, signal=9)
+    await run(world, operator, lambda w: w.plan is not None and w.plan.generation == 2 and w.plan.phase == "Run")
+    assert world.plan is not None
+    assert world.plan.master_port == named
 
 
 @pytest.mark.parametrize(
@@ -39,7 +54,7 @@ async def test_the_plan_asks_for_them_where_they_are_of_use(spec: dict[str, Any]
         (None, "False", "Preparing", "0 of 3 ranks have a standby"),
         (LaunchStandby(ready=0, wanted=1), "False", "Preparing", "when training has settled"),
         (LaunchStandby(ready=1, wanted=1), "True", "Waiting", "all 3 ranks have a standby"),
-        (LaunchStandby(ready=1, wanted=1, why="A was set"), "True", "Waiting", "not imported everything"),
+        (LaunchStandby(ready=1, wanted=1, why="A was set"), "True", "Waiting", "less is ready than could be: "),
         (LaunchStandby(ready=0, wanted=1, why="too little memory is free"), "False", "StartsCold", "too little memory"),
     ],
 )

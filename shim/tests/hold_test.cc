@@ -1,0 +1,233 @@
+// The hold of a standby, preloaded around real sockets: where it waits, what it goes on with, and what it never does.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+
+#include "checking.h"
+
+namespace {
+
+sockaddr_in at(const char* host, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, host, &address.sin_addr);
+  return address;
+}
+
+int bind_to(int file, const char* host, int port) {
+  const int on = 1;
+  setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const sockaddr_in address = at(host, port);
+  return bind(file, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+}
+
+int connect_to(int file, const char* host, int port) {
+  const sockaddr_in address = at(host, port);
+  return connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+}
+
+int tcp(int flags = 0) { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0); }
+
+int free_port() {
+  const int file = tcp();
+  bind_to(file, "127.0.0.1", 0);
+  sockaddr_in address{};
+  socklen_t length = sizeof(address);
+  getsockname(file, reinterpret_cast<sockaddr*>(&address), &length);
+  close(file);
+  return ntohs(address.sin_port);
+}
+
+// A process that stands by; this test is its launcher.
+class Held {
+ public:
+  Held(int port, const std::function<int()>& program) {
+    int ends[2];
+    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends);
+    socket_ = ends[0];
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(ends[0]);
+      struct stat about{};
+      fstat(ends[1], &about);
+      const std::string hold = std::to_string(getpid()) + " " + std::to_string(ends[1]) + " " + std::to_string(port) +
+                               " " + std::to_string(about.st_ino);
+      setenv("FALCON_HOLD", hold.c_str(), 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      _exit(program());
+    }
+    close(ends[1]);
+  }
+  ~Held() { close(socket_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  // The next that it says; nothing at its end.
+  std::string says() const {
+    char text[400];
+    const ssize_t count = recv(socket_, text, sizeof(text), 0);
+    return count > 0 ? std::string(text, static_cast<size_t>(count)) : "";
+  }
+  bool is_silent(int ms) const {
+    pollfd ready{socket_, POLLIN, 0};
+    return poll(&ready, 1, ms) == 0;
+  }
+  void tell(const std::string& words) const { (void)!send(socket_, words.data(), words.size(), MSG_NOSIGNAL); }
+  void release(const std::string& order = ".") const {
+    tell(order);
+    CHECK(says() == "o");
+    tell("g");
+  }
+  int ends() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  void hang_up() {
+    close(socket_);
+    socket_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int socket_ = -1;
+};
+
+void bind_waits_and_takes_the_very_port() {
+  const int port = free_port();
+  Held held(port, [port] {
+    const int file = tcp();
+    if (bind_to(file, "127.0.0.1", port) != 0) return 2;
+    sockaddr_in bound{};
+    socklen_t length = sizeof(bound);
+    getsockname(file, reinterpret_cast<sockaddr*>(&bound), &length);
+    const int other = tcp();
+    return ntohs(bound.sin_port) == port && bind_to(other, "127.0.0.1", free_port()) == 0 ? 0 : 3;
+  });
+  CHECK(held.says() == "ready \n");
+  CHECK(held.is_silent(50));
+  held.release();
+  CHECK(held.ends() == 0);
+}
+
+// The listener comes after the release, at another address, and the socket does not block.
+void connect_waits_for_who_listens_later() {
+  for (const int flags : {0, static_cast<int>(SOCK_NONBLOCK)}) {
+    const int port = free_port();
+    Held held(port, [port, flags] {
+      const int file = tcp(flags);
+      if (connect_to(file, "127.0.0.1", port) != 0) return 2;
+      char byte = 'x';
+      if (send(file, &byte, 1, 0) != 1) return 3;
+      const int second = tcp();  // another store of the same program
+      return connect_to(second, "127.0.0.1", port) == 0 ? 0 : 4;
+    });
+    CHECK(held.says() == "ready \n");
+    held.release(std::string("MASTER_ADDR=127.0.0.2\0.", 23));
+    usleep(50000);
+    const int listener = tcp();
+    CHECK(bind_to(listener, "127.0.0.2", port) == 0);
+    CHECK(listen(listener, 4) == 0);
+    const int accepted = accept(listener, nullptr, nullptr);
+    char byte = 0;
+    CHECK(accepted >= 0 && recv(accepted, &byte, 1, 0) == 1 && byte == 'x');
+    CHECK(held.ends() == 0);
+    close(accepted);
+    close(listener);
+  }
+}
+
+void without_the_last_word_it_ends() {
+  const int port = free_port();
+  for (const bool ordered : {false, true}) {
+    Held held(port, [port] { return bind_to(tcp(), "127.0.0.1", port) == 0 ? 2 : 3; });
+    CHECK(held.says() == "ready \n");
+    if (ordered) held.tell(".");
+    if (ordered) CHECK(held.says() == "o");
+    held.hang_up();
+    CHECK(held.ends() == 0);
+  }
+  Held unknown(port, [port] { return bind_to(tcp(), "127.0.0.1", port) == 0 ? 2 : 3; });
+  CHECK(unknown.says() == "ready \n");
+  unknown.tell("MASTER_ADDR=no such host");
+  unknown.hang_up();
+  CHECK(unknown.ends() == 0);
+}
+
+void it_touches_nothing_of_the_running_ranks() {
+  const int port = free_port();
+  const int other = free_port();
+  Held binds(port, [other] { return bind_to(tcp(), "0.0.0.0", other); });
+  CHECK(binds.says() ==
+        "failed the program binds port " + std::to_string(other) + " before it meets the other ranks\n");
+  CHECK(binds.ends() == 1);
+  Held connects(port, [other] { return connect_to(tcp(), "127.0.0.1", other); });
+  CHECK(connects.says().find("connects to port " + std::to_string(other)) != std::string::npos);
+  CHECK(connects.ends() == 1);
+  // Elsewhere it may read what it needs.
+  const int listener = tcp();
+  CHECK(bind_to(listener, "127.0.0.3", other) == 0 && listen(listener, 4) == 0);
+  Held reads(port, [other] { return connect_to(tcp(), "127.0.0.3", other); });
+  CHECK(reads.ends() == 0);
+  close(listener);
+}
+
+// Which no hold of its own would keep from meeting the others.
+void its_children_are_no_ranks_until_it_is_one() {
+  const int port = free_port();
+  const auto in_child = [port] {
+    const pid_t child = fork();
+    if (child == 0) _exit(bind_to(tcp(), "127.0.0.1", port) == 0 ? 0 : 2);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  };
+  Held held(port, [port, in_child] {
+    if (in_child() != 1) return 2;
+    const int file = tcp();
+    if (bind_to(file, "127.0.0.1", port) != 0) return 3;
+    close(file);
+    return in_child() == 0 ? 0 : 4;
+  });
+  CHECK(held.says() == "ready \n");
+  held.release();
+  CHECK(held.ends() == 0);
+}
+
+void others_are_not_held() {
+  const int port = free_port();
+  for (const char* hold : {"", "1", "nonsense", "1 2 3", "99999999 1 1 1"}) {
+    setenv("FALCON_HOLD", hold, 1);
+    const int file = tcp();
+    CHECK(bind_to(file, "127.0.0.1", port) == 0);
+    close(file);
+  }
+  // A socket that is another by now: the process has been released, and replaced by another program.
+  setenv("FALCON_HOLD", (std::to_string(getpid()) + " 0 " + std::to_string(port) + " 1").c_str(), 1);
+  const int file = tcp();
+  CHECK(bind_to(file, "127.0.0.1", port) == 0);
+  close(file);
+  unsetenv("FALCON_HOLD");
+  const int refused = tcp();
+  CHECK(connect_to(refused, "127.0.0.1", port) != 0 && errno == ECONNREFUSED);
+  close(refused);
+}
+
+}  // namespace
+
+int main() {
+  bind_waits_and_takes_the_very_port();
+  connect_waits_for_who_listens_later();
+  without_the_last_word_it_ends();
+  it_touches_nothing_of_the_running_ranks();
+  its_children_are_no_ranks_until_it_is_one();
+  others_are_not_held();
+  return failures == 0 ? 0 : 1;
+}
