@@ -105,6 +105,7 @@ class Agent:
             self._write_plan(self._plan)
 
     def _write_plan(self, plan: Plan) -> None:
+        self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint)
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)

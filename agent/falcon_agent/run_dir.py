@@ -15,6 +15,7 @@ from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
     CHECK_FILE,
+    CHECKPOINT_FILE,
     CONTROL_FILE,
     COUNTERS_FILE,
     ENDED,
@@ -57,6 +58,7 @@ class RunDir:
         self.path = path
         self._seen: dict[str, _Watched] = {}
         self._plan = ""
+        self._wanted_checkpoint = (0, 0)
         self._sampling = (0, 0)
         (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
 
@@ -111,6 +113,12 @@ class RunDir:
     def has_ended(self, pid: int) -> bool:
         """Check whether a process has noted that its program is over."""
         return ENDED in self.stacks(pid).splitlines()
+
+    def write_wanted_checkpoint(self, generation: int, number: int) -> None:
+        """Tell the ranks' client which checkpoint is wanted: it grows within a generation; 0: none."""
+        if (generation, number) != self._wanted_checkpoint:
+            self._write(CHECKPOINT_FILE, msgspec.json.encode({"generation": generation, "number": number}))
+            self._wanted_checkpoint = (generation, number)
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

@@ -18,6 +18,7 @@ import torch
 from falcon_torch.copying import Copier
 from falcon_torch.format import (
     CHECKS_OFFSET,
+    NOTES_OFFSET,
     PAGE_BYTES,
     RECORD_BYTES,
     VERIFIED_OFFSET,
@@ -27,6 +28,7 @@ from falcon_torch.format import (
     index_offset,
     pack_checks,
     pack_commit,
+    pack_notes,
     pack_verified,
     unpack_commit,
 )
@@ -56,6 +58,7 @@ class Buffer:
         if self.capacity < index_offset(self.capacity) + PAGE_BYTES:
             raise ValueError(f"{path} has {self.capacity} bytes, too few for a checkpoint")
         self._content = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._listens, self._in_folder = False, 0
         self._views: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # private mappings that tensors still use
 
     @property
@@ -109,6 +112,12 @@ class Buffer:
         self._map[CHECKS_OFFSET : CHECKS_OFFSET + len(checks)] = checks
         record = pack_verified(commit.sequence, checks)
         self._map[VERIFIED_OFFSET : VERIFIED_OFFSET + len(record)] = record
+
+    def note(self, *, listens: bool = False, in_folder: int = 0) -> None:
+        """Add to the notes that the agent reads (``format.pack_notes``)."""
+        self._listens, self._in_folder = self._listens or listens, max(self._in_folder, in_folder)
+        notes = pack_notes(listens=self._listens, in_folder=self._in_folder)
+        self._map[NOTES_OFFSET : NOTES_OFFSET + len(notes)] = notes
 
     def private(self) -> mmap.mmap:
         """Return the buffer's bytes as memory of this process: what is changed there does not change the buffer."""

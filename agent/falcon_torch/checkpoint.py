@@ -18,8 +18,10 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
+from falcon_torch.agent_file import AgentFile
 from falcon_torch.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.copying import Copier
+from falcon_torch.demand import FILE, Demand
 from falcon_torch.format import CheckpointError, Commit, DamagedError
 from falcon_torch.ranks import Place, gather, place
 from falcon_torch.state import Frozen, freeze
@@ -84,6 +86,7 @@ class Checkpoint:
         self._sequence = 0
         self._generation = place().generation
         self._warned = False
+        self._demand: Demand | None = None  # made by the first question: the process group is there by then
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +118,23 @@ class Checkpoint:
         else:
             self._write_through(frozen, step, buffer, needed)
         self.counts.saved += 1
+        if self._demand is not None and self._demand.saving:
+            self.wait()
+            self._demand.hold()
         return True
+
+    def wanted(self) -> bool:
+        """Check whether Falcon wants a checkpoint of this step: it is going to restart the job, as planned.
+
+        All ranks call it once in each step, after the step and before ``save``, and get the same answer. The ``save``
+        that follows waits until the folder has the checkpoint, and then for the restart, for ten seconds at most: what
+        a rank would train meanwhile would be done again. Without Falcon the answer is False.
+        """
+        if self._demand is None:
+            self._demand = Demand(AgentFile.of_this_pod(FILE), place())
+            for buffer in self._store.buffers if self._store is not None and self._demand.listens else []:
+                buffer.note(listens=True)
+        return self._demand.is_due()
 
     def wait(self) -> None:
         """Wait until everything that was saved has its checksums, and is in the folder or has failed to get there."""
@@ -171,6 +190,7 @@ class Checkpoint:
             return
         try:
             volume.copy(buffer.view, commit)
+            buffer.note(in_folder=commit.sequence)
             self.counts.in_folder += 1
         except OSError as error:
             self.counts.folder_failures += 1

@@ -4,6 +4,7 @@ All numbers are little-endian::
 
     0                the commit record (``Commit``), with a checksum of its own
     2048             the record "verified": which commit's chunks have checksums, and the checksum of those
+    3072             the notes (``pack_notes``), in memory alone: what the agent wants to know of the buffer
     4096             the checksums: CRC-32 of each chunk, 4 bytes each
     index_offset     the index: where each storage lies, and the pickled structure of the state (``state``)
     data_offset      the storages of the tensors, each aligned to 64 bytes, up to ``end``
@@ -27,8 +28,10 @@ from typing import Iterable, Iterator, NamedTuple
 
 MAGIC = b"FALCONCK"
 VERIFIED_MAGIC = b"FALCONVF"
+NOTES_MAGIC = b"FALCONNT"
 VERSION = 1
 VERIFIED_OFFSET = 2048
+NOTES_OFFSET = 3072
 CHECKS_OFFSET = 4096
 PAGE_BYTES = 4096
 ALIGN_BYTES = 64
@@ -36,6 +39,7 @@ CHUNK_BYTES = 16 << 20
 MOST_BYTES = 1 << 50  # of a checkpoint
 _COMMIT = struct.Struct("<8sIIQIIQQQQQQQI")
 _VERIFIED = struct.Struct("<8sQII")
+_NOTES = struct.Struct("<8sIQ")
 _CRC = struct.Struct("<I")
 RECORD_BYTES = _COMMIT.size + _CRC.size
 
@@ -144,6 +148,16 @@ def is_verified(page: bytes, commit: Commit) -> bool:
         return False
     magic, sequence, chunks, _ = _VERIFIED.unpack(raw)
     return bool(magic == VERIFIED_MAGIC and sequence == commit.sequence and chunks == commit.chunks)
+
+
+def pack_notes(*, listens: bool, in_folder: int) -> bytes:
+    """Return the notes of a buffer, in memory alone. They are for the agent: no load depends on them.
+
+    ``in_folder``: the newest sequence of this buffer of which the folder has a copy. ``listens``: the script calls
+    ``Checkpoint.wanted``.
+    """
+    raw = _NOTES.pack(NOTES_MAGIC, int(listens), in_folder)
+    return raw + _CRC.pack(zlib.crc32(raw))
 
 
 def _checks_crc(page: bytes) -> int:

@@ -26,18 +26,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import stat
 from typing import Any, ContextManager, Iterator, List, NamedTuple, Tuple
 
 import torch
 import torch.distributed as dist
 
-from falcon_torch.ranks import place
+from falcon_torch.agent_file import AgentFile
+from falcon_torch.ranks import place, store
 
 LEAST = 1  # micro-batches of a rank: each takes part in the exchange of gradients
 MOST_RANKS = 1024
-MOST_BYTES = 1 << 16  # of the wanted shares
 _AHEAD = 2  # steps between publishing and change
 _log = logging.getLogger("falcon_torch")
 
@@ -70,11 +68,13 @@ class MicroBatches:
         self._pending: Tuple[int, List[int]] | None = None  # the step from which these shares hold
         self._steps = 0
         self._number = 0  # of the newest shares that were published
-        self._wanted = _Wanted.of_this_pod()
+        self._wanted = AgentFile.of_this_pod("microbatches")
         self.hindrance = hindrance(model, per_rank, here.world_size)  # why shares cannot be moved; "" if they can
         if self.hindrance and self._wanted is not None and here.rank == 0:
             _log.warning("micro-batches stay evenly split: %s", self.hindrance)
-        self._store = None if self.hindrance or self._wanted is None else _store(MicroBatches._made)
+        self._store = (
+            None if self.hindrance or self._wanted is None else store(f"falcon-microbatches-{MicroBatches._made}")
+        )
         MicroBatches._made += 1
 
     @property
@@ -104,7 +104,7 @@ class MicroBatches:
         if self._store is None or self._wanted is None:
             return
         if self._place.rank == 0 and self._pending is None:
-            wanted = self._wanted.shares(self._place.generation, self._place.world_size, self.total)
+            wanted = usable(self._wanted.content(), self._place.generation, self._place.world_size, self.total)
             if wanted is not None and wanted != self._shares:
                 self._store.set(f"shares-{self._number + 1}", json.dumps(wanted))
                 self._store.add(f"from-{self._number + 1}", self._steps + _AHEAD)
@@ -178,50 +178,3 @@ def usable(wanted: Any, generation: int, ranks: int, total: int) -> List[int] | 
     if not all(type(share) is int and LEAST <= share <= total for share in shares) or sum(shares) != total:
         return None
     return shares
-
-
-class _Wanted:
-    """The file in which the pod's agent writes the shares that it wants, beside the shim's control file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._stamp: Tuple[int, int] | None = None
-        self._content: Any = None
-
-    @classmethod
-    def of_this_pod(cls) -> _Wanted | None:
-        """Return the file; None where no launcher of Falcon's has started this process."""
-        control = os.environ.get("FALCON_CONTROL")
-        return cls(os.path.join(os.path.dirname(os.path.abspath(control)), "microbatches")) if control else None
-
-    def shares(self, generation: int, ranks: int, total: int) -> List[int] | None:
-        """Return the shares that the agent wants; None where it wants none, or the file cannot be used."""
-        try:
-            about = os.lstat(self._path)
-            if (about.st_ino, about.st_mtime_ns) != self._stamp:
-                self._content = _json(self._path)
-                self._stamp = (about.st_ino, about.st_mtime_ns)
-        except (OSError, ValueError, RecursionError):
-            return None
-        return usable(self._content, generation, ranks, total)
-
-
-def _json(path: str) -> Any:
-    """Read a small regular file. Raises OSError or ValueError."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
-            raise OSError(f"{path} is not what the agent writes")
-        return json.loads(os.pread(file, MOST_BYTES, 0))
-    finally:
-        os.close(file)
-
-
-def _store(number: int) -> Any:
-    """Return the process group's store, with keys of this object's own; None where PyTorch does not give it."""
-    try:
-        store = dist.distributed_c10d._get_default_store()
-    except (AttributeError, RuntimeError, ValueError):
-        return None
-    return dist.PrefixStore(f"falcon-microbatches-{number}", store)

@@ -45,6 +45,15 @@ def from_rank(rank: int, value: Any) -> Any:
     return values[0]
 
 
+def store(prefix: str) -> Any:
+    """Return the process group's store, with keys of the caller's own; None where PyTorch does not give it."""
+    try:
+        found = dist.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+    return dist.PrefixStore(prefix, found)
+
+
 def _together() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
 

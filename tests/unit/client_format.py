@@ -1,4 +1,4 @@
-"""The layout of checkpoints as the client has it: the module alone, since its package needs PyTorch."""
+"""Modules of ``falcon_torch`` that need no PyTorch, without their package, which does."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-FORMAT = Path(__file__).resolve().parents[2] / "agent" / "falcon_torch" / "format.py"
+PACKAGE = Path(__file__).resolve().parents[2] / "agent" / "falcon_torch"
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("checkpoint_format", FORMAT)
+def _load(name: str) -> ModuleType:
+    path = PACKAGE / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"client_{name}", path)
     if spec is None or spec.loader is None:
-        raise ImportError(str(FORMAT))
+        raise ImportError(str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-client = _load()
+client = _load("format")  # the layout of checkpoints
+agreement = _load("agreement")

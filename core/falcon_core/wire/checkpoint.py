@@ -23,11 +23,14 @@ MAGIC: Final = b"FALCONCK"
 VERSION: Final = 1
 VERIFIED_MAGIC: Final = b"FALCONVF"
 VERIFIED_OFFSET: Final = 2048
+NOTES_MAGIC: Final = b"FALCONNT"
+NOTES_OFFSET: Final = 3072
 CHECKS_OFFSET: Final = 4096
 LEAST_CHUNK_BYTES: Final = 1 << 20  # the client's are larger; smaller ones would make the table large
 _COMMIT: Final = struct.Struct("<8sIIQIIQQQQQQQI")
 _CRC: Final = struct.Struct("<I")
 _VERIFIED: Final = struct.Struct("<8sQII")
+_NOTES: Final = struct.Struct("<8sIQ")
 COMMIT_BYTES: Final = _COMMIT.size + _CRC.size
 
 Bounded = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -40,6 +43,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: Bounded
     unix_ms: Bounded  # when it was saved, by its node's clock
     generation: Bounded = 0  # that wrote it
+    in_folder: bool = False  # a folder that outlives the pod has it, too
+    listens: bool = False  # the script asks in each step whether Falcon wants a checkpoint
 
 
 class Parts(msgspec.Struct, frozen=True, gc=False):
@@ -91,11 +96,21 @@ def unpack_held(page: bytes) -> Held | None:
     raw = page[: _COMMIT.size]
     if len(page) < COMMIT_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, _COMMIT.size)[0]:
         return None
-    magic, version, _, generation, rank, _, step, _, unix_ns, *_ = _COMMIT.unpack(raw)
+    magic, version, _, generation, rank, _, step, sequence, unix_ns, *_ = _COMMIT.unpack(raw)
     most = (1 << 63) - 1
     if magic != MAGIC or version != VERSION or max(generation, step, unix_ns) > most:
         return None
-    return Held(rank, step, unix_ns // 1_000_000, generation)
+    in_folder, listens = _unpack_notes(page)
+    return Held(rank, step, unix_ns // 1_000_000, generation, in_folder=in_folder == sequence, listens=listens)
+
+
+def _unpack_notes(page: bytes) -> tuple[int | None, bool]:
+    """Read the notes of a buffer: the newest sequence that is in a folder, and whether the script listens."""
+    raw = page[NOTES_OFFSET : NOTES_OFFSET + _NOTES.size]
+    if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, NOTES_OFFSET + _NOTES.size)[0]:
+        return None, False
+    magic, listens, in_folder = _NOTES.unpack(raw)
+    return (in_folder, listens == 1) if magic == NOTES_MAGIC else (None, False)
 
 
 def unpack_parts(page: bytes, size: int) -> Parts | None:

@@ -6,6 +6,8 @@ rings and output grow in place)::
     agent/plan             what to run: ``key=value`` lines (a C++ reader without a JSON library)
     agent/alive            touched every second: while it is fresh, the launcher waits for the agent's word
     agent/control          the shim's control file (wire.control)
+    agent/checkpoint       JSON, for the script's client: {"generation": …, "number": …} of the checkpoint that all
+                           ranks are to save; number 0: none
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
@@ -47,6 +49,7 @@ LAUNCH_DIR = "launch"
 PLAN_FILE = "agent/plan"
 ALIVE_FILE = "agent/alive"
 CONTROL_FILE = "agent/control"
+CHECKPOINT_FILE = "agent/checkpoint"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"

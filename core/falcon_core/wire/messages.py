@@ -63,6 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     next_master_port: int = 0  # where the next generation meets if all goes well: for standbys; 0: not known
     check: int = 0  # Stop only: the number of the measurement that every pod is to make; 0: none
     check_ms: int = 0  # under load
+    checkpoint: int = 0  # Run only: the number of the checkpoint that all ranks are to save now; 0: none
     exit_code: int = 0
     members: list[PlanMember]
     detection: Detection = Detection()

@@ -14,6 +14,7 @@ import msgspec
 
 from falcon_core.errors.judge import encode_rules
 from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.on_demand import wanted
 from falcon_core.recovery.preflight import LOAD_MS
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
@@ -188,6 +189,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         next_master_port=master_port(snap.job, membership.generation + 1) if standby == "Processes" else 0,
         check=intent.preflight.number if checks else 0,
         check_ms=LOAD_MS if checks else 0,
+        checkpoint=wanted(intent.demand, membership.generation) if membership.phase == "Run" else 0,
         exit_code=exit_code,
         members=[
             PlanMember(

@@ -14,6 +14,7 @@ import msgspec
 from falcon_core.recovery import departures
 from falcon_core.recovery import membership as members
 from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.state import RecoveryState
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
@@ -35,6 +36,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     gang: Gang = Gang()
     recovery: RecoveryState = RecoveryState()
     preflight: Preflight = Preflight()
+    demand: Demand = Demand()
     verdicts: list[NodeVerdict] = []  # newest last
     history: list[ClosedIncident] = []  # newest first
     started_at: float = 0.0  # 0: not yet

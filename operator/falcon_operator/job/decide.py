@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from falcon_core.recovery import machine, planned
+from falcon_core.recovery import planned
 from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.membership import apply_actions
 from falcon_core.recovery.observation import (
@@ -41,7 +41,7 @@ from falcon_operator.effects import (
     Event,
     PublishPlan,
 )
-from falcon_operator.intent import exclusion, gang, last_resort, observe, preflight
+from falcon_operator.intent import exclusion, gang, last_resort, observe, on_demand, preflight
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -89,7 +89,8 @@ def decide(snap: Snapshot) -> Decision:
     if intent.end is not None:
         return _conclude(snap, intent, inactive.after(snap, intent))
     if job.spec.suspend:
-        return _conclude(snap, intent, inactive.suspended(snap, intent))
+        intent, waits = on_demand.before_restart(snap, intent)
+        return _live(snap, intent) if waits else _conclude(snap, intent, inactive.suspended(snap, intent))
     if snap.problems and not intent.membership.members:
         return _conclude(snap, intent, inactive.invalid(snap, intent))
     if snap.hindrance and not intent.membership.members:
@@ -174,7 +175,7 @@ def _again_seconds(intent: Intent, obs: Observation) -> float:
 
 def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -> tuple[Intent, list[Action]]:
     """Run one step of the recovery's ladders, and apply their actions to the intent."""
-    recovery, actions = machine.step(intent.recovery, obs, policy)
+    intent, recovery, actions = on_demand.recover(snap, intent, obs, policy)
     closed = [incident for action in actions if (incident := _closed(action, snap.now)) is not None]
     intent = remember(replace(intent, recovery=recovery), closed)
     seats = intent.membership.members

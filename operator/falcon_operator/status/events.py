@@ -12,6 +12,7 @@ import msgspec
 
 from falcon_core.model import Cause
 from falcon_core.recovery.observation import Abandon, Action
+from falcon_core.recovery.on_demand import Demand
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.effects import Event
 from falcon_operator.intent.intent import Intent
@@ -54,6 +55,7 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
         found.append(Event("Warning", "ReplacementAbandoned", "the prepared pod did not take over; see Diagnoses"))
     found += _of_verdicts(before.intent, after.intent)
     found += _of_change(before.intent, after.intent)
+    found += _of_demand(before.intent.demand, after.intent.demand)
     found += _of_conditions(before.status, after.status)
     found += _of_generation(before.intent, after.intent, after.status.summary)
     return [Event(event.type, event.reason, fit_text(event.note, EVENT)) for event in found]
@@ -115,6 +117,18 @@ def _of_change(before: Intent, after: Intent) -> list[Event]:
     if new is None or new.recurring or (old is not None and old.since == new.since):
         return []
     return [Event("Normal", "JobChanged", change_words(new))]
+
+
+def _of_demand(before: Demand, after: Demand) -> list[Event]:
+    """Return the Event of a checkpoint that was asked for: it is there, or it did not come."""
+    if before == after:
+        return []
+    if after.saved:
+        return [Event("Normal", "CheckpointSaved", f"all ranks saved step {after.saved} for a planned restart")]
+    if after.given_up:
+        note = f"not all ranks saved a checkpoint for a planned restart in time; it begins from step {after.before}"
+        return [Event("Warning", "CheckpointMissing", note)]
+    return []
 
 
 def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:

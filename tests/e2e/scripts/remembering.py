@@ -24,6 +24,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--examples", default="/opt/examples", help="folder of train_gpt.py")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=20, help="steps between two checkpoints")
+    parser.add_argument("--first", type=int, default=0, help="the step of one more checkpoint")
+    parser.add_argument("--folder", help="that outlives the pod; without one, checkpoints are in memory alone")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -50,7 +52,7 @@ def main() -> None:
     model(*draw_batch(corpus, args, 0, 0)).backward()  # discarded: settles the buckets, as in the example
     optimizer.zero_grad(set_to_none=True)
 
-    checkpoint = falcon_torch.Checkpoint()
+    checkpoint = falcon_torch.Checkpoint(args.folder)
     done, state = checkpoint.load()
     if state is not None:
         plain.load_state_dict(state["model"])
@@ -66,7 +68,7 @@ def main() -> None:
         dist.all_reduce(mean)
         taken = round(time.perf_counter() - began, 6)
         log("step", step=step, loss=float(mean), step_seconds=taken, unix_seconds=time.time())
-        if step % args.every == 0:
+        if checkpoint.wanted() or step == args.first or step % args.every == 0:
             checkpoint.save({"model": plain.state_dict(), "optimizer": optimizer.state_dict()}, step)
     log("end", steps=args.steps)
     dist.destroy_process_group()

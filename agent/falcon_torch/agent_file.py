@@ -1,0 +1,52 @@
+"""A small file in which the pod's agent says what it wants of the training script.
+
+It lies beside the shim's control file, in a folder that the agent alone can write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, Tuple
+
+MOST_BYTES = 1 << 16
+CONTROL_VARIABLE = "FALCON_CONTROL"
+
+
+class AgentFile:
+    """A JSON file of the agent's. While it stays the same, a look costs one ``lstat``."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._stamp: Tuple[int, int] | None = None
+        self._content: Any = None
+
+    @classmethod
+    def of_this_pod(cls, name: str) -> AgentFile | None:
+        """Return the file of this name; None where no launcher of Falcon's has started this process."""
+        control = os.environ.get(CONTROL_VARIABLE)
+        return cls(os.path.join(os.path.dirname(os.path.abspath(control)), name)) if control else None
+
+    def content(self) -> Any:
+        """Return what the file says; None where there is no file, or it cannot be read."""
+        try:
+            about = os.lstat(self._path)
+            if (about.st_ino, about.st_mtime_ns) != self._stamp:
+                self._content = _json(self._path)
+                self._stamp = (about.st_ino, about.st_mtime_ns)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return self._content
+
+
+def _json(path: str) -> Any:
+    """Read a small regular file. Raises OSError or ValueError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            raise OSError(f"{path} is not what the agent writes")
+        return json.loads(os.pread(file, MOST_BYTES, 0))
+    finally:
+        os.close(file)

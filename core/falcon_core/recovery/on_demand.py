@@ -1,0 +1,74 @@
+"""A checkpoint before a planned restart, so that no step is done again. Pure.
+
+Training goes on until all ranks have one, and the restart waits for it. That is worth it where the script asks in each
+step whether a checkpoint is wanted (``falcon_torch.Checkpoint.wanted``), and where checkpoints outlive the pods: the
+pod that is left takes its memory along. Nobody waits for longer than ``WAIT_SECONDS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from falcon_core.wire.checkpoint import Held, newest_of_all
+
+WAIT_SECONDS: Final = 60.0  # for the step, the copy of a large state in memory, and that copy's way to the folder
+URGENT_SECONDS: Final = 10.0  # where a pod may be ended at any moment
+AGAIN_SECONDS: Final = 180.0  # after it an answer is too old for another restart of the same generation
+replace = msgspec.structs.replace
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The newest checkpoint that was asked for. Times are unix seconds."""
+
+    number: int = 0  # of this demand in the job's life; 0: none yet
+    generation: int = 0  # that was asked
+    asked_at: float = 0.0
+    before: int = 0  # newest step that all ranks held then
+    saved: int = 0  # the step that all ranks saved for it; 0: none yet
+    given_up: bool = False  # no rank is to save for it any more
+
+
+def wait(
+    state: Demand, held: Sequence[Held], ranks: int, *, generation: int, now: float, urgent: bool = False
+) -> tuple[Demand, bool]:
+    """Ask for a checkpoint, where one can be had, before a planned restart that could begin now.
+
+    Args:
+        state: what was asked before.
+        held: what the ranks hold in the memory of their pods.
+        ranks: of the job.
+        generation: the one that trains.
+        now: unix seconds.
+        urgent: a pod may be ended at any moment.
+
+    Returns:
+        The state, and whether the restart has to wait.
+    """
+    newest = newest_of_all(held, ranks)
+    if state.generation != generation or now - state.asked_at > AGAIN_SECONDS:
+        if newest is None or not can_answer(held, ranks):
+            return state, False
+        return Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step), True
+    if state.saved or state.given_up:
+        return state, False
+    safe = newest_of_all([each for each in held if each.in_folder], ranks)
+    if safe is not None and safe.step > state.before:
+        return replace(state, saved=safe.step), False
+    if now - state.asked_at > (URGENT_SECONDS if urgent else WAIT_SECONDS):
+        return replace(state, given_up=True), False
+    return state, True
+
+
+def can_answer(held: Sequence[Held], ranks: int) -> bool:
+    """Check whether all ranks ask for Falcon's wish, and have copied a checkpoint to a folder before."""
+    listening = {each.rank for each in held if each.listens}
+    copied = {each.rank for each in held if each.in_folder}
+    return all(rank in listening and rank in copied for rank in range(ranks))
+
+
+def wanted(state: Demand, generation: int) -> int:
+    """Return the number of the checkpoint that the generation's ranks are to save; 0: none."""
+    return 0 if state.generation != generation or state.given_up else state.number

@@ -1,0 +1,69 @@
+"""A planned restart waits until the ranks have saved the checkpoint that is asked of them for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery import machine, on_demand
+from falcon_core.recovery.membership import Member, Membership
+from falcon_core.recovery.observation import Action, Observation, Policy, Switch
+from falcon_core.recovery.state import RecoveryState
+from falcon_core.wire.checkpoint import Held
+from falcon_operator.intent.intent import Intent
+from falcon_operator.intent.snapshot import Snapshot
+
+WAITING = "ready; all ranks save a checkpoint first"
+replace = msgspec.structs.replace
+
+
+def recover(
+    snap: Snapshot, intent: Intent, obs: Observation, policy: Policy
+) -> tuple[Intent, RecoveryState, list[Action]]:
+    """Run one step of the recovery's ladders; a switch that was planned waits for a checkpoint.
+
+    While it waits, the ladders see the prepared pods as not ready yet. So everything else is decided as ever.
+    """
+    recovery, actions = machine.step(intent.recovery, obs, policy)
+    planned = obs.running and recovery.stop is None and any(isinstance(action, Switch) for action in actions)
+    if not planned:
+        return intent, recovery, actions
+    urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
+    intent, waits = before_restart(snap, intent, urgent=urgent)
+    if not waits:
+        return intent, recovery, actions
+    prepared = {
+        replica: replace(seen, ready=False, message=WAITING) if seen.ready else seen
+        for replica, seen in obs.prepared.items()
+    }
+    return intent, *machine.step(intent.recovery, replace(obs, prepared=prepared), policy)
+
+
+def before_restart(snap: Snapshot, intent: Intent, *, urgent: bool = False) -> tuple[Intent, bool]:
+    """Ask for a checkpoint before a restart or a suspension; return whether it has to wait."""
+    membership = intent.membership
+    if membership.phase != "Run" or intent.recovery.stop is not None or intent.recovery.hang is not None:
+        return intent, False
+    ranks = len(membership.members) * snap.job.spec.procs_per_replica
+    demand, waits = on_demand.wait(
+        intent.demand,
+        held(snap, membership),
+        ranks,
+        generation=membership.generation,
+        now=snap.now,
+        urgent=urgent,
+    )
+    return replace(intent, demand=demand), waits
+
+
+def held(snap: Snapshot, membership: Membership) -> list[Held]:
+    """Return the steps that the job's ranks hold in memory."""
+    return [each for member in membership.members for each in _of(snap, member)]
+
+
+def _of(snap: Snapshot, member: Member) -> list[Held]:
+    """Return what a pod says that its own ranks hold. Of others' ranks it has nothing to say."""
+    received = snap.reports.summaries.get(member.pod_uid)
+    if received is None:
+        return []
+    own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
+    return [each for each in received.summary.checkpoints if each.rank in own]

@@ -1,0 +1,88 @@
+"""The ranks' agreement on a step, on a store in this process: whoever is ahead, all act in the same step or none."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from tests.unit.client_format import agreement
+
+STEPS = 30
+
+
+class Store:
+    """A store with the calls that PyTorch's has (this one is a dictionary: no network is part of the rule)."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def add(self, key: str, amount: int) -> int:
+        with self._lock:
+            self._values[key] = str(int(self._values.get(key, "0")) + amount)
+            return int(self._values[key])
+
+    def set(self, key: str, value: str) -> None:
+        with self._lock:
+            self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        with self._lock:
+            return self._values[key].encode()
+
+    def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
+        with self._lock:
+            if self._values.get(key, "") == expected:
+                self._values[key] = wanted
+            return self._values[key].encode()
+
+
+def play(seed: int, ranks: int, ahead: int, last: dict[int, int] | None = None) -> list[list[int]]:
+    """Let ranks step at their own pace, none more than ``ahead`` steps before another; return when each acted."""
+    chance = random.Random(seed)
+    store = Store()
+    proposals = sorted(chance.sample(range(1, STEPS - 8), 3))
+    pauses = [[chance.random() * 0.002 for _ in range(STEPS)] for _ in range(ranks)]
+    done = [0] * ranks
+    acted: list[list[int]] = [[] for _ in range(ranks)]
+
+    def train(rank: int) -> None:
+        mine = agreement.Agreement(store, rank, ranks)
+        wishes = list(proposals)
+        for step in range(1, (last or {}).get(rank, STEPS) + 1):
+            time.sleep(pauses[rank][step - 1])
+            while step - min(done) > ahead:
+                time.sleep(0.0002)
+            propose = bool(wishes) and step >= wishes[0] and not mine.is_open
+            if propose:
+                wishes.pop(0)
+            if mine.look(propose):
+                acted[rank].append(step)
+            done[rank] = step
+        done[rank] = STEPS
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads), "nobody waits for ever"
+    return acted
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_all_ranks_act_in_the_same_steps_once_for_each_proposal(seed: int, ahead: int) -> None:
+    acted = play(seed, ranks=4, ahead=ahead)
+    assert acted == [acted[0]] * 4
+    assert len(acted[0]) == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_a_rank_never_looks_again_no_rank_acts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "WAIT_SECONDS", 0.1)
+    acted = play(seed, ranks=3, ahead=STEPS, last={2: 0})
+    assert acted == [[], [], []]
