@@ -61,8 +61,8 @@ class Job:
 
     def saved(self, generation: int) -> list[list[int]]:
         """Return the steps that each rank has begun to save."""
-        words = [[line.split() for line in self.said(generation, rank)] for rank in range(RANKS)]
-        return [[int(step) for what, step in lines if what == "save"] for lines in words]
+        lines = [self.said(generation, rank) for rank in range(RANKS)]
+        return [[int(line.split()[1]) for line in said if line.startswith("save ")] for said in lines]
 
     def safe(self, step: int) -> bool:
         """Check whether all ranks hold a newer step than this that is in the folder, by the agent's own reading."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -40,31 +41,48 @@ class Store:
             return self._values[key].encode()
 
 
-def play(seed: int, ranks: int, ahead: int, last: dict[int, int] | None = None) -> list[list[int]]:
-    """Let ranks step at their own pace, none more than ``ahead`` steps before another; return when each acted."""
+class Pace:
+    """How far each rank is: none is more than ``ahead`` steps before another."""
+
+    def __init__(self, ranks: int, ahead: int) -> None:
+        self._done, self._ahead = [0] * ranks, ahead
+
+    def begin(self, step: int) -> None:
+        while step - min(self._done) > self._ahead:
+            time.sleep(0.0002)
+
+    def end(self, rank: int, step: int) -> None:
+        self._done[rank] = step
+
+
+def train(rank: int, mine: agreement.Agreement, pace: Pace, pauses: list[float], proposals: list[int]) -> Iterator[int]:
+    """Train as many steps as there are pauses, seconds; yield those in which the rank acts."""
+    for step, pause in enumerate(pauses, 1):
+        time.sleep(pause)
+        pace.begin(step)
+        propose = bool(proposals) and step >= proposals[0] and not mine.is_open
+        if propose:
+            proposals.pop(0)
+        if mine.look(propose):
+            yield step
+        pace.end(rank, step)
+    pace.end(rank, STEPS)
+
+
+def play(seed: int, ranks: int, ahead: int, silent: int | None = None) -> list[list[int]]:
+    """Let ranks step at their own pace; return when each acted. ``silent``: a rank that never looks."""
     chance = random.Random(seed)
-    store = Store()
+    store, pace = Store(), Pace(ranks, ahead)
     proposals = sorted(chance.sample(range(1, STEPS - 8), 3))
-    pauses = [[chance.random() * 0.002 for _ in range(STEPS)] for _ in range(ranks)]
-    done = [0] * ranks
     acted: list[list[int]] = [[] for _ in range(ranks)]
 
-    def train(rank: int) -> None:
+    def body(rank: int, pauses: list[float]) -> None:
         mine = agreement.Agreement(store, rank, ranks)
-        wishes = list(proposals)
-        for step in range(1, (last or {}).get(rank, STEPS) + 1):
-            time.sleep(pauses[rank][step - 1])
-            while step - min(done) > ahead:
-                time.sleep(0.0002)
-            propose = bool(wishes) and step >= wishes[0] and not mine.is_open
-            if propose:
-                wishes.pop(0)
-            if mine.look(propose):
-                acted[rank].append(step)
-            done[rank] = step
-        done[rank] = STEPS
+        acted[rank].extend(train(rank, mine, pace, pauses, list(proposals)))
 
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
+    steps = [0 if rank == silent else STEPS for rank in range(ranks)]
+    pauses = [[chance.random() * 0.002 for _ in range(count)] for count in steps]
+    threads = [threading.Thread(target=body, args=(rank, pauses[rank])) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -84,5 +102,5 @@ def test_all_ranks_act_in_the_same_steps_once_for_each_proposal(seed: int, ahead
 @pytest.mark.parametrize("seed", range(4))
 def test_where_a_rank_never_looks_again_no_rank_acts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "WAIT_SECONDS", 0.1)
-    acted = play(seed, ranks=3, ahead=STEPS, last={2: 0})
+    acted = play(seed, ranks=3, ahead=STEPS, silent=2)
     assert acted == [[], [], []]
