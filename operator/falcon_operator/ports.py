@@ -231,5 +231,5 @@ class Bus(Protocol):
         ...
 
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
-        """Return the PEM files for the job's agents: ca.crt, tls.crt, tls.key (CN = job uid)."""
+        """Return the PEM files for the job's agents: ca.crt, jobs-ca.crt, tls.crt, tls.key (CN = job uid)."""
         ...

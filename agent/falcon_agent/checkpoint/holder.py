@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -21,6 +22,14 @@ from falcon_core.wire.checkpoint import BUFFERS, PAGE_BYTES, Held, Parts, unpack
 
 MOST_CONNECTIONS = 64
 _log = structlog.get_logger()
+
+
+class Copy(NamedTuple):
+    """A file for a copy, and what it holds; ``parts``: None where that is no whole checkpoint."""
+
+    path: Path
+    page: bytes
+    parts: Parts | None
 
 
 class Copies:
@@ -47,48 +56,48 @@ class Copies:
 
     def held(self) -> list[Held]:
         """Return the checkpoints of which there is a whole copy."""
-        found = [parts for path in self._paths() if (parts := self._parts(path)) is not None]
+        found = [copy.parts for copy in self.files() if copy.parts is not None]
         return [Held(parts.rank, parts.step, parts.unix_ns // 1_000_000, parts.generation) for parts in found]
 
     def of(self, rank: int) -> list[Path]:
         """Return the files with a whole copy of a rank's checkpoint, the newest first."""
-        found = [
-            (parts.sequence, path) for path in self._paths() if (parts := self._parts(path)) and parts.rank == rank
-        ]
-        return [path for _, path in sorted(found, reverse=True)]
+        return _of(self.files(), rank)
 
-    def has(self, page: bytes, rank: int) -> bool:
-        """Check whether there is a copy with the same records."""
-        return any(self._page(path) == page for path in self.of(rank))
-
-    def next(self, rank: int, wards: Collection[int], busy: Collection[Path]) -> Path | None:
-        """Return the file for the next copy of a rank, one of ``wards``; None while all are needed for others.
-
-        ``busy``: files into which copies are on their way.
-
-        A file that is empty, or of a rank that is no ward any more, comes first; then the older one of the rank's own.
-        """
-        own = self.of(rank)
-        if len(own) == BUFFERS:
-            return own[-1]
-        for path in self._paths():
-            parts = self._parts(path)
-            if path not in busy and (parts is None or parts.rank not in wards):
-                return path
-        return None
+    def files(self) -> list[Copy]:
+        """Read the records of all files."""
+        return [Copy(path, page, unpack_parts(page, self._bytes)) for path in self._paths() for page in [_page(path)]]
 
     def _paths(self) -> list[Path]:
         return [self._folder / f"copy-{rank}.{number}" for rank in range(self._ranks) for number in range(BUFFERS)]
 
-    def _page(self, path: Path) -> bytes:
-        try:
-            with path.open("rb") as file:
-                return file.read(PAGE_BYTES)
-        except OSError:
-            return b""
 
-    def _parts(self, path: Path) -> Parts | None:
-        return unpack_parts(self._page(path), self._bytes)
+def room(files: Sequence[Copy], rank: int, wards: Collection[int], busy: Collection[Path]) -> Path | None:
+    """Return the file for the next copy of a rank, one of ``wards``; None while all are needed for others.
+
+    ``busy``: files into which copies are on their way.
+
+    A file that is empty, or of a rank that is no ward any more, comes first; then the older one of the rank's own.
+    """
+    own = _of(files, rank)
+    if len(own) == BUFFERS:
+        return own[-1]
+    for path, _, parts in files:
+        if path not in busy and (parts is None or parts.rank not in wards):
+            return path
+    return None
+
+
+def _of(files: Sequence[Copy], rank: int) -> list[Path]:
+    found = [(copy.parts.sequence, copy.path) for copy in files if copy.parts is not None and copy.parts.rank == rank]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _page(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(PAGE_BYTES)
+    except OSError:
+        return b""
 
 
 class Holder:
@@ -105,17 +114,11 @@ class Holder:
         self._writing: set[int] = set()  # ranks
         self._busy: set[Path] = set()
         self._connections = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
 
     async def start(self, host: str | None = None) -> int:
         """Listen at a port that the kernel chooses; return the port. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, host, 0, ssl=self._context, limit=peers.PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
-
-    async def quiet(self) -> None:
-        """Wait until no request is under way."""
-        await self._quiet.wait()
 
     def close(self) -> None:
         """Stop listening."""
@@ -124,7 +127,6 @@ class Holder:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
-        self._quiet.clear()
         try:
             if self._connections > MOST_CONNECTIONS:
                 raise PeerError(f"more than {MOST_CONNECTIONS} connections at a time")
@@ -137,8 +139,6 @@ class Holder:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-            if not self._connections:
-                self._quiet.set()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         magic, version, what, rank = peers.REQUEST.unpack(await peers.read(reader, peers.REQUEST.size))
@@ -154,10 +154,11 @@ class Holder:
         if parts is None or parts.rank != rank or rank not in wards or rank in self._writing:
             await peers.send(writer, bytes([peers.REFUSED]))
             return
-        if self._copies.has(page, rank):
+        files = self._copies.files()
+        if any(copy.page == page for copy in files):
             await peers.send(writer, bytes([peers.HAVE]))
             return
-        path = self._copies.next(rank, wards, self._busy)
+        path = room(files, rank, wards, self._busy)
         if path is None:
             await peers.send(writer, bytes([peers.REFUSED]))
             return

@@ -153,8 +153,13 @@ class EtcdBus:
         now = dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
         pair = self._credentials.get(job_uid)
         if pair is None or now >= certs.renew_at(pair.cert):
-            pair = self._credentials[job_uid] = certs.issue_client(self._certificates.jobs, job_uid, now)
-        return {"ca.crt": self._certificates.control, "tls.crt": pair.cert, "tls.key": pair.key}
+            pair = self._credentials[job_uid] = certs.issue_agents(self._certificates.jobs, job_uid, now)
+        return {
+            "ca.crt": self._certificates.control,
+            "jobs-ca.crt": self._certificates.jobs.cert,
+            "tls.crt": pair.cert,
+            "tls.key": pair.key,
+        }
 
     # -- the leader --------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
-"""Certificates of the bus: two authorities, server certificates, root's and each job's client certificate. Pure.
+"""Certificates of the bus: two authorities, server certificates, root's and each job's certificate. Pure.
 
 The control authority signs the server certificates of etcd and of the gateways, and the client certificate of ``root``:
 operator and gateways are that user in etcd, and the operator shows it to the gateways. etcd takes the common name as
 the name of the user. The jobs' authority signs the certificates of the agents alone; the common name is the job's uid.
-Only gateways trust it, so nothing that it signs opens etcd, whatever name it has.
+Only gateways and agents trust it, so nothing that it signs opens etcd, whatever name it has. Agents of a job know each
+other by that name as well, on both sides of a connection. No agent takes such a certificate for a gateway's: those are
+of the control authority.
 
 etcd's members also use the server certificate between each other, so it is a client certificate as well. It names no
 user that exists, and therefore allows nothing. Keys are ECDSA P-256.
@@ -60,8 +62,13 @@ def issue_server(
 
 
 def issue_client(authority: Pair, user: str, now: dt.datetime) -> Pair:
-    """Issue a certificate for ``user``, root or a job's uid (the common name: at most 64 characters)."""
+    """Issue a certificate for ``user`` (the common name: at most 64 characters)."""
     return _issue(authority, user, [ExtendedKeyUsageOID.CLIENT_AUTH], [], now)
+
+
+def issue_agents(authority: Pair, job_uid: str, now: dt.datetime) -> Pair:
+    """Issue the certificate of a job's agents: clients of the gateways, and servers to each other."""
+    return _issue(authority, job_uid, [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH], [], now)
 
 
 def problem(pair: Pair, authority: bytes, now: dt.datetime, *, names: Sequence[str] = ()) -> str:

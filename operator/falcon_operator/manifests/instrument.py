@@ -63,7 +63,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     job: str
     uid: str
-    secret: str  # with ca.crt, tls.crt, tls.key
+    secret: str  # with ca.crt, jobs-ca.crt, tls.crt, tls.key
     container: str  # name of the container that trains
     procs: int
     launcher: Literal["Falcon", "Own"] = "Falcon"

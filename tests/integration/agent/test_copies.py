@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 import ssl
 import zlib
@@ -16,6 +17,7 @@ from falcon_agent.checkpoint.exchange import Peer, fetch, put
 from falcon_agent.checkpoint.holder import Copies, Holder
 from falcon_agent.checkpoint.peers import PeerError
 from falcon_core.wire.checkpoint import CHECKS_OFFSET, PAGE_BYTES, VERIFIED_OFFSET, Held
+from falcon_operator.bus import certs
 from tests.integration.pki import Issued, Pki
 from tests.unit.client_format import client
 
@@ -155,7 +157,6 @@ async def test_a_buffer_that_is_overwritten_meanwhile_becomes_no_copy(
     assert await put(site.peer(), own) is False
     assert len(pieces) > 2
     monkeypatch.undo()
-    await site.holder.quiet()
     assert site.steps() == [20]
 
 
@@ -166,7 +167,6 @@ async def test_a_flipped_bit_is_refused_by_the_holder_and_by_who_fetches(site: S
     flip(own, at)
     with pytest.raises(PeerError):
         await put(site.peer(), own)
-    await site.holder.quiet()
     assert site.steps() == []
 
     await copy(site, own, 40)
@@ -224,6 +224,25 @@ async def test_another_jobs_certificate_opens_nothing(site: Site, tmp_path: Path
         await put(Peer(host="127.0.0.1", port=site.port, job_uid=OTHER, context=site.peer().context), own)
 
 
+async def test_the_certificate_that_the_operator_issues_to_a_job_opens_both_sides(site: Site, tmp_path: Path) -> None:
+    now = dt.datetime.now(dt.UTC)
+    jobs = certs.new_authority(now, certs.JOBS)
+    pair = certs.issue_agents(jobs, JOB, now)
+    files = ca, cert, key = tmp_path / "jobs-ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key"
+    for path, content in zip(files, (jobs.cert, pair.cert, pair.key), strict=True):
+        path.write_bytes(content)
+    holder = Holder(site.copies, JOB, peers.server_context(ca, cert, key), lambda: site.wards)
+    port = await holder.start("127.0.0.1")
+    peer = Peer(host="127.0.0.1", port=port, job_uid=JOB, context=peers.client_context(ca, cert, key))
+    own = tmp_path / "own"
+    saved = fill(own, 20)
+    assert await put(peer, own)
+    fresh = empty(tmp_path / "fresh")
+    assert await fetch(peer, 0, [fresh]) == [20]
+    assert fresh.read_bytes() == saved
+    holder.close()
+
+
 async def test_a_certificate_for_clients_alone_holds_no_copies(site: Site, tmp_path: Path) -> None:
     own = tmp_path / "own"
     fill(own, 20)
@@ -255,7 +274,6 @@ async def test_nonsense_harms_nothing(site: Site, tmp_path: Path, said: bytes) -
         answer = await reader.read()
     writer.close()
     assert answer in (b"", bytes([peers.REFUSED]), peers.NUMBER.pack(0))
-    await site.holder.quiet()
     assert site.steps() == [20]
     assert await fetch(site.peer(), 0, [empty(tmp_path / "fresh")]) == [20]
 

@@ -70,7 +70,8 @@ async def test_an_agent_gets_a_certificate_by_the_jobs_authority(bench: Bench) -
     files = session.bus.agent_credentials(GPT.uid)
     assert files["ca.crt"] == bench.control.pair.cert
     assert files == session.bus.agent_credentials(GPT.uid), "it is issued once"
-    assert set(files) == {"ca.crt", "tls.crt", "tls.key"}
+    assert set(files) == {"ca.crt", "jobs-ca.crt", "tls.crt", "tls.key"}
+    assert files["jobs-ca.crt"] == bench.jobs.pair.cert, "by which agents of a job know each other"
     authority = x509.load_pem_x509_certificate(bench.jobs.pair.cert)
     x509.load_pem_x509_certificate(files["tls.crt"]).verify_directly_issued_by(authority)
 

@@ -37,6 +37,17 @@ def test_a_client_certificate_names_its_user_and_cannot_serve(authority: Pair) -
     assert certs.problem(pair, authority.cert, NOW) == ""
 
 
+def test_a_jobs_certificate_is_for_both_sides_and_names_no_host(authority: Pair) -> None:
+    pair = certs.issue_agents(authority, "0f3a", NOW)
+    cert = x509.load_pem_x509_certificate(pair.cert)
+    assert [attribute.value for attribute in cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["0f3a"]
+    usages = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert set(usages) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    with pytest.raises(x509.ExtensionNotFound):
+        cert.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert certs.problem(pair, authority.cert, NOW) == ""
+
+
 def test_the_server_certificate_has_its_names_and_serves_between_members_too(authority: Pair) -> None:
     pair = certs.issue_server(authority, ["etcd.ns.svc", "*.headless.ns.svc", "10.0.0.1"], NOW)
     cert = x509.load_pem_x509_certificate(pair.cert)
