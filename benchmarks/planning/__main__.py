@@ -1,4 +1,4 @@
-"""The planning decisions: speed, growth with size, distance from the optimum.
+"""The planning decisions: speed, growth with size, distance from the optimum, and what acting early saves.
 
     make venv && python -m benchmarks.planning [--plot FILE.svg]
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.planning import early
 from benchmarks.planning.cases import ALL, Curve
 
 
@@ -40,6 +41,7 @@ def main() -> int:
         text, drawn = case()
         print(text, flush=True)
         curves += drawn
+    print(early.comparison(), flush=True)
     if path is None:
         return 0
     try:

@@ -14,6 +14,21 @@ paid when the loss had reached it. So the whole is L + ρ · L ≤ (1 + ρ) · O
 and at most 3 where each price is twice the one before or more. (Losses are looked at once an iteration: add one's.)
 ``ladder_bound`` gives the figure.
 
+**With a prediction** (Purohit, Svitkina and Kumar, *Improving Online Algorithms via ML Predictions*, 2018) an action
+may be due earlier, at a share λ_i of its price, 0 < λ ≤ λ_i ≤ 1. The ladder then costs at most 1 + ρ/λ times the
+clairvoyant's, whatever was predicted, with ρ = max_i (b_1 + … + b_i)/b_i. Why: actions are still taken in the order of
+their prices, each when the loss has reached the greatest λ_k · b_k of those up to it, which is at most its own price.
+So an action that was not taken is dearer than the loss, and one that was taken had been taken when the loss was at most
+its price. Both cases above give L ≤ OPT as before. The prices paid are b_1 + … + b_i ≤ ρ · b_i ≤ (ρ/λ) · L, as b_i was
+paid when the loss had reached λ · b_i. Nothing in this needs a loss that grows evenly: L is what was lost. So it holds
+for a loss that decays or grows with time, as long as any moment costs the ladder no more than the clairvoyant once it
+has taken all of the clairvoyant's actions.
+
+If the prediction is right, less is paid. Let the clairvoyant take i actions at the onset, the ladder the same ones and
+no more, the last at λ · b_i: the loss until then is λ · b_i, the prices ρ · b_i, and the clairvoyant paid b_i or more.
+So it is at most λ + ρ times: 1 + λ for one action. If the slowdown is rightly said to be short, the action is due at
+its price, which the loss never reaches: the cost is the clairvoyant's own.
+
 **A price that moves** while the slowdown lasts (a spare's, as spares come and go): against a clairvoyant who pays the
 lowest price that there was, the factor for one action is at most 2 × highest ÷ lowest: 2 where it stands still.
 
@@ -48,6 +63,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     overhead_seconds: float
     spare_seconds: float = 0.0  # of it, for the spare that it takes (``spare_price``)
     redo_seconds: float = 0.0  # of it, for the work since the last checkpoint (``restart_price``)
+    due_share: float = 1.0  # λ: of the price, at which it is due; below 1 only where a long rest is expected
+    rest_seconds: float = 0.0  # the rest that is expected, where ``due_share`` is below 1
+    seen: int = 0  # earlier slowdowns behind that expectation
 
 
 def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, healthy_ns: float) -> Loss:
@@ -72,13 +90,14 @@ def next_strategy(candidates: Sequence[Candidate], applied: Collection[str]) -> 
 
 
 def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) -> bool:
-    """Tell whether the loss has reached the strategy's price, and the rest of the run can still repay it.
+    """Tell whether the loss has reached the due share of the price, and the rest of the run can still repay the price.
 
     ``savable_seconds`` is the most that acting now can save until the job's end or deadline (``savable``). Not acting
     where the price is higher keeps the factor of two: what is still lost is below the price, and so is the best in
     hindsight's saving.
     """
-    return loss.seconds >= candidate.overhead_seconds and savable_seconds >= candidate.overhead_seconds
+    reached = loss.seconds >= candidate.due_share * candidate.overhead_seconds
+    return reached and savable_seconds >= candidate.overhead_seconds
 
 
 def savable(
@@ -97,11 +116,14 @@ def savable(
     return left * excess_ns / 1e9 if excess_ns > 0 else 0.0
 
 
-def ladder_bound(overheads_seconds: Iterable[float]) -> float:
-    """Return how many times the clairvoyant's cost the ladder may cost at most: 1 + max_i (b_1 + … + b_i)/b_i.
+def ladder_bound(overheads_seconds: Iterable[float], *, due_share: float = 1.0) -> float:
+    """Return how many times the clairvoyant's cost the ladder may cost at most: 1 + max_i (b_1 + … + b_i)/(λ · b_i).
 
-    Free actions cost nothing and count nothing. Raises InvalidInputError for a price below zero or not finite.
+    ``due_share``: the least λ of its actions. Free actions cost nothing and count nothing. Raises InvalidInputError for
+    a price below zero or not finite, or a λ outside 0 < λ ≤ 1.
     """
+    if not 0 < due_share <= 1:
+        raise InvalidInputError(f"an action that is due at {due_share} of its price")
     prices = sorted(overheads_seconds)
     if any(not 0 <= price < math.inf for price in prices):
         raise InvalidInputError("the price of an action is negative or not finite")
@@ -110,7 +132,7 @@ def ladder_bound(overheads_seconds: Iterable[float]) -> float:
         total += price
         if price > 0:
             worst = max(worst, total / price)
-    return 1.0 + worst
+    return 1.0 + worst / due_share
 
 
 class Choice(enum.StrEnum):

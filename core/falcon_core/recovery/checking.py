@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import confidence, flapping, together
+from falcon_core.recovery import confidence, durations, flapping, together
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.figures import computes_as_before, is_slow_now
 from falcon_core.recovery.locate import compared_ranks, each_straggler
@@ -73,6 +73,7 @@ def _judged(
     ]
     for incident in checked:
         state = flapping.forget(state, together.culprit(incident).node)
+        state = durations.cut_short(state, incident, incident.switched_at or obs.now)
         if incident in helped:
             state = confidence.helped(state, incident)
         else:

@@ -298,6 +298,7 @@ def _ladder(
             overhead_seconds=strategy.overhead_seconds,
             spare_seconds=strategy.spare_seconds,
             redo_seconds=strategy.redo_seconds,
+            due_share=strategy.due_share,
             observed_only=not policy.enforce and strategy.name != ignore.TYPE,
         )
         if strategy.name == replace_node.TYPE and policy.enforce:

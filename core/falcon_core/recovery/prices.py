@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
-from falcon_core.recovery import departures
+from falcon_core.recovery import departures, durations
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import ignore, replace_node
@@ -52,12 +52,13 @@ def _replacement(
         interval_seconds=policy.checkpoint_interval_seconds,
     )
     spare = departures.spare_seconds(state, obs)
-    return ski_rental.Candidate(
+    candidate = ski_rental.Candidate(
         name=replace_node.TYPE,
         overhead_seconds=price.seconds + spare,
         spare_seconds=spare,
         redo_seconds=price.redo_seconds,
     )
+    return durations.early(candidate, state, slow, obs.now)
 
 
 def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:

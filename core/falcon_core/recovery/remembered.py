@@ -1,8 +1,11 @@
-"""Parts of what the recovery remembers (``state``): places, set-up calls that were tried again, planned moves."""
+"""Parts of what the recovery remembers (``state``): places, set-up calls that were tried again, planned moves,
+and how long slowdowns lasted."""
 
 from __future__ import annotations
 
 import msgspec
+
+from falcon_core.model import Cause
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -70,3 +73,12 @@ class PlannedMove(_State, frozen=True, kw_only=True):
     def restarts(self) -> bool:
         """Check whether its restart has begun."""
         return self.switched_at is not None
+
+
+class Lasted(_State, frozen=True, kw_only=True):
+    """How long a slowdown with a culprit lasted (``durations``)."""
+
+    cause: Cause
+    depth: int  # number of its depth among ``durations.DEPTHS``
+    seconds: float  # from the onset
+    censored: bool = False  # its node was left: it would have lasted longer

@@ -14,7 +14,7 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.remembered import LeavingNode, Place, PlannedMove, Retried
+from falcon_core.recovery.remembered import Lasted, LeavingNode, Place, PlannedMove, Retried
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
 
@@ -70,6 +70,7 @@ class Applied(_State, frozen=True, kw_only=True):
     overhead_seconds: float
     spare_seconds: float = 0.0  # part of the overhead, for the spare that was taken
     redo_seconds: float = 0.0  # part of the overhead, for the work since the last checkpoint
+    due_share: float = 1.0  # of the overhead, that the loss had to reach (``durations``)
     observed_only: bool = False
     shares: str = ""  # id of the incident whose restart it shares (``together``)
 
@@ -381,6 +382,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     attempts: list[Attempt] = []
     awaiting: Awaiting | None = None  # (``failstop``)
     overheads: dict[str, float] = {}  # measured standstills, seconds by strategy
+    durations: list[Lasted] = []  # of slowdowns, newest last
     departures: list[Departure] = []  # oldest first
     exposure: Exposure = Exposure()
 

@@ -25,7 +25,7 @@ import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import confidence, departures, flapping, from_start, prices
+from falcon_core.recovery import confidence, departures, durations, flapping, from_start, prices
 from falcon_core.recovery.common import Common
 from falcon_core.recovery.figures import (
     excess_ns,
@@ -350,6 +350,7 @@ def passed(
     if slow.phase == "Mitigating":
         actions.insert(0, Abandon(culprit(slow).replica))
     state = from_start.forget(confidence.passed(state, slow, obs), slow, obs)
+    state = durations.passed(state, slow, obs.now)
     return flapping.remember(state, slow, obs.now, policy), actions
 
 
@@ -374,7 +375,7 @@ def superseded(state: RecoveryState, left: Collection[int], obs: Observation) ->
     ]
     beside = [slow for slow in state.beside if slow not in gone]
     for slow in gone:
-        state = confidence.left(state, slow, obs)
+        state = durations.cut_short(confidence.left(state, slow, obs), slow, obs.now)
     closed: list[Action] = [SlowClosed(incident=slow, outcome="Superseded") for slow in gone]
     state, actions = promoted(replace(state, slow=None if state.slow in gone else state.slow, beside=beside))
     return state, [*closed, *actions]

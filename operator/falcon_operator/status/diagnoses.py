@@ -29,6 +29,7 @@ from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, doubt_words, imbalance_words, is_kept
+from falcon_operator.status.early import due_words, why_early
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.verdicts import verdict_words
@@ -247,7 +248,7 @@ def _endured(slow: SlowIncident, acted: Applied) -> str:
     if acted.shares:
         spare = f", which has paid for a spare ({acted.spare_seconds:.1f} s)" if acted.spare_seconds >= 0.1 else ""
         return f"{ignored}, a loss of {acted.loss_seconds:.1f} s by itself{spare}; shares the restart of {acted.shares}"
-    return f"{ignored}, until the loss ({acted.loss_seconds:.1f} s) reached a replacement's cost ({_cost(acted)})"
+    return f"{ignored}, until the loss ({acted.loss_seconds:.1f} s) reached {due_words(acted)} ({_cost(acted)})"
 
 
 def _cost(price: Applied | Candidate) -> str:
@@ -278,7 +279,7 @@ def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | No
         return f"endured: spec.mitigation.strategies offers nothing further{_unavailable(policy)}"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
     cost = _cost(next_strategy)
-    return f"{action} when the loss reaches a replacement's cost ({cost})"
+    return f"{action} when the loss reaches {due_words(next_strategy)} ({cost}){why_early(next_strategy)}"
 
 
 def _beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:

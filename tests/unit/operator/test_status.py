@@ -304,3 +304,18 @@ def test_what_is_missing_fits_into_the_status(evidence: Evidence) -> None:
     note = described(evidence, culprit=long, stay_iterations=99_999_999)
     assert len(note.next) <= LINE
     assert len(note.why) <= TEXT
+
+
+def test_an_action_that_is_due_early_says_why() -> None:
+    early = Candidate(name="ReplaceNode", overhead_seconds=13.0, due_share=0.5, rest_seconds=1500.0, seen=12)
+    note = describe_slowdown(SLOW, POLICY, early)
+    assert note is not None
+    assert note.next == (
+        "the node is replaced when the loss reaches 50 % of a replacement's cost (13 s); that is"
+        " earlier than usual, because 12 slowdowns of this cause and depth were seen in this job, and by them this one"
+        " goes on for about 25 min more"
+    )
+    acted = replace(SLOW, applied=[replace(ACTED, loss_seconds=6.6, due_share=0.5)])
+    note = describe_slowdown(acted, POLICY, early)
+    assert note is not None
+    assert "until the loss (6.6 s) reached 50 % of a replacement's cost (13 s)" in note.done[0].what

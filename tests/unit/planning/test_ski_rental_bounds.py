@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from falcon_core.planning.ski_rental import (
     wait_or_drop,
 )
 
+replace = msgspec.structs.replace
 STEP = 0.01  # seconds of an iteration: the loss is looked at once in each
 
 
@@ -42,13 +44,13 @@ def ladders(draw: st.DrawFn) -> tuple[list[Candidate], dict[frozenset[str], floa
     return candidates, rates, draw(st.floats(0.1, 10.0))
 
 
-def climb(candidates: list[Candidate], rates: dict[frozenset[str], float], lasts: float) -> float:
-    """Return the ladder's cost: Algorithm 1 with the module's own decisions."""
+def climb(candidates: list[Candidate], rates: dict[frozenset[str], float], lasts: float, decay: float = 0.0) -> float:
+    """Return the ladder's cost: Algorithm 1 with the module's own decisions. ``decay``: of the loss, per second."""
     loss, paid, applied = 0.0, 0.0, frozenset[str]()
-    for _ in range(round(lasts / STEP)):
+    for step in range(round(lasts / STEP)):
         while (found := next_strategy(candidates, applied)) is not None and due(found, Loss(seconds=loss)):
             paid, applied = paid + found.overhead_seconds, applied | {found.name}
-        loss += rates[applied] * STEP
+        loss += rates[applied] * math.exp(-decay * step * STEP) * STEP
     return loss + paid
 
 
@@ -62,6 +64,38 @@ def test_the_whole_ladder_keeps_its_bound(case: tuple[list[Candidate], dict[froz
     bound = ladder_bound(price.values())
     slack = bound * rates[frozenset()] * STEP
     assert climb(candidates, rates, lasts) <= bound * clairvoyant + slack + 1e-9
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(ladders(), st.lists(st.floats(0.2, 1.0), min_size=3, max_size=3), st.floats(0.0, 2.0))
+def test_the_whole_ladder_keeps_its_bound_whatever_was_predicted_and_while_the_loss_decays(
+    case: tuple[list[Candidate], dict[frozenset[str], float], float], shares: list[float], decay: float
+) -> None:
+    candidates, rates, lasts = case
+    early = [replace(candidate, due_share=share) for candidate, share in zip(candidates, shares, strict=False)]
+    price = {candidate.name: candidate.overhead_seconds for candidate in candidates}
+    weights = [math.exp(-decay * step * STEP) for step in range(round(lasts / STEP))]
+    left = sum(weights) * STEP
+    clairvoyant = min(sum(price[name] for name in taken) + rate * left for taken, rate in rates.items())
+    bound = ladder_bound(price.values(), due_share=min(share for share, _ in zip(shares, candidates, strict=False)))
+    slack = bound * rates[frozenset()] * STEP
+    assert climb(early, rates, lasts, decay) <= bound * clairvoyant + slack + 1e-9
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_one_action_that_is_due_early_costs_little_if_rightly_predicted_and_its_bound_if_wrongly(share: float) -> None:
+    act = Candidate(name="act", overhead_seconds=1.0, due_share=share)
+    rates = {frozenset[str](): 1.0, frozenset({"act"}): 0.0}
+    assert climb([act], rates, 100.0) == pytest.approx(1 + share, abs=2 * STEP)  # the clairvoyant pays 1
+    lasts = share + 2 * STEP  # it would have ended right after the action
+    assert climb([act], rates, lasts) / lasts == pytest.approx(ladder_bound([1.0], due_share=share), rel=0.1)
+    assert ladder_bound([1.0], due_share=share) == 1 + 1 / share
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.1, math.nan])
+def test_a_share_of_the_price_that_cannot_be_is_refused(share: float) -> None:
+    with pytest.raises(InvalidInputError):
+        ladder_bound([1.0], due_share=share)
 
 
 def test_the_bounds_of_known_ladders() -> None:
