@@ -1,5 +1,6 @@
 """Do one kind of work on all devices at the same time, as training does, and take each device's rate."""
 
+import operator
 import statistics
 import threading
 import time
@@ -54,12 +55,14 @@ def measure(kinds, seconds):  # type: (dict[str, list[Work]], dict[str, float]) 
     windows = {kind: [[] for _ in works] for kind, works in kinds.items()}  # type: dict[str, list[list[float]]]
     for turn in range(TURNS):
         for kind, works in kinds.items():
-            for place, found in enumerate(_turn(works, seconds[kind] / TURNS)):
-                windows[kind][place].extend(found if turn >= TURNS // 2 else ())
-    return {
-        kind: [Rate(windows[kind][place], work.check()) for place, work in enumerate(works)]
-        for kind, works in kinds.items()
-    }
+            found = _turn(works, seconds[kind] / TURNS)
+            if turn >= TURNS // 2:
+                windows[kind] = list(map(operator.add, windows[kind], found))
+    return {kind: list(map(_judged, works, windows[kind])) for kind, works in kinds.items()}
+
+
+def _judged(work, windows):  # type: (Work, list[float]) -> Rate
+    return Rate(windows, work.check())
 
 
 def _turn(works, seconds):  # type: (list[Work], float) -> list[list[float]]
