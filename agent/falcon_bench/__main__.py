@@ -37,7 +37,7 @@ def backend():  # type: () -> tuple[str, Any]
 
 
 def run(size, seconds):  # type: (str, float) -> dict[str, Any]
-    """Measure all kinds, one after the other, for about so many seconds without the start of the libraries."""
+    """Measure all kinds, which take turns, for about so many seconds without the start of the libraries."""
     library, module = backend()
     began = time.perf_counter()
     found = {"backend": library, "scores": {}, "spread": {}, "devices": [], "problems": []}  # type: dict[str, Any]
@@ -56,13 +56,13 @@ def _measure_all(found, module, smoke, seconds):  # type: (dict[str, Any], Any, 
     found["devices"] = [{"name": name, "rates": {}} for name in names]
     all_ = module.works(smoke)
     shares = {kind: _PRODUCTS_SHARE if kind in _PRODUCTS else 1 for kind in all_}
-    for kind, works in all_.items():
-        rates = measure(works, seconds * shares[kind] / sum(shares.values()))
-        slowest = min(rates, key=lambda rate: rate.mean)
-        found["scores"][kind] = float("%.4g" % slowest.mean)
+    parts = {kind: seconds * share / sum(shares.values()) for kind, share in shares.items()}
+    for kind, rates in measure(all_, parts).items():
+        slowest = min(rates, key=lambda rate: rate.steady)
+        found["scores"][kind] = float("%.4g" % slowest.steady)
         found["spread"][kind] = round(slowest.spread, 3)
         for place, rate in enumerate(rates):
-            found["devices"][place]["rates"][kind] = float("%.4g" % rate.mean)
+            found["devices"][place]["rates"][kind] = float("%.4g" % rate.steady)
             if rate.problem:
                 found["problems"].append("device %d (%s): %s" % (place, names[place], rate.problem))
 

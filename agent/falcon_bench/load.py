@@ -1,13 +1,15 @@
 """Do one kind of work on all devices at the same time, as training does, and take each device's rate."""
 
+import operator
 import statistics
 import threading
 import time
 from collections.abc import Callable  # noqa: F401  in comments
 
 BLOCK_SECONDS = 0.005  # of work between two looks at the clock: waiting for a device costs some microseconds
-LEAST_BLOCKS = 3
-WINDOW_SECONDS = 0.1  # of the spread: a period of a CPU quota
+LEAST_BLOCKS = 2  # of a turn
+TURNS = 4  # of each kind, in the first half of which the devices only heat
+WINDOW_SECONDS = 0.1  # a period of a CPU quota: a shorter window could miss that it stops the work
 LEAST_WINDOWS = 4
 
 
@@ -26,29 +28,51 @@ class Work:
 
 
 class Rate:
-    """What a device did: the mean rate, the spread of the rate over time, and what was wrong with the result.
+    """What a device did: its steady rate, the spread of the rate over time, and what was wrong with the result.
 
-    The mean, not the best: whatever takes a device away stops some blocks, and leaves others undisturbed.
+    steady: the median of the rates of windows. A device that is slow most of the time shows it; what disturbs a machine
+    for a moment does not. Of single blocks it would be too high: a quota stops some, and leaves others whole.
+    spread: interquartile range of the windows ÷ their median; 0 where there are too few of them.
     """
 
-    def __init__(self, mean, spread, problem):  # type: (float, float, str) -> None
-        self.mean = mean
-        self.spread = spread  # interquartile range of windows ÷ their median; 0 where there are too few of them
+    def __init__(self, windows, problem):  # type: (list[float], str) -> None
+        ordered = sorted(windows)
+        quarter = len(ordered) // 4
+        self.steady = statistics.median(ordered)
+        self.spread = 0.0
+        if len(ordered) >= LEAST_WINDOWS:
+            self.spread = (ordered[-1 - quarter] - ordered[quarter]) / self.steady
         self.problem = problem
 
 
-def measure(works, seconds):  # type: (list[Work], float) -> list[Rate]
-    """Do the works at the same time, one a device, for about so many seconds; return a rate for each.
+def measure(kinds, seconds):  # type: (dict[str, list[Work]], dict[str, float]) -> dict[str, list[Rate]]
+    """Do the works of each kind for about so many seconds, one a device at the same time; return a rate for each.
 
-    The first half of the time only heats the devices: a clock that falls under load shows in the second. Raises what a
+    The kinds take turns, so that no kind is measured in one short time alone, when something may have disturbed it. In
+    the first half of the turns the devices only heat: a clock that falls under load shows in the second. Raises what a
     work raises.
     """
-    found = [None] * len(works)  # type: list[Rate | Exception | None]
+    windows = {kind: [[] for _ in works] for kind, works in kinds.items()}  # type: dict[str, list[list[float]]]
+    for turn in range(TURNS):
+        for kind, works in kinds.items():
+            found = _turn(works, seconds[kind] / TURNS)
+            if turn >= TURNS // 2:
+                windows[kind] = list(map(operator.add, windows[kind], found))
+    return {kind: list(map(_judged, works, windows[kind])) for kind, works in kinds.items()}
+
+
+def _judged(work, windows):  # type: (Work, list[float]) -> Rate
+    return Rate(windows, work.check())
+
+
+def _turn(works, seconds):  # type: (list[Work], float) -> list[list[float]]
+    """Return the rates of each device's windows in one turn."""
+    found = [None] * len(works)  # type: list[list[float] | Exception | None]
     together = threading.Barrier(len(works))
 
     def run(place):  # type: (int) -> None
         try:
-            found[place] = _rate(works[place], seconds, together)
+            found[place] = _rates(works[place], seconds, together)
         except Exception as error:  # the caller's thread raises it
             together.abort()
             found[place] = error
@@ -61,22 +85,18 @@ def measure(works, seconds):  # type: (list[Work], float) -> list[Rate]
     failures = [each for each in found if isinstance(each, Exception)]
     if failures:  # the others only wait for the device that failed
         raise min(failures, key=lambda error: isinstance(error, threading.BrokenBarrierError))
-    return [each for each in found if isinstance(each, Rate)]
+    return [each for each in found if isinstance(each, list)]
 
 
-def _rate(work, seconds, together):  # type: (Work, float, threading.Barrier) -> Rate
+def _rates(work, seconds, together):  # type: (Work, float, threading.Barrier) -> list[float]
     work.repeat(1)  # libraries start their machinery at the first call
     repeats = max(1, int(BLOCK_SECONDS / max(1e-6, _seconds(work, 1))))
     together.wait()
     began = time.perf_counter()
     blocks = []  # type: list[float]
-    heated = 0
-    while len(blocks) - heated < LEAST_BLOCKS or time.perf_counter() - began < seconds:
+    while len(blocks) < LEAST_BLOCKS or time.perf_counter() - began < seconds:
         blocks.append(_seconds(work, repeats))
-        if time.perf_counter() - began < seconds / 2:
-            heated = len(blocks)
-    done, counted = repeats * work.amount, blocks[heated:]
-    return Rate(_mean(done, counted), _spread([_mean(done, each) for each in _windows(counted)]), work.check())
+    return [_mean(repeats * work.amount, window) for window in _windows(blocks)]
 
 
 def _mean(done, blocks):  # type: (float, list[float]) -> float
@@ -84,22 +104,14 @@ def _mean(done, blocks):  # type: (float, list[float]) -> float
 
 
 def _windows(blocks):  # type: (list[float]) -> list[list[float]]
-    """Return runs of blocks, each of WINDOW_SECONDS at least; what is left at the end is in none."""
+    """Return runs of blocks of WINDOW_SECONDS at least; what is left at the end is in none, or else in the only one."""
     windows, newest = [], []  # type: list[list[float]], list[float]
     for block in blocks:
         newest.append(block)
         if sum(newest) >= WINDOW_SECONDS:
             windows.append(newest)
             newest = []
-    return windows
-
-
-def _spread(rates):  # type: (list[float]) -> float
-    if len(rates) < LEAST_WINDOWS:
-        return 0.0
-    ordered = sorted(rates)
-    quarter = len(ordered) // 4
-    return (ordered[-1 - quarter] - ordered[quarter]) / statistics.median(ordered)
+    return windows or [newest]
 
 
 def _seconds(work, repeats):  # type: (Work, int) -> float

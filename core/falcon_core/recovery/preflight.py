@@ -2,8 +2,9 @@
 
 TRANSOM §IV-A checks nodes before each start against fixed scores. Here every pod measures at the same time, with the
 image's own libraries, and a rate counts as a ratio to the median of the others that have the same devices: no table of
-scores has to be kept, and what slows all of them alike blames nobody. A machine that is slow is measured once more
-before anything follows from it. Wrong results need no second look.
+scores has to be kept, and what slows all of them alike blames nobody. A machine that is slow is measured
+again before anything follows from it: once more for products, twice for copies, which other work on the machine
+scatters more. Wrong results need no second look.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import msgspec
 from falcon_core.recovery.membership import Membership
 from falcon_core.wire.check import CheckReport
 
+PRODUCTS: Final = frozenset(("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "sha256"))  # other kinds move data
+PRODUCT_ROUNDS: Final = 2  # in a row
+COPY_ROUNDS: Final = 3
 SLOW_FACTOR: Final = 1.5  # the others' median to the machine's own rate: training shows less than that by itself
 ANSWER_SECONDS: Final = 75.0  # beyond it, a pod has no result: its launcher gives a check a minute, and its load
 MOST_ROUNDS: Final = 6  # of one start: newcomers are checked as well, and may be slow, too
@@ -35,12 +39,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     kind: str = ""
     ratio: float = 0.0  # the peers' median ÷ its own rate
     text: str = ""
-    confirmed: bool = False  # by two rounds in a row
+    rounds: int = 1  # in a row that found it slow
+    product_rounds: int = 0  # of them, in which its products were slow
 
     @property
     def is_certain(self) -> bool:
         """Check whether something may follow from it. Wrong results need no second look."""
-        return self.confirmed or not self.kind
+        return not self.kind or self.product_rounds >= PRODUCT_ROUNDS or self.rounds >= COPY_ROUNDS
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -94,10 +99,11 @@ def awaited(state: Preflight, machines: Sequence[Machine], now: float) -> list[M
 def end_round(state: Preflight, machines: Sequence[Machine], membership: Membership, now: float) -> Preflight:
     """Judge a round.
 
-    Where a machine is slow for the first time, the next round begins at once. Otherwise the result stands in ``found``.
+    Where a machine is slow and it is not certain yet, the next round begins at once. Otherwise the result
+    stands in ``found``.
     """
-    before = {each.node for each in state.found}
-    found = [replace(each, confirmed=each.node in before) for each in judge(machines)[:MOST_NAMED]]
+    before = {each.node: each for each in state.found}
+    found = [_after(before.get(each.node), each) for each in judge(machines)[:MOST_NAMED]]
     missing = [machine for machine in machines if not _answered(machine)]
     ended = replace(
         state,
@@ -113,6 +119,13 @@ def end_round(state: Preflight, machines: Sequence[Machine], membership: Members
     if any(not each.is_certain for each in found) and state.rounds < MOST_ROUNDS:
         return begin_round(ended, now)
     return ended
+
+
+def _after(before: Found | None, now: Found) -> Found:
+    """Return what a round has found of a machine, counted on from the round before."""
+    if before is None or not before.kind:
+        return now
+    return replace(now, rounds=before.rounds + 1, product_rounds=before.product_rounds + 1 if now.product_rounds else 0)
 
 
 def sick(state: Preflight) -> list[Found]:
@@ -147,7 +160,10 @@ def _groups(machines: Sequence[Machine]) -> list[list[Machine]]:
 
 
 def _slow(group: Sequence[Machine]) -> list[Found]:
-    """Return the machines of a group that are too far behind the median of the others in some kind of work."""
+    """Return the machines of a group that are too far behind the median of the others in some kind of work.
+
+    Slow products are named before slow copies.
+    """
     rates: dict[str, list[int]] = {}
     for machine in group:
         for kind, micros in _micros(machine).items():
@@ -161,7 +177,8 @@ def _slow(group: Sequence[Machine]) -> list[Found]:
             for kind, own in _micros(machine).items()
             if len(rates[kind]) > 1
         }
-        kind = max(ratios, key=lambda each: ratios[each], default="")
+        products = any(ratio > SLOW_FACTOR for kind, ratio in ratios.items() if kind in PRODUCTS)
+        kind = max(ratios, key=lambda each: (each in PRODUCTS if products else 0, ratios[each]), default="")
         if kind and ratios[kind] > SLOW_FACTOR:
             slow.append(
                 Found(
@@ -170,6 +187,7 @@ def _slow(group: Sequence[Machine]) -> list[Found]:
                     node=machine.node,
                     kind=kind,
                     ratio=round(min(ratios[kind], 1e6), 2),
+                    product_rounds=int(products),
                 )
             )
     return slow

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import falcon_bench
-from falcon_bench.load import Work, measure
+from falcon_bench.load import TURNS, Work, measure
 
 AGENT = Path(falcon_bench.__file__).parents[1]
 
@@ -20,6 +21,17 @@ AGENT = Path(falcon_bench.__file__).parents[1]
 def sleeping(seconds: float, problem: str = "") -> Work:
     """Return a work whose repetition takes so long, and which does one unit."""
     return Work(1.0, lambda times: time.sleep(seconds * times), lambda: problem)
+
+
+def _once(begin: Callable[[int], None]) -> Callable[[int], None]:
+    """Return a repetition that does it at a turn's first call alone: at each turn there are four."""
+    calls = iter(range(4 * TURNS))
+
+    def repeat(times: int) -> None:
+        if next(calls) % 4 == 0:
+            begin(times)
+
+    return repeat
 
 
 def bench(*options: str, program: str = "") -> tuple[int, dict[str, Any], str]:
@@ -32,9 +44,10 @@ def bench(*options: str, program: str = "") -> tuple[int, dict[str, Any], str]:
 
 
 def test_each_device_has_its_own_rate_and_its_own_problem() -> None:
-    fast, slow = measure([sleeping(0.01), sleeping(0.04, "its results are wrong")], 0.4)
-    assert 50 < fast.mean <= 100
-    assert 12 < slow.mean <= 25
+    works = [sleeping(0.01), sleeping(0.04, "its results are wrong")]
+    fast, slow = measure({"sleep": works}, {"sleep": 1.0})["sleep"]
+    assert 50 < fast.steady <= 100
+    assert 12 < slow.steady <= 25
     assert (fast.problem, slow.problem) == ("", "its results are wrong")
 
 
@@ -45,8 +58,23 @@ def test_what_takes_a_device_away_now_and_then_lowers_its_rate() -> None:
     def work(times: int) -> None:
         time.sleep(0.05 if next(calls) % 10 == 0 else 0.005)
 
-    (rate,) = measure([Work(1.0, work)], 1.0)
-    assert rate.mean < 0.75 / 0.005
+    (rate,) = measure({"work": [Work(1.0, work)]}, {"work": 2.0})["work"]
+    assert rate.steady < 0.75 / 0.005
+
+
+def test_what_disturbs_one_turn_does_not_lower_a_rate() -> None:
+    """As other work on a shared machine does: the kind's last turn is slow as a whole."""
+    turns = iter(range(TURNS))
+    now = [0]
+
+    def begin(times: int) -> None:
+        now[0] = next(turns)
+
+    def work(times: int) -> None:
+        time.sleep(times * (0.05 if now[0] == TURNS - 1 else 0.005))
+
+    found = measure({"turn": [Work(1.0, _once(begin))], "work": [Work(1.0, work)]}, {"turn": 1e-6, "work": 2.0})
+    assert found["work"][0].steady > 0.5 / 0.005
 
 
 def test_a_device_that_fails_ends_the_others_and_is_named() -> None:
@@ -54,7 +82,7 @@ def test_a_device_that_fails_ends_the_others_and_is_named() -> None:
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
     with pytest.raises(RuntimeError, match="ECC"):
-        measure([sleeping(0.001), Work(1.0, broken)], 60.0)
+        measure({"work": [sleeping(0.001), Work(1.0, broken)]}, {"work": 60.0})
 
 
 @pytest.mark.parametrize(("size", "kinds"), [("smoke", {"fp32"}), ("full", {"copy", "fp32"})])

@@ -80,10 +80,29 @@ def test_only_equal_machines_are_compared() -> None:
     assert judge([machine(0), machine(1, 0.3, why="no python3"), silent(2)]) == []
 
 
-def test_the_kind_that_is_furthest_behind_is_named() -> None:
-    slow = machine(1, micros={"fp32": 600_000, "copy": 100, "fp8": 7})
-    (found,) = judge([machine(0, micros={"fp32": 1_000_000, "copy": 1_000}), slow, machine(2)])
-    assert (found.kind, found.ratio) == ("copy", 10.0)
+@pytest.mark.parametrize(
+    ("fp32", "copy", "named"),
+    [(0.8, 0.1, ("copy", 10.0)), (0.5, 0.1, ("fp32", 2.0)), (0.5, 1.0, ("fp32", 2.0))],
+    ids=["copies alone", "products before copies", "products alone"],
+)
+def test_which_kind_is_named(fp32: float, copy: float, named: tuple[str, float]) -> None:
+    micros = {"fp32": round(fp32 * 1e6), "copy": round(copy * 1e6), "fp8": 7}
+    (found,) = judge([machine(0, micros={"fp32": 1_000_000, "copy": 1_000_000}), machine(1, micros=micros), machine(2)])
+    assert (found.kind, found.ratio) == named
+
+
+@given(rounds=st.lists(st.sampled_from(["", "copy", "fp32"]), min_size=MOST_ROUNDS, max_size=MOST_ROUNDS))
+def test_copies_need_a_round_more_than_products(rounds: list[str]) -> None:
+    """Two rounds in a row with slow products, or three in which anything was slow; otherwise it is a good machine."""
+    state, seen = begin_round(Preflight(), 1.0), 0
+    good = {"fp32": 1_000_000, "copy": 1_000_000}
+    while state.asked_at:
+        slow = {**good, rounds[seen]: 300_000} if rounds[seen] else good
+        state = end_round(state, [machine(0, micros=good), machine(1, micros=slow), machine(2)], MEMBERSHIP, 1.0)
+        seen += 1
+    told = rounds[:seen]
+    assert bool(sick(state)) == (told[-2:] == ["fp32"] * 2 or (len(told) >= 3 and "" not in told[-3:]))
+    assert "" not in told[:-1], "a round that finds nothing ends the check"
 
 
 def test_wrong_results_are_named_first_and_need_no_peer() -> None:
