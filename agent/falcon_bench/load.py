@@ -8,7 +8,8 @@ from collections.abc import Callable  # noqa: F401  in comments
 
 BLOCK_SECONDS = 0.005  # of work between two looks at the clock: waiting for a device costs some microseconds
 LEAST_BLOCKS = 2  # of a turn
-TURNS = 4  # of each kind, in the first half of which the devices only heat
+TURNS = 5  # of each kind
+HEATING_TURNS = 2  # the first of them: the devices only heat
 WINDOW_SECONDS = 0.1  # a period of a CPU quota: a shorter window could miss that it stops the work
 LEAST_WINDOWS = 4
 
@@ -49,14 +50,14 @@ def measure(kinds, seconds):  # type: (dict[str, list[Work]], dict[str, float]) 
     """Do the works of each kind for about so many seconds, one a device at the same time; return a rate for each.
 
     The kinds take turns, so that no kind is measured in one short time alone, when something may have disturbed it. In
-    the first half of the turns the devices only heat: a clock that falls under load shows in the second. Raises what a
-    work raises.
+    the first turns the devices only heat: a clock that falls under load shows in the later ones. Raises what a work
+    raises.
     """
     windows = {kind: [[] for _ in works] for kind, works in kinds.items()}  # type: dict[str, list[list[float]]]
     for turn in range(TURNS):
         for kind, works in kinds.items():
             found = _turn(works, seconds[kind] / TURNS)
-            if turn >= TURNS // 2:
+            if turn >= HEATING_TURNS:
                 windows[kind] = list(map(operator.add, windows[kind], found))
     return {kind: list(map(_judged, works, windows[kind])) for kind, works in kinds.items()}
 

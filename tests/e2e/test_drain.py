@@ -43,6 +43,7 @@ def _check_moved(job: Job, status: Json, victim: Json, before: dict[int, str]) -
     assert condition(status, "Moving")["status"] == "False"
 
 
+@pytest.mark.long  # test_on_demand leaves a cordoned node, too
 def test_a_cordoned_node_is_left(
     nodes: None, cluster: Kubectl, start: Callable[[Json], Job], undo: Callable[..., None]
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_drain_waits_for_the_job_and_goes_through(
     _check_moved(job, status, victim, before)
 
 
+@pytest.mark.long  # a drain is shown, and the notice differs in the wait alone
 def test_a_spot_notice_is_answered_at_once(
     nodes: None, cluster: Kubectl, start: Callable[[Json], Job], undo: Callable[..., None]
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_node_with_a_bad_gpu_is_left_at_once(
     assert "EccError: " in described
 
 
+@pytest.mark.long  # the shipped table shows the same step
 def test_a_node_is_left_for_what_the_job_itself_calls_broken(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job], checkpoints: str
 ) -> None:

@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import pytest
+
 from dev.kubectl import Json, Kubectl
 from falcon_core.errors.judge import shipped_judge
 from falcon_core.errors.table import Domain, ErrorClass, Source, shipped
@@ -95,6 +97,7 @@ def told(done: list[tuple[str, str]], group: list[ErrorClass]) -> bool:
     return all((name != kind.name) == only_a_node_says(kind) for (name, _), kind in zip(done, group, strict=True))
 
 
+@pytest.mark.long  # test_error_classes shows a class of each kind
 def test_a_class_that_no_restart_mends_fails_the_job_in_one_attempt_with_its_remedy(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
@@ -107,6 +110,7 @@ def test_a_class_that_no_restart_mends_fails_the_job_in_one_attempt_with_its_rem
     assert not wrong, "\n".join(map(str, wrong))
 
 
+@pytest.mark.long  # likewise
 def test_a_class_of_broken_hardware_leaves_the_node_at_once(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
@@ -120,6 +124,7 @@ def test_a_class_of_broken_hardware_leaves_the_node_at_once(
     assert not wrong, "\n".join(map(str, wrong))
 
 
+@pytest.mark.long  # likewise
 def test_every_other_class_restarts_the_processes_in_their_pod(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:

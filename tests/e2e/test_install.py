@@ -97,6 +97,7 @@ def _ready(pod: Json) -> bool:
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in pod["status"].get("conditions", []))
 
 
+@pytest.mark.long  # installs a second time; the default has one member
 def test_three_etcd_members_lose_one_and_reporting_goes_on(
     nodes: None, trio: Kubectl, start: Callable[[Json], Job]
 ) -> None:

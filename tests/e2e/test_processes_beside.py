@@ -75,6 +75,7 @@ def _kill_second_worker(job: Job) -> None:
     _in_trainer(job, 0, "python3", "-c", f"import os; os.kill({worker}, 9)")
 
 
+@pytest.mark.long  # two minutes; tests/integration reads the same words
 def test_of_torchruns_ranks_the_one_that_failed_first_is_named(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
