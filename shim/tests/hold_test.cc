@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 
@@ -33,7 +34,11 @@ int connect_to(int file, const char* host, int port) {
   return connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
-int tcp(int flags = 0) { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0); }
+int tcp(int flags = 0) {
+  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+  if (file < 0) std::abort();
+  return file;
+}
 
 int free_port() {
   const int file = tcp();
