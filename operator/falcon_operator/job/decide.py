@@ -89,8 +89,8 @@ def decide(snap: Snapshot) -> Decision:
     if intent.end is not None:
         return _conclude(snap, intent, inactive.after(snap, intent))
     if job.spec.suspend:
-        intent, waits = on_demand.before_restart(snap, intent)
-        return _live(snap, intent) if waits else _conclude(snap, intent, inactive.suspended(snap, intent))
+        asked, waits = on_demand.before_restart(snap, intent)
+        return _live(snap, asked) if waits else _conclude(snap, intent, inactive.suspended(snap, asked))
     if snap.problems and not intent.membership.members:
         return _conclude(snap, intent, inactive.invalid(snap, intent))
     if snap.hindrance and not intent.membership.members:
