@@ -24,11 +24,8 @@ from benchmarks.ready import claims, executor, restarts, standby
 from benchmarks.results import provenance, put
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-MOST_SECONDS: Final = {
-    "None": 4.0,
-    "Imports": 1.2,
-    "Processes": 0.8,
-}  # median, from the kill to the next step of all ranks
+# Median, from the kill to the next step of all ranks.
+MOST_SECONDS: Final = {"None": 4.0, "Imports": 1.2, "Processes": 0.8}
 CHECKED_RUNS: Final = 3
 FULL_RUNS: Final = 20
 LOCAL_RUNS: Final = 10

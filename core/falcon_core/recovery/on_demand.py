@@ -47,9 +47,9 @@ def wait(
     Returns:
         The state, and whether the restart has to wait.
     """
-    newest = newest_of_all(held, ranks)
     if state.generation != generation or now - state.asked_at > AGAIN_SECONDS:
-        if newest is None or not can_answer(held, ranks):
+        newest = newest_of_all(held, ranks)
+        if newest is None or not _can_answer(held, ranks):
             return state, False
         return Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step), True
     if state.saved or state.given_up:
@@ -62,7 +62,7 @@ def wait(
     return state, True
 
 
-def can_answer(held: Sequence[Held], ranks: int) -> bool:
+def _can_answer(held: Sequence[Held], ranks: int) -> bool:
     """Check whether all ranks ask for Falcon's wish, and have copied a checkpoint to a folder before."""
     listening = {each.rank for each in held if each.listens}
     copied = {each.rank for each in held if each.in_folder}

@@ -178,7 +178,7 @@ def _slow(group: Sequence[Machine]) -> list[Found]:
             if len(rates[kind]) > 1
         }
         products = any(ratio > SLOW_FACTOR for kind, ratio in ratios.items() if kind in PRODUCTS)
-        kind = max(ratios, key=lambda each: (each in PRODUCTS if products else 0, ratios[each]), default="")
+        kind = max(ratios, key=lambda each: (products and each in PRODUCTS, ratios[each]), default="")
         if kind and ratios[kind] > SLOW_FACTOR:
             slow.append(
                 Found(
