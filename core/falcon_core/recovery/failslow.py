@@ -31,6 +31,7 @@ from falcon_core.recovery import (
     from_start,
     habits,
     job_change,
+    made_beside,
     pieces,
     together,
     without_onset,
@@ -59,6 +60,10 @@ replace = msgspec.structs.replace
 
 def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[RecoveryState, list[Action]]:
     """Look at the job once and climb the ladder; called after the ladder for fail-stop, which goes first."""
+    state, disturbed = made_beside.look(state, obs)
+    # A node that is being replaced is replaced all the same.
+    if disturbed and (state.slow is None or state.slow.phase != "Mitigating"):
+        return state, []
     state, obs, shared = job_change.held_against(state, obs, policy)
     state = _learn_healthy(state, obs, policy)
     state = from_start.look(state, obs, policy)

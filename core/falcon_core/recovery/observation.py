@@ -143,6 +143,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     generation: int
     running: bool  # the generation's plan is Run; otherwise its predecessor is being stopped, and its pods gathered
     running_seconds: float = 0.0  # since Run was decided
+    standbys_made: bool = False  # beside a rank a standby is being made, or is about to be made
     members: list[MemberSeen]
     ranks: list[RankSeen]  # of the generation while it runs, else of its predecessor
     prepared: dict[int, PreparedSeen] = {}  # by replica

@@ -367,6 +367,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     phases: list[float] = []  # after ÷ before of changes that went back again, newest last (``job_change``)
     spells: list[Spell] = []  # newest last
     since_start: SinceStart | None = None
+    made_beside: int | None = None  # the iteration at the newest look at which standbys were made (``made_beside``)
     grown: Grown | None = None
     relieved: list[Relieved] = []  # newest last
     suspect: Suspect | None = None

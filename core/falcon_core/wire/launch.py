@@ -146,6 +146,12 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[LaunchRank] = []
 
 
+def makes_standbys(launch: LaunchStatus | None) -> bool:
+    """Check whether a launcher makes standbys, or will make them; where it says why there are fewer, it does not."""
+    held = launch.standby if launch is not None else None
+    return held is not None and held.ready < held.wanted and not held.why
+
+
 class CgroupCounters(msgspec.Struct, frozen=True, kw_only=True):
     """The training container's own cgroup, v1 or v2; None is unknown, never zero. Totals since the container began."""
 

@@ -24,7 +24,7 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
 from falcon_core.topology.parallelism import LayoutError, Parallelism
-from falcon_core.wire.launch import LaunchRank, LaunchStatus
+from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import RankOutput
 from falcon_operator.api import TrainingJob, TrainingJobSpec
@@ -91,14 +91,15 @@ def _layout(spec: TrainingJobSpec) -> Parallelism | None:
 
 def observe(snap: Snapshot, membership: Membership) -> Observation:
     """Return the job's present state, as the recovery's ladders see it."""
-    running = membership.phase == "Run"
-    age = snap.phase_seconds
+    running, age = membership.phase == "Run", snap.phase_seconds
     observed = membership.generation if running else membership.generation - 1
     return Observation(
         now=snap.now,
         generation=membership.generation,
         running=running,
         running_seconds=age if running else 0.0,
+        standbys_made=running
+        and any(makes_standbys(launch_status(snap, member.pod_uid)) for member in membership.members),
         members=[_member(snap, membership, member, age) for member in membership.members],
         ranks=[rank for member in membership.members for rank in _ranks(snap, member, observed)],
         prepared={move.replica: _prepared(snap, move) for move in membership.replacements if move.prepared},

@@ -13,7 +13,7 @@ from falcon_core.recovery.faults import rank_fault
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import NOTHING_SENT, RankSeen
 from falcon_core.times import FRESH_SECONDS
-from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStatus
+from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
@@ -254,6 +254,21 @@ def test_the_policy_is_the_specs() -> None:
     )
     assert (rules.confidence, rules.strategies, rules.world_size) == ("Low", [("ReplaceNode", 30.0)], 4)
     assert policy(snapshot().job, SETTINGS).confidence == "High"
+
+
+@pytest.mark.parametrize(
+    ("standby", "made"),
+    [
+        (None, False),
+        (LaunchStandby(ready=0, wanted=2), True),
+        (LaunchStandby(ready=1, wanted=2, why="too little memory is free"), False),
+        (LaunchStandby(ready=2, wanted=2), False),
+    ],
+)
+def test_standbys_that_are_being_made_are_seen(standby: LaunchStandby | None, made: bool) -> None:
+    snap = snapshot(launch={"standby": standby})
+    assert observe(snap, members()).standbys_made is made
+    assert observe(snap, members("Stop")).standbys_made is False
 
 
 def test_the_clock_of_the_leader_before_counts_for_nothing() -> None:
