@@ -21,6 +21,7 @@ from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
 from falcon_operator.intent import last_resort, observe
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.pod_ends import over
+from falcon_operator.intent.policy import error_rules
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
 
@@ -207,5 +208,5 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
             consecutive_iterations=spec.detection.consecutive_iterations,
             hang_factor=spec.detection.hang_factor,
         ),
-        errors=encode_rules(observe.error_rules(snap.job, snap.settings)),
+        errors=encode_rules(error_rules(snap.job, snap.settings)),
     )

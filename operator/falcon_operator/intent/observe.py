@@ -11,82 +11,32 @@ from typing import Literal
 
 import msgspec
 
-from falcon_core.errors.judge import ErrorRules, platform_judge, usable_judge
+from falcon_core.errors.judge import platform_judge
 from falcon_core.recovery.membership import Member, Membership, Replacement
 from falcon_core.recovery.observation import (
     NOTHING_SENT,
     MemberSeen,
     Observation,
-    Policy,
     PreparedSeen,
     RankSeen,
     Spares,
 )
 from falcon_core.times import CLOCK_SECONDS, FRESH_SECONDS, LIVENESS_TTL_SECONDS
-from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_core.wire.launch import LaunchRank, LaunchStatus, makes_standbys
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import RankOutput
-from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
 from falcon_operator.intent.node_troubles import node_trouble
 from falcon_operator.intent.notices import notice
 from falcon_operator.intent.pod_ends import end_message, ended_badly, out_of_memory, over
 from falcon_operator.intent.snapshot import Snapshot
-from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings, grace_seconds
+from falcon_operator.manifests.instrument import AGENT_CONTAINER
 from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import ContainerView, PodView, Received
-from falcon_operator.times import parse_duration
 
 _OWN_ENDS = ("Running", "Exited")  # states of a launcher whose processes run or ended by themselves, not by order
-
-
-def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
-    """Return what is laid over the shipped table of error classes for this job."""
-    return ErrorRules(settings.error_overrides, tuple(job.spec.recovery.rules))
-
-
-def policy(job: TrainingJob, settings: PodSettings) -> Policy:
-    """Return the job's spec as the recovery reads it."""
-    spec = job.spec
-    return Policy(
-        job=job.metadata.name,
-        watch=spec.mitigation.mode != "Off",
-        enforce=spec.mitigation.mode == "Enforce",
-        confidence=spec.mitigation.confidence,
-        strategies=[
-            (strategy.type, None if strategy.overhead_seconds is None else float(strategy.overhead_seconds))
-            for strategy in spec.mitigation.strategies
-        ],
-        verify=spec.detection.verify_percent / 100,
-        median_factor=spec.detection.median_percent / 100,
-        consecutive=spec.detection.consecutive_iterations,
-        restarts=spec.recovery.restarts,
-        window_seconds=parse_duration(spec.recovery.window),
-        judge=usable_judge(error_rules(job, settings)),
-        grace_seconds=float(grace_seconds(spec.template["spec"])),
-        checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
-        stages=spec.parallelism.pipeline,
-        world_size=spec.replicas * spec.procs_per_replica,
-        layout=_layout(spec),
-    )
-
-
-def _layout(spec: TrainingJobSpec) -> Parallelism | None:
-    """Return the declared parallelism; None where its degrees do not fit the number of ranks."""
-    degrees = spec.parallelism
-    model = degrees.tensor * degrees.context * degrees.pipeline
-    data, rest = divmod(spec.replicas * spec.procs_per_replica, model)
-    if rest or not data:
-        return None
-    try:
-        return Parallelism(
-            tensor=degrees.tensor, context=degrees.context, expert=degrees.expert, data=data, pipeline=degrees.pipeline
-        )
-    except LayoutError:
-        return None
 
 
 def observe(snap: Snapshot, membership: Membership) -> Observation:

@@ -51,6 +51,7 @@ from falcon_operator.intent.intent import (
     unused_claims,
 )
 from falcon_operator.intent.pod_ends import over
+from falcon_operator.intent.policy import policy_of
 from falcon_operator.intent.rebuild import rebuild
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job import inactive
@@ -123,7 +124,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
     intent = adopt(intent, snap.pods_by_name, snap.pool)
-    policy = observe.policy(snap.job, snap.settings)
+    policy = policy_of(snap.job, snap.settings)
     obs = observe.observe(snap, intent.membership)
     intent, actions = _recover(snap, intent, obs, policy)
     given_up = next((action for action in actions if isinstance(action, GiveUp)), None)

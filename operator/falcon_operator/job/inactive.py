@@ -11,6 +11,7 @@ from falcon_operator.api import End, TrainingJobStatus
 from falcon_operator.effects import ChangeClaims, DeleteJob, DeletePod, Effect, PublishPlan
 from falcon_operator.intent import gang, observe
 from falcon_operator.intent.intent import Intent, close_open_incidents, give_up_pods, unused_claims
+from falcon_operator.intent.policy import policy_of
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.ports import PodView
 from falcon_operator.status.conditions import Finding, put
@@ -64,7 +65,7 @@ def _quiet(
             counters=counters(intent),
             start_time=timestamp(intent.started_at) if intent.started_at else "",
             completion_time=timestamp(intent.end.at) if intent.end else "",
-            diagnoses=diagnoses(intent, observe.policy(job, snap.settings), None),
+            diagnoses=diagnoses(intent, policy_of(job, snap.settings), None),
             conditions=put(before.conditions, findings, now=snap.now, observed_generation=job.metadata.generation),
         )
     )

@@ -17,7 +17,8 @@ from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchS
 from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import Printed, RankOutput
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec
-from falcon_operator.intent.observe import observe, policy
+from falcon_operator.intent.observe import observe
+from falcon_operator.intent.policy import policy_of
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER, PodSettings
 from falcon_operator.ports import ContainerView, JobReports, NodeView, PodView, Received
@@ -230,7 +231,7 @@ def test_the_rank_that_a_launcher_of_the_users_own_names_has_failed_first(
 
 
 def test_the_policy_is_the_specs() -> None:
-    rules = policy(
+    rules = policy_of(
         snapshot(
             spec={
                 "procsPerReplica": 4,
@@ -253,7 +254,7 @@ def test_the_policy_is_the_specs() -> None:
         1800,
     )
     assert (rules.confidence, rules.strategies, rules.world_size) == ("Low", [("ReplaceNode", 30.0)], 4)
-    assert policy(snapshot().job, SETTINGS).confidence == "High"
+    assert policy_of(snapshot().job, SETTINGS).confidence == "High"
 
 
 @pytest.mark.parametrize(

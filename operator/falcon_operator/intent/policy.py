@@ -1,0 +1,56 @@
+"""The job's spec as the recovery's ladders read it."""
+
+from __future__ import annotations
+
+from falcon_core.errors.judge import ErrorRules, usable_judge
+from falcon_core.recovery.observation import Policy
+from falcon_core.topology.parallelism import LayoutError, Parallelism
+from falcon_operator.api import TrainingJob, TrainingJobSpec
+from falcon_operator.manifests.instrument import PodSettings, grace_seconds
+from falcon_operator.times import parse_duration
+
+
+def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
+    """Return what is laid over the shipped table of error classes for this job."""
+    return ErrorRules(settings.error_overrides, tuple(job.spec.recovery.rules))
+
+
+def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
+    """Return the job's spec as the recovery reads it."""
+    spec = job.spec
+    return Policy(
+        job=job.metadata.name,
+        watch=spec.mitigation.mode != "Off",
+        enforce=spec.mitigation.mode == "Enforce",
+        confidence=spec.mitigation.confidence,
+        strategies=[
+            (strategy.type, None if strategy.overhead_seconds is None else float(strategy.overhead_seconds))
+            for strategy in spec.mitigation.strategies
+        ],
+        verify=spec.detection.verify_percent / 100,
+        median_factor=spec.detection.median_percent / 100,
+        consecutive=spec.detection.consecutive_iterations,
+        restarts=spec.recovery.restarts,
+        window_seconds=parse_duration(spec.recovery.window),
+        judge=usable_judge(error_rules(job, settings)),
+        grace_seconds=float(grace_seconds(spec.template["spec"])),
+        checkpoint_interval_seconds=spec.checkpoint.interval_seconds,
+        stages=spec.parallelism.pipeline,
+        world_size=spec.replicas * spec.procs_per_replica,
+        layout=_layout(spec),
+    )
+
+
+def _layout(spec: TrainingJobSpec) -> Parallelism | None:
+    """Return the declared parallelism; None where its degrees do not fit the number of ranks."""
+    degrees = spec.parallelism
+    model = degrees.tensor * degrees.context * degrees.pipeline
+    data, rest = divmod(spec.replicas * spec.procs_per_replica, model)
+    if rest or not data:
+        return None
+    try:
+        return Parallelism(
+            tensor=degrees.tensor, context=degrees.context, expert=degrees.expert, data=data, pipeline=degrees.pipeline
+        )
+    except LayoutError:
+        return None
