@@ -13,6 +13,7 @@ import time
 import msgspec
 import structlog
 
+from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.checks import Checks
 from falcon_agent.ends import Ends
@@ -29,6 +30,7 @@ from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
+from falcon_core.wire.peers import Peers
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
 MEMORY_SECONDS = 5.0
@@ -55,6 +57,9 @@ class Agent:
             else None
         )
         self._store_made = self._store is None
+        self._copying = self._copies_of(self._store) if self._store is not None and settings.copies_bytes else None
+        self._fetched_for = 0  # the newest generation that may run as far as copies go
+        self._fetching: asyncio.Task[None] | None = None
         self._plan: Plan | None = None
         self._rules = ErrorRules()
         self._request: DetailRequest | None = None
@@ -71,7 +76,7 @@ class Agent:
         self._run_dir.write_control()
         self._run_dir.touch_alive()
         _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
-        reporter = Reporter(self._settings, self.take_plan, self.take_request)
+        reporter = Reporter(self._settings, self.take_plan, self.take_request, self.take_peers)
         tasks = [
             asyncio.create_task(reporter.run()),
             asyncio.create_task(reporter.log_connection()),
@@ -101,14 +106,50 @@ class Agent:
         """Make the ranks' checkpoint buffers, and only then let the launcher have a plan: the ranks look for them."""
         await asyncio.to_thread(store.make)
         self._store_made = True
+        if self._copying is not None:
+            self._copying.start()
         if self._plan is not None:
             self._write_plan(self._plan)
 
     def _write_plan(self, plan: Plan) -> None:
         self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint)
+        if plan.phase == "Run" and self._has_to_fetch(plan):
+            return
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
+
+    def _copies_of(self, store: Store) -> Copying:
+        settings = self._settings
+        return Copying(
+            store,
+            settings.copies_dir,
+            settings.gateway_tls_dir,
+            job_uid=settings.job_uid,
+            pod_uid=settings.pod_uid,
+            told=self._run_dir.write_copied,
+        )
+
+    def _has_to_fetch(self, plan: Plan) -> bool:
+        """Check whether the ranks wait for what other pods have of their checkpoints; have it fetched, once."""
+        status = self._run_dir.status()
+        runs = status is not None and status.generation >= plan.generation  # the ranks use their buffers
+        if self._copying is None or runs or self._fetched_for >= plan.generation:
+            return False
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.create_task(self._fetch(self._copying, plan.generation))
+        return True
+
+    async def _fetch(self, copying: Copying, generation: int) -> None:
+        await copying.fetched(generation)
+        self._fetched_for = generation
+        if self._plan is not None:
+            self._write_plan(self._plan)
+
+    def take_peers(self, peers: Peers) -> None:
+        """Take over who keeps copies of whose checkpoints."""
+        if self._copying is not None:
+            self._copying.take(peers)
 
     def _settle(self, status: LaunchStatus | None) -> None:
         """Tell the launcher, once a generation, that its ranks train: what is wanted beside them may be made."""
@@ -212,6 +253,7 @@ class Agent:
             output=self._uncaught.marked(generation, self._output.reports(generation)),
             checkpoints=self._store.held() if self._store is not None else [],
             check=self._checks.of(status),
+            copies=self._copying.report if self._copying is not None else None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from falcon_core.wire.launch import (
     CHECK_FILE,
     CHECKPOINT_FILE,
     CONTROL_FILE,
+    COPIED_FILE,
     COUNTERS_FILE,
     ENDED,
     OUTPUT_FILE,
@@ -59,6 +61,7 @@ class RunDir:
         self._seen: dict[str, _Watched] = {}
         self._plan = ""
         self._wanted_checkpoint = (0, 0)
+        self._copied = b""
         self._sampling = (0, 0)
         (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
 
@@ -119,6 +122,13 @@ class RunDir:
         if (generation, number) != self._wanted_checkpoint:
             self._write(CHECKPOINT_FILE, msgspec.json.encode({"generation": generation, "number": number}))
             self._wanted_checkpoint = (generation, number)
+
+    def write_copied(self, on: bool, ranks: Mapping[int, int]) -> None:
+        """Tell the ranks' client whether copies are made, and which checkpoint of each rank has one."""
+        content = msgspec.json.encode({"on": on, "ranks": {str(rank): sequence for rank, sequence in ranks.items()}})
+        if content != self._copied:
+            self._write(COPIED_FILE, content)
+            self._copied = content
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from falcon_core import environment
 from falcon_core.errors.judge import platform_judge
-from falcon_core.wire.checkpoint import CHECKPOINT_DIR
+from falcon_core.wire.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_core.wire.keys import JobKey
 
 EXIT_CONFIG = environment.EXIT_CONFIG
@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     checkpoint_dir: Path = Path(CHECKPOINT_DIR)
     checkpoint_bytes: Annotated[int, Field(ge=0, description="a number of bytes; 0: no checkpoints in memory")] = 0
     checkpoint_ranks: Annotated[int, Field(ge=1, description="how many ranks the pod has")] = 1
+    copies_dir: Path = Path(COPIES_DIR)
+    copies_bytes: Annotated[int, Field(ge=0, description="a number of bytes; 0: no copies are kept")] = 0
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
 
     @property

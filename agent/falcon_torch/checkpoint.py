@@ -23,6 +23,7 @@ from falcon_torch.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.copying import Copier
 from falcon_torch.demand import FILE, Demand
 from falcon_torch.format import CheckpointError, Commit, DamagedError
+from falcon_torch.guard import Guard
 from falcon_torch.ranks import Place, gather, place
 from falcon_torch.state import Frozen, freeze
 from falcon_torch.volume import Volume, mapped, read_state
@@ -47,7 +48,7 @@ class Counts:
     def __init__(self) -> None:
         self.saved = 0
         self.skipped = 0  # since the save before the last was still on its way to the folder
-        self.waited_seconds = 0.0  # for that reason, where ``when_behind`` is "wait"
+        self.waited_seconds = 0.0  # for that reason, where ``when_behind`` is "wait", or for the copies in other pods
         self.in_folder = 0  # files that are complete
         self.folder_failures = 0
 
@@ -86,6 +87,8 @@ class Checkpoint:
         self._sequence = 0
         self._generation = place().generation
         self._warned = False
+        self._guard: Guard | None = None  # made by the first load or save, for the same reason as ``_demand``
+        self._guarded = False
         self._demand: Demand | None = None  # made by the first question: the process group is there by then
 
     # -- saving ------------------------------------------------------------------------------------------------------
@@ -110,11 +113,16 @@ class Checkpoint:
             self.counts.skipped += 1
             return False
         self._sequence += 1
+        guard = self._guarding()
+        if guard is not None:
+            self.counts.waited_seconds += guard.wait()
         if buffer is not None and fits:
             self._wait_for(buffer)
             commit = buffer.write(frozen, self._copier, **self._identity(step))
             self._anchor = buffer
             self._start_behind(buffer, commit)
+            if guard is not None:
+                guard.watch(commit)
         else:
             self._write_through(frozen, step, buffer, needed)
         self.counts.saved += 1
@@ -243,9 +251,23 @@ class Checkpoint:
                 return 0, None
             chosen, state = self._read_first([source for source in sources if _key(source) == key])
             if all(gather(chosen is not None)):
-                self._anchor = None if chosen is None else chosen.buffer
+                self._begin_from(chosen)
                 return key[0], state
             sources = [source for source in sources if _key(source) != key]
+
+    def _begin_from(self, chosen: Source | None) -> None:
+        """Keep what was loaded until the next checkpoint is complete."""
+        self._anchor = None if chosen is None else chosen.buffer
+        guard = self._guarding()
+        if guard is not None and chosen is not None:
+            guard.watch(chosen.commit, in_memory=chosen.buffer is not None)
+
+    def _guarding(self) -> Guard | None:
+        """Return what waits for copies in other pods; None where there are none, or no store of Falcon's."""
+        if not self._guarded:
+            self._guarded = True
+            self._guard = Guard.of_this_pod(place()) if self._store is not None else None
+        return self._guard
 
     def _newest_of_all(self, sources: List[Source]) -> Key | None:
         """Return the newest step that every rank has; None where there is none."""

@@ -16,6 +16,7 @@ from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.remembered import PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
+from falcon_operator.checkpoint_spec import CheckpointSpec
 from falcon_operator.node_checks import NodeChecks
 
 GROUP = "falcon.dev"
@@ -76,11 +77,6 @@ class RecoverySpec(_Api, frozen=True, kw_only=True):
 
 class WarmPoolRef(_Api, frozen=True, kw_only=True):
     name: str
-
-
-class CheckpointSpec(_Api, frozen=True, kw_only=True):
-    memory: str | None = None  # a quantity, of each pod: two buffers for each of its ranks
-    interval_seconds: int | None = None  # how often the training code writes a checkpoint; only for prices
 
 
 class PreflightSpec(_Api, frozen=True, kw_only=True):

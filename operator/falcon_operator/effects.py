@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.wire.messages import Plan
+from falcon_core.wire.peers import Peers
 from falcon_operator.ports import Manifest, PodView
 
 
@@ -38,6 +39,12 @@ class AskDetail(msgspec.Struct, frozen=True):
 
     generation: int
     ranks: list[int]
+
+
+class TellPeers(msgspec.Struct, frozen=True):
+    """Who keeps copies of whose checkpoints."""
+
+    peers: Peers
 
 
 class ChangeClaims(msgspec.Struct, frozen=True):
@@ -85,6 +92,7 @@ Effect = (
     | DeletePod
     | PublishPlan
     | AskDetail
+    | TellPeers
     | ChangeClaims
     | BurnIn
     | TaintNode

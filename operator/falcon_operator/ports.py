@@ -15,6 +15,7 @@ import msgspec
 
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan, Summary
+from falcon_core.wire.peers import Peers
 from falcon_operator.api import TrainingJob, TrainingJobStatus, TrainingRun, TrainingRunSpec, WarmPool, WarmPoolStatus
 
 Manifest = dict[str, Any]
@@ -224,6 +225,10 @@ class Bus(Protocol):
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
         """Ask the agents for the detail of these ranks, if the request that stands is another."""
+        ...
+
+    async def tell_peers(self, key: JobKey, peers: Peers) -> None:
+        """Tell the agents who keeps whose copies, if they have been told otherwise."""
         ...
 
     async def forget(self, key: JobKey) -> None:

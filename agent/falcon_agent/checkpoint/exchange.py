@@ -28,8 +28,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     context: ssl.SSLContext
 
 
-async def put(peer: Peer, buffer: Path) -> bool:
-    """Hand a buffer's checkpoint to the holder; return whether it has it now.
+async def put(peer: Peer, buffer: Path, pace: peers.Pace | None = None) -> bool:
+    """Hand a buffer's checkpoint to the holder, at a pace; return whether it has it now.
 
     False where the buffer holds no whole checkpoint with checksums, or was written to meanwhile.
 
@@ -50,7 +50,7 @@ async def put(peer: Peer, buffer: Path) -> bool:
                 return True
             if answer != peers.OK:
                 raise PeerError(f"the holder does not take copies of rank {parts.rank} now")
-            if not await peers.send_body(writer, file, page, parts):
+            if not await peers.send_body(writer, file, page, parts, pace):
                 return False
             if (await peers.read(reader, 1))[0] != peers.OK:
                 raise PeerError(f"rank {parts.rank}'s checkpoint of step {parts.step} arrived damaged")

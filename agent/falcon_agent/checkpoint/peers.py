@@ -22,6 +22,7 @@ import asyncio
 import os
 import ssl
 import struct
+import time
 import zlib
 from pathlib import Path
 from typing import Final
@@ -91,7 +92,27 @@ async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
         raise PeerError(f"the connection ended or stood still: {error}") from error
 
 
-async def send_body(writer: asyncio.StreamWriter, file: int, page: bytes, parts: Parts) -> bool:
+class Pace:
+    """A limit on the bytes that are sent a second, shared by all who send with it."""
+
+    def __init__(self, bytes_per_second: int = 0) -> None:
+        """Limit to so many bytes a second; 0: no limit."""
+        self.bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+
+    async def take(self, size: int) -> None:
+        """Wait until so many bytes may be sent."""
+        if not self.bytes_per_second:
+            return
+        now = time.monotonic()
+        begins = max(now, self._free_at)
+        self._free_at = begins + size / self.bytes_per_second
+        await asyncio.sleep(begins - now)
+
+
+async def send_body(
+    writer: asyncio.StreamWriter, file: int, page: bytes, parts: Parts, pace: Pace | None = None
+) -> bool:
     """Send the table and the chunks of a buffer; return whether it still holds the same checkpoint at the end.
 
     Raises :class:`PeerError`.
@@ -102,6 +123,8 @@ async def send_body(writer: asyncio.StreamWriter, file: int, page: bytes, parts:
         piece = os.pread(file, min(PIECE_BYTES, parts.end - at), at)
         if not piece:
             raise PeerError("the buffer has become shorter")
+        if pace is not None:
+            await pace.take(len(piece))
         await send(writer, piece)
         at += len(piece)
     same = os.pread(file, PAGE_BYTES, 0) == page

@@ -18,10 +18,12 @@ from falcon_core.wire.checkpoint import (
     BUFFERS,
     PAGE_BYTES,
     Held,
+    Parts,
     buffer_bytes,
     buffer_name,
     lock_name,
     unpack_held,
+    unpack_parts,
 )
 
 _EVERYBODY = 0o666  # the training container may run as any user
@@ -56,6 +58,29 @@ class Store:
         found = [self._read(self._folder / name) for name in names]
         return [held for held in found if held is not None]
 
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks the pod has."""
+        return self._ranks
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the size of each buffer."""
+        return self._bytes
+
+    def buffers(self, local_rank: int) -> list[Path]:
+        """Return the paths of a rank's buffers."""
+        return [self._folder / buffer_name(local_rank, number) for number in range(BUFFERS)]
+
+    def newest(self, local_rank: int) -> tuple[Path, Parts] | None:
+        """Return the newest whole checkpoint of a rank that has its checksums, and the buffer that holds it."""
+        found = [(parts.sequence, path, parts) for path in self.buffers(local_rank) if (parts := _parts(path))]
+        return max(found)[1:] if found else None
+
+    def is_empty(self, local_rank: int) -> bool:
+        """Check that no buffer of a rank holds a checkpoint."""
+        return all(self._read(path) is None for path in self.buffers(local_rank))
+
     def _put(self, name: str, size: int) -> None:
         """Make a file of this size, with all its pages, unless there is one. It appears only when it is complete."""
         path = self._folder / name
@@ -84,6 +109,20 @@ class Store:
             return None
         finally:
             os.close(file)
+
+
+def _parts(path: Path) -> Parts | None:
+    """Read a buffer's records; None unless it holds a whole checkpoint with checksums."""
+    try:
+        file = open_regular(path)
+    except OSError:
+        return None
+    try:
+        return unpack_parts(os.pread(file, PAGE_BYTES, 0), os.fstat(file).st_size)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def _is_file(path: Path, size: int) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 CHECKPOINT_DIR: Final = "/falcon/checkpoint"
+COPIES_DIR: Final = "/falcon/copies"  # of another pod's checkpoints; the agent alone has it
 BUFFERS: Final = 2  # of a rank
 PAGE_BYTES: Final = 4096
 LEAST_BUFFER_BYTES: Final = 4 << 20

@@ -8,6 +8,8 @@ rings and output grow in place)::
     agent/control          the shim's control file (wire.control)
     agent/checkpoint       JSON, for the script's client: {"generation": …, "number": …} of the checkpoint that all
                            ranks are to save; number 0: none
+    agent/copied           JSON, for the script's client: {"on": whether copies are made, "ranks": {rank: sequence of
+                           its newest checkpoint that another pod has, too}}
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
@@ -50,6 +52,7 @@ PLAN_FILE = "agent/plan"
 ALIVE_FILE = "agent/alive"
 CONTROL_FILE = "agent/control"
 CHECKPOINT_FILE = "agent/checkpoint"
+COPIED_FILE = "agent/copied"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"

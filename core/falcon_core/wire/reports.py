@@ -49,6 +49,7 @@ from falcon_core.wire.messages import (
     ThrottleSignals,
     Work,
 )
+from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput, bounded
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
@@ -134,6 +135,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     checkpoints: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []
     ended: msgspec.Raw = NO_LAUNCH
     check: CheckReport | None = None
+    copies: CopiesReport | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -161,11 +163,12 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
     held = summary.checkpoints[:MAX_HELD]
-    short = summary.ended is None and summary.check is None
+    short = summary.ended is None and summary.check is None and summary.copies is None
     if short and not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, encode_launch(summary.ended), summary.check))
+    ended = encode_launch(summary.ended)
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, ended, summary.check, summary.copies))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -198,6 +201,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         output=report.output,
         checkpoints=report.checkpoints,
         check=report.check,
+        copies=report.copies,
     )
 
 

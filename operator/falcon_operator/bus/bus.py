@@ -22,8 +22,9 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from falcon_core.times import HEARTBEAT_SECONDS
-from falcon_core.wire.keys import DETAIL, GATEWAYS, LEADER_KEY, PLAN, REPORTS, JobKey, gateway_of, job_of
+from falcon_core.wire.keys import DETAIL, GATEWAYS, LEADER_KEY, PEERS, PLAN, REPORTS, JobKey, gateway_of, job_of
 from falcon_core.wire.messages import DetailRequest, Plan
+from falcon_core.wire.peers import Peers
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
 from falcon_operator.bus import access, certs
@@ -140,6 +141,11 @@ class EtcdBus:
         request = DetailRequest(epoch=epoch, generation=generation, ranks=ranks)
         self._wanted.publish(key, DETAIL, msgspec.json.encode(request), epoch)
         await self._pass_on(key, key.detail)
+
+    async def tell_peers(self, key: JobKey, peers: Peers) -> None:
+        epoch = self._leadership.epoch
+        self._wanted.publish(key, PEERS, msgspec.json.encode(msgspec.structs.replace(peers, epoch=epoch)), epoch)
+        await self._pass_on(key, key.peers)
 
     async def forget(self, key: JobKey) -> None:
         self._drop(key)

@@ -9,6 +9,7 @@ from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.observation import Action, Observation, Policy, Switch
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.checkpoint import Held
+from falcon_operator.intent import copies
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
 
@@ -28,7 +29,7 @@ def recover(
     if not planned:
         return intent, recovery, actions
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
-    intent, waits = before_restart(snap, intent, urgent=urgent)
+    intent, waits = before_restart(snap, intent, urgent=urgent, leaving=len(obs.prepared))
     if not waits:
         return intent, recovery, actions
     prepared = {
@@ -38,21 +39,36 @@ def recover(
     return intent, *machine.step(intent.recovery, replace(obs, prepared=prepared), policy)
 
 
-def before_restart(snap: Snapshot, intent: Intent, *, urgent: bool = False) -> tuple[Intent, bool]:
-    """Ask for a checkpoint before a restart or a suspension; return whether it has to wait."""
+def before_restart(
+    snap: Snapshot, intent: Intent, *, urgent: bool = False, leaving: int | None = None
+) -> tuple[Intent, bool]:
+    """Ask for a checkpoint before a restart or a suspension; return whether it has to wait.
+
+    ``leaving``: how many pods the restart leaves; None: all.
+    """
     membership = intent.membership
     if membership.phase != "Run" or intent.recovery.stop is not None or intent.recovery.hang is not None:
         return intent, False
     ranks = len(membership.members) * snap.job.spec.procs_per_replica
+    # What one pod takes along, another pod has. Of two pods that leave, one may keep the other's copies.
+    outlasting = copies.copied(snap, membership) if leaving == 1 else []
     demand, waits = on_demand.wait(
         intent.demand,
-        held(snap, membership),
+        _outliving(held(snap, membership), outlasting),
         ranks,
         generation=membership.generation,
         now=snap.now,
         urgent=urgent,
     )
     return replace(intent, demand=demand), waits
+
+
+def _outliving(own: list[Held], outlasting: list[Held]) -> list[Held]:
+    """Return what the ranks hold, with a copy in another pod counted as a file in a folder."""
+    copied = {(each.rank, each.step, each.generation) for each in outlasting}
+    return [
+        replace(each, in_folder=True) if (each.rank, each.step, each.generation) in copied else each for each in own
+    ]
 
 
 def held(snap: Snapshot, membership: Membership) -> list[Held]:

@@ -40,8 +40,9 @@ from falcon_operator.effects import (
     EnsureGroundwork,
     Event,
     PublishPlan,
+    TellPeers,
 )
-from falcon_operator.intent import exclusion, gang, last_resort, observe, on_demand, preflight
+from falcon_operator.intent import copies, exclusion, gang, last_resort, observe, on_demand, preflight
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -236,9 +237,11 @@ def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
 
 
 def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
+    peers = copies.peers(snap, intent.membership)
     return [
         EnsureGroundwork(build_service(snap.job)),
         EnsureBudget(_budget(snap, intent)),
+        *([TellPeers(peers)] if peers is not None else []),  # before the plan: ranks start by it
         PublishPlan(gang.plan(snap, intent)),
         *_claims(snap, intent),
         *_creations(snap, intent),

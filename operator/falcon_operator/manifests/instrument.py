@@ -8,7 +8,8 @@ controllers as well.
   writes to one of them, and sees the other one as read-only;
 - the trainer's command is wrapped by ``falcon-launch``;
 - where the job keeps checkpoints in memory, both have a tmpfs for them. It counts as the agent's memory, since the
-  agent touches its pages first: so the agent's limit contains it, and the trainer's stays as it is.
+  agent touches its pages first: so the agent's limit contains it, and the trainer's stays as it is. A second one, for
+  copies of another pod's checkpoints, is the agent's alone.
 
 All injected containers pass Pod Security "restricted". The agent has a memory limit, but no CPU limit: a throttled
 agent would report late, and the agent's own work bounds its use of CPU. In a Guaranteed pod the agent has a CPU limit,
@@ -23,7 +24,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from falcon_core.wire.checkpoint import CHECKPOINT_DIR
+from falcon_core.wire.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
 from falcon_operator.manifests import qos
 from falcon_operator.ports import Manifest
@@ -36,6 +37,7 @@ LAUNCHER = f"{BIN_DIR}/falcon-launch"
 VOLUME_BIN, VOLUME_TLS = "falcon-bin", "falcon-gateway"
 VOLUME_AGENT, VOLUME_LAUNCH = "falcon-run-agent", "falcon-run-launch"  # falcon_core.wire.launch
 VOLUME_CHECKPOINT = "falcon-checkpoint"
+VOLUME_COPIES = "falcon-copies"
 INSTALL_CONTAINER, AGENT_CONTAINER = "falcon-install", "falcon-agent"
 USER_ID = 65532
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' own, and the launcher's
@@ -69,6 +71,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
     checkpoint_bytes: int = 0  # memory of a pod for checkpoints; 0: none
+    copies_bytes: int = 0  # likewise, for copies of another pod's
 
 
 def restricted() -> Manifest:
@@ -93,7 +96,10 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     _wrap(trainer, identity, grace_seconds(spec))
     result["initContainers"] = [
         {**_install(settings), "resources": _install_resources(spec)},
-        {**_agent(identity, settings), "resources": _agent_resources(spec, identity.checkpoint_bytes)},
+        {
+            **_agent(identity, settings),
+            "resources": _agent_resources(spec, identity.checkpoint_bytes + identity.copies_bytes),
+        },
         *result.get("initContainers", []),
     ]
     launch_dir_mib = LAUNCH_DIR_MIB + (RING_MIB + OUTPUT_MIB) * identity.procs
@@ -121,6 +127,12 @@ def _add_checkpoints(spec: Manifest, trainer: Manifest, identity: Identity) -> N
         {"name": "FALCON_CHECKPOINT_RANKS", "value": str(identity.procs)},
     ]
     trainer["env"] = [*trainer.get("env", []), {"name": "FALCON_CHECKPOINT_DIR", "value": CHECKPOINT_DIR}]
+    if identity.copies_bytes:
+        limit = str(identity.copies_bytes)
+        spec["volumes"].append({"name": VOLUME_COPIES, "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
+        agent["volumeMounts"].append({"name": VOLUME_COPIES, "mountPath": COPIES_DIR})
+        agent["env"].append({"name": "FALCON_COPIES_BYTES", "value": limit})
+        trainer["env"].append({"name": "FALCON_CHECKPOINT_COPIES", "value": "1"})
 
 
 def grace_seconds(spec: Manifest) -> int:
@@ -162,8 +174,8 @@ def _install_resources(spec: Manifest) -> Manifest:
     )
 
 
-def _agent_resources(spec: Manifest, checkpoint_bytes: int) -> Manifest:
-    store_mib = -(-checkpoint_bytes >> 20)
+def _agent_resources(spec: Manifest, store_bytes: int) -> Manifest:
+    store_mib = -(-store_bytes >> 20)
     request, limit = f"{96 + store_mib}Mi", f"{384 + store_mib}Mi"
     return qos.resources(
         spec,

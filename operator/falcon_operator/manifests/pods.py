@@ -60,6 +60,17 @@ def checkpoint_bytes(job: TrainingJob) -> int:
     return 0 if memory is None else int(quantity(memory))
 
 
+def copies_bytes(job: TrainingJob) -> int:
+    """Return the memory that each pod has for copies of another pod's checkpoints; 0 where the job asks for none."""
+    return checkpoint_bytes(job) if job.spec.checkpoint.copies else 0
+
+
+def copy_bandwidth(job: TrainingJob) -> int:
+    """Return how many bytes of copies a pod sends a second at most; 0: no limit."""
+    limit = job.spec.checkpoint.copy_bandwidth
+    return 0 if limit is None else int(quantity(limit))
+
+
 def owner_reference(job: TrainingJob) -> Manifest:
     """Return the reference to the job as the owner of an object.
 
@@ -101,6 +112,7 @@ def build_pod(
         launcher=job.spec.launcher,
         track=job.spec.mitigation.mode != "Off",
         checkpoint_bytes=checkpoint_bytes(job),
+        copies_bytes=copies_bytes(job),
     )
     spec = instrument(template["spec"], identity, settings)
     spec["restartPolicy"] = "Never"

@@ -54,6 +54,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_name_resolution(job),
         *_mounts(job),
         *_checkpoint_memory(job),
+        *_copies(job),
         *_error_rules(job, error_overrides),
     ]
 
@@ -221,11 +222,38 @@ def _checkpoint_memory(job: TrainingJob) -> Iterator[Problem]:
         whole = None if limit is None else quantity(limit)
     except ValueError:
         return  # the server-side dry run says it
-    if whole is not None and asked >= whole:
+    twice = " and as much for copies" if job.spec.checkpoint.copies else ""
+    if whole is not None and asked * (1 + job.spec.checkpoint.copies) >= whole:
         yield Problem(
             field=field,
-            message=f"{memory} does not fit into the pod's limit of {limit}, out of which the trainer has to live, too",
+            message=f"{memory}{twice} does not fit into the pod's limit of {limit}, out of which the trainer has to"
+            " live, too",
             remedy="raise spec.template.spec.resources.limits.memory by as much, or ask for less",
+        )
+
+
+def _copies(job: TrainingJob) -> Iterator[Problem]:
+    """Yield why no copies of checkpoints can be made."""
+    checkpoint = job.spec.checkpoint
+    if checkpoint.copy_bandwidth is not None:
+        try:
+            quantity(checkpoint.copy_bandwidth)
+        except ValueError as error:
+            yield Problem(
+                field="spec.checkpoint.copyBandwidth", message=str(error), remedy="write bytes a second, such as 500Mi"
+            )
+    if not checkpoint.copies:
+        return
+    field = "spec.checkpoint.copies"
+    if checkpoint.memory is None:
+        yield Problem(
+            field=field, message="there is nothing to copy", remedy="set spec.checkpoint.memory, or remove the field"
+        )
+    if job.spec.replicas < 2:
+        yield Problem(
+            field=field,
+            message="a job of one pod has no other pod that could keep a copy",
+            remedy="set spec.replicas to 2 or more, or remove the field",
         )
 
 

@@ -1,15 +1,22 @@
-"""Which checkpoint the job's ranks hold in memory: the condition ``CheckpointInMemory``."""
+"""Which checkpoint the job's ranks hold in memory, and whether other pods have it, too.
+
+The conditions ``CheckpointInMemory`` and ``DegradedProtection``.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 from falcon_core.wire.checkpoint import newest_of_all
-from falcon_operator.intent import on_demand
+from falcon_operator.intent import copies, on_demand
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.view import View
 from falcon_operator.status.words import listed
 from falcon_operator.times import clock_time
 
 TYPE = "CheckpointInMemory"
+PROTECTION: Final = "DegradedProtection"
+LAG_SECONDS: Final = 60.0  # that a copy may take
 
 
 def checkpoint_in_memory(view: View) -> Finding:
@@ -31,3 +38,30 @@ def checkpoint_in_memory(view: View) -> Finding:
     what = f"rank {listed(without)} has none" if without else "there is no step that all have"
     message = f"{len(having)} of {view.total} ranks hold checkpoints in memory; {what}, so a restart begins from files"
     return Finding(TYPE, False, "Incomplete", message, shown=True)
+
+
+def degraded_protection(view: View) -> Finding:
+    """Build the finding on whether the newest checkpoint in memory would be lost with one of the pods."""
+    if not view.snap.job.spec.checkpoint.copies:
+        return Finding(PROTECTION, False, "NotWanted", "spec.checkpoint.copies is 0", quiet=True)
+    membership, now = view.intent.membership, view.snap.now
+    newest = newest_of_all(on_demand.held(view.snap, membership), view.total)
+    if newest is None:
+        return Finding(PROTECTION, False, "NothingToCopy", "there is no step that all ranks hold", quiet=True)
+    safe = newest_of_all(copies.copied(view.snap, membership), view.total)
+    if safe is not None and (safe.step, safe.generation) == (newest.step, newest.generation):
+        message = f"step {safe.step} of all {view.total} ranks is in the memory of another pod, too"
+        return Finding(PROTECTION, False, "Copied", message, shown=True)
+    has = "no step of all ranks has a copy" if safe is None else f"step {safe.step} is the newest with a copy"
+    message = f"step {newest.step} is in the ranks' own pods alone; {has}"
+    # Of two times by the same nodes' clocks the difference counts; a first copy has the time that the job has run for.
+    behind = view.obs.running_seconds if safe is None else (newest.unix_ms - safe.unix_ms) / 1000
+    if max(behind, now - newest.unix_ms / 1000) <= LAG_SECONDS:
+        return Finding(PROTECTION, False, "Copying", message, quiet=True)
+    reports = copies.reported(view.snap, membership)
+    why = [f"{pod.pod_name}: {reports[pod.pod_uid].why}" for pod in membership.members if pod.pod_uid in reports]
+    reasons = [each for each in why if not each.endswith(": ")]
+    remedy = "; agents reach each other at ports that the kernel chooses: does a NetworkPolicy forbid it?"
+    return Finding(
+        PROTECTION, True, "Lagging", f"{message}{': ' + listed(reasons) + remedy if reasons else ''}", shown=True
+    )

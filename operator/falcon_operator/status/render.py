@@ -9,7 +9,7 @@ from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import RecoveryState, SlowIncident, StopIncident
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
-from falcon_operator.status.checkpoints import checkpoint_in_memory
+from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_protection
 from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
@@ -62,6 +62,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
                     *live_conditions(view, state, view.snap.unreadable),
                     tracking(view),
                     checkpoint_in_memory(view),
+                    degraded_protection(view),
                     machines_checked(view),
                 ],
                 now=view.snap.now,

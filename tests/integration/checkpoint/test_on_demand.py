@@ -2,77 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dev.kubectl import wait_for
-from falcon_agent.checkpoint.store import Store
-from falcon_agent.run_dir import RunDir
-from falcon_core.wire.launch import CONTROL_FILE
-from tests.integration.ports import free_port
+from tests.integration.checkpoint.ranks import RANKS, Job, await_
 
-PYTHON = Path(os.environ.get("FALCON_CACHE", "")) / "torch" / "venv" / "bin" / "python"
-PROGRAM = Path(__file__).parent / "programs" / "on_demand.py"
-AGENT = Path(__file__).parents[3] / "agent"
-RANKS = 3
-MIB = 1 << 20
 pytestmark = pytest.mark.timeout(300)
-
-
-class Job:
-    """Ranks of a pod, with what an agent would keep beside them."""
-
-    def __init__(self, place: Path, folder: Path) -> None:
-        self.run_dir = RunDir(place / "run")
-        self.store = Store(place, ranks=RANKS, memory_bytes=RANKS * 16 * MIB)
-        self.store.make()
-        self._place, self._folder = place, folder
-        self._ranks: list[subprocess.Popen[bytes]] = []
-
-    def start(self, generation: int) -> None:
-        if not PYTHON.is_file():
-            pytest.fail("PyTorch is not installed: run the tests through make test-integration")
-        common = {
-            "WORLD_SIZE": str(RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "PYTHONPATH": str(AGENT),
-            "FALCON_CHECKPOINT_DIR": str(self._place),
-            "FALCON_CONTROL": str(self.run_dir.path / CONTROL_FILE),
-            "FALCON_GENERATION": str(generation),
-        }
-        self._ranks = [
-            subprocess.Popen(
-                [str(PYTHON), "-W", "ignore", str(PROGRAM), str(self._folder)],
-                env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=(self._place / f"said-{generation}-{rank}").open("wb"),
-            )
-            for rank in range(RANKS)
-        ]
-
-    def said(self, generation: int, rank: int) -> list[str]:
-        return (self._place / f"said-{generation}-{rank}").read_text().splitlines()
-
-    def saved(self, generation: int) -> list[list[int]]:
-        """Return the steps that each rank has begun to save."""
-        lines = [self.said(generation, rank) for rank in range(RANKS)]
-        return [[int(line.split()[1]) for line in said if line.startswith("save ")] for said in lines]
-
-    def safe(self, step: int) -> bool:
-        """Check whether all ranks hold a newer step than this that is in the folder, by the agent's own reading."""
-        return {held.rank for held in self.store.held() if held.in_folder and held.step > step} == set(range(RANKS))
-
-    def end(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
-        for rank in self._ranks:
-            rank.wait()
 
 
 @pytest.fixture
@@ -82,10 +21,6 @@ def job(tmp_path: Path) -> Iterator[Job]:
     yield job
     job.end()
     shutil.rmtree(place)
-
-
-def await_(what: str, look: Callable[[], object]) -> None:
-    wait_for(what, look, timeout_seconds=90)
 
 
 def test_all_ranks_save_one_step_hold_and_go_on_from_it(job: Job) -> None:

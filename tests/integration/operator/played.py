@@ -19,6 +19,7 @@ from unittest.mock import patch
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Plan, RankSignals, Summary
+from falcon_core.wire.peers import Peers
 from falcon_operator.api import API_VERSION
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
@@ -106,6 +107,8 @@ class Agents:
         self.plan = plan
 
     def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None: ...
+
+    async def tell_peers(self, key: JobKey, peers: Peers) -> None: ...
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None: ...
 

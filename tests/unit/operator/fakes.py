@@ -10,6 +10,7 @@ import msgspec
 from falcon_core.wire.burn_in import BurnInReport, encode_report
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan
+from falcon_core.wire.peers import Peers
 from falcon_operator.api import (
     LABEL_JOB_UID,
     LABEL_ROLE,
@@ -246,6 +247,14 @@ class FakeBus:
         world.plan = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
         world.plans.append(world.plan)
         world.mutate()
+
+    async def tell_peers(self, key: JobKey, peers: Peers) -> None:
+        world = self.world
+        if world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+        if world.peers != peers:
+            world.peers = peers
+            world.mutate()
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
         world = self.world

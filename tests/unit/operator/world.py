@@ -15,6 +15,7 @@ from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
+from falcon_core.wire.peers import CopiesReport, Peers
 from falcon_operator.api import (
     TAINT_SPARE,
     ObjectMeta,
@@ -135,6 +136,8 @@ class World:
         self.measured: list[tuple[int, str]] = []  # number and node of each measurement
         self.mute: set[str] = set()  # nodes whose pods give no result
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
+        self.copies: CopiesReport | None = None  # what each says of copies
+        self.peers: Peers | None = None  # what the agents were told of each other
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
@@ -427,6 +430,7 @@ class World:
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
             checkpoints=self.held,
+            copies=self.copies,
             check=pod.check if pod.state in ("Idle", "Stopped") else None,
         )
         now = self.clock.monotonic()

@@ -1,0 +1,227 @@
+"""The copies of a pod's checkpoints: its own go to another pod, another pod's come here, and a new pod fetches its own.
+
+All of this runs in a thread with a loop of its own: checksums and TLS of a large state would hold up what the agent's
+loop has to see in time. Nothing here is needed for training: whatever fails is said in the report, and the ranks'
+client is told not to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from falcon_agent.checkpoint import exchange, peers
+from falcon_agent.checkpoint.exchange import Peer
+from falcon_agent.checkpoint.holder import Copies, Holder
+from falcon_agent.checkpoint.peers import PeerError
+from falcon_agent.checkpoint.store import Store
+from falcon_core.wire.peers import MAX_REASON, CopiesReport, PeerPod, Peers
+
+LOOK_SECONDS: Final = 0.2  # between two looks at the ranks' buffers: what a copy is late by
+RETRY_SECONDS: Final = 1.0
+PEERS_SECONDS: Final = 10.0  # for the word of who has copies, before the ranks start without
+FETCH_SECONDS: Final = 300.0  # for all that is fetched: the other pods' ranks wait meanwhile
+_log = structlog.get_logger()
+
+
+def credentials(folder: Path) -> tuple[Path, Path, Path]:
+    """Return the files of a job's Secret with which agents know each other."""
+    return folder / "jobs-ca.crt", folder / "tls.crt", folder / "tls.key"
+
+
+class Certificate:
+    """The server's certificate, which is renewed in place while the agent runs."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the job's Secret. Raises OSError."""
+        self._folder = folder
+        self._stamp = self._read_at()
+        self.context = peers.server_context(*credentials(folder))
+
+    def renew(self) -> None:
+        """Read it again if it has changed: connections that are made from now on see the new one. Raises OSError."""
+        if (stamp := self._read_at()) != self._stamp:
+            ca, cert, key = credentials(self._folder)
+            self.context.load_verify_locations(ca)
+            self.context.load_cert_chain(cert, key)
+            self._stamp = stamp
+
+    def _read_at(self) -> int:
+        return credentials(self._folder)[1].stat().st_mtime_ns
+
+
+class Copying:
+    """The thread. ``told`` gets, at each change, whether copies are made, and by rank what has been copied."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        tls: Path,
+        *,
+        job_uid: str,
+        pod_uid: str,
+        told: Callable[[bool, Mapping[int, int]], None],
+    ) -> None:
+        """Keep copies in ``folder``. ``tls``: the job's Secret, with ``jobs-ca.crt``, ``tls.crt`` and ``tls.key``."""
+        self._store = store
+        self._copies = Copies(folder, store.ranks, store.buffer_bytes)
+        self._tls = tls
+        self._job_uid, self._pod_uid = job_uid, pod_uid
+        self._told = told
+        self._peers: Peers | None = None
+        self._pace = peers.Pace()
+        self._report = CopiesReport()
+        self._port = 0
+        self._why = "the copies' memory is being made"
+        self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
+        self._holder = ""  # uid of the pod that has them
+        self._fetched = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="falcon-copies", daemon=True)
+
+    # -- called by the agent's loop ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. The ranks' own buffers are there."""
+        self._thread.start()
+
+    def take(self, told: Peers) -> None:
+        """Take over who keeps whose copies. An earlier leader's word is ignored."""
+        known = self._peers
+        if known is None or (told.generation, told.epoch) >= (known.generation, known.epoch):
+            self._peers = told
+
+    @property
+    def report(self) -> CopiesReport:
+        """Return what the operator shall know."""
+        return self._report
+
+    async def fetched(self, generation: int) -> None:
+        """Fetch what other pods have of this pod's ranks before a generation starts; return when that is over.
+
+        Nothing is fetched for a rank that holds a checkpoint itself. However it ends, the ranks can start.
+        """
+        if generation > 1 and self._lacking():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._fetch(generation), self._loop))
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def _lacking(self) -> list[int]:
+        """Return the local ranks that hold no checkpoint."""
+        return [local_rank for local_rank in range(self._store.ranks) if self._store.is_empty(local_rank)]
+
+    async def _fetch(self, generation: int) -> None:
+        told = await self._await_peers(generation)
+        own = told.pod(self._pod_uid) if told is not None else None
+        if told is None or own is None:
+            _log.warning("no word of who has copies of this pod's checkpoints; the ranks start without")
+            return
+        sources = [pod for uid in own.sources if (pod := told.pod(uid)) is not None and pod.port]
+        if not sources:
+            return
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(FETCH_SECONDS):
+                lacking = self._lacking()
+                await asyncio.gather(*(self._fetch_rank(sources, own.first_rank, each) for each in lacking))
+        except TimeoutError:
+            _log.error("not all copies of this pod's checkpoints were fetched in time", seconds=FETCH_SECONDS)
+        _log.info("copies fetched", checkpoints=self._fetched, seconds=round(time.monotonic() - began, 3))
+
+    async def _await_peers(self, generation: int) -> Peers | None:
+        deadline = time.monotonic() + PEERS_SECONDS
+        while time.monotonic() < deadline:
+            told = self._peers
+            if told is not None and told.generation >= generation and told.phase == "Run":
+                return told
+            await asyncio.sleep(0.02)
+        return None
+
+    async def _fetch_rank(self, sources: list[PeerPod], first_rank: int, local_rank: int) -> None:
+        """Fetch one rank's checkpoints from the first pod that gives any."""
+        for pod in sources:
+            try:
+                steps = await exchange.fetch(self._peer(pod), first_rank + local_rank, self._store.buffers(local_rank))
+            except (PeerError, OSError) as error:
+                _log.warning("a copy could not be fetched", rank=first_rank + local_rank, error=str(error))
+                continue
+            self._fetched += len(steps)
+            if steps:
+                return
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        serving = self._loop.create_task(self._serve())
+        self._loop.run_forever()
+        serving.cancel()
+
+    async def _serve(self) -> None:
+        try:
+            self._copies.make()
+            certificate = Certificate(self._tls)
+            holder = Holder(self._copies, self._job_uid, certificate.context, self._wards)  # lives as long as this
+            self._port = await holder.start()
+            while True:
+                certificate.renew()
+                failure = await self._look()
+                self._say(failure)
+                await asyncio.sleep(RETRY_SECONDS if failure else LOOK_SECONDS)
+        except Exception as error:  # noqa: BLE001 - training and the agent's other parts go on, whatever it is
+            _log.exception("no more copies of checkpoints are made or kept here")
+            self._port = 0
+            self._say(f"{type(error).__name__}: {error}")
+
+    async def _look(self) -> str:
+        """Copy what the ranks have saved since the last look; return why that is not possible, "" if it is."""
+        told = self._peers
+        own = told.pod(self._pod_uid) if told is not None else None
+        if told is None or own is None:
+            return "not known yet which pod keeps them"
+        holder = told.pod(own.holder) if own.holder else None
+        if holder is None:
+            return "no other pod is there to keep them"
+        if not holder.port or not holder.host:
+            return f"the pod that is to keep them ({holder.uid}) does not take any yet"
+        if holder.uid != self._holder:
+            self._holder, self._copied = holder.uid, {}
+        self._pace.bytes_per_second = told.bytes_per_second
+        local_ranks = range(self._store.ranks)
+        failures = await asyncio.gather(*(self._copy(holder, own.first_rank, each) for each in local_ranks))
+        return next(filter(None, failures), "")
+
+    async def _copy(self, holder: PeerPod, first_rank: int, local_rank: int) -> str:
+        """Copy a rank's newest checkpoint, unless the holder has it; return why it could not be copied."""
+        newest = self._store.newest(local_rank)
+        rank = first_rank + local_rank
+        if newest is None or newest[1].rank != rank or self._copied.get(rank) == newest[1].sequence:
+            return ""
+        try:
+            if await exchange.put(self._peer(holder), newest[0], self._pace):
+                self._copied[rank] = newest[1].sequence
+        except (PeerError, OSError) as error:
+            return str(error)
+        return ""
+
+    def _wards(self) -> frozenset[int]:
+        return self._peers.wards(self._pod_uid) if self._peers is not None else frozenset()
+
+    def _peer(self, pod: PeerPod) -> Peer:
+        # The certificate is renewed while the agent runs: it is read for each transfer.
+        context = peers.client_context(*credentials(self._tls))
+        return Peer(host=pod.host, port=pod.port, job_uid=self._job_uid, context=context)
+
+    def _say(self, failure: str) -> None:
+        if failure and failure != self._why:
+            _log.warning("checkpoints are not copied to another pod", why=failure)
+        self._why = failure
+        self._report = CopiesReport(self._port, self._copies.held(), failure[:MAX_REASON], self._fetched)
+        self._told(not failure, self._copied)

@@ -1,0 +1,93 @@
+"""Who keeps copies of whose checkpoints, by the job's spec, its nodes and what its pods report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from falcon_core.recovery.membership import Member, Membership
+from falcon_core.topology.neighbours import holders
+from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.pods import copy_bandwidth
+
+
+def peers(snap: Snapshot, membership: Membership) -> Peers | None:
+    """Return what the agents shall know of each other; None where the job never wanted copies."""
+    wanted = snap.job.spec.checkpoint.copies > 0
+    reports = reported(snap, membership)
+    if not wanted and not reports:
+        return None
+    members = [member for member in membership.members if member.pod_uid]
+    keepers = _keepers(snap, members) if wanted else {}
+    sources = _sources(reports, snap.job.spec.procs_per_replica)
+    return Peers(
+        epoch=0,
+        generation=membership.generation,
+        phase=membership.phase,
+        procs=snap.job.spec.procs_per_replica,
+        bytes_per_second=copy_bandwidth(snap.job),
+        pods=[
+            PeerPod(
+                uid=member.pod_uid,
+                first_rank=member.first_rank,
+                host=_host(snap, member),
+                port=reports[member.pod_uid].port if member.pod_uid in reports else 0,
+                holder=keepers.get(member.pod_uid, ""),
+                sources=[uid for uid in sources.get(member.first_rank, []) if uid != member.pod_uid],
+            )
+            for member in members
+        ],
+    )
+
+
+def reported(snap: Snapshot, membership: Membership) -> dict[str, CopiesReport]:
+    """Return what the generation's pods say of copies, by pod uid."""
+    summaries = {member.pod_uid: snap.summary(member.pod_uid) for member in membership.members}
+    return {uid: summary.copies for uid, summary in summaries.items() if summary is not None and summary.copies}
+
+
+def copied(snap: Snapshot, membership: Membership) -> list[Held]:
+    """Return the checkpoints of which another pod of the generation has a copy than the rank's own."""
+    reports = reported(snap, membership)
+    own = {member.pod_uid: member.first_rank for member in membership.members}
+    procs = snap.job.spec.procs_per_replica
+    return [
+        each for uid, report in reports.items() for each in report.held if not own[uid] <= each.rank < own[uid] + procs
+    ]
+
+
+def _keepers(snap: Snapshot, members: list[Member]) -> dict[str, str]:
+    """Return, by pod uid, the uid of the pod that is to keep its copies.
+
+    Pods of one node fail together, and so do nodes with the same value of the label. A node without the label is known
+    by its lowest replica: a replacement on another node then leaves all other pairs as they are.
+    """
+    lowest: dict[str, int] = {}
+    for member in members:
+        lowest.setdefault(member.node, member.replica)
+    label = snap.job.spec.checkpoint.failure_domain
+
+    def domain(member: Member) -> str:
+        node = snap.nodes.get(member.node)
+        value = node.labels.get(label, "") if node is not None else ""
+        return value or f"/{lowest[member.node]:09}"  # no label's value has a slash
+
+    held_by = holders([domain(member) for member in members])
+    return {members[place].pod_uid: members[holder].pod_uid for place, holder in enumerate(held_by)}
+
+
+def _sources(reports: Mapping[str, CopiesReport], procs: int) -> dict[int, list[str]]:
+    """Return, by first rank of a pod, the pods that keep copies of its ranks: those with the newest step first."""
+    newest: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for uid, report in reports.items():
+        for each in report.held:
+            steps = newest[each.rank // procs * procs]
+            steps[uid] = max(steps.get(uid, 0), each.step)
+    return {rank: sorted(steps, key=lambda uid: (-steps[uid], uid)) for rank, steps in newest.items()}
+
+
+def _host(snap: Snapshot, member: Member) -> str:
+    pod = snap.pod(member.pod_name)
+    return pod.pod_ip if pod is not None else ""

@@ -1,0 +1,201 @@
+"""Agents that copy their ranks' checkpoints to each other, and a new pod that fetches what the old pod had."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from falcon_agent.checkpoint import peers as wire
+from falcon_agent.checkpoint.copying import Copying
+from falcon_agent.checkpoint.store import Store
+from falcon_core.wire.launch import Phase
+from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
+from falcon_operator.bus import certs
+from tests.integration.agent.test_copies import JOB, SIZE, fill
+from tests.integration.ports import free_port
+
+WAIT_SECONDS = 30.0
+
+
+class Pod:
+    """One pod's agent, as far as copies go: one rank, which is the pod's number."""
+
+    def __init__(self, root: Path, uid: str, rank: int, tls: Path) -> None:
+        (root / uid / "own").mkdir(parents=True)
+        (root / uid / "copies").mkdir()
+        self.uid, self.rank = uid, rank
+        self.store = Store(root / uid / "own", ranks=1, memory_bytes=2 * SIZE)
+        self.store.make()
+        self.told: tuple[bool, dict[int, int]] = (False, {})
+        self.copying = Copying(self.store, root / uid / "copies", tls, job_uid=JOB, pod_uid=uid, told=self._take)
+        self.copying.start()
+
+    def _take(self, on: bool, ranks: Mapping[int, int]) -> None:
+        self.told = (on, dict(ranks))
+
+    def save(self, step: int, number: int = 0) -> bytes:
+        return fill(self.store.buffers(0)[number], step, rank=self.rank)
+
+    @property
+    def report(self) -> CopiesReport:
+        return self.copying.report
+
+    def steps(self) -> set[tuple[int, int]]:
+        return {(held.rank, held.step) for held in self.report.held}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[str, int], Pod]:
+    now = dt.datetime.now(dt.UTC)
+    jobs = certs.new_authority(now, certs.JOBS)
+    pair = certs.issue_agents(jobs, JOB, now)
+    tls = tmp_path / "tls"
+    tls.mkdir()
+    for name, content in (("jobs-ca.crt", jobs.cert), ("tls.crt", pair.cert), ("tls.key", pair.key)):
+        (tls / name).write_bytes(content)
+    return lambda uid, rank: Pod(tmp_path, uid, rank, tls)
+
+
+def tell(pods: list[Pod], keepers: dict[str, str], *, generation: int = 1, phase: Phase = "Run") -> None:
+    """Tell the agents of each other, as the operator does by their reports."""
+    told = Peers(
+        epoch=1,
+        generation=generation,
+        phase=phase,
+        procs=1,
+        pods=[
+            PeerPod(
+                uid=pod.uid,
+                first_rank=pod.rank,
+                host="127.0.0.1",
+                port=pod.report.port,
+                holder=keepers.get(pod.uid, ""),
+                sources=[other.uid for other in pods if other is not pod and pod.rank in {r for r, _ in other.steps()}],
+            )
+            for pod in pods
+        ],
+    )
+    for pod in pods:
+        pod.copying.take(told)
+
+
+async def until(what: str, look: Callable[[], object]) -> None:
+    for _ in range(int(WAIT_SECONDS / 0.05)):
+        if look():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail(f"{what}: not within {WAIT_SECONDS:.0f} s")
+
+
+async def ready(*pods: Pod) -> None:
+    await until("the agents listen", lambda: all(pod.report.port for pod in pods))
+
+
+async def test_a_new_pod_gets_what_its_predecessor_had_saved(make: Callable[[str, int], Pod]) -> None:
+    lost, keeper = make("lost", 0), make("keeper", 1)
+    await ready(lost, keeper)
+    tell([lost, keeper], {"lost": "keeper", "keeper": "lost"})
+    older = lost.save(20)
+    await until("the first is copied", lambda: lost.told == (True, {0: 20}))
+    newer = lost.save(40, number=1)
+    await until("both are copied", lambda: keeper.steps() == {(0, 20), (0, 40)})
+    assert lost.told == (True, {0: 40})
+    assert lost.report.why == ""
+
+    successor = make("successor", 0)
+    await ready(successor)
+    keeper.save(40)
+    tell([successor, keeper], {"successor": "keeper", "keeper": "successor"}, generation=2)
+    await successor.copying.fetched(2)
+    assert sorted(path.read_bytes() == newer for path in successor.store.buffers(0)) == [False, True]
+    assert sorted(path.read_bytes() == older for path in successor.store.buffers(0)) == [False, True]
+    await until("the keeper's own goes to the new pod", lambda: successor.steps() == {(1, 40)})
+    assert successor.report.fetched == 2
+
+
+async def test_the_ranks_wait_for_the_word_of_their_own_generation(make: Callable[[str, int], Pod]) -> None:
+    lost, keeper = make("lost", 0), make("keeper", 1)
+    await ready(lost, keeper)
+    tell([lost, keeper], {"lost": "keeper"})
+    saved = lost.save(20)
+    await until("it is copied", lambda: keeper.steps() == {(0, 20)})
+    successor = make("successor", 0)
+    await ready(successor)
+    tell([successor, keeper], {}, generation=2, phase="Stop")
+    fetching = asyncio.create_task(successor.copying.fetched(2))
+    await asyncio.sleep(0.3)
+    assert not fetching.done(), "not all pods' reports are known before the generation runs"
+    tell([successor, keeper], {}, generation=2)
+    await fetching
+    assert saved in [path.read_bytes() for path in successor.store.buffers(0)]
+
+
+async def test_what_a_rank_holds_itself_is_never_overwritten(make: Callable[[str, int], Pod]) -> None:
+    own, keeper = make("own", 0), make("keeper", 1)
+    await ready(own, keeper)
+    tell([own, keeper], {"own": "keeper"})
+    own.save(20)
+    await until("it is copied", lambda: keeper.steps() == {(0, 20)})
+    tell([own, keeper], {}, generation=2)
+    kept = own.save(40)
+    await own.copying.fetched(2)
+    assert own.store.buffers(0)[0].read_bytes() == kept
+    assert own.report.fetched == 0
+
+
+async def test_the_first_start_waits_for_nobody(make: Callable[[str, int], Pod]) -> None:
+    alone = make("alone", 0)
+    await asyncio.wait_for(alone.copying.fetched(1), 1.0)
+
+
+async def test_why_nothing_is_copied_is_said_and_no_save_waits_for_it(make: Callable[[str, int], Pod]) -> None:
+    pod, keeper = make("pod", 0), make("keeper", 1)
+    await ready(pod, keeper)
+    pod.save(20)
+    await until("nobody is known", lambda: pod.report.why == "not known yet which pod keeps them")
+    tell([pod, keeper], {})
+    await until("nobody keeps them", lambda: pod.report.why == "no other pod is there to keep them")
+    nowhere = PeerPod(uid="keeper", first_rank=1, host="127.0.0.1", port=free_port())
+    told = Peers(
+        epoch=1,
+        generation=1,
+        phase="Run",
+        procs=1,
+        pods=[PeerPod(uid="pod", first_rank=0, holder="keeper"), nowhere],
+    )
+    pod.copying.take(told)
+    await until("it cannot be reached", lambda: "cannot be reached" in pod.report.why)
+    assert pod.told == (False, {})
+    tell([pod, keeper], {"pod": "keeper"})
+    await until("it is copied after all", lambda: pod.told == (True, {0: 20}))
+
+
+async def test_an_earlier_leaders_word_is_ignored(make: Callable[[str, int], Pod]) -> None:
+    pod, keeper = make("pod", 0), make("keeper", 1)
+    await ready(pod, keeper)
+    tell([pod, keeper], {"pod": "keeper"}, generation=3)
+    tell([pod, keeper], {}, generation=2)
+    pod.save(20)
+    await until("it is copied", lambda: keeper.steps() == {(0, 20)})
+
+
+async def test_a_limit_holds_for_all_streams_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the pauses, not the clock: of three pieces at once, each waits for those before it."""
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(wire.asyncio, "sleep", pause)
+    monkeypatch.setattr(wire.time, "monotonic", lambda: 100.0)
+    pace = wire.Pace(bytes_per_second=1000)
+    for _ in range(3):
+        await pace.take(500)
+    assert pauses == [0.0, 0.5, 1.0]
+    pace.bytes_per_second = 0
+    await pace.take(1 << 30)
+    assert len(pauses) == 3, "no limit, no pause"

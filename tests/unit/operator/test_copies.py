@@ -1,0 +1,237 @@
+"""Copies of checkpoints in other pods: what a pod gets for them, who keeps whose, and what the user reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from falcon_core.recovery.membership import Member, Membership
+from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.messages import Summary
+from falcon_core.wire.peers import CopiesReport, Peers
+from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_operator.api import Condition
+from falcon_operator.intent.copies import copied, peers
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.manifests.instrument import instrument
+from falcon_operator.manifests.validation import problems
+from falcon_operator.ports import JobReports, NodeView, PodView, Received
+from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.test_instrument import SETTINGS, SPEC, by_name, identity
+from tests.unit.operator.test_validation import job
+from tests.unit.operator.world import World
+
+MIB = 1 << 20
+COPIES = {"checkpoint": {"memory": "64Mi", "copies": 1}}
+ZONE = "topology.kubernetes.io/zone"
+replace = msgspec.structs.replace
+
+
+# -- the pod ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_agent_alone_gets_a_second_volume_and_its_memory() -> None:
+    spec = instrument(SPEC, identity(checkpoint_bytes=64 * MIB, copies_bytes=64 * MIB), SETTINGS)
+    trainer, agent = by_name(spec["containers"])["trainer"], by_name(spec["initContainers"])["falcon-agent"]
+    volume = {"name": "falcon-copies", "emptyDir": {"medium": "Memory", "sizeLimit": str(64 * MIB)}}
+    assert by_name(spec["volumes"])["falcon-copies"] == volume
+    mounts = {container["name"]: by_name(container["volumeMounts"]) for container in (trainer, agent)}
+    assert "falcon-copies" not in mounts["trainer"], "another pod's state is none of its business"
+    assert mounts["falcon-agent"]["falcon-copies"]["mountPath"] == "/falcon/copies"
+    assert by_name(agent["env"])["FALCON_COPIES_BYTES"]["value"] == str(64 * MIB)
+    assert by_name(trainer["env"])["FALCON_CHECKPOINT_COPIES"]["value"] == "1"
+    assert agent["resources"]["limits"]["memory"] == f"{384 + 128}Mi"
+
+
+def test_a_job_without_copies_gets_none() -> None:
+    assert "copies" not in str(instrument(SPEC, identity(checkpoint_bytes=64 * MIB), SETTINGS)).lower()
+
+
+@pytest.mark.parametrize(
+    ("spec", "pod", "field", "words"),
+    [
+        ({"checkpoint": {"copies": 1}}, {}, "spec.checkpoint.copies", "set spec.checkpoint.memory"),
+        ({**COPIES, "replicas": 1}, {}, "spec.checkpoint.copies", "set spec.replicas to 2 or more"),
+        (
+            {"checkpoint": {"memory": "5Gi", "copies": 1}},
+            {"resources": {"limits": {"memory": "8Gi"}}},
+            "spec.checkpoint.memory",
+            "5Gi and as much for copies does not fit into the pod's limit of 8Gi",
+        ),
+        ({"checkpoint": {"copyBandwidth": "fast"}}, {}, "spec.checkpoint.copyBandwidth", "such as 500Mi"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused(spec: dict[str, Any], pod: dict[str, Any], field: str, words: str) -> None:
+    (problem,) = problems(job(pod, **spec))
+    assert problem.field == field
+    assert words in str(problem)
+
+
+# -- who keeps whose -------------------------------------------------------------------------------------------------
+
+
+def snapshot(nodes: list[str], zones: dict[str, str] | None = None, spec: dict[str, Any] | None = None) -> Snapshot:
+    """Return a job of two ranks a pod, whose replicas are on these nodes."""
+    pods = [
+        PodView(namespace="ml", name=f"gpt2-{place}", uid=f"uid-{place}", node=node, pod_ip=f"10.0.0.{place}")
+        for place, node in enumerate(nodes)
+    ]
+    labels = {node: {ZONE: zone} for node, zone in (zones or {}).items()}
+    return Snapshot(
+        job=job(replicas=len(nodes), procsPerReplica=2, **(COPIES if spec is None else spec)),
+        pods=pods,
+        nodes={node: NodeView(name=node, labels=labels.get(node, {})) for node in nodes},
+        settings=SETTINGS,
+        now=100.0,
+        monotonic=10.0,
+    )
+
+
+def membership(nodes: list[str]) -> Membership:
+    members = [
+        Member(replica=place, first_rank=2 * place, pod_name=f"gpt2-{place}", pod_uid=f"uid-{place}", node=node)
+        for place, node in enumerate(nodes)
+    ]
+    return Membership(generation=3, phase="Run", members=members)
+
+
+def telling(snap: Snapshot, said: dict[int, CopiesReport]) -> Snapshot:
+    summaries = {
+        f"uid-{place}": Received(
+            summary=Summary(pod_uid=f"uid-{place}", sequence=1, unix_ns=1, generation=3, copies=report), at_seconds=9.0
+        )
+        for place, report in said.items()
+    }
+    return replace(snap, reports=JobReports(summaries=summaries))
+
+
+def told(nodes: list[str], zones: dict[str, str] | None = None, said: dict[int, CopiesReport] | None = None) -> Peers:
+    found = peers(telling(snapshot(nodes, zones), said or {}), membership(nodes))
+    assert found is not None
+    return found
+
+
+def holders(found: Peers) -> list[str]:
+    return [pod.holder for pod in found.pods]
+
+
+def test_every_pod_keeps_the_copies_of_one_other_pod() -> None:
+    found = told(["a", "b", "c"])
+    assert holders(found) == ["uid-1", "uid-2", "uid-0"]
+    assert found.wards("uid-0") == {4, 5}
+
+
+def test_no_pod_of_the_same_node_or_zone_keeps_them_where_that_can_be() -> None:
+    assert holders(told(["a", "a", "b", "b"])) == ["uid-2", "uid-3", "uid-0", "uid-1"]
+    zones = {"a": "east", "b": "west", "c": "east", "d": "west"}
+    domain = [zones[node] for node in "abcd"]
+    for place, holder in enumerate(holders(told(list("abcd"), zones))):
+        assert domain[int(holder.removeprefix("uid-"))] != domain[place]
+
+
+def test_a_replaced_node_leaves_all_other_pairs_as_they_are() -> None:
+    assert holders(told(["b", "c", "d"])) == holders(told(["b", "z", "d"])) == holders(told(["b", "a", "d"]))
+
+
+def test_agents_are_told_where_to_reach_each_other_and_who_has_the_newest_copies() -> None:
+    said = {
+        0: CopiesReport(port=4000, held=[Held(2, 40, 0), Held(3, 40, 0)]),
+        1: CopiesReport(port=4001),
+        2: CopiesReport(port=4002, held=[Held(2, 60, 0), Held(0, 60, 0)]),
+    }
+    found = told(["a", "b", "c"], said=said)
+    assert [(pod.host, pod.port) for pod in found.pods] == [
+        ("10.0.0.0", 4000),
+        ("10.0.0.1", 4001),
+        ("10.0.0.2", 4002),
+    ]
+    assert [pod.sources for pod in found.pods] == [["uid-2"], ["uid-2", "uid-0"], []]
+
+
+def test_what_a_pod_says_of_its_own_ranks_is_no_copy() -> None:
+    snap = telling(snapshot(["a", "b"]), {0: CopiesReport(port=1, held=[Held(0, 40, 0), Held(2, 40, 0)])})
+    assert copied(snap, membership(["a", "b"])) == [Held(2, 40, 0)]
+
+
+def test_a_job_that_never_wanted_copies_is_told_nothing() -> None:
+    spec = {"checkpoint": {"memory": "64Mi"}}
+    assert peers(snapshot(["a", "b"], spec=spec), membership(["a", "b"])) is None
+    ended = telling(snapshot(["a", "b"], spec=spec), {0: CopiesReport(port=1)})
+    found = peers(ended, membership(["a", "b"]))
+    assert found is not None
+    assert holders(found) == ["", ""], "it wants none any more"
+
+
+def test_the_report_crosses_the_bus() -> None:
+    said = CopiesReport(port=4000, held=[Held(2, 40, 7, 1)], why="10.0.0.7:4001 cannot be reached", fetched=2)
+    summary = Summary(pod_uid="uid-0", sequence=1, unix_ns=1, generation=3, copies=said)
+    assert decode_summary(encode_summary(summary, []), "uid-0").copies == said
+
+
+# -- what the user reads ---------------------------------------------------------------------------------------------
+
+
+async def condition(world: World, seconds: float) -> Condition | None:
+    later = world.clock.seconds + seconds
+    await run(world, operator, lambda w: w.clock.seconds > later, seconds=seconds + 10)
+    return shown(world)
+
+
+def shown(world: World) -> Condition | None:
+    return next((found for found in world.status.conditions if found.type == "DegradedProtection"), None)
+
+
+def saved(world: World, step: int, seconds_ago: float = 0.0) -> list[Held]:
+    return [Held(rank, step, int((world.clock.unix() - seconds_ago) * 1000)) for rank in range(3)]
+
+
+async def test_a_checkpoint_with_a_copy_of_each_rank_is_protected() -> None:
+    world = World(spec=COPIES)
+    world.held = saved(world, 40)
+    world.copies = CopiesReport(port=4000, held=world.held)
+    await trained(world)
+    found = await condition(world, 100)
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "Copied")
+    assert found.message == "step 40 of all 3 ranks is in the memory of another pod, too"
+
+
+async def test_copies_that_lag_for_long_are_shown_with_the_reason() -> None:
+    world = World(spec=COPIES)
+    world.held = saved(world, 40)
+    world.copies = CopiesReport(port=4000, held=saved(world, 20, 5.0), why="10.0.0.7:4000 cannot be reached")
+    await trained(world)
+    assert await condition(world, 5) is None, "it may be on its way"
+    found = await condition(world, 100)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "Lagging")
+    assert "step 40 is in the ranks' own pods alone; step 20 is the newest with a copy" in found.message
+    assert "10.0.0.7:4000 cannot be reached" in found.message
+    assert "NetworkPolicy" in found.message
+
+
+async def test_saves_that_follow_each_other_do_not_hide_that_nothing_is_copied() -> None:
+    world = World(spec=COPIES)
+    world.copies = CopiesReport(port=4000)
+    world.held = saved(world, 40)
+    await trained(world)
+    began = world.clock.seconds
+
+    def saves(w: World) -> bool:
+        w.held = saved(w, 40 + int(w.clock.seconds - began) // 5)
+        return w.clock.seconds > began + 100
+
+    await run(world, operator, saves, seconds=110)
+    found = shown(world)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "Lagging")
+    assert "no step of all ranks has a copy" in found.message
+
+
+async def test_a_job_that_wants_no_copies_has_no_such_condition() -> None:
+    world = World(spec={"checkpoint": {"memory": "64Mi"}})
+    world.held = saved(world, 40)
+    await trained(world)
+    assert await condition(world, 100) is None
