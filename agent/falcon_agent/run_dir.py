@@ -19,6 +19,7 @@ from falcon_core.wire.launch import (
     CONTROL_FILE,
     COUNTERS_FILE,
     ENDED,
+    MICROBATCHES_FILE,
     OUTPUT_FILE,
     PLAN_FILE,
     RINGS_FILE,
@@ -32,6 +33,7 @@ from falcon_core.wire.launch import (
     LaunchStatus,
     render_plan,
 )
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.output import OutputFormatError
 
 _T = TypeVar("_T")
@@ -119,6 +121,11 @@ class RunDir:
         if (generation, number) != self._wanted_checkpoint:
             self._write(CHECKPOINT_FILE, msgspec.json.encode({"generation": generation, "number": number}))
             self._wanted_checkpoint = (generation, number)
+
+    def write_microbatches(self, order: MicrobatchOrder) -> None:
+        """Tell the client of rank 0 how many micro-batches each rank is to compute."""
+        content = {"generation": order.generation, "shares": order.shares}
+        self._write(MICROBATCHES_FILE, msgspec.json.encode(content))
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

@@ -40,6 +40,13 @@ class AskDetail(msgspec.Struct, frozen=True):
     ranks: list[int]
 
 
+class OrderMicrobatches(msgspec.Struct, frozen=True):
+    """How many micro-batches each rank of a generation is to compute."""
+
+    generation: int
+    shares: list[int]
+
+
 class ChangeClaims(msgspec.Struct, frozen=True):
     """The spares that a job takes and gives back, all in one write of the pool's status."""
 
@@ -85,6 +92,7 @@ Effect = (
     | DeletePod
     | PublishPlan
     | AskDetail
+    | OrderMicrobatches
     | ChangeClaims
     | BurnIn
     | TaintNode

@@ -226,6 +226,10 @@ class Bus(Protocol):
         """Ask the agents for the detail of these ranks, if the request that stands is another."""
         ...
 
+    async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
+        """Publish how many micro-batches each rank is to compute, by rank, if the order that stands is another."""
+        ...
+
     async def forget(self, key: JobKey) -> None:
         """Withdraw a job that is gone, and remove its keys."""
         ...

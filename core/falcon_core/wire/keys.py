@@ -5,6 +5,7 @@ The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<jo
     announce                   the job's pods: the agents that a gateway serves
     commands/plan              the operator's desired state for every pod of the job
     commands/detail            the ranks of which the operator wants to know more
+    commands/microbatches      how many micro-batches each rank is to compute
 
 Gateways write, and the operator reads::
 
@@ -25,7 +26,7 @@ ROOT = "/falcon/v1/"
 REPORTS = "/falcon/reports/v1/"
 GATEWAYS = "/falcon/gateways/"
 LEADER_KEY = "/falcon/leader"
-PLAN, DETAIL = "plan", "detail"  # the commands' names
+PLAN, DETAIL, MICROBATCHES = "plan", "detail", "microbatches"  # the commands' names
 
 
 class JobKey(NamedTuple):
@@ -50,6 +51,10 @@ class JobKey(NamedTuple):
     @property
     def detail(self) -> str:
         return self.command(DETAIL)
+
+    @property
+    def microbatches(self) -> str:
+        return self.command(MICROBATCHES)
 
     def command(self, name: str) -> str:
         return f"{self.prefix}commands/{name}"

@@ -22,8 +22,9 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from falcon_core.times import HEARTBEAT_SECONDS
-from falcon_core.wire.keys import DETAIL, GATEWAYS, LEADER_KEY, PLAN, REPORTS, JobKey, gateway_of, job_of
+from falcon_core.wire.keys import DETAIL, GATEWAYS, LEADER_KEY, MICROBATCHES, PLAN, REPORTS, JobKey, gateway_of, job_of
 from falcon_core.wire.messages import DetailRequest, Plan
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
 from falcon_operator.bus import access, certs
@@ -140,6 +141,13 @@ class EtcdBus:
         request = DetailRequest(epoch=epoch, generation=generation, ranks=ranks)
         self._wanted.publish(key, DETAIL, msgspec.json.encode(request), epoch)
         await self._pass_on(key, key.detail)
+
+    async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
+        epoch = self._leadership.epoch
+        order = MicrobatchOrder(epoch=epoch, generation=generation, shares=shares)
+        if self._wanted.publish(key, MICROBATCHES, msgspec.json.encode(order), epoch):
+            log.info("micro-batches", job=key.name, namespace=key.namespace, generation=generation, shares=shares)
+        await self._pass_on(key, key.microbatches)
 
     async def forget(self, key: JobKey) -> None:
         self._drop(key)

@@ -122,6 +122,8 @@ class EffectRunner:
                 await self._bus.publish_plan(key, plan)
             case fx.AskDetail(generation=generation, ranks=ranks):
                 await self._bus.ask_detail(key, generation, ranks)
+            case fx.OrderMicrobatches(generation=generation, shares=shares):
+                await self._bus.order_microbatches(key, generation, shares)
             case fx.ChangeClaims():
                 assert snap.pool is not None  # its status says which spares are ready, and who holds them
                 status = claims.changed(snap.pool, effect, job.metadata.namespace, now=snap.now)
