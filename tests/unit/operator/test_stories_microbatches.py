@@ -29,7 +29,7 @@ def moved(world: World) -> bool:
 
 
 def reasons(world: World) -> list[str]:
-    return [reason for reason, _ in world.events if reason != "SpecNote"]
+    return [reason for reason, _ in world.events]
 
 
 async def test_shares_move_away_from_a_slow_rank_and_come_back_with_its_relief() -> None:

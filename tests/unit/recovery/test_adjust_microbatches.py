@@ -161,7 +161,7 @@ def test_a_healthy_iteration_is_no_relief_while_other_ranks_compute_the_culprits
     assert no_longer_slow(slow(moved=MOVED), well, LADDER), "its own computation tells"
 
 
-# -- what was asked for -------------------------------------------------------------------------------------------------
+# -- what was asked for ------------------------------------------------------------------------------------------------
 
 
 def after(obs: Observation, policy: Policy = LADDER, *, ordered: Sharing = ORDERED, **fields: Any) -> RecoveryState:
