@@ -174,7 +174,7 @@ async def test_a_job_that_is_switched_to_observe_gets_its_even_split_back() -> N
     await run(world, operator, lambda w: w.shares == EVEN)
 
 
-@pytest.mark.parametrize("at", range(1, 16))
+@pytest.mark.parametrize("at", range(1, 21))
 async def test_an_operator_that_dies_at_any_call_orders_the_same_once(at: int) -> None:
     world = sharing()
     await trained(world)
