@@ -30,6 +30,7 @@ from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
@@ -63,6 +64,7 @@ class Agent:
         self._plan: Plan | None = None
         self._rules = ErrorRules()
         self._request: DetailRequest | None = None
+        self._order: MicrobatchOrder | None = None
         self._settled = 0  # the newest generation whose ranks train
         self._sequence = 0
         self._last_status: LaunchStatus | None = None
@@ -76,7 +78,7 @@ class Agent:
         self._run_dir.write_control()
         self._run_dir.touch_alive()
         _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
-        reporter = Reporter(self._settings, self.take_plan, self.take_request, self.take_peers)
+        reporter = Reporter(self._settings, self.take_plan, self.take_request, self.take_order, self.take_peers)
         tasks = [
             asyncio.create_task(reporter.run()),
             asyncio.create_task(reporter.log_connection()),
@@ -164,6 +166,13 @@ class Agent:
         """Take over which ranks the operator wants to know more of. An earlier leader's request is ignored."""
         if self._request is None or request.epoch >= self._request.epoch:
             self._request = request
+
+    def take_order(self, order: MicrobatchOrder) -> None:
+        """Take over how micro-batches are shared out. The order of an earlier leader or generation is ignored."""
+        known = self._order
+        if known is None or (order.epoch, order.generation) >= (known.epoch, known.generation):
+            self._order = order
+            self._run_dir.write_microbatches(order)
 
     async def _watch(self, reporter: Reporter) -> None:
         with News(self._run_dir.path / LAUNCH_DIR) as news:

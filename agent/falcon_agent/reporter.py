@@ -16,6 +16,7 @@ import structlog
 
 from falcon_agent.settings import Settings
 from falcon_core.wire.messages import DetailRequest, Plan, Summary
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
 from falcon_core.wire.reports import encode_summary
 from falcon_gateway import AgentClient, Command, Pod, Refused, Tls
@@ -24,17 +25,18 @@ REFUSED_SECONDS: Final = 30.0  # after a refusal that lasts until somebody chang
 QUIET_SECONDS: Final = 5.0  # on the way from one gateway to another there is nothing to say
 _LOOK_SECONDS: Final = 0.5
 _log = structlog.get_logger()
-_Message = TypeVar("_Message", Plan, DetailRequest, Peers)
+_Message = TypeVar("_Message", Plan, DetailRequest, MicrobatchOrder, Peers)
 
 
 class Reporter:
-    """The agent's connection. The functions get every command that is new to this stream."""
+    """The agent's connection. The callbacks get every command of their kind that is new to this stream."""
 
     def __init__(
         self,
         settings: Settings,
         on_plan: Callable[[Plan], None],
         on_request: Callable[[DetailRequest], None],
+        on_order: Callable[[MicrobatchOrder], None],
         on_peers: Callable[[Peers], None],
     ) -> None:
         folder = settings.gateway_tls_dir
@@ -44,6 +46,7 @@ class Reporter:
         self._on_plan = on_plan
         self._on_request = on_request
         self._on_peers = on_peers
+        self._on_order = on_order
 
     def report(self, summary: Summary, detailed: Collection[int], *, urgent: bool) -> None:
         """Hand over this pod's report, with the detail of some ranks. It replaces a report that has not left yet."""
@@ -82,6 +85,8 @@ class Reporter:
                 _hand_on(command.payload, DetailRequest, self._on_request)
             case "peers":
                 _hand_on(command.payload, Peers, self._on_peers)
+            case "microbatches":
+                _hand_on(command.payload, MicrobatchOrder, self._on_order)
 
 
 def _hand_on(raw: bytes, kind: type[_Message], take: Callable[[_Message], None]) -> None:

@@ -21,6 +21,7 @@ from falcon_core.wire.launch import (
     COPIED_FILE,
     COUNTERS_FILE,
     ENDED,
+    MICROBATCHES_FILE,
     OUTPUT_FILE,
     PLAN_FILE,
     RINGS_FILE,
@@ -34,6 +35,7 @@ from falcon_core.wire.launch import (
     LaunchStatus,
     render_plan,
 )
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.output import OutputFormatError
 
 _T = TypeVar("_T")
@@ -129,6 +131,11 @@ class RunDir:
         if content != self._copied:
             self._write(COPIED_FILE, content)
             self._copied = content
+
+    def write_microbatches(self, order: MicrobatchOrder) -> None:
+        """Tell the client of rank 0 how many micro-batches each rank is to compute."""
+        content = {"generation": order.generation, "shares": order.shares}
+        self._write(MICROBATCHES_FILE, msgspec.json.encode(content))
 
     def write_plan(self, plan: LaunchPlan) -> bool:
         """Write the launcher's plan. Return False if the launcher has this plan already."""

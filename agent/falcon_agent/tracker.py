@@ -17,11 +17,12 @@ import structlog
 
 from falcon_agent.comms import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.ring_reader import RingReader
+from falcon_agent.shares import SaidFile
 from falcon_agent.sight import sight
 from falcon_agent.telemetry.pressure import Pressure
 from falcon_agent.troubles import Troubles
 from falcon_core.signals.rank import RankChain, RankMemory
-from falcon_core.wire.launch import RINGS_DIR, LaunchCounters
+from falcon_core.wire.launch import RINGS_DIR, SAID_FILE, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
@@ -58,11 +59,14 @@ class _Tracked(msgspec.Struct):
     chain: RankChain
     comms: CommTable
     troubles: Troubles
+    script: SaidFile
     enqueues: bool = False  # calls return before they are done: only device events show durations
 
     def read(self, now_seconds: float) -> None:
         """Take what was written since the last read. Raises OSError, or RingFormatError for a damaged ring."""
         batch = self.reader.read(now_seconds)
+        # After the ring: a share is noted before anything is computed with it.
+        self.chain.shares.said = self.script.look()
         if len(batch.records) or batch.lost:
             self.chain.feed(batch.records, lost=batch.lost > 0)
             self.comms.feed(batch.records)
@@ -76,6 +80,7 @@ class Tracker:
     def __init__(self, run_dir: Path, memory: bytes = b"", monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Begin with an earlier agent's ``memory``. ``monotonic_ns`` is the clock of the rings' times."""
         self._monotonic_ns = monotonic_ns
+        self._run_dir = run_dir
         self._rings_dir = run_dir / RINGS_DIR
         self._tracked: dict[str, _Tracked] = {}
         self._refused: set[str] = set()
@@ -245,6 +250,7 @@ class Tracker:
             RankChain(self.detection, self._memory.ranks.get(name)),
             CommTable(self._memory.comms.get(name, ())),
             Troubles(),
+            SaidFile(self._run_dir / f"{SAID_FILE}{reader.header.local_rank}", reader.header.generation),
         )
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
 

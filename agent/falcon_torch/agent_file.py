@@ -14,6 +14,12 @@ MOST_BYTES = 1 << 16
 CONTROL_VARIABLE = "FALCON_CONTROL"
 
 
+def run_dir() -> str:
+    """Return the folder in which agent and launcher keep their files; "" where no launcher has started this process."""
+    control = os.environ.get(CONTROL_VARIABLE)
+    return os.path.dirname(os.path.dirname(os.path.abspath(control))) if control else ""
+
+
 class AgentFile:
     """A JSON file of the agent's. While it stays the same, a look costs one ``lstat``."""
 
@@ -25,8 +31,8 @@ class AgentFile:
     @classmethod
     def of_this_pod(cls, name: str) -> AgentFile | None:
         """Return the file of this name; None where no launcher of Falcon's has started this process."""
-        control = os.environ.get(CONTROL_VARIABLE)
-        return cls(os.path.join(os.path.dirname(os.path.abspath(control)), name)) if control else None
+        run = run_dir()
+        return cls(os.path.join(run, "agent", name)) if run else None
 
     def content(self) -> Any:
         """Return what the file says; None where there is no file, or it cannot be read."""

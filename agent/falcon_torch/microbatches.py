@@ -18,6 +18,9 @@ the shares that hold from step k + 2 on. The next shares are published only when
 This rests on collectives that are over when the step is: with NCCL the host may run ahead by several steps. So a model
 on a GPU keeps the even split.
 
+Each rank says what it computes and how long a micro-batch takes it (``said``): that is what Falcon plans with, and how
+a rank that computes less than others can still be told from one that is fast. Of several objects the newest one speaks.
+
 Without Falcon, and wherever shares cannot be moved, the same script computes the even split.
 """
 
@@ -26,13 +29,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import time
 from typing import Any, ContextManager, Iterator, List, NamedTuple, Tuple
 
 import torch
 import torch.distributed as dist
 
-from falcon_torch.agent_file import AgentFile
+from falcon_torch.agent_file import AgentFile, run_dir
 from falcon_torch.ranks import place, store
+from falcon_torch.said import Said
 
 LEAST = 1  # micro-batches of a rank: each takes part in the exchange of gradients
 MOST_RANKS = 1024
@@ -76,6 +82,11 @@ class MicroBatches:
             None if self.hindrance or self._wanted is None else store(f"falcon-microbatches-{MicroBatches._made}")
         )
         MicroBatches._made += 1
+        self._made_as = MicroBatches._made
+        self._said: Said | None = None
+        if run_dir() and here.local_rank is not None:
+            path = os.path.join(run_dir(), "launch", f"microbatches.{here.local_rank}")
+            self._said = Said(path, here.generation, per_rank, self.hindrance)
 
     @property
     def total(self) -> int:
@@ -92,10 +103,18 @@ class MicroBatches:
         self._agree()
         self._steps += 1
         first, own = sum(self._shares[: self._place.rank]), self._shares[self._place.rank]
+        began_ns = time.monotonic_ns()
         for number in range(own):
             last = number == own - 1
+            if last and self._tells is not None:
+                self._tells.step(time.monotonic_ns() - began_ns, own - 1)
             quiet = getattr(self._model, "no_sync", contextlib.nullcontext)
             yield MicroBatch(first + number, 1 / self._per_rank, contextlib.nullcontext() if last else quiet())
+
+    @property
+    def _tells(self) -> Said | None:
+        """Return the file in which this rank says what it does; None where another has been made since."""
+        return self._said if self._made_as == MicroBatches._made else None
 
     # -- what all ranks agree on -------------------------------------------------------------------------------------
 
@@ -104,18 +123,25 @@ class MicroBatches:
         if self._store is None or self._wanted is None:
             return
         if self._place.rank == 0 and self._pending is None:
-            wanted = usable(self._wanted.content(), self._place.generation, self._place.world_size, self.total)
-            if wanted is not None and wanted != self._shares:
-                self._store.set(f"shares-{self._number + 1}", json.dumps(wanted))
-                self._store.add(f"from-{self._number + 1}", self._steps + _AHEAD)
+            self._publish(usable(self._wanted.content(), self._place.generation, self._place.world_size, self.total))
         if self._pending is None:
             since = self._store.add(f"from-{self._number + 1}", 0)
             if since:
                 self._number += 1
                 self._pending = (since, json.loads(self._store.get(f"shares-{self._number}")))
         if self._pending is not None and self._pending[0] <= self._steps:
-            self._shares = self._pending[1]
-            self._pending = None
+            self._change(self._pending[1])
+
+    def _publish(self, wanted: List[int] | None) -> None:
+        """Publish the shares that rank 0 has found wanted, where they are others than those in force."""
+        if self._store is not None and wanted is not None and wanted != self._shares:
+            self._store.set(f"shares-{self._number + 1}", json.dumps(wanted))
+            self._store.add(f"from-{self._number + 1}", self._steps + _AHEAD)
+
+    def _change(self, shares: List[int]) -> None:
+        self._shares, self._pending = shares, None
+        if self._tells is not None:
+            self._tells.turn(shares[self._place.rank], all(share == self._per_rank for share in shares))
 
 
 class Dealer:

@@ -47,6 +47,13 @@ class TellPeers(msgspec.Struct, frozen=True):
     peers: Peers
 
 
+class OrderMicrobatches(msgspec.Struct, frozen=True):
+    """How many micro-batches each rank of a generation is to compute."""
+
+    generation: int
+    shares: list[int]
+
+
 class ChangeClaims(msgspec.Struct, frozen=True):
     """The spares that a job takes and gives back, all in one write of the pool's status."""
 
@@ -93,6 +100,7 @@ Effect = (
     | PublishPlan
     | AskDetail
     | TellPeers
+    | OrderMicrobatches
     | ChangeClaims
     | BurnIn
     | TaintNode

@@ -231,6 +231,10 @@ class Bus(Protocol):
         """Tell the agents who keeps whose copies, if they have been told otherwise."""
         ...
 
+    async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
+        """Publish how many micro-batches each rank is to compute, by rank, if the order that stands is another."""
+        ...
+
     async def forget(self, key: JobKey) -> None:
         """Withdraw a job that is gone, and remove its keys."""
         ...

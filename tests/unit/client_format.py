@@ -23,3 +23,4 @@ def _load(name: str) -> ModuleType:
 
 client = _load("format")  # the layout of checkpoints
 agreement = _load("agreement")
+said = _load("said")

@@ -9,7 +9,8 @@ strategy of this version mends a link.
 ``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. A rank that has
 been slower than its peers since the first iteration (``from_start``), or for long though the job hardly is
 (``without_onset``), is named without an onset. A node is taken only
-where the evidence is against the node and not against the rank's share of the work (``confidence``).
+where the evidence is against the node and not against the rank's share of the work (``confidence``). Before that,
+micro-batches may be moved to other ranks, which takes no node (``sharing``).
 ``Mitigating``: a pod is prepared on another node while training goes on. ``Checking``: the new generation runs, and its
 speed decides whether the replacement helped.
 
@@ -33,6 +34,7 @@ from falcon_core.recovery import (
     job_change,
     made_beside,
     pieces,
+    sharing,
     together,
     without_onset,
 )
@@ -49,9 +51,9 @@ from falcon_core.recovery.observation import (
     Prepare,
     Switch,
 )
-from falcon_core.recovery.prices import next_candidate
+from falcon_core.recovery.prices import next_candidate, why_not_moved
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import ignore, replace_node
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
 from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
@@ -91,7 +93,7 @@ def _act(
     state, closed = together.follow(state, found, obs, policy)
     slow = together.first_of(state)
     slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
-    if flapping.is_over(slow, obs.now):
+    if flapping.is_over(slow, obs.now, sharing.hold_seconds(state)):
         state, actions = _relieved(state, slow, obs, policy)
         return state, [*closed, *actions]
     state = together.name(replace(state, slow=slow), found, obs, policy)
@@ -294,34 +296,47 @@ def _ladder(
     slow = confidence.judged(state, with_newest_figures(slow, current, obs.now), current, obs, policy)
     state = together.led_by_the_slowest(replace(state, slow=slow), obs, policy)
     slow = together.first_of(state)
+    slow = replace(slow, passed_over=why_not_moved(slow, obs, policy))
     actions: list[Action] = []
     while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
-        applied = Applied(
-            strategy=strategy.name,
-            at=obs.now,
-            loss_seconds=slow.loss.seconds,
-            overhead_seconds=strategy.overhead_seconds,
-            spare_seconds=strategy.spare_seconds,
-            redo_seconds=strategy.redo_seconds,
-            due_share=strategy.due_share,
-            observed_only=not policy.enforce and strategy.name != ignore.TYPE,
-        )
         if strategy.name == replace_node.TYPE and policy.enforce:
-            if not together.may_be_replaced(slow, obs, policy):
-                break  # named, but not slow at this moment: wait for it
-            hindrance = replace_node.hindrance(obs.spares)
-            if hindrance:
-                slow = replace(slow, blocked=hindrance)
+            slow, prepare = _prepared(slow, obs, policy)
+            if prepare is None:
                 break
-            culprit = together.culprit(slow)
-            actions.append(Prepare(culprit.replica, replace_node.reason(culprit), slow.id))
-            slow = replace(slow, phase="Mitigating", blocked="")
-        slow = replace(slow, applied=[*slow.applied, applied])
+            actions.append(prepare)
+        if strategy.name == adjust_microbatches.TYPE and policy.enforce:
+            state, slow = sharing.order(state, slow, obs, policy)
+        slow = replace(slow, applied=[*slow.applied, _applied(strategy, slow, obs, policy)])
     state = replace(state, slow=slow)
     if any(applied.strategy == replace_node.TYPE for applied in slow.applied):
         state, joined = together.join(state, obs, policy)
         actions += joined
     return state, actions
+
+
+def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[SlowIncident, Prepare | None]:
+    """Let a pod be prepared on another node; None where that has to wait."""
+    if not together.may_be_replaced(slow, obs, policy):
+        return slow, None  # named, but not slow at this moment
+    hindrance = replace_node.hindrance(obs.spares)
+    if hindrance:
+        return replace(slow, blocked=hindrance), None
+    culprit = together.culprit(slow)
+    prepare = Prepare(culprit.replica, replace_node.reason(culprit), slow.id)
+    return replace(slow, phase="Mitigating", blocked=""), prepare
+
+
+def _applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
+    return Applied(
+        strategy=strategy.name,
+        at=obs.now,
+        loss_seconds=slow.loss.seconds,
+        overhead_seconds=strategy.overhead_seconds,
+        spare_seconds=strategy.spare_seconds,
+        redo_seconds=strategy.redo_seconds,
+        due_share=strategy.due_share,
+        observed_only=not policy.enforce and strategy.name != ignore.TYPE,
+    )
 
 
 def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:

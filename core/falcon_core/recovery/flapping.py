@@ -38,11 +38,14 @@ def after_look(slow: SlowIncident, now: float, *, well: bool) -> SlowIncident:
     return slow if slow.well_since is not None else replace(slow, well_since=now)
 
 
-def is_over(slow: SlowIncident, now: float) -> bool:
-    """Check whether a slowdown whose culprit is well at this look is over, or may come back."""
+def is_over(slow: SlowIncident, now: float, hold_seconds: float = 0.0) -> bool:
+    """Check whether a slowdown whose culprit is well at this look is over, or may come back.
+
+    ``hold_seconds``: for how long the culprit has to stay well where nothing is being prepared.
+    """
     if slow.well_since is None:
         return False
-    return slow.phase != "Mitigating" or now - slow.well_since >= HOLD_SECONDS
+    return now - slow.well_since >= (HOLD_SECONDS if slow.phase == "Mitigating" else hold_seconds)
 
 
 def remember(state: RecoveryState, slow: SlowIncident, now: float, policy: Policy, *, node: str = "") -> RecoveryState:

@@ -299,7 +299,7 @@ def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool
 
     As fast as it did, times what its peers have gained or lost since it was named. Of a culprit that was never well the
     iteration time proves nothing, since the job's healthy time is but an estimate; nor of a culprit that was named
-    though the job was hardly slower.
+    though the job was hardly slower; nor while other ranks compute micro-batches of the culprit's.
     """
     tracked = [rank for rank in obs.ranks if rank.fresh and rank.sent.iterations]
     if not tracked:
@@ -319,7 +319,7 @@ def _has_recovered(
     well_ns = reference_ns(named, obs, policy) * (1 + policy.verify)
     if max(culprit.sent.compute_ns[-policy.consecutive :]) <= well_ns:
         return True
-    if slow.from_start or slow.without_onset:
+    if slow.from_start or slow.without_onset or slow.moved is not None or obs.shared_unevenly:
         return False
     return culprit.sent.onset is None and _is_healthy(obs, slow, policy, fresh=False)
 

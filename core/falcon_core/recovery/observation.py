@@ -156,6 +156,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return max((rank.sent.iterations for rank in self.ranks), default=0)
 
     @cached_property
+    def shared_unevenly(self) -> bool:
+        """Return whether ranks compute more or fewer micro-batches than the even split gives them."""
+        micros = (rank.sent.micro for rank in self.ranks)
+        return any(micro.share != micro.per_rank for micro in micros if micro is not None)
+
+    @cached_property
     def iteration_times(self) -> Table:
         """Return each rank's iteration times, ns, in the order of ``ranks``."""
         return Table([rank.sent.iteration_ns for rank in self.ranks])

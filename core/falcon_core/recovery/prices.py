@@ -7,10 +7,11 @@ from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery import departures, durations
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import ignore, replace_node
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
 
 _DEFAULT_OVERHEADS = {
     ignore.TYPE: ignore.DEFAULT_OVERHEAD_SECONDS,
+    adjust_microbatches.TYPE: adjust_microbatches.DEFAULT_OVERHEAD_SECONDS,
     replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
 }
 
@@ -18,16 +19,29 @@ _DEFAULT_OVERHEADS = {
 def next_candidate(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> ski_rental.Candidate | None:
-    """Choose the cheapest strategy that is left, among the strategies that this version knows."""
+    """Choose the cheapest strategy that is left, among those that this version knows and that apply to the job now."""
     candidates = [
         _replacement(state, slow, obs, policy, configured)
         if name == replace_node.TYPE
         else ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
         for name, configured in policy.strategies
-        if name in _DEFAULT_OVERHEADS
+        if name in _DEFAULT_OVERHEADS and not _passed_over(name, slow, obs, policy)
     ]
     done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
     return ski_rental.next_strategy(candidates, done)
+
+
+def _passed_over(name: str, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    return name == adjust_microbatches.TYPE and bool(why_not_moved(slow, obs, policy))
+
+
+def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
+    """Return why micro-batches are not moved against a slow rank now; "" where they can be, were, or need not be."""
+    wanted = any(name == adjust_microbatches.TYPE for name, _ in policy.strategies)
+    if not wanted or any(applied.strategy == adjust_microbatches.TYPE for applied in slow.applied):
+        return ""
+    why = adjust_microbatches.hindrance(obs, policy)
+    return why or ("" if adjust_microbatches.plan(obs, policy) is not None else adjust_microbatches.NO_GAIN)
 
 
 def replacement(

@@ -1,5 +1,5 @@
-"""Parts of what the recovery remembers (``state``): places, set-up calls that were tried again, planned moves,
-and how long slowdowns lasted."""
+"""Parts of what the recovery remembers (``state``): places, set-up calls that were tried again, planned moves, how
+micro-batches are shared out, who is slow without an onset, and how long slowdowns lasted."""
 
 from __future__ import annotations
 
@@ -73,6 +73,58 @@ class PlannedMove(_State, frozen=True, kw_only=True):
     def restarts(self) -> bool:
         """Check whether its restart has begun."""
         return self.switched_at is not None
+
+
+class SinceStart(_State, frozen=True, kw_only=True):
+    """Who has computed longer than its peers ever since a generation's levels had settled (``from_start``)."""
+
+    generation: int
+    iteration: int = 0  # of the first look; 0: nobody may join any more
+    ranks: list[int] = []  # at most ``from_start.MOST_SUSPECTS``
+    reports: int = 0  # in which all of them did
+    counted_iteration: int = 0  # of the newest of these reports
+
+
+class Grown(_State, frozen=True, kw_only=True):
+    """Whose computation has grown by itself, in a generation without an onset (``without_onset``)."""
+
+    generation: int
+    iteration: int  # of the look that found the first of them
+    healthy_ns: int  # the job's iteration time at that look
+    compute_ns: dict[int, int] = {}  # healthy computation at the look that found it, by rank
+    reports: int = 0  # in which all of them were slow
+    slow_ns: float = 0.0  # the job's iteration time, its mean over these reports
+    counted_iteration: int = 0  # of the newest of these reports
+
+
+class Sharing(_State, frozen=True, kw_only=True):
+    """How many micro-batches the ranks of a generation are asked to compute (``sharing``)."""
+
+    generation: int
+    shares: list[int]  # by rank
+    per_rank: int  # in the even split
+    at: float  # when it was asked for, unix seconds
+    moves: int = 1  # how often micro-batches were moved away from the even split in this generation
+    taken_iteration: int = 0  # of the first look at which all ranks had their shares; 0: not yet
+
+    @property
+    def is_even(self) -> bool:
+        """Check whether this is the even split."""
+        return all(share == self.per_rank for share in self.shares)
+
+
+class Moved(_State, frozen=True, kw_only=True):
+    """What came of moving micro-batches against a slowdown. Times are of an iteration."""
+
+    per_rank: int  # in the even split
+    share: int  # of the culprit
+    most: int  # of another rank
+    before_ns: int
+    expected_ns: int  # by the plan, which is the best that there is
+    slowest_ns: int  # what the slowest rank computes by the plan
+    after_ns: int = 0  # 0: not measured yet
+    failed: str = ""  # why the even split was asked for again, though the slowdown lasts
+    failed_at: float = 0.0
 
 
 class Lasted(_State, frozen=True, kw_only=True):

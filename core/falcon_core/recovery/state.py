@@ -14,7 +14,17 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.remembered import Lasted, LeavingNode, Place, PlannedMove, Retried
+from falcon_core.recovery.remembered import (
+    Grown,
+    Lasted,
+    LeavingNode,
+    Moved,
+    Place,
+    PlannedMove,
+    Retried,
+    Sharing,
+    SinceStart,
+)
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
 
@@ -100,6 +110,8 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
     stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
     applied: list[Applied] = []
+    moved: Moved | None = None  # what came of moving micro-batches
+    passed_over: str = ""  # why they cannot be moved
     blocked: str = ""  # why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement
@@ -116,28 +128,6 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     def is_incident(self) -> bool:
         """Return whether this is an incident, and not only a suspicion (``habits``)."""
         return self.phase != "Suspected"
-
-
-class SinceStart(_State, frozen=True, kw_only=True):
-    """Who has computed longer than its peers ever since a generation's levels had settled (``from_start``)."""
-
-    generation: int
-    iteration: int = 0  # of the first look; 0: nobody may join any more
-    ranks: list[int] = []  # at most ``from_start.MOST_SUSPECTS``
-    reports: int = 0  # in which all of them did
-    counted_iteration: int = 0  # of the newest of these reports
-
-
-class Grown(_State, frozen=True, kw_only=True):
-    """Whose computation has grown by itself, in a generation without an onset (``without_onset``)."""
-
-    generation: int
-    iteration: int  # of the look that found the first of them
-    healthy_ns: int  # the job's iteration time at that look
-    compute_ns: dict[int, int] = {}  # healthy computation at the look that found it, by rank
-    reports: int = 0  # in which all of them were slow
-    slow_ns: float = 0.0  # the job's iteration time, its mean over these reports
-    counted_iteration: int = 0  # of the newest of these reports
 
 
 class Relieved(_State, frozen=True, kw_only=True):
@@ -377,6 +367,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     retried: Retried | None = None
+    sharing: Sharing | None = None
     leaving: list[LeavingNode] = []  # (``planned``)
     move: PlannedMove | None = None
     moved_at: float = 0.0  # when the newest planned move began its restart

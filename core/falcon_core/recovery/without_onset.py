@@ -34,7 +34,8 @@ from falcon_core.recovery.locate import culprit_of
 from falcon_core.recovery.medians import Floats, median, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.peers import LEAST_GROUP, Group, held_against_peers, settled_groups
-from falcon_core.recovery.state import Grown, RecoveryState, SlowIncident
+from falcon_core.recovery.remembered import Grown
+from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.signals.culprits import median_of_others
 from falcon_core.wire.messages import RECENT_ITERATIONS
 

@@ -12,12 +12,15 @@ from falcon_core.signals.attribution import Attributed, Excess, WaitBaseline, at
 from falcon_core.signals.calls import Floats
 from falcon_core.signals.expected import SAMPLES, ExpectedTime, Slope
 from falcon_core.signals.iteration import Iteration
+from falcon_core.signals.shares import Shares
 
 
 class Measured(msgspec.Struct, frozen=True, dict=True):
     """An iteration with what is the rank's own in it, ns; None where that is not known.
 
-    Where sizes vary, all but ``iteration`` is what the usual number of bytes would have taken (``expected``).
+    Where sizes vary, all but ``iteration`` is what the usual number of bytes would have taken (``expected``). Where
+    micro-batches have moved, the computation is what the even share would have taken, and may be longer than the
+    iteration (``shares``).
     """
 
     iteration: Iteration
@@ -26,6 +29,7 @@ class Measured(msgspec.Struct, frozen=True, dict=True):
     times: Floats | None = None  # of the calls and gaps, by position
     healthy: Floats | None = None  # the same when the rank was healthy; None while that is being learned
     load: float = 1.0  # computation that the iteration's bytes explain ÷ that of the usual bytes
+    moved: bool = False  # micro-batches: the ranks do not have the even shares
 
     @cached_property
     def excess(self) -> Excess | None:
@@ -44,7 +48,7 @@ class Measured(msgspec.Struct, frozen=True, dict=True):
         excess = self.excess
         if excess is None:
             return 0
-        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), self.iteration_ns - self.compute_ns)
+        return min(int(np.maximum(excess.inside_ns, 0.0).sum()), max(0, self.iteration_ns - self.compute_ns))
 
 
 def newest_known(values: Iterable[int | None]) -> list[int]:
@@ -61,8 +65,9 @@ def newest_known(values: Iterable[int | None]) -> list[int]:
 class Measurer:
     """A rank's healthy durations, and what bytes make of its times."""
 
-    def __init__(self, time: Slope | None = None, compute: Slope | None = None) -> None:
-        """Begin with the slopes that an earlier agent learned."""
+    def __init__(self, shares: Shares | None = None, time: Slope | None = None, compute: Slope | None = None) -> None:
+        """Begin with the slopes that an earlier agent learned. ``shares``: of micro-batches, kept by the caller."""
+        self._shares = shares or Shares()
         self.waits = WaitBaseline()
         self._time = ExpectedTime(time)
         self._compute = ExpectedTime(compute)
@@ -100,12 +105,14 @@ class Measurer:
         """Attribute an iteration's time; ``found``: what ``attribute`` returns of it."""
         own, times = attribute([iteration])[0] if found is None else found
         healthy = self.waits.healthy
-        if iteration.sizes is None:
-            return Measured(iteration, iteration.duration_ns, own, times, healthy)
-        whole_ns = self._time.corrected_ns(iteration.sizes, iteration.duration_ns)
-        times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))
-        own = None if own is None else min(whole_ns, self._compute.corrected_ns(iteration.sizes, own))
-        return Measured(iteration, whole_ns, own, times, healthy, self._compute.load(iteration.sizes))
+        whole_ns, load = iteration.duration_ns, 1.0
+        if iteration.sizes is not None:
+            whole_ns = self._time.corrected_ns(iteration.sizes, iteration.duration_ns)
+            times = None if times is None else times * (whole_ns / max(1, iteration.duration_ns))
+            own = None if own is None else min(whole_ns, self._compute.corrected_ns(iteration.sizes, own))
+            load = self._compute.load(iteration.sizes)
+        own = self._shares.evened_ns(own, iteration.end_ns)
+        return Measured(iteration, whole_ns, own, times, healthy, load, self._shares.moved(iteration.end_ns))
 
     def learn(self, healthy: Measured) -> None:
         """Learn from a healthy, uninterrupted iteration."""

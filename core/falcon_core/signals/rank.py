@@ -25,6 +25,7 @@ from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.signals.measured import Measured, Measurer, newest_known
 from falcon_core.signals.resume import Anchor
 from falcon_core.signals.settled import SettledBlocks
+from falcon_core.signals.shares import Shares
 from falcon_core.signals.work import Peers, usual_size, work_of
 from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankSignals
 from falcon_core.wire.ring import Kind, RecordArray
@@ -78,6 +79,7 @@ class RankChain:
         """
         self._observe = observe
         self.last_end_ns: int | None = None  # when the newest call returned
+        self.shares = Shares()  # of micro-batches
         self._detection = detection
         self._order = CallOrder()
         self._tokenizer = Tokenizer()
@@ -114,7 +116,9 @@ class RankChain:
         self._healthy_compute: Reference | None = None
         self._best_compute: float | None = None  # level of the healthy computation when the job was at its best
         self._first_compute: list[int] = []
-        self._measurer = Measurer(memory.expected, memory.expected_compute) if memory else Measurer()
+        self._measurer = (
+            Measurer(self.shares, memory.expected, memory.expected_compute) if memory else Measurer(self.shares)
+        )
         if memory is not None:
             if memory.anchor is not None:  # without it iterations are numbered anew, and its first one means nothing
                 self._detector.slowdown = memory.slowdown
@@ -234,6 +238,8 @@ class RankChain:
             self._healthy_compute = self._healthy_compute.moved(self._best_compute, self._healthy_compute.samples)
 
     def _learn(self, healthy: Measured) -> None:
+        if healthy.moved:
+            return  # the iteration may be as short as ever, with a rank that is slow
         self._follow(healthy)
         if self._detector.at_best:
             self._best_waits = self._measurer.waits.copied()
@@ -371,6 +377,7 @@ class RankChain:
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
             size_class=None if sizes_vary else usual_size([measured.iteration for measured in recent]),
             load=statistics.median(measured.load for measured in recent) if sizes_vary and recent else None,
+            micro=self.shares.reported(),
         )
 
 

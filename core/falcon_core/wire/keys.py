@@ -6,6 +6,7 @@ The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<jo
     commands/plan              the operator's desired state for every pod of the job
     commands/detail            the ranks of which the operator wants to know more
     commands/peers             who keeps copies of whose checkpoints (``wire.peers``)
+    commands/microbatches      how many micro-batches each rank is to compute
 
 Gateways write, and the operator reads::
 
@@ -26,7 +27,7 @@ ROOT = "/falcon/v1/"
 REPORTS = "/falcon/reports/v1/"
 GATEWAYS = "/falcon/gateways/"
 LEADER_KEY = "/falcon/leader"
-PLAN, DETAIL, PEERS = "plan", "detail", "peers"  # the commands' names
+PLAN, DETAIL, MICROBATCHES, PEERS = "plan", "detail", "microbatches", "peers"  # the commands' names
 
 
 class JobKey(NamedTuple):
@@ -55,6 +56,10 @@ class JobKey(NamedTuple):
     @property
     def peers(self) -> str:
         return self.command(PEERS)
+
+    @property
+    def microbatches(self) -> str:
+        return self.command(MICROBATCHES)
 
     def command(self, name: str) -> str:
         return f"{self.prefix}commands/{name}"

@@ -10,12 +10,14 @@ rings and output grow in place)::
                            ranks are to save; number 0: none
     agent/copied           JSON, for the script's client: {"on": whether copies are made, "ranks": {rank: sequence of
                            its newest checkpoint that another pod has, too}}
+    agent/microbatches     JSON, for the client of rank 0: the shares that are wanted (wire.microbatches)
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
     launch/output.<local>  that process's newest output (wire.output); made anew with each generation
     launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a
                            second, and five times at once after a quiet second
+    launch/microbatches.<local>   what that rank's script says of its micro-batches (wire.microbatches)
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
@@ -53,6 +55,8 @@ ALIVE_FILE = "agent/alive"
 CONTROL_FILE = "agent/control"
 CHECKPOINT_FILE = "agent/checkpoint"
 COPIED_FILE = "agent/copied"
+MICROBATCHES_FILE = "agent/microbatches"
+SAID_FILE = "launch/microbatches."  # and the local rank
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"

@@ -13,6 +13,7 @@ import msgspec
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
+from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput
 
@@ -165,6 +166,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     comm_error: Int64 = 0  # the first asynchronous error of a communicator (``errors.nccl``); 0: none
     # Where sizes depend on the data: the computation that the newest iterations' bytes explain ÷ that of usual bytes.
     load: float | None = None
+    micro: MicroShare | None = None  # of its micro-batches; None where the script does not say
 
 
 class ThrottleSignals(msgspec.Struct, frozen=True, kw_only=True):

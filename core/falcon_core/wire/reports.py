@@ -49,6 +49,7 @@ from falcon_core.wire.messages import (
     ThrottleSignals,
     Work,
 )
+from falcon_core.wire.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput, bounded
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
@@ -127,6 +128,15 @@ class _Troubles(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sight: Small = 0  # a later agent may know more
 
 
+class _Shared(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A rank's micro-batches."""
+
+    rank: Known
+    per_rank: PerRank
+    share: Share
+    micro_us: Annotated[int, Meta(ge=-1, le=MAX_MICRO_NS // _US)] = -1
+
+
 class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     """A report with what most pods have nothing of: theirs does not take a byte for it."""
 
@@ -136,6 +146,8 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     ended: msgspec.Raw = NO_LAUNCH
     check: CheckReport | None = None
     copies: CopiesReport | None = None
+    shared: Annotated[list[_Shared], Meta(max_length=MAX_RANKS)] = []
+    hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why these ranks' micro-batches cannot move
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -163,12 +175,14 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
     held = summary.checkpoints[:MAX_HELD]
-    short = summary.ended is None and summary.check is None and summary.copies is None
+    shared, hindrance = _shared(summary)
+    short = summary.ended is None and summary.check is None and summary.copies is None and not shared
     if short and not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended = encode_launch(summary.ended)
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, ended, summary.check, summary.copies))
+    rest = (ended, summary.check, summary.copies, shared, hindrance)
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -186,6 +200,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
     except RecursionError as error:  # lists in lists without end, where a newer version would have a field
         raise msgspec.DecodeError("nested too deeply") from error
     troubles = {each.rank: each for each in report.troubles}
+    micros = {each.rank: _micro(each, report.hindrance) for each in report.shared}
     return Summary(
         pod_uid=pod_uid,
         sequence=report.sequence,
@@ -194,7 +209,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         launch=launch,
         ended=ended,
         ranks=[
-            _signals(rank, report.unix_ns, report.stacks, troubles.get(rank.rank, _NO_TROUBLES))
+            _signals(rank, report.unix_ns, report.stacks, troubles.get(rank.rank, _NO_TROUBLES), micros.get(rank.rank))
             for rank in report.ranks
         ],
         throttle=_throttle_signals(report.throttle),
@@ -250,7 +265,25 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
     )
 
 
-def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]], troubles: _Troubles) -> RankSignals:
+def _shared(summary: Summary) -> tuple[list[_Shared], str]:
+    """Return the ranks' micro-batches, and why they cannot move."""
+    micros = {rank.rank: rank.micro for rank in summary.ranks[:MAX_RANKS] if rank.micro is not None}
+    hindrance = next((micro.hindrance for micro in micros.values() if micro.hindrance), "")
+    shared = [
+        _Shared(rank, micro.per_rank, micro.share, in_units(micro.micro_ns, _US)) for rank, micro in micros.items()
+    ]
+    return shared, hindrance[:MAX_HINDRANCE]
+
+
+def _micro(sent: _Shared, hindrance: str) -> MicroShare:
+    return MicroShare(
+        per_rank=sent.per_rank, share=sent.share, micro_ns=of_units(sent.micro_us, _US), hindrance=hindrance
+    )
+
+
+def _signals(
+    sent: _Rank, unix_ns: int, stacks: list[list[str]], troubles: _Troubles, micro: MicroShare | None
+) -> RankSignals:
     detail, many = sent.detail, min(sent.iterations, RECENT_ITERATIONS)
     if detail is None:
         detail = _Detail(
@@ -286,6 +319,7 @@ def _signals(sent: _Rank, unix_ns: int, stacks: list[list[str]], troubles: _Trou
         retries=troubles.retries,
         comm_error=troubles.comm_error,
         sight=_SIGHTS[troubles.sight] if troubles.sight < len(_SIGHTS) else "Full",
+        micro=micro,
     )
 
 

@@ -22,8 +22,10 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from falcon_core.times import HEARTBEAT_SECONDS
-from falcon_core.wire.keys import DETAIL, GATEWAYS, LEADER_KEY, PEERS, PLAN, REPORTS, JobKey, gateway_of, job_of
+from falcon_core.wire import keys
+from falcon_core.wire.keys import GATEWAYS, LEADER_KEY, REPORTS, JobKey, gateway_of, job_of
 from falcon_core.wire.messages import DetailRequest, Plan
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
@@ -125,27 +127,26 @@ class EtcdBus:
             self._unwritten.set()
 
     async def publish_plan(self, key: JobKey, plan: Plan) -> None:
-        epoch = self._leadership.epoch
-        payload = msgspec.json.encode(msgspec.structs.replace(plan, epoch=epoch))
-        if self._wanted.publish(key, PLAN, payload, epoch):
+        if self._publish(key, keys.PLAN, plan):
             log.info(
                 "plan published", job=key.name, namespace=key.namespace, generation=plan.generation, phase=plan.phase
             )
         await self._pass_on(key, key.plan)
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
-        asked = self._wanted.published(key, DETAIL) or self._stored.holds(key.detail)
-        if not ranks and not asked:
+        if not (ranks or self._wanted.published(key, keys.DETAIL) or self._stored.holds(key.detail)):
             return
-        epoch = self._leadership.epoch
-        request = DetailRequest(epoch=epoch, generation=generation, ranks=ranks)
-        self._wanted.publish(key, DETAIL, msgspec.json.encode(request), epoch)
+        self._publish(key, keys.DETAIL, DetailRequest(epoch=0, generation=generation, ranks=ranks))
         await self._pass_on(key, key.detail)
 
     async def tell_peers(self, key: JobKey, peers: Peers) -> None:
-        epoch = self._leadership.epoch
-        self._wanted.publish(key, PEERS, msgspec.json.encode(msgspec.structs.replace(peers, epoch=epoch)), epoch)
+        self._publish(key, keys.PEERS, peers)
         await self._pass_on(key, key.peers)
+
+    async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
+        if self._publish(key, keys.MICROBATCHES, MicrobatchOrder(epoch=0, generation=generation, shares=shares)):
+            log.info("micro-batches", job=key.name, namespace=key.namespace, generation=generation, shares=shares)
+        await self._pass_on(key, key.microbatches)
 
     async def forget(self, key: JobKey) -> None:
         self._drop(key)
@@ -355,6 +356,11 @@ class EtcdBus:
         return self._gateways.heard(self.etcd_healthy, self._cache.incarnations)
 
     # -- what goes ---------------------------------------------------------------------------------------------------
+
+    def _publish(self, key: JobKey, name: str, message: Plan | DetailRequest | MicrobatchOrder | Peers) -> bool:
+        """Publish a command under this leader's epoch; return whether that is news."""
+        told = msgspec.structs.replace(message, epoch=self._leadership.epoch)
+        return self._wanted.publish(key, name, msgspec.json.encode(told), told.epoch)
 
     async def _pass_on(self, key: JobKey, command: str) -> None:
         """Return when every gateway has, or finds in etcd, what is wanted.

@@ -124,6 +124,8 @@ class EffectRunner:
                 await self._bus.ask_detail(key, generation, ranks)
             case fx.TellPeers(peers=peers):
                 await self._bus.tell_peers(key, peers)
+            case fx.OrderMicrobatches(generation=generation, shares=shares):
+                await self._bus.order_microbatches(key, generation, shares)
             case fx.ChangeClaims():
                 assert snap.pool is not None  # its status says which spares are ready, and who holds them
                 status = claims.changed(snap.pool, effect, job.metadata.namespace, now=snap.now)

@@ -39,6 +39,7 @@ from falcon_operator.effects import (
     EnsureBudget,
     EnsureGroundwork,
     Event,
+    OrderMicrobatches,
     PublishPlan,
     TellPeers,
 )
@@ -157,6 +158,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         effects=[
             *_effects(snap, intent),
             AskDetail(intent.membership.generation, wanted_detail(intent.recovery, obs, policy)),
+            *_orders(intent),
         ],
         events=[*_warnings(snap, before), *events],
         again_seconds=_again_seconds(intent, obs),
@@ -248,6 +250,12 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
         *_deletions(snap, intent),
         *exclusion.effects(snap, intent),
     ]
+
+
+def _orders(intent: Intent) -> list[Effect]:
+    sharing, generation = intent.recovery.sharing, intent.membership.generation
+    stands = sharing is not None and sharing.generation == generation
+    return [OrderMicrobatches(generation, sharing.shares)] if sharing is not None and stands else []
 
 
 def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:

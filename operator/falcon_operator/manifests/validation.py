@@ -24,7 +24,9 @@ from falcon_operator.api import TrainingJob, WarmPool
 from falcon_operator.manifests.qos import quantity
 
 RESERVED_PATH = "/falcon"
-CARRIED_OUT_STRATEGIES = frozenset({"Ignore", "ReplaceNode"})  # of those that the API knows, what this version does
+CARRIED_OUT_STRATEGIES = frozenset(
+    {"Ignore", "AdjustMicrobatches", "ReplaceNode"}
+)  # of those that the API knows, what this version does
 _LAUNCHERS = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed", "accelerate", "horovodrun", "srun"})
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch", "accelerate.commands.launch"}

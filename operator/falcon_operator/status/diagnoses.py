@@ -17,7 +17,6 @@ from falcon_core.recovery import retries
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import RetryIncident
 from falcon_core.recovery.state import (
-    Applied,
     Culprit,
     Fault,
     SlowIncident,
@@ -25,13 +24,12 @@ from falcon_core.recovery.state import (
     Step,
     StopIncident,
 )
-from falcon_core.recovery.strategies import ignore, replace_node
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
-from falcon_operator.status.doubt import cause_of, doubt_words, imbalance_words, is_kept
-from falcon_operator.status.early import due_words, why_early
+from falcon_operator.status.doubt import cause_of, imbalance_words
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
+from falcon_operator.status.slow_steps import beside_next, done_step, slow_done, slow_next, unavailable
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, place, seconds
 from falcon_operator.times import clock_time, timestamp
@@ -76,8 +74,17 @@ def _closed(closed: ClosedIncident, policy: Policy, verdicts: Sequence[NodeVerdi
         return None  # of a kind that a newer version has added
     if note is None:
         return None
-    parts = [_result(closed), *(verdict_words(verdict) for verdict in verdicts if verdict.incident == note.id)]
+    about_nodes = (verdict_words(verdict) for verdict in verdicts if verdict.incident == note.id)
+    parts = [_result(closed), *_came_back(closed), *about_nodes]
     return replace(note, result="; ".join(parts), next="", state="Resolved", resolved_at=timestamp(closed.at))
+
+
+def _came_back(closed: ClosedIncident) -> list[str]:
+    """Return what became of the micro-batches that other ranks had computed until the slowdown was over."""
+    moved = closed.slow.moved if closed.slow is not None else None
+    if moved is None or moved.failed or closed.outcome != "Relieved":
+        return []
+    return [f"every rank computes its {moved.per_rank} micro-batches again"]
 
 
 def _result(closed: ClosedIncident) -> str:
@@ -123,8 +130,8 @@ def describe_slowdown(
         why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else _why(culprit),
         cause=cause.value,
         evidence=_evidence(culprit),
-        done=_slow_done(slow),
-        next=_slow_next(slow, policy, next_strategy) if first is None else _beside_next(slow, policy, first),
+        done=slow_done(slow),
+        next=slow_next(slow, policy, next_strategy) if first is None else beside_next(slow, policy, first),
         state="Open" if slow.phase == "Located" else "Mitigating",
         node=culprit.node,
         rank=culprit.rank,
@@ -158,7 +165,7 @@ def _describe_link(slow: SlowIncident, link: SlowLink, policy: Policy) -> Diagno
             f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
             f" of the rank whose own grew most: {growth}"
         ),
-        next=f"endured: no strategy of this version mends a link{_unavailable(policy)}",
+        next=f"endured: no strategy of this version mends a link{unavailable(policy)}",
         state="Open",
         node=link.node,
     )
@@ -221,83 +228,6 @@ def _evidence(culprit: Culprit) -> str:
     if culprit.healthy_compute_ns:
         text += f"; rank {culprit.rank} computed {culprit.healthy_compute_ns / 1e9:.2f} s before"
     return text
-
-
-def _slow_done(slow: SlowIncident) -> list[DoneStep]:
-    ignored = next((applied for applied in slow.applied if applied.strategy == ignore.TYPE), None)
-    acted = next((applied for applied in slow.applied if applied.strategy == replace_node.TYPE), None)
-    if acted is None:
-        return [] if ignored is None else [_step(ignored.at, "ignored: so far cheaper than anything else")]
-    steps = [_step(acted.at, _endured(slow, acted))]
-    if acted.observed_only:
-        return [*steps, _step(acted.at, "mode Observe: the node would have been replaced; nothing was done")]
-    node = slow.culprit.node if slow.culprit else ""
-    steps.append(_step(acted.at, f"{node} excluded; a pod prepared on another node while training went on"))
-    if slow.switched_at is not None:
-        replaced = f"replaced by {slow.replaced_by}" if slow.replaced_by else "replaced"
-        steps.append(_step(slow.switched_at, f"{replaced}; all ranks restarted"))
-    return steps
-
-
-def _step(at: float, what: str) -> DoneStep:
-    return DoneStep(at=timestamp(at), what=what)
-
-
-def _endured(slow: SlowIncident, acted: Applied) -> str:
-    ignored = f"ignored for {seconds(acted.at - slow.onset_at)}"
-    if acted.shares:
-        spare = f", which has paid for a spare ({acted.spare_seconds:.1f} s)" if acted.spare_seconds >= 0.1 else ""
-        return f"{ignored}, a loss of {acted.loss_seconds:.1f} s by itself{spare}; shares the restart of {acted.shares}"
-    return f"{ignored}, until the loss ({acted.loss_seconds:.1f} s) reached {due_words(acted)} ({_cost(acted)})"
-
-
-def _cost(price: Applied | Candidate) -> str:
-    """Return ``13 s`` or ``13 s + 900 s of work since the last checkpoint + 40 s for a spare that a failure may need``.
-
-    The last two figures are estimates that change with time, so only two of their digits are shown.
-    """
-    parts = [f"{price.overhead_seconds - price.spare_seconds - price.redo_seconds:.3g} s"]
-    if price.redo_seconds >= 1:
-        parts.append(f"{float(f'{price.redo_seconds:.2g}'):.0f} s of work since the last checkpoint")
-    if price.spare_seconds >= 1:
-        parts.append(f"{float(f'{price.spare_seconds:.2g}'):.0f} s for a spare that a failure may need")
-    return " + ".join(parts)
-
-
-def _slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
-    if slow.phase == "Mitigating":
-        return "a pod is being prepared on another node while training goes on; then all ranks restart"
-    if slow.phase == "Checking":
-        return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
-    if slow.culprit is not None and is_kept(slow, policy):
-        return doubt_words(slow, slow.culprit)
-    if slow.blocked:
-        return f"waits: {slow.blocked}; tried again as soon as that changes"
-    if any(applied.observed_only for applied in slow.applied):
-        return "mode Observe: the node would have been replaced; nothing is done"
-    if next_strategy is None:
-        return f"endured: spec.mitigation.strategies offers nothing further{_unavailable(policy)}"
-    action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
-    cost = _cost(next_strategy)
-    return f"{action} when the loss reaches {due_words(next_strategy)} ({cost}){why_early(next_strategy)}"
-
-
-def _beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
-    """Return what is next for a node beside the first slow node."""
-    observed = any(applied.observed_only for applied in slow.applied)
-    if slow.phase != "Located" or slow.blocked or observed or is_kept(slow, policy) or first.culprit is None:
-        return _slow_next(slow, policy, None)
-    node = first.culprit.node
-    if first.phase == "Checking":
-        return f"once it is known whether replacing {node} helped, this node is judged by itself"
-    if not any(name == replace_node.TYPE for name, _ in policy.strategies):
-        return _slow_next(slow, policy, None)
-    return f"when {node} is replaced, this node is left in the same restart if its own loss has paid for a spare"
-
-
-def _unavailable(policy: Policy) -> str:
-    missing = [name for name, _ in policy.strategies if name not in (ignore.TYPE, replace_node.TYPE)]
-    return f" ({', '.join(missing)}: not available in this version)" if missing else ""
 
 
 # -- fail-stop -------------------------------------------------------------------------------------------------------
@@ -387,4 +317,4 @@ def _inline(sentence: str) -> str:
 
 
 def _done_step(step: Step) -> DoneStep:
-    return _step(step.at, f"{_DONE[step.what].format(node=step.node)} (generation {step.generation})")
+    return done_step(step.at, f"{_DONE[step.what].format(node=step.node)} (generation {step.generation})")

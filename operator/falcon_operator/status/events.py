@@ -56,6 +56,7 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
     found += _of_verdicts(before.intent, after.intent)
     found += _of_change(before.intent, after.intent)
     found += _of_demand(before.intent.demand, after.intent.demand)
+    found += _of_sharing(before.intent, after.intent)
     found += _of_conditions(before.status, after.status)
     found += _of_generation(before.intent, after.intent, after.status.summary)
     return [Event(event.type, event.reason, fit_text(event.note, EVENT)) for event in found]
@@ -129,6 +130,20 @@ def _of_demand(before: Demand, after: Demand) -> list[Event]:
         note = f"not all ranks saved a checkpoint for a planned restart in time; it begins from step {after.before}"
         return [Event("Warning", "CheckpointMissing", note)]
     return []
+
+
+def _of_sharing(before: Intent, after: Intent) -> list[Event]:
+    """Return the Event of micro-batches that are to be computed by other ranks."""
+    old, new = before.recovery.sharing, after.recovery.sharing
+    if new is None or (old is not None and (old.generation, old.shares) == (new.generation, new.shares)):
+        return []
+    if not new.is_even:
+        shares = listed([f"{share}" for share in new.shares])
+        return [Event("Normal", "MicrobatchesMoved", f"by rank, of {new.per_rank} in the even split: {shares}")]
+    slow = after.recovery.slow
+    if slow is not None and slow.moved is not None and slow.moved.failed:
+        return [Event("Warning", "MicrobatchesBack", f"every rank computes {new.per_rank} again: {slow.moved.failed}")]
+    return [Event("Normal", "MicrobatchesBack", f"every rank computes {new.per_rank} again")]
 
 
 def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:

@@ -164,6 +164,8 @@ def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
             return "replacing the node"
         case "Checking":
             return f"replaced by {slow.replaced_by}, restarting" if slow.replaced_by else "replaced, restarting"
+        case _ if slow.moved is not None and not slow.moved.failed and slow.phase == "Located":
+            return f"micro-batches moved to other ranks, {slow.loss.seconds:.1f} s lost"
         case _ if is_kept(slow, policy):
             return "kept: not known to be the node's fault"
         case _ if slow.blocked:

@@ -23,6 +23,7 @@ from falcon_agent.tracker import Memory
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.launch import Phase, Standby
 from falcon_core.wire.messages import Detection, Plan, PlanMember, RankSignals, Summary
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.reports import decode_summary
 from falcon_gateway import PodEntry
 from tests.integration.gateway.gateways import Job, Operator, Site
@@ -143,6 +144,11 @@ class Pod:
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )
         self.publish(msgspec.json.encode(plan))
+
+    def order(self, shares: list[int]) -> None:
+        """Publish how many micro-batches each rank is to compute."""
+        order = MicrobatchOrder(epoch=1, generation=1, shares=shares)
+        self._operator.desired.publish(self._job.command("microbatches", msgspec.json.encode(order)))
 
     def publish(self, plan: bytes) -> None:
         """Publish bytes as the operator's plan."""

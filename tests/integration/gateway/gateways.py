@@ -68,7 +68,10 @@ class Job:
         )
 
     def plan(self, payload: bytes) -> Publish:
-        return Publish(job_uid=self.uid, name="plan", revision=next(_revisions), payload=payload)
+        return self.command("plan", payload)
+
+    def command(self, name: str, payload: bytes) -> Publish:
+        return Publish(job_uid=self.uid, name=name, revision=next(_revisions), payload=payload)
 
     @property
     def key(self) -> JobKey:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from falcon_core.wire.messages import DetailRequest
+from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_gateway import Publish
 from falcon_operator.bus.leader_key import BusUnavailable
 from falcon_operator.election import LeadershipLost
@@ -96,6 +97,21 @@ async def test_a_request_for_detail_is_published_when_it_changes(bench: Bench) -
         await session.bus.ask_detail(GPT.key, 1, ranks)
         again = await session.client.get(GPT.key.detail)
         assert again == kv, "the same request is not written again"
+
+
+async def test_an_order_of_micro_batches_is_published_when_it_changes(bench: Bench) -> None:
+    session = await bench.session()
+    await session.healthy()
+    session.announce(GPT)
+    for shares in ([5, 5, 2], [4, 4, 4]):
+        await session.bus.order_microbatches(GPT.key, 1, shares)
+        kv = await session.client.get(GPT.key.microbatches)
+        assert kv is not None
+        payload = Publish.FromString(kv.value).payload
+        order = MicrobatchOrder(epoch=1, generation=1, shares=shares)
+        assert msgspec.json.decode(payload, type=MicrobatchOrder) == order
+        await session.bus.order_microbatches(GPT.key, 1, shares)
+        assert await session.client.get(GPT.key.microbatches) == kv, "the same order is not written again"
 
 
 async def test_a_gateway_with_an_ipv6_address_is_reached(bench: Bench) -> None:

@@ -264,6 +264,14 @@ class FakeBus:
             world.voices.asked = frozenset(ranks)
             world.mutate()
 
+    async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
+        world = self.world
+        if world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+        if world.orders[-1:] != [(generation, shares)]:
+            world.orders.append((generation, shares))
+            world.mutate()
+
     def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None:
         self.announced = pod_uids
 

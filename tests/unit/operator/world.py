@@ -15,6 +15,7 @@ from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
+from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.peers import CopiesReport, Peers
 from falcon_operator.api import (
     TAINT_SPARE,
@@ -36,6 +37,8 @@ from tests.unit.operator.voices import Voices
 
 COMPUTE_SECONDS = 0.2
 COMMUNICATION_SECONDS = 0.05
+FIXED_SECONDS = 0.02  # of the computation, whatever a rank's share of micro-batches is
+CHANGE_ITERATIONS = 2  # from an order to the change of shares
 PLACE_SECONDS, BOOT_SECONDS, LAUNCH_SECONDS = 0.2, 1.0, 1.0
 TTL_SECONDS = 3.0
 PRICED = [{"type": "Ignore"}, {"type": "ReplaceNode", "overheadSeconds": 13}]  # unpriced, all work done counts as lost
@@ -140,6 +143,11 @@ class World:
         self.peers: Peers | None = None  # what the agents were told of each other
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
+        self.orders: list[tuple[int, list[int]]] = []  # of micro-batches: generation and shares
+        self.per_rank = 0  # micro-batches; 0: the script does not let them move
+        self.hindrance = ""
+        self.deaf = False  # the ranks do not take orders
+        self.shares: list[int] = []  # in force; empty: even
         self.slow_run = 0
         self.onset: Onset | None = None
         self.broken_at: float | None = None
@@ -151,6 +159,7 @@ class World:
         self.refuse_pods = ""
         self.refuse_taints = ""
         self._version = 1
+        self._pending: tuple[int, list[int]] | None = None  # the iteration from which these shares hold
         body = {
             "replicas": replicas,
             "template": {"spec": {"containers": [{"name": "trainer", "image": "x", "command": ["python", "t.py"]}]}},
@@ -355,23 +364,45 @@ class World:
         plan = self.plan
         if plan is None or plan.phase != "Run":
             self.iterations, self.iterating_for, self.history, self.onset, self.slow_run = 0, 0.0, {}, None, 0
+            self.shares, self._pending = [], None
             return
         group = [pod for pod in self.pods.values() if pod.generation == plan.generation and pod.state == "Running"]
         if self.hanging or not self._is_complete(group, plan.world_size):
             return
-        slowest = max(self.nodes[pod.node].slow for pod in group)
-        length = COMPUTE_SECONDS * slowest + COMMUNICATION_SECONDS
         self.iterating_for += seconds
-        while self.iterating_for >= length:
+        while self.iterating_for >= (length := self._slowest(group) + COMMUNICATION_SECONDS):
             self.iterating_for -= length
             self.iterations += 1
             self.moved_unix = self.clock.unix()
             self._notice(length)
             for pod in group:
-                own = COMPUTE_SECONDS * self.nodes[pod.node].slow
+                own = COMPUTE_SECONDS * self.nodes[pod.node].slow  # as the agent reports it: with the even share
                 for rank in pod.ranks:
-                    wait = COMPUTE_SECONDS * slowest - own
+                    wait = length - COMMUNICATION_SECONDS - self._computed(pod, rank)
                     self.history.setdefault(rank, []).append((int(length * 1e9), int(own * 1e9), int(wait * 1e9)))
+
+            self._share(plan)
+
+    def _slowest(self, group: list[Pod]) -> float:
+        return max(self._computed(pod, rank) for pod in group for rank in pod.ranks)
+
+    def _computed(self, pod: Pod, rank: int) -> float:
+        """Return for how long a rank computes in an iteration."""
+        slow = self.nodes[pod.node].slow
+        if not self.shares:
+            return COMPUTE_SECONDS * slow
+        return FIXED_SECONDS * slow + self.shares[rank] * self._micro(pod.node)
+
+    def _micro(self, node: str) -> float:
+        return (COMPUTE_SECONDS - FIXED_SECONDS) / self.per_rank * self.nodes[node].slow
+
+    def _share(self, plan: Plan) -> None:
+        """Let all ranks change their shares, two iterations after the order."""
+        if self._pending is not None and self.iterations >= self._pending[0]:
+            self.shares, self._pending = self._pending[1], None
+        generation, wanted = self.orders[-1] if self.orders else (0, [])
+        if generation == plan.generation and wanted != self.shares and self._pending is None and not self.deaf:
+            self._pending = (self.iterations + CHANGE_ITERATIONS, wanted)
 
     def _is_complete(self, group: list[Pod], world_size: int) -> bool:
         """Check whether every rank lives and has had the time to start."""
@@ -462,7 +493,13 @@ class World:
             work=self.work,
             retries=self.retries.get(rank, 0),
             sight=self.sights.get(rank, "Full"),
+            micro=self._said(rank, node) if known and self.per_rank else None,
         )
+
+    def _said(self, rank: int, node: Node) -> MicroShare:
+        share = self.shares[rank] if self.shares else self.per_rank
+        micro_ns = None if self.hindrance else int(self._micro(node.name) * 1e9)
+        return MicroShare(per_rank=self.per_rank, share=share, micro_ns=micro_ns, hindrance=self.hindrance)
 
     def _comm(self, rank: int, done: int) -> CommSignals:
         """Return the state of a hang: all ranks but the first have entered one call more than is finished."""

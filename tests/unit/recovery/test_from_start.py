@@ -13,7 +13,8 @@ import pytest
 from falcon_core.recovery import failslow, from_start
 from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.observation import Observation
-from falcon_core.recovery.state import RecoveryState, SinceStart, SlowIncident
+from falcon_core.recovery.remembered import SinceStart
+from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_core.signals.level import Level
 from tests.unit.recovery.seen import MS, replace
 from tests.unit.recovery.series import LOOK_ITERATIONS, Job, Times, only

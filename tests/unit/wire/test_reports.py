@@ -21,6 +21,7 @@ from falcon_core.wire.messages import (
     Summary,
     ThrottleSignals,
 )
+from falcon_core.wire.microbatches import MAX_HINDRANCE, MicroShare
 from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
 from falcon_core.wire.reports import decode_summary, encode_summary
 
@@ -184,7 +185,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -348,3 +349,27 @@ def test_work_of_an_unknown_kind_is_refused() -> None:
     report = fields(0)
     report[6][0][16][8] = 3
     refused(report)
+
+
+def test_micro_batches_pass_and_a_report_without_them_has_no_byte_for_them() -> None:
+    why = "the model is on a GPU"
+    shares = [MicroShare(per_rank=4, share=2, micro_ns=7_000_000), None, MicroShare(per_rank=4, share=4)]
+    ranks = [rank(number, micro=micro) for number, micro in enumerate(shares)]
+    assert [rank.micro for rank in sent(pod(ranks, [])).ranks] == shares
+    hindered = [rank(0, micro=MicroShare(per_rank=4, share=4, hindrance=why)), ranks[1]]
+    assert [rank.micro for rank in sent(pod(hindered, [])).ranks] == [hindered[0].micro, None]
+    bare = pod([rank(0), rank(1)], [])
+    assert len(encode_summary(pod(ranks[:2], []), ())) - len(encode_summary(bare, ())) <= 24
+    long = [rank(0, micro=MicroShare(per_rank=4, share=4, hindrance="x" * 1000))]
+    (cut,) = sent(pod(long, [])).ranks
+    assert cut.micro is not None
+    assert len(cut.micro.hindrance) == MAX_HINDRANCE
+
+
+@pytest.mark.parametrize("shared", [[0, 0, 1, 5], [0, 4, 0, 5], [0, 4, 4, -2], [0, 4, 4, 1 << 60], [-2, 4, 4, 5]])
+def test_impossible_micro_batches_are_refused(shared: list[int]) -> None:
+    raw = msgspec.msgpack.decode(encode_summary(pod([rank(0, micro=MicroShare(per_rank=4, share=4))], []), ()))
+    place = raw.index([[0, 4, 4, -1]])
+    raw[place] = [shared]
+    with pytest.raises(msgspec.ValidationError):
+        decode_summary(msgspec.msgpack.encode(raw), "p")

@@ -1,0 +1,51 @@
+"""What a rank would compute with the even share of micro-batches, whatever share it has (docs/adr/0070).
+
+Whoever compares computations has to compare equal work. A ratio of shares would be wrong by what does not depend on
+the share, such as the optimizer. So a rank's script says what one of its micro-batches takes, and what the rank has
+more or fewer than the even share is added or taken away.
+
+An iteration ends where its cycle of calls begins anew, and calls are made in a rank's last micro-batch or between two
+steps. So the micro-batches in an iteration are nearly all of the step that began last before the iteration's end.
+"""
+
+from __future__ import annotations
+
+from falcon_core.wire.microbatches import MicroShare, Said, Turn
+
+_MOST_NS = 1 << 60  # sums of a few still have 64 bits
+
+
+class Shares:
+    """A rank's shares as far as they are known: none, until its script says something."""
+
+    def __init__(self) -> None:
+        self.said: Said | None = None
+
+    def evened_ns(self, compute_ns: int | None, end_ns: int) -> int | None:
+        """Return what the even share would have taken, for an iteration that ended at ``end_ns``."""
+        said = self.said
+        if said is None or compute_ns is None or said.micro_ns is None:
+            return compute_ns
+        missing_ns = (said.per_rank - _turn(said, end_ns).share) * said.micro_ns
+        return max(0, compute_ns + max(-_MOST_NS, min(_MOST_NS, missing_ns)))
+
+    def moved(self, end_ns: int) -> bool:
+        """Check whether shares were uneven in an iteration, so that nothing about health is to be learned from it."""
+        return self.said is not None and not _turn(self.said, end_ns).even
+
+    def reported(self) -> MicroShare | None:
+        """Return what is reported of the newest step."""
+        said = self.said
+        if said is None:
+            return None
+        return MicroShare(
+            per_rank=said.per_rank,
+            share=said.turns[-1].share,
+            micro_ns=said.micro_ns,
+            hindrance=said.hindrance,
+        )
+
+
+def _turn(said: Said, end_ns: int) -> Turn:
+    """Return the turn that held before ``end_ns``; the oldest that is known where that is even older."""
+    return next((turn for turn in reversed(said.turns) if turn.since_ns <= end_ns), said.turns[0])

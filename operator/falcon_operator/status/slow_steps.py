@@ -1,0 +1,132 @@
+"""What was done about a slow node, and what is next, in the words of ``kubectl describe``."""
+
+from __future__ import annotations
+
+from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.state import Applied, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
+from falcon_operator.api import DoneStep
+from falcon_operator.status.doubt import doubt_words, is_kept
+from falcon_operator.status.early import due_words, why_early
+from falcon_operator.status.words import milliseconds, seconds
+from falcon_operator.times import timestamp
+
+
+def slow_done(slow: SlowIncident) -> list[DoneStep]:
+    """Return what was done about a slowdown, oldest first."""
+    ignored = _applied(slow, ignore.TYPE)
+    acted = _applied(slow, replace_node.TYPE)
+    steps = _moved_steps(slow)
+    if acted is None:
+        if ignored is None or steps:
+            return steps
+        return [done_step(ignored.at, "ignored: so far cheaper than anything else")]
+    steps = [*steps, done_step(acted.at, _endured(slow, acted))]
+    if acted.observed_only:
+        return [*steps, done_step(acted.at, "mode Observe: the node would have been replaced; nothing was done")]
+    node = slow.culprit.node if slow.culprit else ""
+    steps.append(done_step(acted.at, f"{node} excluded; a pod prepared on another node while training went on"))
+    if slow.switched_at is not None:
+        replaced = f"replaced by {slow.replaced_by}" if slow.replaced_by else "replaced"
+        steps.append(done_step(slow.switched_at, f"{replaced}; all ranks restarted"))
+    return steps
+
+
+def _applied(slow: SlowIncident, strategy: str) -> Applied | None:
+    return next((applied for applied in slow.applied if applied.strategy == strategy), None)
+
+
+def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
+    acted, moved = _applied(slow, adjust_microbatches.TYPE), slow.moved
+    if acted is None:
+        return []
+    if moved is None:
+        return [done_step(acted.at, "mode Observe: micro-batches would have been moved; nothing was done")]
+    rank = slow.culprit.rank if slow.culprit is not None else 0
+    now = f"{milliseconds(moved.after_ns)} since, " if moved.after_ns else ""
+    steps = [
+        done_step(
+            acted.at,
+            f"micro-batches moved: rank {rank} computes {moved.share} of its {moved.per_rank}, another rank up to"
+            f" {moved.most}; iteration {milliseconds(moved.before_ns)} before, {now}"
+            f"{milliseconds(moved.expected_ns)} by the plan, the best that there is",
+        )
+    ]
+    if moved.failed:
+        steps.append(done_step(moved.failed_at, f"moved back: {moved.failed}"))
+    return steps
+
+
+def done_step(at: float, what: str) -> DoneStep:
+    """Return a line of what was done. ``at``: unix seconds."""
+    return DoneStep(at=timestamp(at), what=what)
+
+
+def _endured(slow: SlowIncident, acted: Applied) -> str:
+    ignored = f"ignored for {seconds(acted.at - slow.onset_at)}"
+    if acted.shares:
+        spare = f", which has paid for a spare ({acted.spare_seconds:.1f} s)" if acted.spare_seconds >= 0.1 else ""
+        return f"{ignored}, a loss of {acted.loss_seconds:.1f} s by itself{spare}; shares the restart of {acted.shares}"
+    return f"{ignored}, until the loss ({acted.loss_seconds:.1f} s) reached {due_words(acted)} ({_cost(acted)})"
+
+
+def _cost(price: Applied | Candidate) -> str:
+    """Return ``13 s`` or ``13 s + 900 s of work since the last checkpoint + 40 s for a spare that a failure may need``.
+
+    The last two figures are estimates that change with time, so only two of their digits are shown.
+    """
+    parts = [f"{price.overhead_seconds - price.spare_seconds - price.redo_seconds:.3g} s"]
+    if price.redo_seconds >= 1:
+        parts.append(f"{float(f'{price.redo_seconds:.2g}'):.0f} s of work since the last checkpoint")
+    if price.spare_seconds >= 1:
+        parts.append(f"{float(f'{price.spare_seconds:.2g}'):.0f} s for a spare that a failure may need")
+    return " + ".join(parts)
+
+
+def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
+    """Return what is next for the first slow node."""
+    if slow.phase == "Mitigating":
+        return "a pod is being prepared on another node while training goes on; then all ranks restart"
+    if slow.phase == "Checking":
+        return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
+    if next_strategy is not None and next_strategy.name == adjust_microbatches.TYPE:
+        action = "micro-batches move to other ranks" if policy.enforce else "mode Observe: micro-batches would move"
+        return f"{action} when the loss reaches {_cost(next_strategy)}"
+    if slow.culprit is not None and is_kept(slow, policy):
+        return doubt_words(slow, slow.culprit) + _passed_over(slow)
+    if slow.blocked:
+        return f"waits: {slow.blocked}; tried again as soon as that changes"
+    replaced = _applied(slow, replace_node.TYPE)
+    if replaced is not None and replaced.observed_only:
+        return "mode Observe: the node would have been replaced; nothing is done"
+    if next_strategy is None:
+        return f"endured: spec.mitigation.strategies offers nothing further{unavailable(policy)}{_passed_over(slow)}"
+    action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
+    due = f"{due_words(next_strategy)} ({_cost(next_strategy)}){why_early(next_strategy)}"
+    return f"{action} when the loss reaches {due}{_passed_over(slow)}"
+
+
+def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
+    """Return what is next for a node beside the first slow node."""
+    acted = _applied(slow, replace_node.TYPE)
+    observed = acted is not None and acted.observed_only
+    if slow.phase != "Located" or slow.blocked or observed or is_kept(slow, policy) or first.culprit is None:
+        return slow_next(slow, policy, None)
+    node = first.culprit.node
+    if first.phase == "Checking":
+        return f"once it is known whether replacing {node} helped, this node is judged by itself"
+    if not any(name == replace_node.TYPE for name, _ in policy.strategies):
+        return slow_next(slow, policy, None)
+    return f"when {node} is replaced, this node is left in the same restart if its own loss has paid for a spare"
+
+
+def _passed_over(slow: SlowIncident) -> str:
+    return f"; micro-batches are not moved: {slow.passed_over}" if slow.passed_over else ""
+
+
+def unavailable(policy: Policy) -> str:
+    """Return which strategies of the spec this version does not have, as the end of a sentence."""
+    known = (ignore.TYPE, adjust_microbatches.TYPE, replace_node.TYPE)
+    missing = [name for name, _ in policy.strategies if name not in known]
+    return f" ({', '.join(missing)}: not available in this version)" if missing else ""

@@ -1,0 +1,66 @@
+"""A slow node computes fewer micro-batches until it is well again: nothing restarts, and no spare is taken."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from dev.cluster import faults
+from dev.kubectl import Json, Kubectl, wait_for
+from tests.e2e.jobs import Job, training_job, with_script
+
+EVEN = [4, 4, 4]
+SETTLED_STEPS = 25
+STRATEGIES = [{"type": "Ignore"}, {"type": "AdjustMicrobatches"}, {"type": "ReplaceNode", "overheadSeconds": 3600}]
+
+
+def step_seconds(job: Job, what: str, matches: Callable[[Json], bool]) -> float:
+    """Return the median time of the newest steps, once so many in a row match."""
+
+    def newest() -> list[Json] | None:
+        steps = job.steps()[-SETTLED_STEPS:]
+        return steps if len(steps) == SETTLED_STEPS and all(map(matches, steps)) else None
+
+    found = wait_for(what, newest, timeout_seconds=240, last_seen=lambda: str(job.steps()[-3:]))
+    return statistics.median(step["step_seconds"] for step in found)
+
+
+@pytest.mark.long  # three minutes; tests/integration/agent shows it with real ranks of one pod
+def test_micro_batches_move_away_from_a_slow_node_and_come_back(
+    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    manifest = training_job("shares", steps=1, spec={"mitigation": {"strategies": STRATEGIES}})
+    job = start(with_script(namespace, manifest, "sharing.py", "--steps", "100000"))
+    job.wait_settled()
+    healthy = step_seconds(job, "even steps", lambda step: step["shares"] == EVEN)
+    victim = job.member(2)
+    faults.slow(victim["node"], 0.5)
+    began = max(step["step"] for step in job.steps())
+    job.wait("the slow rank is named", lambda s: victim["node"] in [n.get("node") for n in s.get("diagnoses", [])], 90)
+    mitigated = step_seconds(job, "moved steps", lambda step: step["shares"][2] < 4)
+    slow = statistics.median(
+        step["step_seconds"] for step in job.steps() if step["step"] > began + 5 and step["shares"] == EVEN
+    )
+    measured = job.wait(
+        "what came of it is measured",
+        lambda s: "since" in " ".join(done["what"] for done in s["diagnoses"][0]["done"]),
+        60,
+    )
+    shares = job.steps()[-1]["shares"]
+    text = job.kubectl.run("describe", "trainingjob", job.name)
+    assert "micro-batches moved: rank 2 computes" in text
+    assert sum(shares) == sum(EVEN)
+    removed = (slow - mitigated) / (slow - healthy)
+    print(f"healthy {healthy:.3f} s, slow {slow:.3f} s, mitigated {mitigated:.3f} s ({shares}): {removed:.0%} removed")
+    print(measured["diagnoses"][0]["done"])
+    assert mitigated < slow or job.is_disturbed()
+
+    faults.heal(victim["node"])
+    step_seconds(job, "even steps again", lambda step: step["shares"] == EVEN)
+    after = job.wait("relieved", lambda s: s["diagnoses"][0].get("state") == "Resolved", 60)
+    assert "every rank computes its 4 micro-batches again" in after["diagnoses"][0]["result"]
+    assert after["counters"]["replacements"] == 0
+    assert job.generation() == 1
+    print(job.kubectl.run("describe", "trainingjob", job.name).split("Events:")[-1])

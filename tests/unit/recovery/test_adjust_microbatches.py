@@ -1,0 +1,220 @@
+"""S2: when micro-batches may move, which split is best, and that neither a short iteration nor a restart deceives."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery import prices, sharing
+from falcon_core.recovery.locate import no_longer_slow
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.remembered import Moved, Sharing
+from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches
+from falcon_core.wire.microbatches import MicroShare
+from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
+
+LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])
+FIXED_MS = 20
+
+
+def job(
+    micro_ms: tuple[int, ...] = (45, 45, 90), shares: tuple[int, ...] = (4, 4, 4), per_rank: int = 4, **rank: Any
+) -> Observation:
+    """Return a job in which a rank's micro-batch takes so long, as its agents report it: with the even share."""
+    slowest = max(FIXED_MS + share * each for share, each in zip(shares, micro_ms, strict=True))
+    return seen(
+        ranks={
+            number: {
+                "compute_ns": [(FIXED_MS + per_rank * each) * MS] * 16,
+                "iteration_ns": [(slowest + 50) * MS] * 16,
+                "micro": MicroShare(per_rank=per_rank, share=share, micro_ns=each * MS),
+                **rank,
+            }
+            for number, (share, each) in enumerate(zip(shares, micro_ms, strict=True))
+        }
+    )
+
+
+def slow(**fields: Any) -> SlowIncident:
+    base = SlowIncident(
+        id="gpt2-1",
+        phase="Located",
+        onset_at=NOW - 6,
+        onset_generation=1,
+        onset_iteration=90,
+        reported_iteration=95,
+        healthy_ns=250 * MS,
+        slow_ns=430 * MS,
+        loss=Loss(seconds=4.4, generation=1, counted_iterations=100),
+        culprit=Culprit(
+            rank=2,
+            replica=2,
+            pod_name="gpt2-2",
+            node="node-2",
+            slowdown=2.0,
+            compute_ns=380 * MS,
+            healthy_compute_ns=200 * MS,
+            peers_compute_ns=200 * MS,
+        ),
+    )
+    return replace(base, **fields)
+
+
+MOVED = Moved(per_rank=4, share=2, most=5, before_ns=430 * MS, expected_ns=295 * MS, slowest_ns=245 * MS)
+ORDERED = Sharing(generation=1, shares=[5, 5, 2], per_rank=4, at=NOW - 20, taken_iteration=80)
+
+
+def best_ms(micro_ms: tuple[int, ...], per_rank: int) -> int:
+    """Return the slowest rank's computation by the best of all splits that leave each rank two micro-batches."""
+    most = per_rank * len(micro_ms)
+    return min(
+        max(FIXED_MS + share * each for share, each in zip(shares, micro_ms, strict=True))
+        for shares in itertools.product(range(2, most), repeat=len(micro_ms))
+        if sum(shares) == most
+    )
+
+
+@pytest.mark.parametrize("per_rank", [3, 4, 8])
+@pytest.mark.parametrize("micro_ms", [(45, 45, 90), (45, 60, 135), (50, 50, 400), (90, 44, 45)])
+def test_the_split_is_the_best_of_all(micro_ms: tuple[int, ...], per_rank: int) -> None:
+    obs = job(micro_ms, shares=(per_rank,) * 3, per_rank=per_rank)
+    found = adjust_microbatches.plan(obs, LADDER)
+    assert found is not None
+    assert sum(found.shares) == 3 * per_rank
+    assert min(found.shares) >= 2
+    slowest = max(FIXED_MS + share * each for share, each in zip(found.shares, micro_ms, strict=True))
+    assert slowest == best_ms(micro_ms, per_rank)
+    assert found.slowest_ns == pytest.approx(slowest * MS)
+    assert found.expected_ns == pytest.approx((slowest + 50) * MS)
+
+
+def test_noise_moves_nothing_and_a_split_that_is_best_stays() -> None:
+    assert adjust_microbatches.plan(job((45, 46, 44)), LADDER) is None
+    assert adjust_microbatches.plan(job((45, 45, 90), shares=(5, 5, 2)), LADDER) is None
+
+
+SAID = MicroShare(per_rank=4, share=4, micro_ns=45 * MS)
+
+
+@pytest.mark.parametrize(
+    ("obs", "why"),
+    [
+        (seen(), "the script does not use falcon_torch.MicroBatches"),
+        (seen(ranks={0: {"micro": SAID}}), "rank 1 says nothing of its micro-batches"),
+        (job(micro=replace(SAID, hindrance="the model is on a GPU")), "rank 0 says: the model is on a GPU"),
+        (job(micro=replace(SAID, micro_ns=None)), "it is not known yet what rank 0 takes for a micro-batch"),
+        (job(fresh=False), "it is not known yet what rank 0 takes for a micro-batch"),
+        (job(compute_ns=[]), "it is not known yet what rank 0 takes for a micro-batch"),
+        (job(shares=(2, 2, 2), per_rank=2), "each rank has 2 micro-batches in a step, and keeps 2"),
+        (job(shares=(5, 4, 4)), "the ranks are about to change their shares"),
+        (job(), ""),
+    ],
+)
+def test_it_applies_where_all_ranks_say_that_it_can(obs: Observation, why: str) -> None:
+    assert adjust_microbatches.hindrance(obs, LADDER) == why
+
+
+def test_the_ranks_have_to_have_equally_many_in_the_even_split() -> None:
+    obs = job()
+    other = replace(obs.ranks[2], sent=replace(obs.ranks[2].sent, micro=replace(SAID, per_rank=6)))
+    obs = replace(obs, ranks=[*obs.ranks[:2], other])
+    assert "equally many" in adjust_microbatches.hindrance(obs, LADDER)
+
+
+def named(obs: Observation, policy: Policy = LADDER, **fields: Any) -> str:
+    found = prices.next_candidate(RecoveryState(), slow(**fields), obs, policy)
+    return "" if found is None else found.name
+
+
+def applied(strategy: str) -> Applied:
+    return Applied(strategy=strategy, at=NOW - 5, loss_seconds=0.0, overhead_seconds=0.0)
+
+
+def test_the_ladder_passes_over_what_does_not_apply() -> None:
+    ignored = [applied("Ignore")]
+    assert named(job()) == "Ignore"
+    assert named(job(), applied=ignored) == "AdjustMicrobatches"
+    assert named(seen(), applied=ignored) == "ReplaceNode"
+    assert named(job((45, 45, 46)), applied=ignored) == "ReplaceNode"
+    assert named(job(), POLICY, applied=ignored) == "ReplaceNode"
+    assert named(job(), applied=[*ignored, applied("AdjustMicrobatches")]) == "ReplaceNode"
+
+
+def test_why_not_is_asked_of_a_spec_with_the_strategy_alone() -> None:
+    assert prices.why_not_moved(slow(), seen(), LADDER) == adjust_microbatches.NOT_USED
+    assert prices.why_not_moved(slow(), job((45, 45, 46)), LADDER) == adjust_microbatches.NO_GAIN
+    assert prices.why_not_moved(slow(), job(), LADDER) == ""
+    assert prices.why_not_moved(slow(), seen(), POLICY) == ""
+
+
+def test_a_healthy_iteration_is_no_relief_while_other_ranks_compute_the_culprits_micro_batches() -> None:
+    as_short_as_ever: dict[str, Any] = {"iteration_ns": [255 * MS] * 16}
+    even, uneven = job(**as_short_as_ever), job(shares=(5, 5, 2), **as_short_as_ever)
+    assert no_longer_slow(slow(), even, LADDER)
+    assert not no_longer_slow(slow(), uneven, LADDER)
+    assert not no_longer_slow(slow(moved=MOVED), even, LADDER), "its newest iterations may be of the shares before"
+    well = job((45, 45, 45), shares=(5, 5, 2))
+    assert no_longer_slow(slow(moved=MOVED), well, LADDER), "its own computation tells"
+
+
+# -- what was asked for ------------------------------------------------------------------------------------------------
+
+
+def after(obs: Observation, policy: Policy = LADDER, *, ordered: Sharing = ORDERED, **fields: Any) -> RecoveryState:
+    state = RecoveryState(slow=slow(**{"moved": MOVED, **fields}), sharing=ordered)
+    return sharing.step(state, obs, policy)
+
+
+def shares(state: RecoveryState) -> list[int]:
+    assert state.sharing is not None
+    return state.sharing.shares
+
+
+def what_came(state: RecoveryState) -> Moved:
+    assert state.slow is not None
+    assert state.slow.moved is not None
+    return state.slow.moved
+
+
+def test_an_order_is_stored_with_what_it_promises() -> None:
+    state, incident = sharing.order(RecoveryState(), slow(), job(), LADDER)
+    assert state.sharing == Sharing(generation=1, shares=[5, 5, 2], per_rank=4, at=NOW)
+    assert incident.moved == MOVED
+
+
+def test_what_came_of_it_is_measured_when_all_ranks_have_done_enough_since() -> None:
+    obs = job(shares=(5, 5, 2))
+    behind = replace(obs.ranks[0], sent=replace(obs.ranks[0].sent, iterations=89))
+    assert what_came(after(replace(obs, ranks=[behind, *obs.ranks[1:]]))).after_ns == 0
+    assert what_came(after(obs)).after_ns == 295 * MS
+    assert shares(after(obs)) == [5, 5, 2]
+
+
+def test_shares_that_do_not_help_are_taken_back_but_not_where_the_ranks_became_slower() -> None:
+    long: dict[str, Any] = {"iteration_ns": [430 * MS] * 16}
+    failed = after(job(shares=(5, 5, 2), **long))
+    assert (shares(failed), what_came(failed).failed) == ([4, 4, 4], "it did not make iterations shorter")
+    slower = after(job((45, 45, 180), shares=(5, 5, 2)))
+    assert (shares(slower), what_came(slower).failed) == ([5, 5, 2], "")
+
+
+def test_they_are_taken_back_where_nothing_is_slow_any_more_and_belong_to_a_generation() -> None:
+    state = sharing.step(RecoveryState(sharing=ORDERED), job(shares=(5, 5, 2)), LADDER)
+    assert shares(state) == [4, 4, 4]
+    assert sharing.step(state, job(), LADDER) == state
+    assert sharing.step(RecoveryState(sharing=ORDERED), replace(job(), generation=2), LADDER).sharing is None
+    assert shares(after(job(shares=(5, 5, 2)), POLICY)) == [4, 4, 4], "the spec does not ask for it any more"
+
+
+def test_a_plan_that_is_hardly_better_does_not_replace_the_one_in_force() -> None:
+    measured = replace(MOVED, after_ns=295 * MS)
+    old = replace(ORDERED, at=NOW - 100)
+    assert shares(after(job((45, 45, 91), shares=(5, 5, 2)), ordered=old, moved=measured)) == [5, 5, 2]
+    twice = job((40, 60, 60), shares=(5, 5, 2))
+    assert shares(after(twice, ordered=old, moved=measured)) == [5, 4, 3], "the nearest of the best"
+    assert shares(after(twice, ordered=replace(old, at=NOW - 50), moved=measured)) == [5, 5, 2], "not that often"
+    assert shares(after(twice, ordered=old, moved=measured, well_since=NOW - 1)) == [5, 5, 2], "it is about to end"

@@ -1,0 +1,85 @@
+"""What a rank computes is compared as with the even share, whatever share of the micro-batches it has."""
+
+from __future__ import annotations
+
+import pytest
+
+from falcon_core.signals.rank import RankChain
+from falcon_core.signals.shares import Shares
+from falcon_core.wire.messages import Detection, RankSignals
+from falcon_core.wire.microbatches import MAX_MICRO_NS, MAX_PER_RANK, MAX_SHARES, MicroShare, Said, Turn
+from falcon_core.wire.ring import Op
+from tests.unit.signals.streams import MS, Call, Script
+
+PER_RANK, MICRO, FIXED = 4, 40 * MS, 20 * MS
+
+
+class Rank:
+    """A rank that makes two calls a step, in its last micro-batch and behind it."""
+
+    def __init__(self) -> None:
+        self.script = Script()
+        self.chain = RankChain(Detection())
+        self._fed = 0
+        self._turns: list[Turn] = []
+
+    def step(self, times: int, share: int = PER_RANK, micro: int = MICRO, wait: int = 0) -> RankSignals:
+        """Train so many steps with a share, of which the script tells as its first step begins."""
+        if not self._turns or self._turns[-1].share != share:
+            self._turns.append(Turn(self.script.now_ns, share, even=share == PER_RANK))
+        for _ in range(times):
+            self.script.call(Call(Op.ALL_REDUCE, 4096, share * micro, 2 * MS + wait))
+            self.script.call(Call(Op.ALL_REDUCE, 4, FIXED))
+        self.chain.shares.said = Said(generation=1, per_rank=PER_RANK, turns=self._turns, micro_ns=micro)
+        self.chain.feed(self.script.records[self._fed :])
+        self._fed = len(self.script.records)
+        return self.chain.signals(0, 0)
+
+
+def test_fewer_and_more_micro_batches_look_like_the_even_share() -> None:
+    rank = Rank()
+    even = PER_RANK * MICRO + FIXED
+    assert set(rank.step(40).compute_ns) == {even}
+    assert set(rank.step(8, share=2).compute_ns) == {even}, "also in the step of the change"
+    assert set(rank.step(8, share=5).compute_ns) == {even}
+
+
+def test_a_slow_rank_stays_slow_in_figures_though_it_computes_less_and_the_iteration_is_short() -> None:
+    rank = Rank()
+    rank.step(60)
+    rank.step(40, micro=2 * MICRO)
+    before = rank.step(1, micro=2 * MICRO).healthy_compute_ns
+    signals = rank.step(200, share=2, micro=2 * MICRO)
+    assert signals.onset is None, "the iteration time is healthy again"
+    assert set(signals.compute_ns) == {PER_RANK * 2 * MICRO + FIXED}, "longer than the iteration"
+    assert set(signals.wait_ns) == {0}
+    assert signals.healthy_compute_ns == before, "nothing is learned from it"
+    assert signals.micro == MicroShare(per_rank=PER_RANK, share=2, micro_ns=2 * MICRO)
+    relieved = rank.step(10, share=2)
+    assert set(relieved.compute_ns[-6:]) == {PER_RANK * MICRO + FIXED}
+
+
+def test_even_shares_are_learned_from_again() -> None:
+    rank = Rank()
+    rank.step(60)
+    rank.step(60, share=5, micro=MICRO * 9 // 10)
+    learned = rank.step(300, micro=MICRO * 9 // 10).healthy_compute_ns
+    assert learned == pytest.approx(PER_RANK * MICRO * 0.9 + FIXED, rel=0.02)
+
+
+def test_numbers_at_their_bounds_stay_within_64_bits() -> None:
+    shares = Shares()
+    for share in (1, MAX_PER_RANK * MAX_SHARES):
+        turns = [Turn(0, share, even=False)]
+        shares.said = Said(generation=1, per_rank=MAX_PER_RANK, turns=turns, micro_ns=MAX_MICRO_NS)
+        evened = shares.evened_ns(1 << 60, 5)
+        assert evened is not None
+        assert 0 <= evened < 1 << 63
+
+
+def test_without_a_word_of_the_script_nothing_changes() -> None:
+    shares = Shares()
+    assert (shares.evened_ns(7, 5), shares.moved(5), shares.reported()) == (7, False, None)
+    shares.said = Said(generation=1, per_rank=4, turns=[Turn(3, 4, even=True)])
+    assert (shares.evened_ns(7, 5), shares.evened_ns(None, 5)) == (7, None)
+    assert shares.reported() == MicroShare(per_rank=4, share=4)
