@@ -80,8 +80,9 @@ void Ranks::look_at_standbys(const Plan& plan) {
 std::vector<Process> Ranks::processes() const {
   std::vector<Process> found = list_processes();
   const std::set<pid_t> held = standbys_.pids();
-  found.erase(std::remove_if(found.begin(), found.end(), [&](const Process& p) { return held.count(p.pid) != 0; }),
-              found.end());
+  const pid_t own = directory_.pid();
+  const auto left_out = [&](const Process& p) { return p.pid == own || held.count(p.pid) != 0; };
+  found.erase(std::remove_if(found.begin(), found.end(), left_out), found.end());
   return found;
 }
 
@@ -130,7 +131,7 @@ std::vector<int> Ranks::reap() {
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
-    if (check_.ended(pid, status)) continue;
+    if (check_.ended(pid, status) || directory_.ended(pid)) continue;
     if (found == reports_.end()) {  // a standby, or an orphan that we adopted
       standbys_killed += standbys_.ended(pid) && was_killed(status) ? 1 : 0;
       continue;
@@ -192,6 +193,17 @@ bool Ranks::handle(int number) const {
 
 bool Ranks::running() const {
   return std::any_of(reports_.begin(), reports_.end(), [](const RankReport& rank) { return rank.running; });
+}
+
+bool Ranks::failed() const {
+  return std::any_of(reports_.begin(), reports_.end(),
+                     [](const RankReport& rank) { return !rank.running && rank.exit_code != 0; });
+}
+
+bool Ranks::ended_well() const {
+  return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(), [](const RankReport& rank) {
+    return !rank.running && rank.exit_code == 0;
+  });
 }
 
 Ranks::Survivors Ranks::signal_survivors(int number) {
