@@ -11,6 +11,7 @@ import msgspec
 from falcon_agent.output_reader import OutputReader
 from falcon_agent.regular import open_regular
 from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
+from falcon_core.wire.directory import LaunchDirectory
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
@@ -18,6 +19,7 @@ from falcon_core.wire.launch import (
     CHECKPOINT_FILE,
     CONTROL_FILE,
     COUNTERS_FILE,
+    DIRECTORY_FILE,
     ENDED,
     OUTPUT_FILE,
     PLAN_FILE,
@@ -74,6 +76,10 @@ class RunDir:
         """Read which rings are the ranks' own: names of files; None while that cannot be read."""
         known = self._read(RINGS_FILE, LaunchRings)
         return known.own if known is not None else None
+
+    def directory(self) -> LaunchDirectory | None:
+        """Read how far the copies of the folder in memory are; None where there is none."""
+        return self._read(DIRECTORY_FILE, LaunchDirectory)
 
     def check(self) -> bytes:
         """Read what the newest measurement of the machine printed; empty where nothing can be read."""

@@ -16,6 +16,7 @@ from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.remembered import PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
+from falcon_operator.directory_spec import DirectorySpec
 from falcon_operator.node_checks import NodeChecks
 
 GROUP = "falcon.dev"
@@ -79,6 +80,7 @@ class WarmPoolRef(_Api, frozen=True, kw_only=True):
 
 
 class CheckpointSpec(_Api, frozen=True, kw_only=True):
+    directory: DirectorySpec | None = None  # in memory, copied behind
     memory: str | None = None  # a quantity, of each pod: two buffers for each of its ranks
     interval_seconds: int | None = None  # how often the training code writes a checkpoint; only for prices
 
@@ -310,10 +312,7 @@ class TrainingRun(_Api, frozen=True, kw_only=True):
 
 
 class Toleration(_Api, frozen=True, kw_only=True):
-    """A corev1.Toleration.
-
-    Without an effect it stands for all effects; with an empty key and Exists, for all taints.
-    """
+    """A corev1.Toleration: without an effect for all effects, with an empty key and Exists for all taints."""
 
     key: str = ""
     operator: Literal["Exists", "Equal"] = "Equal"

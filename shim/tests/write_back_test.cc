@@ -1,4 +1,6 @@
 // write_back_test: what may be copied behind the script's folder, and when; without files.
+#include "write_back.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -8,7 +10,6 @@
 
 #include "clock.h"
 #include "filling.h"
-#include "write_back.h"
 
 namespace {
 
@@ -212,8 +213,11 @@ void filling() {
     for (const auto& step : steps) out.emplace_back(step.what, step.path);
     return out;
   };
-  const std::vector<std::pair<What, std::string>> all{
-      {What::kFolder, "d"}, {What::kLink, "now"}, {What::kFetch, "d/3"}, {What::kFetch, "d/2"}, {What::kReplace, "d/1"}};
+  const std::vector<std::pair<What, std::string>> all{{What::kFolder, "d"},
+                                                      {What::kLink, "now"},
+                                                      {What::kFetch, "d/3"},
+                                                      {What::kFetch, "d/2"},
+                                                      {What::kReplace, "d/1"}};
   EXPECT(told(falcon::plan_fill(durable, {}, kDurable, 100)) == all);
   Tree memory = durable;
   memory["d/1"] = link_to("/durable/d/1");

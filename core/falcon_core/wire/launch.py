@@ -14,6 +14,7 @@ rings and output grow in place)::
     launch/output.<local>  that process's newest output (wire.output); made anew with each generation
     launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a
                            second, and five times at once after a quiet second
+    launch/directory.json  how far the copies of the folder in memory are (wire.directory)
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
@@ -53,6 +54,7 @@ CHECKPOINT_FILE = "agent/checkpoint"
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"
+DIRECTORY_FILE = "launch/directory.json"
 RINGS_FILE = "launch/rings.json"
 OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"

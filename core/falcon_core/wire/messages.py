@@ -12,6 +12,7 @@ import msgspec
 
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.printed import RankOutput
 
@@ -188,3 +189,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     output: list[RankOutput] = []  # of the processes of which there is anything to tell
     checkpoints: list[Held] = []  # in the pod's memory; two of a rank at most
     check: CheckReport | None = None  # of the machine, before the ranks start
+    directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none

@@ -32,6 +32,7 @@ from falcon_core.wire.bounds import (
 )
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import MAX_HELD, Held
+from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -134,6 +135,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     checkpoints: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []
     ended: msgspec.Raw = NO_LAUNCH
     check: CheckReport | None = None
+    directory: DirectoryReport | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -161,11 +163,12 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
         if rank.retries or rank.comm_error or rank.sight != "Full"
     ]
     held = summary.checkpoints[:MAX_HELD]
-    short = summary.ended is None and summary.check is None
+    short = summary.ended is None and summary.check is None and summary.directory is None
     if short and not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, encode_launch(summary.ended), summary.check))
+    ended = encode_launch(summary.ended)
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, ended, summary.check, summary.directory))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -198,6 +201,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         output=report.output,
         checkpoints=report.checkpoints,
         check=report.check,
+        directory=report.directory,
     )
 
 

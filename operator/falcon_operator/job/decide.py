@@ -41,7 +41,7 @@ from falcon_operator.effects import (
     Event,
     PublishPlan,
 )
-from falcon_operator.intent import exclusion, gang, last_resort, observe, on_demand, preflight
+from falcon_operator.intent import exclusion, finish, gang, last_resort, observe, on_demand, preflight
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -131,7 +131,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         rest = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message)
         return _conclude(snap, before, rest, actions)
     intent = _exclude(snap, intent, policy)
-    if observe.finished(snap, intent.membership):
+    if finish.finished(snap, intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)

@@ -25,7 +25,7 @@ import msgspec
 
 from falcon_core.wire.checkpoint import CHECKPOINT_DIR
 from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
-from falcon_operator.manifests import qos
+from falcon_operator.manifests import directory, qos
 from falcon_operator.ports import Manifest
 
 BIN_DIR = "/falcon/bin"
@@ -69,6 +69,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     launcher: Literal["Falcon", "Own"] = "Falcon"
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
     checkpoint_bytes: int = 0  # memory of a pod for checkpoints; 0: none
+    directory: directory.Directory | None = None  # in the trainer's memory, copied behind
 
 
 def restricted() -> Manifest:
@@ -106,6 +107,8 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     ]
     if identity.checkpoint_bytes:
         _add_checkpoints(result, trainer, identity)
+    if identity.directory is not None:
+        directory.add(result, trainer, identity.directory)
     return result
 
 
@@ -138,6 +141,7 @@ def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
         "--launcher",
         identity.launcher.lower(),
         *(["--python", PYTHON_DIR] if identity.track else ["--shim", "off"]),
+        *directory.options(identity.directory, identity.uid),
         *([] if grace_seconds == DEFAULT_GRACE_SECONDS else ["--restart-grace-seconds", str(grace_seconds)]),
         "--",
         *command,

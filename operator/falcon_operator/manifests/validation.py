@@ -21,9 +21,10 @@ from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
 from falcon_core.wire.checkpoint import least_memory_bytes
 from falcon_operator.api import TrainingJob, WarmPool
+from falcon_operator.manifests import directory
 from falcon_operator.manifests.qos import quantity
 
-RESERVED_PATH = "/falcon"
+RESERVED_PATH = directory.RESERVED_PATH
 CARRIED_OUT_STRATEGIES = frozenset({"Ignore", "ReplaceNode"})  # of those that the API knows, what this version does
 _LAUNCHERS = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed", "accelerate", "horovodrun", "srun"})
 _LAUNCHER_MODULES = frozenset(
@@ -54,6 +55,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_name_resolution(job),
         *_mounts(job),
         *_checkpoint_memory(job),
+        *_checkpoint_directory(job),
         *_error_rules(job, error_overrides),
     ]
 
@@ -227,6 +229,12 @@ def _checkpoint_memory(job: TrainingJob) -> Iterator[Problem]:
             message=f"{memory} does not fit into the pod's limit of {limit}, out of which the trainer has to live, too",
             remedy="raise spec.template.spec.resources.limits.memory by as much, or ask for less",
         )
+
+
+def _checkpoint_directory(job: TrainingJob) -> Iterator[Problem]:
+    for _, trainer in _trainer(job):
+        for field, message, remedy in directory.problems(job.spec.checkpoint.directory, _pod(job), trainer):
+            yield Problem(field=field, message=message, remedy=remedy)
 
 
 def _strategies(job: TrainingJob) -> Iterator[Problem]:

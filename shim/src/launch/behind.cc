@@ -32,7 +32,8 @@ namespace falcon {
 namespace {
 
 constexpr int64_t kLookNs = kSecondNs;
-constexpr int64_t kAgainNs = kSecondNs;  // after an error
+constexpr int64_t kStaleNs = kSecondNs / 10;  // while there is work, a look is no older
+constexpr int64_t kAgainNs = kSecondNs;       // after an error
 constexpr int kNice = 10;
 constexpr unsigned kExchange = 2;  // RENAME_EXCHANGE
 constexpr size_t kMostNames = 1 << 16;
@@ -98,7 +99,7 @@ class Behind {
   void follow();
   void flush();
   bool take_look();
-  bool work(int64_t until_ns);
+  bool work();
   void make_room();
   bool replace(const std::string& path);
   bool still_ours();
@@ -230,7 +231,7 @@ int Behind::run() {
     }
   }
   back_ = WriteBack(std::move(same), options_.folder);
-  lives_ = living();
+  lives_ = living(getppid());
   take_look();
   publish("Following");
   tell("ok");
@@ -251,8 +252,8 @@ bool Behind::take_look() {
     const auto found = before->find(path);
     if (found == before->end() || !unchanged(found->second, entry)) look.moving.insert(path);
   }
-  look.writing = open_for_writing(memory_);
-  std::set<Life> lives = living();
+  if (!back_.is_durable(look.tree)) look.writing = open_for_writing(memory_);  // it costs more than the rest
+  std::set<Life> lives = living(getppid());
   look.somebody_gone = !std::includes(lives.begin(), lives.end(), lives_.begin(), lives_.end());
   lives_ = std::move(lives);
   look.now_ns = monotonic_ns();
@@ -265,17 +266,21 @@ bool Behind::take_look() {
 void Behind::follow() {
   while (stop_asked == 0) {
     const int64_t next_ns = monotonic_ns() + kLookNs;
+    bool more = false;
     if (take_look()) {
-      work(next_ns);
+      more = work() && back_.next() && !lost_;
       make_room();
     }
     publish("Following");
-    while (stop_asked == 0 && monotonic_ns() < next_ns) pause_until(next_ns);
+    const int64_t until_ns = more ? monotonic_ns() + kStaleNs / 10 : next_ns;
+    while (stop_asked == 0 && monotonic_ns() < until_ns) pause_until(until_ns);
   }
 }
 
-// Does steps until there are none, or the next look is due. False after an error.
-bool Behind::work(int64_t until_ns) {
+// Does steps until there are none, or the look is stale: what names a file may have changed while that was copied.
+// False after an error.
+bool Behind::work() {
+  const int64_t until_ns = monotonic_ns() + kStaleNs;
   while (const std::optional<Step> step = back_.next()) {
     if (lost_ || monotonic_ns() >= until_ns) break;
     copied_ = 0;
@@ -297,8 +302,8 @@ bool Behind::progress(int64_t bytes) {
   if (flush_until_ns_ != 0 && now >= flush_until_ns_) return false;
   if (now - published_ns_ >= kLookNs) publish(flush_until_ns_ != 0 ? "Flushing" : "Following");
   if (options_.bytes_per_second > 0 && stop_asked == 0 && ended_well == 0) {
-    const auto takes = static_cast<int64_t>(static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second) *
-                                            static_cast<double>(kSecondNs));
+    const auto takes = static_cast<int64_t>(
+        static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second) * static_cast<double>(kSecondNs));
     paced_until_ns_ = std::max(paced_until_ns_, now) + takes;
     while (stop_asked == 0 && ended_well == 0 && monotonic_ns() < paced_until_ns_) pause_until(paced_until_ns_);
   }
@@ -342,10 +347,11 @@ void Behind::flush() {
   flush_until_ns_ = monotonic_ns() + options_.flush_seconds * kSecondNs;
   if (ended_well == 0) back_.fail();
   while (take_look() && !lost_) {
-    if (work(flush_until_ns_) && !back_.next()) break;
+    const bool worked = work();
+    if (worked && !back_.next()) break;
     publish("Flushing");
     if (monotonic_ns() >= flush_until_ns_) break;
-    pause_until(monotonic_ns() + kAgainNs);
+    if (!worked) pause_until(monotonic_ns() + kAgainNs);
   }
   const Backlog left = back_.backlog();
   if (left.files > 0) {

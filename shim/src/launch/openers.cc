@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <sstream>
+#include <vector>
 
 #include "files.h"
 #include "processes.h"
@@ -102,22 +104,26 @@ std::set<std::string> open_for_writing(const std::string& root) {
   return found;
 }
 
-std::set<Life> living() {
+std::set<Life> living(pid_t root) {
+  std::vector<Process> processes;
+  std::map<pid_t, Life> lives;
+  each_number("/proc", [&](pid_t pid) {
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    Process process;
+    process.pid = pid;
+    if (state_of(stat, &process) == 0) return;
+    processes.push_back(process);
+    unsigned flags = 0;
+    constexpr char kFlags[] = " %*c %*s %*s %*s %*s %*s %u";  // field 9 of proc(5)
+    if (sscanf(stat.c_str() + stat.rfind(')') + 1, kFlags, &flags) == 1 && !process.ended && (flags & kExiting) == 0)
+      lives[pid] = {pid, process.started};
+  });
   std::set<Life> found;
   const pid_t self = getpid();
-  each_number("/proc", [&](pid_t pid) {
-    if (pid == self) return;
-    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
-    const size_t name_end = stat.rfind(')');
-    char state = 0;
-    unsigned flags = 0;
-    unsigned long long started = 0;
-    // Fields 3, 9 and 22 of proc(5).
-    constexpr char kFields[] = " %c %*s %*s %*s %*s %*s %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu";
-    if (name_end == std::string::npos || sscanf(stat.c_str() + name_end + 1, kFields, &state, &flags, &started) != 3)
-      return;
-    if (state != 'Z' && state != 'X' && (flags & kExiting) == 0) found.emplace(pid, started);
-  });
+  for (const pid_t pid : descendants(root, processes)) {
+    const auto life = lives.find(pid);
+    if (pid != self && life != lives.end()) found.insert(life->second);
+  }
   return found;
 }
 

@@ -16,8 +16,8 @@ std::set<std::string> open_for_writing(const std::string& root);
 // A process by its pid and its start.
 using Life = std::pair<pid_t, uint64_t>;
 
-// The processes of this pid namespace that are not about to end.
-std::set<Life> living();
+// The processes below `root` that are not about to end, but for this one.
+std::set<Life> living(pid_t root);
 
 // Whether the whole of a file is there, by its own end: a zip archive, as torch.save and numpy.savez write it, has its
 // list of contents there. False for other formats: nothing is known.

@@ -201,9 +201,8 @@ bool Ranks::failed() const {
 }
 
 bool Ranks::ended_well() const {
-  return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(), [](const RankReport& rank) {
-    return !rank.running && rank.exit_code == 0;
-  });
+  return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(),
+                                          [](const RankReport& rank) { return !rank.running && rank.exit_code == 0; });
 }
 
 Ranks::Survivors Ranks::signal_survivors(int number) {

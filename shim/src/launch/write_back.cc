@@ -10,7 +10,7 @@ namespace falcon {
 namespace {
 
 // A file that was closed about when a process ended: if a rank was killed, we are told long before.
-constexpr int64_t kUnsureNs = 30 * kSecondNs;
+constexpr int64_t kUnsureNs = 10 * kSecondNs;
 
 // By the time of the change. In the same tick of the clock the larger file goes first: one that names others is small.
 auto order(const std::string& path, const Entry& entry) {
@@ -38,10 +38,18 @@ void WriteBack::look(Look look, const std::function<bool(const std::string&)>& i
   }
 }
 
+bool WriteBack::is_durable(const std::string& path, const Entry& entry) const {
+  const auto durable = durable_.find(path);
+  return is_link_of_ours(path, entry) || (durable != durable_.end() && unchanged(durable->second, entry));
+}
+
+bool WriteBack::is_durable(const Tree& tree) const {
+  return std::all_of(tree.begin(), tree.end(), [&](const auto& each) { return is_durable(each.first, each.second); });
+}
+
 void WriteBack::note(const std::string& path, const Entry& entry) {
   removed_.erase(path);
-  const auto durable = durable_.find(path);
-  if (is_link_of_ours(path, entry) || (durable != durable_.end() && unchanged(durable->second, entry))) {
+  if (is_durable(path, entry)) {
     pending_.erase(path);
     return;
   }

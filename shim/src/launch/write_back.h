@@ -65,6 +65,9 @@ class WriteBack {
   // left. Names that were written more than once stay: somebody may be about to write to them in place.
   std::vector<std::string> replaceable(int64_t most) const;
 
+  // Whether all of a tree is in the durable folder.
+  bool is_durable(const Tree& tree) const;
+
   Backlog backlog() const;
   int64_t used_bytes() const;
   int64_t links() const;
@@ -77,14 +80,15 @@ class WriteBack {
  private:
   struct Pending {
     Entry entry;
-    int64_t look = 0;      // that saw this change
-    int64_t since_ns = 0;  // of that look
+    int64_t look = 0;        // that saw this change
+    int64_t since_ns = 0;    // of that look
     int64_t first_look = 0;  // that saw the first change since it was durable
     int64_t first_ns = 0;
     bool finished = false;
   };
 
   void note(const std::string& path, const Entry& entry);
+  bool is_durable(const std::string& path, const Entry& entry) const;
   bool finished(const std::string& path, const Pending& pending,
                 const std::function<bool(const std::string&)>& is_whole) const;
   bool may_remove(int64_t noticed) const;
