@@ -13,6 +13,7 @@ import msgspec
 from falcon_core.recovery.membership import Exclusion
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
 from falcon_operator.api import (
@@ -135,6 +136,7 @@ class World:
         self.measured: list[tuple[int, str]] = []  # number and node of each measurement
         self.mute: set[str] = set()  # nodes whose pods give no result
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
+        self.directory: DirectoryReport | None = None  # what each pod says of its folder in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.slow_run = 0
@@ -427,6 +429,7 @@ class World:
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
             checkpoints=self.held,
+            directory=self.directory,
             check=pod.check if pod.state in ("Idle", "Stopped") else None,
         )
         now = self.clock.monotonic()
