@@ -48,7 +48,7 @@ def add(spec: Manifest, trainer: Manifest, directory: Directory) -> None:
     )
     trainer["volumeMounts"].append({"name": VOLUME, "mountPath": directory.path})
     for kind in ("requests", "limits"):
-        amounts = trainer.get("resources", {}).get(kind) or {}
+        amounts = (trainer.get("resources") or {}).get(kind) or {}
         if "memory" in amounts:
             amounts["memory"] = str(int(quantity(amounts["memory"])) + directory.size_bytes)
 

@@ -104,6 +104,7 @@ class Behind {
   bool replace(const std::string& path);
   bool still_ours();
   bool progress(int64_t bytes);
+  bool is_paced() const;
   void tell(const std::string& text) const;
   void publish(const char* state);
   std::string aside() const { return memory_ + "/" + kOwnFolder + "/part"; }
@@ -299,15 +300,21 @@ bool Behind::work() {
 bool Behind::progress(int64_t bytes) {
   copied_ += bytes;
   const int64_t now = monotonic_ns();
-  if (flush_until_ns_ != 0 && now >= flush_until_ns_) return false;
-  if (now - published_ns_ >= kLookNs) publish(flush_until_ns_ != 0 ? "Flushing" : "Following");
-  if (options_.bytes_per_second > 0 && stop_asked == 0 && ended_well == 0) {
-    const auto takes = static_cast<int64_t>(
-        static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second) * static_cast<double>(kSecondNs));
-    paced_until_ns_ = std::max(paced_until_ns_, now) + takes;
-    while (stop_asked == 0 && ended_well == 0 && monotonic_ns() < paced_until_ns_) pause_until(paced_until_ns_);
+  if (options_.bytes_per_second > 0) {
+    const double seconds = static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second);
+    paced_until_ns_ = std::max(paced_until_ns_, now) + static_cast<int64_t>(seconds * static_cast<double>(kSecondNs));
   }
-  return true;
+  do {
+    if (flush_until_ns_ != 0 && monotonic_ns() >= flush_until_ns_) return false;
+    if (monotonic_ns() - published_ns_ >= kLookNs) publish(flush_until_ns_ != 0 ? "Flushing" : "Following");
+    if (!is_paced()) return true;
+    pause_until(std::min(paced_until_ns_, monotonic_ns() + kLookNs));
+  } while (true);
+}
+
+// Nobody who still trains is to be disturbed; nothing else waits.
+bool Behind::is_paced() const {
+  return options_.bytes_per_second > 0 && stop_asked == 0 && ended_well == 0 && monotonic_ns() < paced_until_ns_;
 }
 
 // Half of the memory is kept free for what comes next.

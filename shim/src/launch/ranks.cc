@@ -126,14 +126,15 @@ void Ranks::add_report(const Plan& plan, int local_rank, pid_t pid) {
 
 std::vector<int> Ranks::reap() {
   std::vector<std::pair<RankReport*, int>> ended;
-  int standbys_killed = 0;
+  int others_killed = 0;
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
-    if (check_.ended(pid, status) || directory_.ended(pid)) continue;
-    if (found == reports_.end()) {  // a standby, or an orphan that we adopted
-      standbys_killed += standbys_.ended(pid) && was_killed(status) ? 1 : 0;
+    if (check_.ended(pid, status)) continue;
+    if (found == reports_.end()) {  // a standby, the copies' process, or an orphan that we adopted
+      const bool ours = directory_.ended(pid) || standbys_.ended(pid);
+      others_killed += ours && was_killed(status) ? 1 : 0;
       continue;
     }
     found->running = false;
@@ -141,9 +142,9 @@ std::vector<int> Ranks::reap() {
     found->blocked_since_unix_ns.reset();
     ended.emplace_back(&*found, status);
   }
-  if (ended.empty() && standbys_killed == 0) return {};
+  if (ended.empty() && others_killed == 0) return {};
   oom_.note(read_cgroup().oom_kills, monotonic_ns());
-  for (; standbys_killed > 0; --standbys_killed) oom_.explains(monotonic_ns());  // that kill explains no rank's end
+  for (; others_killed > 0; --others_killed) oom_.explains(monotonic_ns());  // that kill explains no rank's end
   // Ranks that were killed are judged before ranks that failed: the failures follow from the kill.
   std::partition(ended.begin(), ended.end(), [](const auto& end) { return was_killed(end.second); });
   std::vector<int> local_ranks;

@@ -220,6 +220,19 @@ def test_older_files_become_links_where_memory_is_small(start: Start, folders: F
     launcher.wait(state="Running", generation=2)
 
 
+def test_a_slow_copy_does_not_hold_up_the_end(start: Start, folders: Folders) -> None:
+    size = 3 << 20
+    saves = f"pathlib.Path({str(folders.memory)!r}, 'big').write_bytes(bytes({size}))"
+    program = f"import pathlib, time; {saves}; time.sleep(100)"
+    options = (*folders.options(), "--directory-bytes-per-second", "1")
+    launcher = start(sys.executable, "-c", program, options=options)
+    launcher.run()
+    until(lambda: (told := said(launcher)) is not None and told.bytes == 2 << 20, "a piece is copied")
+    assert names(folders.durable) == []
+    stop(launcher, 2)
+    assert (folders.durable / "big").stat().st_size == size
+
+
 def test_a_folder_that_cannot_be_written_is_named_and_no_rank_starts(start: Start, folders: Folders) -> None:
     folders.durable.parent.rmdir()
     folders.durable.parent.write_text("a file")
