@@ -23,6 +23,7 @@ from tests.integration.shim.programs.saving import content
 
 PROGRAM = Path(__file__).with_name("programs") / "saving.py"
 HIDDEN = ".falcon-behind"
+PATIENCE_SECONDS = 120
 
 
 class Folders:
@@ -37,6 +38,7 @@ class Folders:
         return (
             *("--directory", str(self.memory), "--directory-bytes", str(memory_bytes)),
             *("--directory-folder", str(self.durable), "--directory-owner", owner),
+            *("--restart-grace-seconds", str(PATIENCE_SECONDS)),  # a busy disk takes long to sync
         )
 
 
@@ -46,7 +48,7 @@ def folders(tmp_path: Path) -> Folders:
 
 
 def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -64,7 +66,12 @@ def said(launcher: Launcher) -> LaunchDirectory | None:
 
 def stop(launcher: Launcher, generation: int) -> None:
     launcher.plan(LaunchPlan(generation=generation, phase="Stop"))
-    launcher.wait(state="Stopped", dead_below=generation)
+    launcher.wait(PATIENCE_SECONDS, state="Stopped", dead_below=generation)
+
+
+def latest(folder: Path) -> int:
+    path = folder / "latest"
+    return int(path.read_text()) if path.exists() else 0
 
 
 def torn(durable: Path, *, plain: bool) -> str:
@@ -76,9 +83,8 @@ def torn(durable: Path, *, plain: bool) -> str:
             continue
         if raw != content(int(path.name.removeprefix("step-")), plain=plain):
             return f"{path.name} is torn: {len(raw)} bytes"
-    latest = durable / "latest"
-    named = latest.read_text() if latest.exists() else ""
-    if named and not (durable / f"step-{named}").exists() and latest.read_text() == named:
+    named = latest(durable)
+    if named and not (durable / f"step-{named}").exists() and latest(durable) == named:
         return f"latest names step {named}, which is not there"
     return ""
 
@@ -113,22 +119,21 @@ def test_a_writer_that_is_killed_at_any_instant_leaves_the_durable_folder_whole(
     )
     chance = random.Random(5)
     with watched(folders.durable, plain=plain) as wrong:
-        for generation in range(1, 6):
+        for generation in range(1, 4):
             launcher.run(generation=generation)
-            rank = launcher.wait(state="Running", generation=generation).ranks[0]
-            time.sleep(chance.uniform(0.5, 2.5))
+            rank = launcher.wait(PATIENCE_SECONDS, state="Running", generation=generation).ranks[0]
+            before = latest(folders.durable)
+            until(lambda before=before: latest(folders.durable) > before, "it goes on")  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 1.5))
             os.kill(rank.pid, signal.SIGKILL)
             stop(launcher, generation + 1)
             assert torn(folders.durable, plain=plain) == ""
     assert wrong == []
-    kept = names(folders.durable)
-    assert "latest" in kept
-    assert len(kept) >= 2
     launcher.process.kill()
     out, _ = launcher.process.communicate(timeout=10)
     resumed = [int(line.split()[2]) for line in out.decode().splitlines() if line.startswith("resumed from")]
-    assert resumed == sorted(resumed), "no life begins before the one that it follows"
-    assert resumed[-1] > 0, "and they go on: the script itself compares what it resumes from"
+    assert len(resumed) == 3
+    assert resumed == sorted(set(resumed)), "each life goes on; the script itself compares what it resumes from"
 
 
 def test_a_new_pod_finds_what_the_old_one_saved(start: Start, folders: Folders, tmp_path: Path) -> None:
@@ -193,7 +198,7 @@ def test_a_pod_that_is_told_to_end_copies_first(start: Start, folders: Folders) 
     assert launcher.process.stdout is not None
     assert launcher.process.stdout.readline() == b"ready\n"
     launcher.process.terminate()
-    launcher.process.communicate(timeout=30)
+    launcher.process.communicate(timeout=PATIENCE_SECONDS)
     assert (folders.durable / "last").read_text() == "saved"
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 KEPT = 2
 PIECES = 8
+PAUSES_SECONDS = (0.05, 0.3, 4.0)  # a name that changes all the time is copied when it rests
 
 
 def content(step: int, *, plain: bool) -> bytes:
@@ -49,7 +50,7 @@ def main() -> None:
                 time.sleep(random.random() * 0.02)
         latest.write_text(str(step))
         (args.folder / f"step-{step - KEPT}").unlink(missing_ok=True)
-        time.sleep(random.random() * 0.1)
+        time.sleep(random.choice(PAUSES_SECONDS))
 
 
 if __name__ == "__main__":
