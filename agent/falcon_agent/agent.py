@@ -28,6 +28,7 @@ from falcon_agent.supervisor import newer, plan_for
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
+from falcon_core.wire.directory import DirectoryReport, report_of
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
@@ -68,6 +69,7 @@ class Agent:
         self._settled = 0  # the newest generation whose ranks train
         self._sequence = 0
         self._last_status: LaunchStatus | None = None
+        self._directory: DirectoryReport | None = None
 
     async def run(self) -> None:
         """Run until SIGTERM; training goes on without the agent."""
@@ -191,6 +193,7 @@ class Agent:
             status = self._run_dir.status()
             urgent = self._listen(status, now) or urgent or status != self._last_status
             self._last_status = status
+            urgent = self._look_at_directory(status) or urgent
             self._settle(status)
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
@@ -202,6 +205,11 @@ class Agent:
                 self._run_dir.save_memory(self._tracker.memory())
             due = read + READ_SECONDS - time.monotonic()
             await news.wait(max(0.0, min(due, self._speaker.seconds_to_moment(time.time_ns()))))
+
+    def _look_at_directory(self, status: LaunchStatus | None) -> bool:
+        """Read how far the copies behind are; return whether somebody waits for the news: no rank runs."""
+        before, self._directory = self._directory, report_of(self._run_dir.directory())
+        return self._directory != before and (status is None or status.state != "Running")
 
     def _listen(self, status: LaunchStatus | None, now: float) -> bool:
         """Read what the processes print, and whether an exception has ended a program; return whether there is news."""
@@ -263,6 +271,7 @@ class Agent:
             checkpoints=self._store.held() if self._store is not None else [],
             check=self._checks.of(status),
             copies=self._copying.report if self._copying is not None else None,
+            directory=self._directory,
         )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from falcon_agent.output_reader import OutputReader
 from falcon_agent.regular import open_regular
 from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
+from falcon_core.wire.directory import LaunchDirectory
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
@@ -20,6 +21,7 @@ from falcon_core.wire.launch import (
     CONTROL_FILE,
     COPIED_FILE,
     COUNTERS_FILE,
+    DIRECTORY_FILE,
     ENDED,
     MICROBATCHES_FILE,
     OUTPUT_FILE,
@@ -79,6 +81,10 @@ class RunDir:
         """Read which rings are the ranks' own: names of files; None while that cannot be read."""
         known = self._read(RINGS_FILE, LaunchRings)
         return known.own if known is not None else None
+
+    def directory(self) -> LaunchDirectory | None:
+        """Read how far the copies of the folder in memory are; None where there is none."""
+        return self._read(DIRECTORY_FILE, LaunchDirectory)
 
     def check(self) -> bytes:
         """Read what the newest measurement of the machine printed; empty where nothing can be read."""

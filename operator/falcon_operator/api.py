@@ -306,10 +306,7 @@ class TrainingRun(_Api, frozen=True, kw_only=True):
 
 
 class Toleration(_Api, frozen=True, kw_only=True):
-    """A corev1.Toleration.
-
-    Without an effect it stands for all effects; with an empty key and Exists, for all taints.
-    """
+    """A corev1.Toleration: without an effect for all effects, with an empty key and Exists for all taints."""
 
     key: str = ""
     operator: Literal["Exists", "Equal"] = "Equal"

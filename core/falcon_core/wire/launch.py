@@ -18,6 +18,7 @@ rings and output grow in place)::
     launch/printed.<n>     an empty file that changes its name when a process has printed: at most five times a
                            second, and five times at once after a quiet second
     launch/microbatches.<local>   what that rank's script says of its micro-batches (wire.microbatches)
+    launch/directory.json  how far the copies of the folder in memory are (wire.directory)
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
@@ -60,6 +61,7 @@ SAID_FILE = "launch/microbatches."  # and the local rank
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"
+DIRECTORY_FILE = "launch/directory.json"
 RINGS_FILE = "launch/rings.json"
 OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"

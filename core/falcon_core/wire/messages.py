@@ -12,6 +12,7 @@ import msgspec
 
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.peers import CopiesReport
@@ -192,3 +193,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[Held] = []  # in the pod's memory; two of a rank at most
     check: CheckReport | None = None  # of the machine, before the ranks start
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
+    directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none

@@ -32,6 +32,7 @@ from falcon_core.wire.bounds import (
 )
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import MAX_HELD, Held
+from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -148,6 +149,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     copies: CopiesReport | None = None
     shared: Annotated[list[_Shared], Meta(max_length=MAX_RANKS)] = []
     hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why these ranks' micro-batches cannot move
+    directory: DirectoryReport | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -176,12 +178,12 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     ]
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
-    short = summary.ended is None and summary.check is None and summary.copies is None and not shared
-    if short and not summary.output and not troubles and not held:
+    rare = (summary.ended, summary.check, summary.copies, summary.directory)
+    if rare == (None, None, None, None) and not shared and not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended = encode_launch(summary.ended)
-    rest = (ended, summary.check, summary.copies, shared, hindrance)
+    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory)
     return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest))
 
 
@@ -217,6 +219,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         checkpoints=report.checkpoints,
         check=report.check,
         copies=report.copies,
+        directory=report.directory,
     )
 
 

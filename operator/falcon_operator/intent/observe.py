@@ -32,7 +32,6 @@ from falcon_operator.intent.notices import notice
 from falcon_operator.intent.pod_ends import end_message, ended_badly, out_of_memory, over
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import AGENT_CONTAINER
-from falcon_operator.manifests.pods import trainer_container
 from falcon_operator.manifests.validation import pool_problems
 from falcon_operator.ports import ContainerView, PodView, Received
 
@@ -329,23 +328,3 @@ def spares(snap: Snapshot, membership: Membership) -> Spares:
     if not ready:
         return Spares(pool=name, available=False, message=f"WarmPool {name} has no ready spare", ready=0)
     return Spares(pool=name, ready=min(len(ready), allowed.spares))
-
-
-def finished(snap: Snapshot, membership: Membership) -> bool:
-    """Check whether every rank of the running generation ended with exit code 0."""
-
-    def done(member: Member) -> bool:
-        pod = snap.pod(member.pod_name)
-        trainer = pod.containers.get(trainer_container(snap.job)) if pod else None
-        if trainer is not None and trainer.exit_code == 0:
-            return True
-        launch = launch_status(snap, member.pod_uid)
-        return (
-            launch is not None
-            and launch.generation == membership.generation
-            and bool(launch.ranks)
-            and all(rank.state == "Exited" and rank.exit_code == 0 for rank in launch.ranks)
-        )
-
-    members = membership.members
-    return membership.phase == "Run" and bool(members) and all(done(member) for member in members)

@@ -43,7 +43,7 @@ from falcon_operator.effects import (
     PublishPlan,
     TellPeers,
 )
-from falcon_operator.intent import copies, exclusion, gang, last_resort, observe, on_demand, preflight
+from falcon_operator.intent import copies, exclusion, finish, gang, last_resort, observe, on_demand, preflight
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -134,7 +134,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         rest = inactive.failed(snap, intent, "RecoveryExhausted", given_up.message)
         return _conclude(snap, before, rest, actions)
     intent = _exclude(snap, intent, policy)
-    if observe.finished(snap, intent.membership):
+    if finish.finished(snap, intent.membership):
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)

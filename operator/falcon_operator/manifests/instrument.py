@@ -26,7 +26,7 @@ import msgspec
 
 from falcon_core.wire.checkpoint import CHECKPOINT_DIR, COPIES_DIR
 from falcon_core.wire.launch import AGENT_DIR, LAUNCH_DIR
-from falcon_operator.manifests import qos
+from falcon_operator.manifests import directory, qos
 from falcon_operator.ports import Manifest
 
 BIN_DIR = "/falcon/bin"
@@ -72,6 +72,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
     checkpoint_bytes: int = 0  # memory of a pod for checkpoints; 0: none
     copies_bytes: int = 0  # likewise, for copies of another pod's
+    directory: directory.Directory | None = None  # in the trainer's memory, copied behind
 
 
 def restricted() -> Manifest:
@@ -112,6 +113,8 @@ def instrument(spec: Manifest, identity: Identity, settings: PodSettings) -> Man
     ]
     if identity.checkpoint_bytes:
         _add_checkpoints(result, trainer, identity)
+    if identity.directory is not None:
+        directory.add(result, trainer, identity.directory)
     return result
 
 
@@ -150,6 +153,7 @@ def _wrap(trainer: Manifest, identity: Identity, grace_seconds: int) -> None:
         "--launcher",
         identity.launcher.lower(),
         *(["--python", PYTHON_DIR] if identity.track else ["--shim", "off"]),
+        *directory.options(identity.directory, identity.uid),
         *([] if grace_seconds == DEFAULT_GRACE_SECONDS else ["--restart-grace-seconds", str(grace_seconds)]),
         "--",
         *command,

@@ -22,6 +22,7 @@ from falcon_operator.api import (
     TAINT_SPARE,
     TrainingJob,
 )
+from falcon_operator.manifests.directory import directory_of
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
 from falcon_operator.manifests.qos import quantity
 from falcon_operator.ports import Manifest
@@ -113,6 +114,7 @@ def build_pod(
         track=job.spec.mitigation.mode != "Off",
         checkpoint_bytes=checkpoint_bytes(job),
         copies_bytes=copies_bytes(job),
+        directory=directory_of(job.spec.checkpoint.directory),
     )
     spec = instrument(template["spec"], identity, settings)
     spec["restartPolicy"] = "Never"

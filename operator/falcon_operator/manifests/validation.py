@@ -21,9 +21,10 @@ from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
 from falcon_core.wire.checkpoint import least_memory_bytes
 from falcon_operator.api import TrainingJob, WarmPool
+from falcon_operator.manifests import directory
 from falcon_operator.manifests.qos import quantity
 
-RESERVED_PATH = "/falcon"
+RESERVED_PATH = directory.RESERVED_PATH
 CARRIED_OUT_STRATEGIES = frozenset(
     {"Ignore", "AdjustMicrobatches", "ReplaceNode"}
 )  # of those that the API knows, what this version does
@@ -57,6 +58,7 @@ def problems(job: TrainingJob, error_overrides: str = "") -> list[Problem]:
         *_mounts(job),
         *_checkpoint_memory(job),
         *_copies(job),
+        *_checkpoint_directory(job),
         *_error_rules(job, error_overrides),
     ]
 
@@ -257,6 +259,12 @@ def _copies(job: TrainingJob) -> Iterator[Problem]:
             message="a job of one pod has no other pod that could keep a copy",
             remedy="set spec.replicas to 2 or more, or remove the field",
         )
+
+
+def _checkpoint_directory(job: TrainingJob) -> Iterator[Problem]:
+    for _, trainer in _trainer(job):
+        for field, message, remedy in directory.problems(job.spec.checkpoint.directory, _pod(job), trainer):
+            yield Problem(field=field, message=message, remedy=remedy)
 
 
 def _strategies(job: TrainingJob) -> Iterator[Problem]:

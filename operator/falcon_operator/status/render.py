@@ -13,6 +13,7 @@ from falcon_operator.status.checkpoints import checkpoint_in_memory, degraded_pr
 from falcon_operator.status.checks import machines_checked
 from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
+from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.doubt import is_kept
 from falcon_operator.status.limits import fit
 from falcon_operator.status.moves import move_summary
@@ -63,6 +64,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
                     tracking(view),
                     checkpoint_in_memory(view),
                     degraded_protection(view),
+                    checkpoints_durable(view),
                     machines_checked(view),
                 ],
                 now=view.snap.now,
@@ -134,6 +136,8 @@ def _summary(view: View, state: State) -> str:
         return _slow_summary(slow, view.policy, len(recovery.beside))
     if view.unheard:
         return view.snap.job.status.summary
+    if copying := waiting(view):
+        return copying
     if state in ("Pending", "Starting"):
         return view.gathering.waiting or f"{view.training} of {view.total} ranks have started"
     return f"all ranks train, not watched: {view.untracked}" if view.untracked else "all ranks train"

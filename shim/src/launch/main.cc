@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "behind.h"
 #include "bench.h"
 #include "files.h"
 #include "supervisor.h"
@@ -26,6 +27,10 @@ constexpr char kHelp[] =
     "  --restart-grace-seconds S  the same when a generation ends, for processes that handle SIGTERM (default 30)\n"
     "  --shim PATH|off       preloaded into the ranks (default libfalcon_shim.so beside this program)\n"
     "  --python DIR          for the ranks' interpreters: falcon_site first, the folder last on PYTHONPATH\n"
+    "  --directory DIR       in memory: filled from --directory-folder before the ranks start, and copied there behind "
+    "them\n"
+    "  --directory-folder DIR, --directory-bytes N, --directory-owner UID, --directory-bytes-per-second N (default 0: "
+    "no limit)\n"
     "falcon-launch install DIR   copy this program, the shim and the python folder into DIR\n"
     "falcon-launch bench MILLISECONDS   what the permitted CPUs do, as JSON: the check where there is no Python for "
     "it\n"
@@ -52,6 +57,33 @@ bool parse_number(const char* text, int least, int* value) {
   return true;
 }
 
+bool parse_bytes(const char* text, int64_t* value) {
+  char* end = nullptr;
+  errno = 0;
+  const long long parsed = strtoll(text, &end, 10);
+  if (end == text || *end != '\0' || parsed < 0 || errno != 0) return false;
+  *value = parsed;
+  return true;
+}
+
+// An option of a folder that is copied behind; false where it is none, `*valid` false where its value is wrong.
+bool take_directory_option(const std::string& name, const char* value, falcon::Options* options, bool* valid) {
+  if (name == "--directory") {
+    options->directory = value;
+  } else if (name == "--directory-folder") {
+    options->directory_folder = value;
+  } else if (name == "--directory-owner") {
+    options->directory_owner = value;
+  } else if (name == "--directory-bytes") {
+    *valid = parse_bytes(value, &options->directory_bytes);
+  } else if (name == "--directory-bytes-per-second") {
+    *valid = parse_bytes(value, &options->directory_bytes_per_second);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 int install(const std::string& folder) {
   const std::string from = own_folder();
   const bool done = falcon::make_folder(folder) &&
@@ -71,7 +103,10 @@ int run(int argc, char** argv) {
     const std::string name = argv[at];
     if (at + 1 >= argc) return fail(name + " needs a value");
     const char* value = argv[at + 1];
-    if (name == "--run-dir") {
+    bool valid = true;
+    if (take_directory_option(name, value, &options, &valid)) {
+      if (!valid) return fail(name + ": want a number of bytes");
+    } else if (name == "--run-dir") {
       options.run_dir = value;
     } else if (name == "--shim") {
       options.shim = value;
@@ -96,6 +131,44 @@ int run(int argc, char** argv) {
   return falcon::Supervisor(options).run();
 }
 
+// The launcher's own process: its words are checked, and not explained.
+int behind(int argc, char** argv) {
+  falcon::BehindOptions options;
+  for (int at = 2; at + 1 < argc; at += 2) {
+    const std::string name = argv[at];
+    const char* value = argv[at + 1];
+    bool valid = true;
+    if (name == "--memory") {
+      options.memory = value;
+    } else if (name == "--folder") {
+      options.folder = value;
+    } else if (name == "--owner") {
+      options.owner = value;
+    } else if (name == "--status") {
+      options.status = value;
+    } else if (name == "--memory-bytes") {
+      valid = parse_bytes(value, &options.memory_bytes);
+    } else if (name == "--bytes-per-second") {
+      valid = parse_bytes(value, &options.bytes_per_second);
+    } else if (name == "--generation") {
+      valid = parse_number(value, 0, &options.generation);
+    } else if (name == "--replica") {
+      valid = parse_number(value, 0, &options.replica);
+    } else if (name == "--flush-seconds") {
+      valid = parse_number(value, 0, &options.flush_seconds);
+    } else if (name == "--ready") {
+      valid = parse_number(value, 0, &options.ready);
+    } else if (name == "--resume") {
+      options.resume = strcmp(value, "yes") == 0;
+    } else {
+      valid = false;
+    }
+    if (!valid) return fail("behind: " + name + " " + value);
+  }
+  if (options.memory.empty() || options.folder.empty()) return fail("behind: it needs --memory and --folder");
+  return falcon::keep_behind(options);
+}
+
 int bench(const char* text) {
   int milliseconds = 0;
   if (!parse_number(text, 1, &milliseconds)) return fail("bench: want milliseconds, 1 to 100000");
@@ -106,6 +179,7 @@ int bench(const char* text) {
 
 int main(int argc, char** argv) {
   if (argc >= 2 && strcmp(argv[1], "run") == 0) return run(argc, argv);
+  if (argc >= 2 && strcmp(argv[1], "behind") == 0) return behind(argc, argv);
   if (argc == 3 && strcmp(argv[1], "install") == 0) return install(argv[2]);
   if (argc == 3 && strcmp(argv[1], "bench") == 0) return bench(argv[2]);
   if (argc == 2 && (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0))

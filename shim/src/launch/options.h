@@ -1,6 +1,7 @@
 // What the command line of `falcon-launch run` says.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,11 @@ struct Options {
   int procs = 1;           // where the plan names no number
   int grace_seconds = -1;  // no limit of ours
   int restart_grace_seconds = 30;
+  std::string directory;         // in memory, and copied behind; empty: none
+  std::string directory_folder;  // where it is copied to
+  std::string directory_owner;   // the job's uid
+  int64_t directory_bytes = 0;
+  int64_t directory_bytes_per_second = 0;  // 0: no limit
   std::vector<std::string> command;
 };
 

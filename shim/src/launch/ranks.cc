@@ -80,8 +80,9 @@ void Ranks::look_at_standbys(const Plan& plan) {
 std::vector<Process> Ranks::processes() const {
   std::vector<Process> found = list_processes();
   const std::set<pid_t> held = standbys_.pids();
-  found.erase(std::remove_if(found.begin(), found.end(), [&](const Process& p) { return held.count(p.pid) != 0; }),
-              found.end());
+  const pid_t own = directory_.pid();
+  const auto left_out = [&](const Process& p) { return p.pid == own || held.count(p.pid) != 0; };
+  found.erase(std::remove_if(found.begin(), found.end(), left_out), found.end());
   return found;
 }
 
@@ -125,14 +126,15 @@ void Ranks::add_report(const Plan& plan, int local_rank, pid_t pid) {
 
 std::vector<int> Ranks::reap() {
   std::vector<std::pair<RankReport*, int>> ended;
-  int standbys_killed = 0;
+  int others_killed = 0;
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
     if (check_.ended(pid, status)) continue;
-    if (found == reports_.end()) {  // a standby, or an orphan that we adopted
-      standbys_killed += standbys_.ended(pid) && was_killed(status) ? 1 : 0;
+    if (found == reports_.end()) {  // a standby, the copies' process, or an orphan that we adopted
+      const bool ours = directory_.ended(pid) || standbys_.ended(pid);
+      others_killed += ours && was_killed(status) ? 1 : 0;
       continue;
     }
     found->running = false;
@@ -140,9 +142,9 @@ std::vector<int> Ranks::reap() {
     found->blocked_since_unix_ns.reset();
     ended.emplace_back(&*found, status);
   }
-  if (ended.empty() && standbys_killed == 0) return {};
+  if (ended.empty() && others_killed == 0) return {};
   oom_.note(read_cgroup().oom_kills, monotonic_ns());
-  for (; standbys_killed > 0; --standbys_killed) oom_.explains(monotonic_ns());  // that kill explains no rank's end
+  for (; others_killed > 0; --others_killed) oom_.explains(monotonic_ns());  // that kill explains no rank's end
   // Ranks that were killed are judged before ranks that failed: the failures follow from the kill.
   std::partition(ended.begin(), ended.end(), [](const auto& end) { return was_killed(end.second); });
   std::vector<int> local_ranks;
@@ -192,6 +194,16 @@ bool Ranks::handle(int number) const {
 
 bool Ranks::running() const {
   return std::any_of(reports_.begin(), reports_.end(), [](const RankReport& rank) { return rank.running; });
+}
+
+bool Ranks::failed() const {
+  return std::any_of(reports_.begin(), reports_.end(),
+                     [](const RankReport& rank) { return !rank.running && rank.exit_code != 0; });
+}
+
+bool Ranks::ended_well() const {
+  return !reports_.empty() && std::all_of(reports_.begin(), reports_.end(),
+                                          [](const RankReport& rank) { return !rank.running && rank.exit_code == 0; });
 }
 
 Ranks::Survivors Ranks::signal_survivors(int number) {

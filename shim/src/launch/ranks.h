@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "clock.h"
+#include "directory.h"
 #include "environment.h"
 #include "oom.h"
 #include "options.h"
@@ -23,10 +24,13 @@ namespace falcon {
 class Ranks {
  public:
   Ranks(const Options& options, Output* output)
-      : options_(options), output_(output), standbys_(options, output), check_(options) {}
+      : options_(options), output_(output), standbys_(options, output), check_(options), directory_(options) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
+
+  // Forgets the processes of the generation before, where those of this one cannot be started.
+  void forget() { reports_.clear(); }
 
   // Reaps what has ended; the local ranks among it.
   std::vector<int> reap();
@@ -67,6 +71,12 @@ class Ranks {
   Standbys& standbys() { return standbys_; }
   const Standbys& standbys() const { return standbys_; }
   Check& check() { return check_; }
+  Directory& directory() { return directory_; }
+  const Directory& directory() const { return directory_; }
+
+  // Whether one has failed; whether all have ended with code 0.
+  bool failed() const;
+  bool ended_well() const;
 
   // Why no rank is tracked; empty where the shim is there.
   const std::string& untracked() const { return untracked_; }
@@ -82,7 +92,7 @@ class Ranks {
   std::string spawn(const Plan& plan, int local_rank);
   void add_report(const Plan& plan, int local_rank, pid_t pid);
   bool whole_lines(const Plan& plan) const;
-  std::vector<Process> processes() const;  // without standbys and what is below them
+  std::vector<Process> processes() const;  // without standbys and what is below them, and without Falcon's own
   void judge_programs();
   void judge_end(RankReport* report, int status);
   std::string rings_folder() const { return options_.run_dir + "/launch/rings"; }
@@ -93,6 +103,7 @@ class Ranks {
   Additions ours_;
   Standbys standbys_;
   Check check_;
+  Directory directory_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;

@@ -3,7 +3,6 @@
 #include <cstdio>
 
 namespace falcon {
-namespace {
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -21,6 +20,8 @@ std::string quoted(const std::string& text) {
   }
   return out + "\"";
 }
+
+namespace {
 
 std::string text_or_null(const std::string& text) { return text.empty() ? "null" : quoted(text); }
 

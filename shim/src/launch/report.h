@@ -65,6 +65,9 @@ struct RankSchedules {
   std::vector<RankSchedule> ranks;
 };
 
+// A JSON string. Bytes that are no ASCII are kept as they are.
+std::string quoted(const std::string& text);
+
 std::string status_json(const StatusReport& status);
 std::string counters_json(int64_t unix_ns, const CgroupCounters& cgroup, const RankSchedules& schedules);
 std::string rings_json(const std::vector<RingFile>& own);

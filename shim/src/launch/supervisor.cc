@@ -123,7 +123,7 @@ void Supervisor::watch_for_plans() {
 }
 
 int Supervisor::pause_ms() const {
-  if (stopping_ || terminated_by_ != 0) return kStoppingMs;
+  if (stopping_ || terminated_by_ != 0 || ranks_.directory().busy()) return kStoppingMs;
   if (ranks_.standbys().importing()) return kStoppingMs;
   return plans_watched_ ? kWatchedMs : kUnwatchedMs;
 }
@@ -194,7 +194,7 @@ void Supervisor::begin_stop() {
 void Supervisor::advance() {
   const int64_t now = monotonic_ns();
   if (terminated_by_ != 0) {
-    if (may_still_end() || !ranks_.kill_all()) return;
+    if (may_still_end() || !ranks_.kill_all() || !ranks_.directory().flush(ranks_.ended_well())) return;
     done_ = true;
     exit_code_ = own_exit_code();
     if (exit_code_ == 0) exit_code_ = 128 + terminated_by_;  // work that was cut short is no success
@@ -210,13 +210,15 @@ void Supervisor::advance() {
     return;
   }
   if (plan_.phase == Phase::kStop) ranks_.check().look(plan_);
-  if (plan_.phase == Phase::kRun && !started_) start();
+  if (plan_.phase == Phase::kRun && !started_) fill_and_start();
+  if (started_) ranks_.directory().look(plan_, ranks_.failed(), ranks_.ended_well());
   const bool ended = started_ && !ranks_.running();
   if (!ended) {
     ended_since_ns_ = 0;
   } else if (ended_since_ns_ == 0) {
     ended_since_ns_ = now;
-  } else if (now - ended_since_ns_ > Heartbeat::kPatienceNs && agent_gone_) {
+  } else if (now - ended_since_ns_ > Heartbeat::kPatienceNs && agent_gone_ &&
+             ranks_.directory().flush(ranks_.ended_well())) {
     done_ = true;
     exit_code_ = own_exit_code();
   }
@@ -251,17 +253,30 @@ void Supervisor::finish_stop() {
     status_.stuck = now - killing_since_ns_ > kStuckNs;
     return;
   }
-  stopping_ = false;
   status_.stuck = false;
+  // Before the answer: the next generation begins when all pods have answered, with all that is finished.
+  if (!ranks_.directory().flush(ranks_.ended_well())) return;
+  stopping_ = false;
   status_.dead_below = plan_.generation;
 }
 
-void Supervisor::start() {
-  started_ = true;
+void Supervisor::fill_and_start() {
   ranks_.check().end();
+  const Directory::Filling filling = ranks_.directory().fill(plan_);
+  if (filling == Directory::Filling::kGoing) return;
+  start(filling == Directory::Filling::kFailed ? ranks_.directory().error() : "");
+}
+
+void Supervisor::start(const std::string& hindrance) {
+  started_ = true;
   remove_files(path("launch/rings"));
   remove_stacks_but(path("launch/stacks"), ranks_.standbys().pids());
-  start_error_ = ranks_.start(plan_);
+  if (hindrance.empty()) {
+    start_error_ = ranks_.start(plan_);
+  } else {
+    ranks_.forget();
+    start_error_ = hindrance;
+  }
   ranks_.choose_rings();
   publish_rings();
   schedules_ = {};

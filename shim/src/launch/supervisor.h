@@ -33,7 +33,8 @@ class Supervisor {
   bool may_still_end();
   void begin_stop();
   void finish_stop();
-  void start();
+  void fill_and_start();
+  void start(const std::string& hindrance);
   void on_signal(int number);
   void look_at_stacks();
   void look_at_standbys();

@@ -15,6 +15,7 @@ from tests.integration.api.manifests import REMOVED, TRAINING_JOB, Changes, chan
 POD = "spec.template.spec"
 TRAINER = f"{POD}.containers.0"
 SIDECAR = {"name": "logs", "image": "logs"}
+DIRECTORY = {"path": "/ckpt", "memory": "1Gi", "copyTo": "/data/run"}
 LATER = "is not supported yet and comes with a later release: remove it"
 
 # what is wrong: (changes to a sound job, the field that the message names, words of the remedy)
@@ -221,6 +222,26 @@ BAD: dict[str, tuple[Changes, str, str]] = {
     "memory with a space": ({"spec.checkpoint": {"memory": "8 Gi"}}, "spec.checkpoint.memory", "write for example 8Gi"),
     "memory by an exponent": ({"spec.checkpoint": {"memory": "9e99"}}, "spec.checkpoint.memory", "for example 8Gi"),
     "memory in milli": ({"spec.checkpoint": {"memory": "8m"}}, "spec.checkpoint.memory", "write for example 8Gi"),
+    "a folder without its copy": (
+        {"spec.checkpoint": {"directory": {"path": "/ckpt", "memory": "1Gi"}}},
+        "spec.checkpoint.directory.copyTo",
+        "Required value",
+    ),
+    "a folder by half a path": (
+        {"spec.checkpoint": {"directory": {"path": "ckpt", "memory": "1Gi", "copyTo": "/data"}}},
+        "spec.checkpoint.directory.path",
+        "write for example /checkpoints",
+    ),
+    "copies without a volume's path": (
+        {"spec.checkpoint": {"directory": {"path": "/ckpt", "memory": "1Gi", "copyTo": "data"}}},
+        "spec.checkpoint.directory.copyTo",
+        "write for example /data/run-1",
+    ),
+    "a bandwidth in words": (
+        {"spec.checkpoint": {"directory": {**DIRECTORY, "bandwidth": "500M/s"}}},
+        "spec.checkpoint.directory.bandwidth",
+        "write for example 500M",
+    ),
     "memory as a number": ({"spec.checkpoint": {"memory": 8}}, "spec.checkpoint.memory", "must be of type string"),
     "pool without name": ({"spec.warmPoolRef": {}}, "spec.warmPoolRef.name", "Required value"),
     "pool as text": ({"spec.warmPoolRef": "spares"}, "spec.warmPoolRef", "must be of type object"),
@@ -242,6 +263,7 @@ GOOD: dict[str, Changes] = {
     "the largest": {"spec.replicas": 4096, "spec.procsPerReplica": 128, "spec.parallelism": {"tensor": 4096}},
     "every dimension": {"spec.parallelism": {"tensor": 2, "context": 2, "expert": 2, "pipeline": 2}},
     "a launcher of its own": {"spec.launcher": "Own", f"{TRAINER}.command": ["torchrun", "train.py"]},
+    "a folder in memory": {"spec.checkpoint": {"directory": {**DIRECTORY, "bandwidth": "500M"}}},
     "memory for checkpoints": {"spec.checkpoint": {"memory": "1.5Gi", "intervalSeconds": 10}},
     "a named container": {f"{POD}.containers.1": SIDECAR, "spec.container": "trainer"},
     "a sidecar's own env": {

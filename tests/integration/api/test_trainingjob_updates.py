@@ -29,6 +29,10 @@ FROZEN: dict[str, tuple[Changes, str]] = {
     "processes": ({"spec.procsPerReplica": 4}, "spec.procsPerReplica"),
     "parallelism": ({"spec.parallelism": {"tensor": 8}}, "spec.parallelism"),
     "launcher": ({"spec.launcher": "Own"}, "spec.launcher"),
+    "a folder in memory": (
+        {"spec.checkpoint": {"directory": {"path": "/ckpt", "memory": "1Gi", "copyTo": "/data/run"}}},
+        "spec.checkpoint.directory",
+    ),
     "image": ({f"{POD}.containers.0.image": "registry.example.com/train:2"}, "spec.template"),
     "a new pod field": ({f"{POD}.schedulerName": "volcano"}, "spec.template"),
     "a selector's value": ({f"{POD}.nodeSelector": {"gpu": "h100"}}, "spec.template"),

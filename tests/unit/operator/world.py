@@ -13,6 +13,7 @@ import msgspec
 from falcon_core.recovery.membership import Exclusion
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
 from falcon_core.wire.microbatches import MicroShare
@@ -141,6 +142,7 @@ class World:
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
         self.copies: CopiesReport | None = None  # what each says of copies
         self.peers: Peers | None = None  # what the agents were told of each other
+        self.directory: DirectoryReport | None = None  # what each pod says of its folder in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.orders: list[tuple[int, list[int]]] = []  # of micro-batches: generation and shares
@@ -462,6 +464,7 @@ class World:
             ),
             checkpoints=self.held,
             copies=self.copies,
+            directory=self.directory,
             check=pod.check if pod.state in ("Idle", "Stopped") else None,
         )
         now = self.clock.monotonic()

@@ -9,6 +9,7 @@ import pytest
 
 from falcon_core.wire.bounds import MAX_TEXT
 from falcon_core.wire.check import CheckReport
+from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
 from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -185,7 +186,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -204,6 +205,18 @@ def test_a_check_of_the_machine_passes_and_is_bounded() -> None:
     assert sent(replace(summary, check=check)).check == check
     with pytest.raises(ValueError, match="length"):
         sent(replace(summary, check=CheckReport(2, micros={str(number): 1 for number in range(17)})))
+
+
+def test_the_copies_of_a_folder_in_memory_pass_and_are_bounded() -> None:
+    summary = pod([], [])
+    said = LaunchDirectory(version=1, state="Following", generation=3, files=2, bytes=5, used_bytes=7, newest="a/b.pt")
+    assert report_of(None) is None
+    told = report_of(replace(said, newest_unix_ns=NOW_NS, linked=4, error="No space left"))
+    assert told == sent(replace(summary, directory=told)).directory
+    assert told is not None
+    assert (told.word, told.newest_unix_ms) == ("Following", NOW_NS // 1_000_000)
+    with pytest.raises(ValueError, match="length"):
+        sent(replace(summary, directory=DirectoryReport(0, 1, newest="x" * 257)))
 
 
 PRINTED = Printed(NOW_NS, "ValueError: bad (train.py:4 in main)", "ProgramError", True)

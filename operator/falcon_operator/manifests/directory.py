@@ -1,0 +1,153 @@
+"""A folder in each pod's memory that is filled from a durable one and copied there behind (docs/adr/0078).
+
+The trainer writes its pages, and so they count as the trainer's memory: its request and its limit are raised by the
+folder's size. The launcher keeps both folders alike, since it alone has the trainer's volumes and rights.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from falcon_operator.directory_spec import DirectorySpec
+from falcon_operator.manifests.qos import quantity
+from falcon_operator.ports import Manifest
+
+VOLUME = "falcon-directory"
+LEAST_BYTES = 1 << 20
+RESERVED_PATH = "/falcon"
+_FIELD = "spec.checkpoint.directory"
+# Volumes that end with the pod, or that nobody can write to.
+_NOT_DURABLE = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
+
+
+class Directory(msgspec.Struct, frozen=True):
+    """The folder of a pod."""
+
+    path: str
+    size_bytes: int
+    copy_to: str
+    bytes_per_second: int = 0  # 0: no limit
+
+
+def directory_of(spec: DirectorySpec | None) -> Directory | None:
+    """Return what the spec asks for. Raises ValueError where a quantity is none."""
+    if spec is None:
+        return None
+    pace = 0 if spec.bandwidth is None else int(quantity(spec.bandwidth))
+    return Directory(spec.path, int(quantity(spec.memory)), spec.copy_to, pace)
+
+
+def add(spec: Manifest, trainer: Manifest, directory: Directory) -> None:
+    """Add the volume to an instrumented pod."""
+    spec["volumes"].append(
+        {"name": VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": str(directory.size_bytes)}},
+    )
+    trainer["volumeMounts"].append({"name": VOLUME, "mountPath": directory.path})
+    for kind in ("requests", "limits"):
+        amounts = (trainer.get("resources") or {}).get(kind) or {}
+        if "memory" in amounts:
+            amounts["memory"] = str(int(quantity(amounts["memory"])) + directory.size_bytes)
+
+
+def options(directory: Directory | None, owner: str) -> list[str]:
+    """Return the launcher's options for a job with this uid."""
+    if directory is None:
+        return []
+    return [
+        "--directory",
+        directory.path,
+        "--directory-bytes",
+        str(directory.size_bytes),
+        "--directory-folder",
+        directory.copy_to,
+        "--directory-owner",
+        owner,
+        *(["--directory-bytes-per-second", str(directory.bytes_per_second)] if directory.bytes_per_second else []),
+    ]
+
+
+def problems(
+    spec: DirectorySpec | None, pod: dict[str, Any], trainer: dict[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield field, message and remedy of what is wrong with the folder in a pod with this container."""
+    if spec is None:
+        return
+    mounts = [mount for mount in trainer.get("volumeMounts") or [] if isinstance(mount, dict)]
+    yield from _memory(spec, pod)
+    if not _is_plain(spec.path):
+        yield _FIELD + ".path", f"{spec.path} is no plain absolute path", "write one, such as /checkpoints"
+    elif _overlap(spec.path, RESERVED_PATH):
+        yield _FIELD + ".path", f"{RESERVED_PATH} and what lies below it are Falcon's", "name another folder"
+    else:
+        for mount in mounts:
+            if _overlap(spec.path, str(mount.get("mountPath", ""))):
+                yield (
+                    _FIELD + ".path",
+                    f"{spec.path} overlaps the volume {mount.get('name')} at {mount.get('mountPath')}",
+                    "name a folder of its own; what the script saves there is copied to copyTo",
+                )
+    yield from _copy_to(spec, pod, mounts)
+
+
+def _memory(spec: DirectorySpec, pod: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    field = _FIELD + ".memory"
+    try:
+        size = quantity(spec.memory)
+    except ValueError as error:
+        yield field, str(error), "write one, such as 16Gi"
+        return
+    if size < LEAST_BYTES:
+        yield field, f"{spec.memory} holds nothing", "set it to four times what the script saves at a time"
+    if spec.bandwidth is not None:
+        try:
+            quantity(spec.bandwidth)
+        except ValueError as error:
+            yield _FIELD + ".bandwidth", str(error), "write bytes a second, such as 500M"
+    limit = ((pod.get("resources") or {}).get("limits") or {}).get("memory")
+    try:
+        whole = None if limit is None else quantity(limit)
+    except ValueError:
+        return  # the server-side dry run says it
+    if whole is not None and size >= whole:
+        message = (
+            f"{spec.memory} does not fit into the pod's limit of {limit}, out of which the trainer has to live, too"
+        )
+        yield field, message, "raise spec.template.spec.resources.limits.memory by as much, or ask for less"
+
+
+def _copy_to(spec: DirectorySpec, pod: dict[str, Any], mounts: list[Any]) -> Iterator[tuple[str, str, str]]:
+    field = _FIELD + ".copyTo"
+    if not _is_plain(spec.copy_to):
+        yield field, f"{spec.copy_to} is no plain absolute path", "write one on a volume, such as /data/run-1"
+        return
+    below = [mount for mount in mounts if _is_below(spec.copy_to, str(mount.get("mountPath", "")))]
+    if not below:
+        message = f"{spec.copy_to} is on no volume that the container mounts, and so would be lost with the pod"
+        yield field, message, "mount a volume that all nodes can reach, and name a folder on it"
+        return
+    mount = max(below, key=lambda each: len(str(each.get("mountPath", ""))))
+    if mount.get("readOnly"):
+        yield field, f"{spec.copy_to} is on a volume that is mounted read-only", "mount it writable"
+    for volume in pod.get("volumes") or []:
+        if not isinstance(volume, dict) or volume.get("name") != mount.get("name"):
+            continue
+        for kind in sorted(_NOT_DURABLE & volume.keys()):
+            message = f"{spec.copy_to} is on the volume {mount.get('name')} of kind {kind}, which outlives no pod"
+            yield field, message, "use a volume that all nodes can reach, such as a persistentVolumeClaim"
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and path != "/" and posixpath.normpath(path) == path
+
+
+def _is_below(path: str, folder: str) -> bool:
+    folder = posixpath.normpath("/" + folder.lstrip("/"))
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _overlap(path: str, folder: str) -> bool:
+    return _is_below(path, folder) or _is_below(posixpath.normpath("/" + folder.lstrip("/")), path)

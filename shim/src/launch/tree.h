@@ -1,0 +1,42 @@
+// What a folder holds: files, folders and symbolic links, by their paths below it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace falcon {
+
+// Falcon's own folder in the script's folder and in the durable one; it is no part of what they hold.
+constexpr char kOwnFolder[] = ".falcon-behind";
+
+enum class Kind { kFile, kFolder, kLink };
+
+struct Entry {
+  Kind kind = Kind::kFile;
+  int64_t bytes = 0;
+  int64_t modified_ns = 0;  // when the content changed
+  int64_t changed_ns = 0;   // when anything changed, the name as well: nobody can set it
+  uint64_t inode = 0;
+  mode_t mode = 0;
+  std::string target;  // of a link
+};
+
+using Tree = std::map<std::string, Entry>;
+
+// Nothing, with the reason, where any part of the folder cannot be read: what is not seen is not gone.
+std::optional<Tree> read_tree(const std::string& root, std::string* error);
+
+// One entry as it is on disk; nothing where there is none, or one of another kind (a socket, say).
+std::optional<Entry> read_entry(const std::string& path);
+
+// Whether nothing has happened to an entry of a folder between two looks.
+bool unchanged(const Entry& before, const Entry& now);
+
+// Whether an entry of one folder is a copy of another folder's. File systems keep times more or less finely.
+bool is_copy(const Entry& original, const Entry& copy);
+
+}  // namespace falcon

@@ -1,0 +1,108 @@
+// What may be copied to the durable folder next, and what may be removed there: decisions alone, without files.
+//
+// The durable folder goes through states that the script's folder had, in the same order: a name appears there only
+// when its file is finished, after everything that had changed before it, and a name goes only after that. So a file
+// that names another one is never there without it, whenever copying ends.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tree.h"
+
+namespace falcon {
+
+// One look at the script's folder, twice, then at what is open, then at the processes. So whatever was there before an
+// entry that stayed the same is in the tree, too; and a process that is killed is about to end before its files are
+// closed.
+struct Look {
+  int64_t number = 0;
+  int64_t now_ns = 0;  // by a clock that only goes forward
+  Tree tree;
+  std::set<std::string> moving;   // changed while it was looked at
+  std::set<std::string> writing;  // open for writing
+  bool somebody_gone = false;     // a process has ended since the look before
+};
+
+struct Step {
+  enum class What { kCopy, kRemove } what = What::kCopy;
+  std::string path;
+  Entry entry;  // of what is copied
+};
+
+struct Backlog {
+  int64_t files = 0;
+  int64_t bytes = 0;
+};
+
+class WriteBack {
+ public:
+  // `durable`: what the durable folder has, by the entries of the script's own. `folder`: where the durable one is, as
+  // links in place of files name it.
+  WriteBack(Tree durable, std::string folder) : durable_(std::move(durable)), folder_(std::move(folder)) {}
+
+  // `is_whole`: whether a file proves by its content that all of it is there.
+  void look(Look look, const std::function<bool(const std::string&)>& is_whole);
+
+  // A rank has failed: whatever is not finished by now may have been cut off.
+  void fail() { failed_ = true; }
+
+  // All ranks have ended well: whatever is closed is finished.
+  void end_well() { ended_well_ = true; }
+
+  // What may be done now; nothing where there is nothing, or where the next is not finished.
+  std::optional<Step> next() const;
+
+  // The step has been done, and will outlive the machine.
+  void done(const Step& step);
+
+  // The oldest files that may be replaced with links to their durable copies, until no more than `most` bytes are
+  // left. Names that were written more than once stay: somebody may be about to write to them in place.
+  std::vector<std::string> replaceable(int64_t most) const;
+
+  // Whether all of a tree is in the durable folder.
+  bool is_durable(const Tree& tree) const;
+
+  Backlog backlog() const;
+  int64_t used_bytes() const;
+  int64_t links() const;
+
+  // The durable file whose content is the newest; an empty path without any.
+  std::pair<std::string, int64_t> newest() const;
+
+  bool is_link_of_ours(const std::string& path, const Entry& entry) const;
+
+ private:
+  struct Pending {
+    Entry entry;
+    int64_t look = 0;        // that saw this change
+    int64_t since_ns = 0;    // of that look
+    int64_t first_look = 0;  // that saw the first change since it was durable
+    int64_t first_ns = 0;
+    bool finished = false;
+  };
+
+  void note(const std::string& path, const Entry& entry);
+  bool is_durable(const std::string& path, const Entry& entry) const;
+  bool finished(const std::string& path, const Pending& pending,
+                const std::function<bool(const std::string&)>& is_whole) const;
+  bool may_remove(int64_t noticed) const;
+  bool is_open(const std::string& path, const Pending& pending) const;
+
+  Tree durable_;
+  std::string folder_;
+  Look last_;
+  std::map<std::string, Pending> pending_;
+  std::map<std::string, int64_t> removed_;  // durable, and gone from the script's folder: by the look that saw it
+  std::set<std::string> rewritten_;
+  int64_t gone_look_ = -1;  // the newest that missed a process
+  bool failed_ = false;
+  bool ended_well_ = false;
+};
+
+}  // namespace falcon
