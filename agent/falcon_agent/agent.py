@@ -23,7 +23,7 @@ from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
 from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
-from falcon_agent.supervisor import newer, plan_for
+from falcon_agent.supervisor import links_for, newer, plan_for
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
@@ -106,6 +106,9 @@ class Agent:
 
     def _write_plan(self, plan: Plan) -> None:
         self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint)
+        links = links_for(plan, self._settings.pod_uid)
+        if links is not None:
+            self._run_dir.ask_for_links(links)
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
@@ -140,6 +143,7 @@ class Agent:
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = self._listen(status, now) or urgent or status != self._last_status
+            urgent = self._checks.look(status) or urgent
             self._last_status = status
             self._settle(status)
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
