@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable  # noqa: F401  in comments
 
 HELLO_SECONDS = 1.0  # a stranger that says nothing is shown out
-MOST_WAITING = 32  # connections that have not said who they are; the oldest go first
+MOST_WAITING = 64  # connections that have not said who they are; the oldest go first
 MOST_INSIDE = 32  # that have come for a turn that has not begun
 _MAGIC = b"falcon1\n"
 _HELLO = struct.Struct(">8s64sIBB")
@@ -33,13 +33,18 @@ class Door:
         self._listener = _listen()
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
-        self._waiting = {}  # type: dict[socket.socket, tuple[float, bytes]]
+        self._waiting = {}  # type: dict[socket.socket, tuple[float, bytes]]  # since when, and what it has said
         self._inside = []  # type: list[tuple[tuple[int, int, int], socket.socket]]
 
     @staticmethod
     def hello(token, key):  # type: (bytes, tuple[int, int, int]) -> bytes
         """Return what a peer says first. ``key``: its replica, the turn, and what the connection is for."""
         return _HELLO.pack(_MAGIC, token, *key)
+
+    def wait(self, seconds):  # type: (float) -> None
+        """Let whoever knocks wait inside, where no crowd keeps a peer out, until it is known who is expected."""
+        if select.select([self._listener], [], [], seconds)[0]:
+            self._open()
 
     def let_in(self, token, key, many, until):  # type: (bytes, tuple[int, int, int], int, float) -> list[socket.socket]
         """Return so many connections of the peer that comes for this. Raises TimeoutError if they do not come."""

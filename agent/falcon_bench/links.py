@@ -2,9 +2,9 @@
 
 It opens a port that the kernel chooses, and writes RESULT: ``{"number": …, "port": …}``. Then it waits until the file
 ORDER is of this number, and measures one link after the other, as ordered. In the end RESULT has ``links`` as well: for
-each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower quartile of many), ``busy`` (which
-part of the transfers this end computed, or waited for a CPU: such a rate is the machine's, and the link may be faster),
-or ``why`` not.
+each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower quartile of many), ``receiving``
+and ``sending`` (which part of the transfer this end computed, or waited for a CPU: where it is most of the time, the
+rate is the machine's, and the link may be faster), or ``why`` not.
 
 In each turn this pod has one peer. The pod that dials waits until the other has come to the same turn: no clocks are
 compared. Both measure the round trip, and then the transfer in each direction, one after the other. Whoever receives
@@ -56,9 +56,9 @@ class Order:
         self.turns = list(content["turns"])[:MOST_TURNS]
 
 
-def wait_for_order(path, number, seconds=ORDER_SECONDS):  # type: (str, int, float) -> Order | None
+def wait_for_order(path, number, door):  # type: (str, int, Door) -> Order | None
     """Return the order of that number when it is there; None if it does not come."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + ORDER_SECONDS
     while time.monotonic() < until:
         try:
             with Path(path).open("rb") as file:
@@ -67,7 +67,7 @@ def wait_for_order(path, number, seconds=ORDER_SECONDS):  # type: (str, int, flo
                 return order
         except (OSError, ValueError, KeyError, TypeError):  # not there yet, or of another version
             pass
-        time.sleep(LOOK_SECONDS)
+        door.wait(LOOK_SECONDS)
     return None
 
 
@@ -107,7 +107,7 @@ class _Link:
         echo(control, self._until)
         sending = send(self._connect(THERE, STREAMS), self._order.seconds, self._until)
         bits, receiving = receive(self._connect(BACK, STREAMS), self._order.seconds, self._until)
-        return _result(bits, rtt, max(sending, receiving))
+        return _result(bits, rtt, receiving, sending)
 
     def accept(self):  # type: () -> dict[str, float]
         (control,) = self._let_in(CONTROL, 1)
@@ -116,7 +116,7 @@ class _Link:
         rtt = ping(control, self._until)
         bits, receiving = receive(self._let_in(THERE, STREAMS), self._order.seconds, self._until)
         sending = send(self._let_in(BACK, STREAMS), self._order.seconds, self._until)
-        return _result(bits, rtt, max(sending, receiving))
+        return _result(bits, rtt, receiving, sending)
 
     def close(self):  # type: () -> None
         for each in self._open:
@@ -137,8 +137,13 @@ class _Link:
         return found
 
 
-def _result(bits, rtt, busy):  # type: (float, float, float) -> dict[str, float]
-    return {"bits": round(bits), "rtt_us": round(1e6 * rtt), "busy": round(busy, 3)}
+def _result(bits, rtt, receiving, sending):  # type: (float, float, float, float) -> dict[str, float]
+    return {
+        "bits": round(bits),
+        "rtt_us": round(1e6 * rtt),
+        "receiving": round(receiving, 3),
+        "sending": round(sending, 3),
+    }
 
 
 class Busy:
@@ -273,7 +278,7 @@ def main(arguments):  # type: (list[str]) -> int
     door = Door()
     found = {"number": number, "port": door.port}  # type: dict[str, Any]
     write(result_path, found)
-    order = wait_for_order(order_path, number)
+    order = wait_for_order(order_path, number, door)
     if order is None:
         return 0  # nobody asked: the ranks start without it
     began = time.monotonic()

@@ -55,9 +55,9 @@ class Pair(msgspec.Struct, frozen=True):
     """A link that both ends have measured: the worse of what they say."""
 
     ends: tuple[int, int]  # replicas
-    bits: int  # a second, in the slower direction
+    bits: int  # a second, in the slower direction of those that kept no CPU busy
     rtt_us: int
-    busy: bool  # ``bits`` is a CPU's rate
+    busy: bool  # both did: ``bits`` is a CPU's rate
 
 
 class SlowMachine(msgspec.Struct, frozen=True):
@@ -164,9 +164,15 @@ def _pairs(ring: dict[int, Linked]) -> tuple[list[Pair], list[str]]:
         if why:
             missing.append(f"{ring[ends[0]].pod_name} and {ring[ends[1]].pod_name}: {why}")
             continue
-        bits, rtt = min(first.bits, second.bits), max(first.rtt_us, second.rtt_us)
-        pairs.append(Pair(ends, bits, rtt, max(first.busy_permille, second.busy_permille) > BUSY_PERMILLE))
+        there, back = _transfer(first, second), _transfer(second, first)
+        busy, bits = min(there, back)  # a direction that was not busy says more
+        pairs.append(Pair(ends, bits, max(first.rtt_us, second.rtt_us), busy))
     return pairs, missing
+
+
+def _transfer(sender: LinkReport, receiver: LinkReport) -> tuple[bool, int]:
+    """Return whether a CPU was busy during one direction's transfer, and its rate."""
+    return max(sender.sending_permille, receiver.receiving_permille) > BUSY_PERMILLE, receiver.bits
 
 
 def _report(machine: Linked, peer: int) -> LinkReport:

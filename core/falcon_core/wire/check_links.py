@@ -22,6 +22,7 @@ PORT_COMES: Final = -1  # its executor starts
 
 Known = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: not known
 Port = Annotated[int, Meta(ge=-1, le=65535)]
+Permille = Annotated[int, Meta(ge=0, le=1000)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
@@ -60,7 +61,8 @@ class LinkReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
     peer: Annotated[int, Meta(ge=0, le=1 << 32)]
     bits: Known = -1  # received a second, median of windows
     rtt_us: Known = -1  # there and back, the lower quartile
-    busy_permille: Annotated[int, Meta(ge=0, le=1000)] = 0  # of the time that this end computed or waited for a CPU
+    receiving_permille: Permille = 0  # of the time that this end computed or waited for a CPU while it received
+    sending_permille: Permille = 0  # likewise, while it sent
     why: Text = ""  # why it is not known; empty: it is
 
 
@@ -77,7 +79,8 @@ class _Link(msgspec.Struct):
     peer: int = -1
     bits: float = -1.0
     rtt_us: float = -1.0
-    busy: float = 0.0
+    receiving: float = 0.0
+    sending: float = 0.0
     why: str = ""
 
 
@@ -106,8 +109,12 @@ def read_links(number: int, printed: LinksPrinted | None, *, running: bool, erro
 
 
 def _bounded(link: _Link) -> LinkReport:
-    busy = min(1000, max(0, _whole(1000 * link.busy)))
-    return LinkReport(link.peer, _whole(link.bits), _whole(link.rtt_us), busy, link.why[:MAX_TEXT])
+    receiving, sending = _permille(link.receiving), _permille(link.sending)
+    return LinkReport(link.peer, _whole(link.bits), _whole(link.rtt_us), receiving, sending, link.why[:MAX_TEXT])
+
+
+def _permille(share: float) -> int:
+    return min(1000, max(0, _whole(1000 * share)))
 
 
 def _whole(value: float) -> int:

@@ -80,10 +80,9 @@ void Check::start_links() {
     report_.links_error = "the container has no Python of 3.6 or later that could measure the links";
     return;
   }
-  const Started started = start_command(
-      {interpreter(), "-m", "falcon_bench.links", std::to_string(report_.number), options_.run_dir + "/agent/links",
-       options_.run_dir + "/launch/links"},
-      environment(), {STDERR_FILENO, STDERR_FILENO}, [] {});
+  const Started started = start_command({interpreter(), "-m", "falcon_bench.links", std::to_string(report_.number),
+                                         options_.run_dir + "/agent/links", options_.run_dir + "/launch/links"},
+                                        environment(), {STDERR_FILENO, STDERR_FILENO}, [] {});
   report_.linking = started.error.empty();
   report_.links_error = started.error;
   pid_ = started.pid;
