@@ -44,17 +44,13 @@ def _of_good_machines(state: Preflight) -> Finding:
     alike = f"the {count} machines computed alike before the ranks started"
     if state.links.measured < state.links.wanted:
         return Finding(TYPE, None, "LinksUnknown", f"{alike}; {_unknown_links(state.links)}")
-    return Finding(TYPE, True, "AllAlike", f"{alike}{_links(count, state.links)}{_skipped(state)}")
+    return Finding(TYPE, True, "AllAlike", f"{alike}{_links(count, state.links)}")
 
 
 def _links(count: int, links: LinksFound) -> str:
     if links.wanted:
         return f", and so do their {links.measured} links in bandwidth and latency"
     return "; their one link is compared with nothing, and was not measured" if count == 2 else ""
-
-
-def _skipped(state: Preflight) -> str:
-    return f"; not measured: {listed(state.skipped)}" if state.skipped else ""
 
 
 def _slow_links(slow: list[SlowPair]) -> str:
