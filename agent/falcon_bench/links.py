@@ -2,9 +2,10 @@
 
 It opens a port that the kernel chooses, and writes RESULT: ``{"number": …, "port": …}``. Then it waits until the file
 ORDER is of this number, and measures one link after the other, as ordered. In the end RESULT has ``links`` as well: for
-each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower quartile of many), ``receiving``
-and ``sending`` (which part of the transfer this end computed, or waited for a CPU: where it is most of the time, the
-rate is the machine's, and the link may be faster), or ``why`` not.
+each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower quartile of many), or ``why`` not.
+Whether it is the link that holds a rate down, and not a CPU, shows in ``receiving`` and ``sending`` (which part of the
+transfer this end computed, or waited for a CPU) and in ``held`` (which part of its sending the kernel had bytes that
+the network had not taken).
 
 In each turn this pod has one peer. The pod that dials waits until the other has come to the same turn: no clocks are
 compared. Both measure the round trip, and then the transfer in each direction, one after the other. Whoever receives
@@ -43,6 +44,7 @@ MOST_WHY = 200
 CONTROL, THERE, BACK = 0, 1, 2  # what a connection is for
 _GO, _END = b"go-ahead", b"no-more!"
 _CHUNK = 1 << 18
+_TIMES = struct.Struct("168xQQQ")  # microseconds, in struct tcp_info: busy_time, rwnd_limited and sndbuf_limited
 
 
 class Order:
@@ -105,9 +107,9 @@ class _Link:
             raise RefusedError("it is no executor of this check")
         rtt = ping(control, self._until)
         echo(control, self._until)
-        sending = send(self._connect(THERE, STREAMS), self._order.seconds, self._until)
+        sent = send(self._connect(THERE, STREAMS), self._order.seconds, self._until)
         bits, receiving = receive(self._connect(BACK, STREAMS), self._order.seconds, self._until)
-        return _result(bits, rtt, receiving, sending)
+        return _result(bits, rtt, receiving, *sent)
 
     def accept(self):  # type: () -> dict[str, float]
         (control,) = self._let_in(CONTROL, 1)
@@ -115,8 +117,8 @@ class _Link:
         echo(control, self._until)
         rtt = ping(control, self._until)
         bits, receiving = receive(self._let_in(THERE, STREAMS), self._order.seconds, self._until)
-        sending = send(self._let_in(BACK, STREAMS), self._order.seconds, self._until)
-        return _result(bits, rtt, receiving, sending)
+        sent = send(self._let_in(BACK, STREAMS), self._order.seconds, self._until)
+        return _result(bits, rtt, receiving, *sent)
 
     def close(self):  # type: () -> None
         for each in self._open:
@@ -137,12 +139,13 @@ class _Link:
         return found
 
 
-def _result(bits, rtt, receiving, sending):  # type: (float, float, float, float) -> dict[str, float]
+def _result(bits, rtt, receiving, sending, held):  # type: (float, float, float, float, float) -> dict[str, float]
     return {
         "bits": round(bits),
         "rtt_us": round(1e6 * rtt),
         "receiving": round(receiving, 3),
         "sending": round(sending, 3),
+        "held": round(held, 3),
     }
 
 
@@ -153,7 +156,10 @@ class Busy:
         self._began, self._before = time.monotonic(), _busy_seconds()
 
     def share(self):  # type: () -> float
-        return min(1.0, (_busy_seconds() - self._before) / max(1e-6, time.monotonic() - self._began))
+        return min(1.0, (_busy_seconds() - self._before) / self.seconds())
+
+    def seconds(self):  # type: () -> float
+        return max(1e-6, time.monotonic() - self._began)
 
 
 def _busy_seconds():  # type: () -> float
@@ -205,22 +211,37 @@ def _read(peer, until):  # type: (socket.socket, float) -> bytes
     return got
 
 
-def send(streams, seconds, until):  # type: (list[socket.socket], float, float) -> float
-    """Send until the receiver has enough and resets the connections. Return how busy this end was."""
+def send(streams, seconds, until):  # type: (list[socket.socket], float, float) -> tuple[float, float]
+    """Send until the receiver has enough and resets the connections.
+
+    Return how busy this end was, and which part of the time the network held the bytes up; -1 where it is not known.
+    """
     chunk, busy = memoryview(bytes(_CHUNK)), Busy()
     until = min(until, time.monotonic() + seconds + 1.0)  # the receiver's time begins with the first byte
     for stream in streams:
         stream.setblocking(False)
-    while streams:
-        writable = select.select([], streams, [], remaining(until))[1]
-        for stream in writable:
+    living = streams
+    while len(living) == len(streams):
+        for stream in select.select([], living, [], remaining(until))[1]:
             try:
                 stream.send(chunk)
             except BlockingIOError:
                 pass
             except OSError:  # it is reset
-                streams = [each for each in streams if each is not stream]
-    return busy.share()
+                living = [each for each in living if each is not stream]
+    return busy.share(), statistics.median(_held_seconds(each) for each in streams) / busy.seconds()
+
+
+def _held_seconds(stream):  # type: (socket.socket) -> float
+    """Return for how long a connection had bytes to bring away and neither its receiver nor its buffer was in the way.
+
+    The kernel keeps these times since 4.10 (``struct tcp_info``); a negative number where it does not.
+    """
+    told = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES.size)
+    if len(told) < _TIMES.size:
+        return -1.0
+    sending, by_receiver, by_buffer = _TIMES.unpack(told)
+    return float(sending - by_receiver - by_buffer) / 1e6
 
 
 def receive(streams, seconds, until):  # type: (list[socket.socket], float, float) -> tuple[float, float]

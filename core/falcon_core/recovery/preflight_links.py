@@ -7,7 +7,8 @@ can make its own links look bad, and nobody else's, and none better.
 - *A machine* is slow where even the best of its links is far below the others' median, without its own.
 - *A link* is slow alone where it is far below the median of the others, and neither of its ends is blamed.
 
-A transfer that kept a CPU of one end busy measures that CPU: the link has at least this rate, and is not called slow.
+A transfer that kept a CPU of one end busy, or in which the sender's kernel often had nothing to send, measures a CPU:
+the link has at least this rate, and is not called slow.
 What slows all links alike blames nobody.
 """
 
@@ -27,7 +28,9 @@ LINKS_SECONDS: Final = 20.0  # from the order to the last result: three turns, a
 TRANSFER_MS: Final = 200  # in each direction
 LINK_FACTOR: Final = 3.0  # the others' median to its own: half the bandwidth is common between good machines
 LEAST_RTT_US: Final = 2_000  # that a slow link has more than the others: another zone's has less
-BUSY_PERMILLE: Final = 500
+HELD_PERMILLE: Final = 800  # beside a slow link 870 and more; beside busy CPUs mostly 200 to 700
+BUSY_PERMILLE: Final = 800  # more of the transfer, and it measured a CPU, whatever the kernel says of the network
+BUSY_ALONE_PERMILLE: Final = 500  # likewise, where the kernel says nothing
 LINK_ROUNDS: Final = 2  # in a row
 MOST_PAIRS: Final = 8  # of the slow ones are named
 MOST_EXAMPLES: Final = 5
@@ -125,10 +128,10 @@ def judge_links(machines: Sequence[Linked], blamed: Collection[int]) -> tuple[li
     ring = participants(machines)
     if len(machines) < LEAST_MACHINES:
         return [], LinksFound()
-    absent = [f"{each.pod_name}: {_why_absent(each)}" for each in machines if each not in ring]
+    by_replica = {machine.replica: machine for machine in ring}
+    absent = [f"{each.pod_name}: {_why_absent(each)}" for each in machines if each.replica not in by_replica]
     if len(ring) < LEAST_MACHINES:
         return [], LinksFound(wanted=len(machines), why_missing=absent[:MOST_EXAMPLES])
-    by_replica = {machine.replica: machine for machine in ring}
     pairs, missing = _pairs(by_replica)
     sound = [pair for pair in pairs if not set(pair.ends) & set(blamed)]
     found = {each.replica: each for measure in _MEASURES for each in _machines(sound, measure)}
@@ -172,7 +175,10 @@ def _pairs(ring: dict[int, Linked]) -> tuple[list[Pair], list[str]]:
 
 def _transfer(sender: LinkReport, receiver: LinkReport) -> tuple[bool, int]:
     """Return whether a CPU was busy during one direction's transfer, and its rate."""
-    return max(sender.sending_permille, receiver.receiving_permille) > BUSY_PERMILLE, receiver.bits
+    busy = max(sender.sending_permille, receiver.receiving_permille)
+    if sender.held_permille < 0:
+        return busy > BUSY_ALONE_PERMILLE, receiver.bits
+    return busy > BUSY_PERMILLE or sender.held_permille < HELD_PERMILLE, receiver.bits
 
 
 def _report(machine: Linked, peer: int) -> LinkReport:

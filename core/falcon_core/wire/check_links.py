@@ -63,6 +63,7 @@ class LinkReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
     rtt_us: Known = -1  # there and back, the lower quartile
     receiving_permille: Permille = 0  # of the time that this end computed or waited for a CPU while it received
     sending_permille: Permille = 0  # likewise, while it sent
+    held_permille: Annotated[int, Meta(ge=-1, le=1000)] = -1  # of its sending that the network held the bytes up
     why: Text = ""  # why it is not known; empty: it is
 
 
@@ -81,6 +82,7 @@ class _Link(msgspec.Struct):
     rtt_us: float = -1.0
     receiving: float = 0.0
     sending: float = 0.0
+    held: float = -1.0
     why: str = ""
 
 
@@ -109,12 +111,9 @@ def read_links(number: int, printed: LinksPrinted | None, *, running: bool, erro
 
 
 def _bounded(link: _Link) -> LinkReport:
-    receiving, sending = _permille(link.receiving), _permille(link.sending)
-    return LinkReport(link.peer, _whole(link.bits), _whole(link.rtt_us), receiving, sending, link.why[:MAX_TEXT])
-
-
-def _permille(share: float) -> int:
-    return min(1000, max(0, _whole(1000 * share)))
+    receiving, sending, held = (min(1000, _whole(1000 * share)) for share in (link.receiving, link.sending, link.held))
+    busy = max(0, receiving), max(0, sending)
+    return LinkReport(link.peer, _whole(link.bits), _whole(link.rtt_us), *busy, held, link.why[:MAX_TEXT])
 
 
 def _whole(value: float) -> int:

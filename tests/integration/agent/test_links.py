@@ -74,25 +74,25 @@ def test_one_slow_link_blames_no_machine(network: Network, tmp_path: Path) -> No
 
 
 def test_a_machine_that_nobody_reaches_is_not_known_and_the_others_are(network: Network, tmp_path: Path) -> None:
-    network.refuse(2)
+    network.refuse(1)
     found, links = judge_links(on(network, tmp_path), ())
     assert (found, links.slow) == ([], [])
     assert (links.wanted, links.measured) == (COUNT, 1)
-    assert any("p-2" in why for why in links.why_missing)
+    assert any("p-1" in why for why in links.why_missing)
 
 
 def test_a_peer_that_has_died_is_not_known(executors: list[Executor]) -> None:
     wait_for_ports(executors)
     order = plan(executors)
-    executors[2].stop()
-    for each in executors[:2]:
+    executors[1].stop()
+    for each in executors[::2]:
         each.ask(order)
-    for each in executors[:2]:
+    for each in executors[::2]:
         each.process.wait(timeout=60)
-    found = whys([each.machine() for each in executors[:2]])
-    assert found[0, 1] == found[1, 0] == ""
-    assert "Connection refused" in found[1, 2]
-    assert found[0, 2], "nobody came"
+    found = whys([each.machine() for each in executors[::2]])
+    assert found[0, 2] == found[2, 0] == ""
+    assert "Connection refused" in found[0, 1]
+    assert found[2, 1], "nobody came"
 
 
 def test_strangers_change_nothing(executors: list[Executor]) -> None:
@@ -171,8 +171,9 @@ def test_a_peer_that_sends_anything_ends_its_turn(hostile: Hostile) -> None:
 
 def test_an_order_with_another_token_lets_nobody_in(executors: list[Executor]) -> None:
     wait_for_ports(executors)
-    for each, token in zip(executors, ("a" * 32, "b" * 32, "c" * 32), strict=True):
-        each.ask(plan(executors, token))
-    for each in executors:
+    pair = executors[:2]
+    for each, token in zip(pair, ("a" * 32, "b" * 32), strict=True):
+        each.ask(plan(pair, token))
+    for each in pair:
         each.process.wait(timeout=60)
-    assert all(whys([each.machine() for each in executors]).values())
+    assert all(whys([each.machine() for each in pair]).values())

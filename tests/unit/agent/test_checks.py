@@ -79,7 +79,8 @@ def test_a_link_to_elsewhere_is_no_result(tmp_path: Path) -> None:
 LINKING = LaunchCheck(number=3, running=False, linking=True)
 OVER = LaunchCheck(number=3, running=False)
 FAILED = LaunchCheck(number=3, running=False, links_error="no Python")
-ALL = '{"number": 3, "port": 40000, "links": [{"peer": 1, "bits": 5e9, "rtt_us": 80, "receiving": 0.25}], "seconds": 1}'
+LINK = {"peer": 1, "bits": 5e9, "rtt_us": 80, "receiving": 0.25, "held": 0.9}
+ALL = json.dumps({"number": 3, "port": 40000, "links": [LINK], "seconds": 1})
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ ALL = '{"number": 3, "port": 40000, "links": [{"peer": 1, "bits": 5e9, "rtt_us":
         (LINKING, "", LinksReport(PORT_COMES)),
         (LINKING, '{"number": 2, "port": 40000, "links": []}', LinksReport(PORT_COMES)),
         (LINKING, '{"number": 3, "port": 40000}', LinksReport(40000)),
-        (LINKING, ALL, LinksReport(40000, True, [LinkReport(1, 5_000_000_000, 80, 250)])),
-        (OVER, ALL, LinksReport(40000, True, [LinkReport(1, 5_000_000_000, 80, 250)])),
+        (LINKING, ALL, LinksReport(40000, True, [LinkReport(1, 5_000_000_000, 80, 250, 0, 900)])),
+        (OVER, ALL, LinksReport(40000, True, [LinkReport(1, 5_000_000_000, 80, 250, 0, 900)])),
         (FAILED, "", LinksReport(NO_PORT, True, why="no Python")),
         (OVER, '{"number": 3, "port": 40000}', LinksReport(40000, True, why="it ended without a result")),
     ],
@@ -135,9 +136,9 @@ def test_a_file_of_links_that_cannot_be_is_none(tmp_path: Path, text: str) -> No
 
 def test_a_hostile_file_of_links_is_cut(tmp_path: Path) -> None:
     printed(tmp_path, 0.5)
-    link = {"peer": 1, "bits": 1e300, "rtt_us": -5, "receiving": 7.5, "sending": -1, "why": "x" * 999}
+    link = {"peer": 1, "bits": 1e300, "rtt_us": -5, "receiving": 7.5, "sending": -1, "held": 1e9, "why": "x" * 999}
     linked(tmp_path, json.dumps({"number": 3, "port": 40000, "links": [link] * 99}))
     found = Checks(RunDir(tmp_path)).of(status(OVER))
     assert found is not None
     assert found.links is not None
-    assert found.links.links == [LinkReport(1, MOST_BITS, -1, 1000, 0, "x" * 256)] * MOST_LINKS
+    assert found.links.links == [LinkReport(1, MOST_BITS, -1, 1000, 0, 1000, "x" * 256)] * MOST_LINKS

@@ -362,7 +362,7 @@ class World:
         if any(end.refuses for end in ends):
             return LinkReport(peer, why="10.0.0.9 port 40001: Connection refused")
         bits = self.cables.get(frozenset((own, other)), min(end.bits for end in ends))
-        return LinkReport(peer, round(bits), 80, 100, 100)
+        return LinkReport(peer, round(bits), 80, 100, 100, 950)
 
     def _end(self, pod: Pod, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
         pod.ranks[rank] = replace(

@@ -28,7 +28,7 @@ from falcon_core.wire.check_links import MOST_LINKS, NO_PORT, PORT_COMES, LinkRe
 
 GOOD, SLOW = 10_000_000_000, 20_000_000
 RTT_US = 80
-busy = st.integers(0, 1000)
+busy, held = st.integers(0, 1000), st.integers(-1, 1000)
 Bits = Callable[[int, int], int]
 replace = msgspec.structs.replace
 
@@ -93,7 +93,7 @@ def test_one_pod_that_lies_blames_nobody_but_itself(count: int, data: st.DataObj
     """All links are well; one pod says anything of its own."""
     liar = data.draw(st.integers(0, count - 1))
     numbers = st.integers(-1, (1 << 63) - 1)
-    told = st.builds(LinkReport, st.integers(0, count), numbers, numbers, busy, busy, st.sampled_from("x "))
+    told = st.builds(LinkReport, st.integers(0, count), numbers, numbers, busy, busy, held, st.sampled_from("x "))
     lies = data.draw(st.lists(told, max_size=MOST_LINKS))
     machines = ring(count, lambda *_: GOOD)
     machines[liar] = machine(liar, LinksReport(40000, True, lies))
@@ -114,7 +114,7 @@ def test_what_differs_by_less_than_the_factor_is_never_slow(count: int, rates: l
 @given(count=st.integers(3, 9), data=st.data())
 def test_any_reports_are_judged_without_an_error_and_within_bounds(count: int, data: st.DataObject) -> None:
     numbers = st.integers(-1, (1 << 63) - 1)
-    told = st.builds(LinkReport, st.integers(0, count), numbers, numbers, busy, busy, st.text(max_size=9))
+    told = st.builds(LinkReport, st.integers(0, count), numbers, numbers, busy, busy, held, st.text(max_size=9))
     reports = st.one_of(
         st.none(),
         st.builds(LinksReport, st.integers(-1, 65535), st.booleans(), st.lists(told, max_size=MOST_LINKS)),
@@ -140,9 +140,21 @@ def test_one_direction_is_enough() -> None:
     assert blamed(ring(4, lambda own, _: SLOW if own == 2 else GOOD)) == [2]
 
 
-def test_a_rate_that_a_cpu_has_held_down_is_not_the_links() -> None:
-    assert blamed(ring(3, of_machines(1), sending_permille=900)) == []
-    assert alone(ring(4, of_pair(1, 2), sending_permille=900)) == []
+@pytest.mark.parametrize(
+    ("said", "is_link"),
+    [
+        ({}, True),
+        ({"receiving_permille": 600}, False),
+        ({"sending_permille": 600}, False),
+        ({"held_permille": 950}, True),
+        ({"held_permille": 950, "receiving_permille": 600}, True),
+        ({"held_permille": 950, "sending_permille": 900}, False),
+        ({"held_permille": 600}, False),
+    ],
+)
+def test_a_rate_that_a_cpu_has_held_down_is_not_the_links(said: dict[str, int], is_link: bool) -> None:
+    assert blamed(ring(3, of_machines(1), **said)) == [1] * is_link
+    assert len(alone(ring(4, of_pair(1, 2), **said))) == is_link
 
 
 def test_a_slow_direction_counts_though_the_other_keeps_a_cpu_busy() -> None:

@@ -202,7 +202,7 @@ def test_a_check_of_the_machine_passes_and_is_bounded() -> None:
     summary = pod([], [])
     check = CheckReport(2, "", "torch", "8 × H200", {"bf16": 712_000_000, "copy": 3_900_000_000}, ["device 1: wrong"])
     assert sent(replace(summary, check=check)).check == check
-    links = LinksReport(40000, True, [LinkReport(2, 5_000_000_000, 80, 250, 100), LinkReport(1, why="refused")])
+    links = LinksReport(40000, True, [LinkReport(2, 5_000_000_000, 80, 250, 100, 950), LinkReport(1, why="refused")])
     linked = replace(check, skipped={"fp8": "none"}, links=links)
     assert sent(replace(summary, check=linked)).check == linked
     with pytest.raises(ValueError, match=r"links|length|Expected"):
