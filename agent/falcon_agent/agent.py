@@ -24,7 +24,7 @@ from falcon_agent.run_dir import RunDir
 from falcon_agent.settings import Settings
 from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
-from falcon_agent.supervisor import newer, plan_for
+from falcon_agent.supervisor import links_for, newer, plan_for
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
@@ -117,6 +117,9 @@ class Agent:
 
     def _write_plan(self, plan: Plan) -> None:
         self._run_dir.write_wanted_checkpoint(plan.generation, plan.checkpoint)
+        links = links_for(plan, self._settings.pod_uid)
+        if links is not None:
+            self._run_dir.ask_for_links(links)
         if plan.phase == "Run" and self._has_to_fetch(plan):
             return
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
@@ -192,6 +195,7 @@ class Agent:
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = self._listen(status, now) or urgent or status != self._last_status
+            urgent = self._checks.look(status) or urgent
             self._last_status = status
             urgent = self._look_at_directory(status) or urgent
             self._settle(status)

@@ -11,6 +11,7 @@ import msgspec
 
 from falcon_agent.output_reader import OutputReader
 from falcon_agent.regular import open_regular
+from falcon_core.wire.check_links import LinksPrinted, PodLinks
 from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
 from falcon_core.wire.directory import LaunchDirectory
 from falcon_core.wire.launch import (
@@ -23,6 +24,8 @@ from falcon_core.wire.launch import (
     COUNTERS_FILE,
     DIRECTORY_FILE,
     ENDED,
+    LINKS_ASKED_FILE,
+    LINKS_FILE,
     MICROBATCHES_FILE,
     OUTPUT_FILE,
     PLAN_FILE,
@@ -66,6 +69,7 @@ class RunDir:
         self._plan = ""
         self._wanted_checkpoint = (0, 0)
         self._copied = b""
+        self._asked_links: PodLinks | None = None
         self._sampling = (0, 0)
         (path / AGENT_DIR).mkdir(mode=0o755, parents=True, exist_ok=True)
 
@@ -92,6 +96,16 @@ class RunDir:
             return _content(self.path / CHECK_FILE)
         except OSError:
             return b""
+
+    def links(self) -> LinksPrinted | None:
+        """Read how far the executor of the links has come; None where nothing can be read."""
+        return self._read(LINKS_FILE, LinksPrinted)
+
+    def ask_for_links(self, links: PodLinks) -> None:
+        """Let the executor measure these links; once."""
+        if links != self._asked_links:
+            self._write(LINKS_ASKED_FILE, msgspec.json.encode(links))
+            self._asked_links = links
 
     def tail(self, local_rank: int, generation: int) -> str:
         """Read the end of a process's output; empty where there is none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from falcon_core.topology.passes import ring_passes
+from falcon_core.wire.check_links import PodLinks, turns_of
 from falcon_core.wire.launch import LaunchPlan
 from falcon_core.wire.messages import Plan
 
@@ -21,6 +23,7 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
             phase="Stop",
             check=plan.check if wanted else 0,
             check_ms=plan.check_ms if wanted else 0,
+            check_links=int(wanted and plan.check_links),
         )
     return LaunchPlan(
         generation=plan.generation,
@@ -36,6 +39,18 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
         standby=plan.standby,
         next_master_port=plan.next_master_port,
         settled=int(settled and plan.standby != "None"),
+    )
+
+
+def links_for(plan: Plan, pod_uid: str) -> PodLinks | None:
+    """Return the links that this pod has to measure now; None where it measures none."""
+    member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
+    order = plan.links
+    if member is None or order is None or plan.phase != "Stop":
+        return None
+    turns = turns_of(order, ring_passes([replica for replica, _, _ in order.ring]), member.replica)
+    return PodLinks(
+        number=order.number, token=order.token, own=member.replica, milliseconds=order.milliseconds, turns=turns
     )
 
 

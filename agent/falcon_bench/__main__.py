@@ -1,9 +1,10 @@
 """``python3 -m falcon_bench --size smoke|full [--seconds N] --json``: one line of JSON, which is the last one.
 
 It holds ``scores`` (rates by kind, of the slowest device; the higher the better), ``spread`` (of that device's rate
-over time: interquartile range ÷ median), ``devices`` (their names, and the rates of each), ``backend``, ``seconds`` and
-``problems``. Exit status: 0; 1 where a device computes wrongly or its driver fails; 2 for a wrong command line. What
-fails in this program itself is on standard error, and no problem of the machine's.
+over time: interquartile range ÷ median), ``devices`` (their names, and the rates of each), ``skipped`` (kinds of work
+that were left out: why), ``backend``, ``seconds`` and ``problems``. Exit status: 0; 1 where a device computes wrongly
+or its driver fails; 2 for a wrong command line. What fails in this program itself is on standard error, and no problem
+of the machine's.
 """
 
 import argparse
@@ -40,7 +41,8 @@ def run(size, seconds):  # type: (str, float) -> dict[str, Any]
     """Measure all kinds, which take turns, for about so many seconds without the start of the libraries."""
     library, module = backend()
     began = time.perf_counter()
-    found = {"backend": library, "scores": {}, "spread": {}, "devices": [], "problems": []}  # type: dict[str, Any]
+    found = {"backend": library, "problems": []}  # type: dict[str, Any]
+    found.update(scores={}, spread={}, devices=[], skipped={})
     try:
         _measure_all(found, module, size == "smoke", seconds)
     except (RuntimeError, OSError) as error:  # PyTorch's, of a device or its driver
@@ -54,7 +56,7 @@ def run(size, seconds):  # type: (str, float) -> dict[str, Any]
 def _measure_all(found, module, smoke, seconds):  # type: (dict[str, Any], Any, bool, float) -> None
     names = [module.name(device) for device in module.devices()] if hasattr(module, "devices") else ["CPU"]
     found["devices"] = [{"name": name, "rates": {}} for name in names]
-    all_ = module.works(smoke)
+    all_ = module.works(smoke, found["skipped"])
     shares = {kind: _PRODUCTS_SHARE if kind in _PRODUCTS else 1 for kind in all_}
     parts = {kind: seconds * share / sum(shares.values()) for kind, share in shares.items()}
     for kind, rates in measure(all_, parts).items():

@@ -9,8 +9,9 @@ _SIZE = 768
 _BYTES = 64 << 20
 
 
-def works(smoke):  # type: (bool) -> dict[str, list[Work]]
+def works(smoke, skipped):  # type: (bool, dict[str, str]) -> dict[str, list[Work]]
     """Return the works of each kind. Rates: TFLOP/s of products, GB/s of copies, bytes read and written."""
+    skipped.update(dict.fromkeys(("fp16", "bf16", "fp8"), "the container has no PyTorch"))
     found = {} if smoke else {"copy": [_copy()]}
     found["fp32"] = [_product()]
     return found

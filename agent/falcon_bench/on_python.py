@@ -8,8 +8,9 @@ _BYTES = 1 << 20
 _COPIED = 64 << 20
 
 
-def works(smoke):  # type: (bool) -> dict[str, list[Work]]
+def works(smoke, skipped):  # type: (bool, dict[str, str]) -> dict[str, list[Work]]
     """Return the works of each kind. Rates: GB/s of SHA-256, and of copies, bytes read and written."""
+    skipped.update(dict.fromkeys(("fp32", "fp16", "bf16", "fp8"), "the container has neither PyTorch nor NumPy"))
     found = {} if smoke else {"copy": [_copy()]}
     found["sha256"] = [_digest()]
     return found

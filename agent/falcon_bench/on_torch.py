@@ -1,6 +1,6 @@
 """The works of an image with PyTorch: on all its GPUs, or else on the CPU.
 
-A kind that this PyTorch or this GPU does not have (FP8) is left out. The paths for GPUs have met no GPU yet.
+A kind that this PyTorch or this GPU does not have (FP8) is left out, and named. The paths for GPUs have met no GPU yet.
 """
 
 from collections.abc import Callable  # noqa: F401  in comments
@@ -13,6 +13,8 @@ TOLERANCE = {"fp32": 1e-2, "fp16": 1e-2, "bf16": 4e-2, "fp8": 1e-1}  # of the la
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _GPU_SIZE, _SMOKE_SIZE, _CPU_SIZE = 4096, 2048, 768  # of the matrices, which are square
 _GPU_BYTES, _CPU_BYTES = 256 << 20, 64 << 20
+_GPU_KINDS = ("fp32", "fp16", "bf16", "fp8")
+_MOST_WHY = 200  # characters
 _ROWS = (0, 1, 2)  # of a product, compared with a reference in FP64
 
 
@@ -26,19 +28,25 @@ def name(device):  # type: (torch.device) -> str
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def works(smoke):  # type: (bool) -> dict[str, list[Work]]
+def works(smoke, skipped):  # type: (bool, dict[str, str]) -> dict[str, list[Work]]
     """Return the works of each kind, one a device; matrix products come last, when the devices are warm.
 
+    ``skipped`` takes the kinds that are left out, with the reason.
     Rates: TFLOP/s of products, GB/s of copies; of a copy within a device bytes read and written both count.
     """
     all_ = devices()
     gpus = all_[0].type == "cuda"
     found = {} if smoke else _copies(all_, gpus)
     size = _CPU_SIZE if not gpus else _SMOKE_SIZE if smoke else _GPU_SIZE
+    if not gpus:
+        skipped.update(dict.fromkeys(_GPU_KINDS[1:], "there is no GPU, and a CPU is measured in fp32"))
     for kind in _kinds(smoke, gpus):
-        products = _products(kind, all_, size)
-        if products:
-            found[kind] = products
+        try:
+            found[kind] = [_product(device, kind, size) for device in all_]
+        except (AttributeError, RuntimeError, TypeError) as error:
+            if kind in ("fp32", "bf16"):
+                raise
+            skipped[kind] = ("this PyTorch or this GPU has none: %s" % error)[:_MOST_WHY]
     return found
 
 
@@ -56,17 +64,7 @@ def _copies(all_, gpus):  # type: (list[torch.device], bool) -> dict[str, list[W
 def _kinds(smoke, gpus):  # type: (bool, bool) -> tuple[str, ...]
     if not gpus:
         return ("fp32",)
-    return ("bf16",) if smoke else ("fp32", "fp16", "bf16", "fp8")
-
-
-def _products(kind, all_, size):  # type: (str, list[torch.device], int) -> list[Work]
-    """Return the products on each device; none where PyTorch or the device does not have the kind."""
-    try:
-        return [_product(device, kind, size) for device in all_]
-    except (AttributeError, RuntimeError, TypeError):
-        if kind in ("fp32", "bf16"):
-            raise
-        return []
+    return ("bf16",) if smoke else _GPU_KINDS
 
 
 def _wait(device):  # type: (torch.device) -> None

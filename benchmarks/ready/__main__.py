@@ -4,9 +4,9 @@
     make cluster-up images gateway torch-venv shim && python -m benchmarks.ready --full   # over an hour
 
 ``--check`` kills a rank of a job on the cluster three times with each kind of standby and none, lets thirty spares
-be claimed at once, and checks machines three times each way. ``--full`` takes twenty of each, and adds restarts on one
-machine beside torchrun's own, and what standbys cost. Ends with exit code 1 where a limit is not kept or anything was
-not as expected.
+be claimed at once, and checks machines, and the links between them, three times each way. ``--full`` takes twenty of
+each, and adds restarts on one machine beside torchrun's own, and what standbys cost. Ends with exit code 1 where a
+limit is not kept or anything was not as expected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.limits import Limit, table
-from benchmarks.ready import claims, executor, restarts, standby
+from benchmarks.ready import claims, executor, links, restarts, standby
 from benchmarks.results import provenance, put
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
@@ -84,11 +84,17 @@ def main() -> int:
     runs = asked.runs or (FULL_RUNS if asked.full else CHECKED_RUNS)
     claimed = claims.measure_once()
     found = restarts.measure(runs)
-    checked = executor.measure(runs)
-    kept = [*restart_limits(found), *claim_limits(claimed), *executor.limits(checked)]
+    checked, linked = executor.measure(runs), links.measure(runs)
+    kept = [*restart_limits(found), *claim_limits(claimed), *executor.limits(checked), *links.limits(linked)]
     problems = [*claimed.problems, *(problem for each in found for problem in each.problems)]
     figures = "\n".join(
-        [table(kept), spread(found, claimed), executor.table(checked), *(f"- {problem}" for problem in problems)]
+        [
+            table(kept),
+            spread(found, claimed),
+            executor.table(checked),
+            links.table(linked),
+            *(f"- {problem}" for problem in problems),
+        ]
     )
     print(figures)
     if asked.full:

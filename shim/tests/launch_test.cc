@@ -76,7 +76,9 @@ void plans() {
   const auto unchecked = falcon::parse_plan(stop, &error);
   EXPECT(unchecked && unchecked->check == 0);
   const auto checked = falcon::parse_plan(std::string(stop) + "check=2\ncheck_ms=2000\n", &error);
-  EXPECT(checked && checked->check == 2 && checked->check_ms == 2000);
+  EXPECT(checked && checked->check == 2 && checked->check_ms == 2000 && !checked->check_links);
+  const auto linked = falcon::parse_plan(std::string(stop) + "check=2\ncheck_ms=2000\ncheck_links=1\n", &error);
+  EXPECT(linked && linked->check_links);
   EXPECT(!falcon::parse_plan(std::string(stop) + "check=2\ncheck_ms=60001\n", &error) &&
          error.rfind("check_ms", 0) == 0);
   const auto finish = falcon::parse_plan("version=1\ngeneration=4\nphase=Finish\nexit_code=3\n", &error);

@@ -45,3 +45,27 @@ def test_a_slow_first_node_is_replaced_before_step_one(
     assert slow not in {member["node"] for member in run["spec"]["members"]}
     assert run["spec"]["generation"] == 1, "no rank ran before"
     assert "BadMachine" in {event["reason"] for event in job.kubectl.items("events")}
+
+
+@pytest.mark.long  # compares rates, too, and takes two rounds and a newcomer's
+def test_a_first_node_with_a_slow_link_is_replaced_before_step_one(
+    nodes: None, cluster: Kubectl, start: Callable[[Json], Job]
+) -> None:
+    slow = _not_spare(cluster)
+    faults.link(slow, "20mbit")
+    spec = {"preflight": {"mode": "Enforce"}, "warmPoolRef": {"name": "spares"}}
+    job = start(training_job("linked", steps=100_000, spec=spec))
+    status = job.wait_training(240)
+
+    print(condition(status, "MachinesChecked")["message"])
+    run = job.run()
+    [left] = run["exclusions"]
+    print(left["reason"])
+    assert left["node"] == slow
+    assert "all its links are slow" in left["reason"]
+    assert slow not in job.nodes()
+    assert run["generation"] == 1, "no rank ran before"
+    assert run["preflight"]["links"]["measured"] == 3
+    notes = {event["reason"]: event["message"] for event in job.kubectl.items("events")}
+    assert "all its links are slow" in notes["BadMachine"]
+    assert slow in notes["BadMachine"]

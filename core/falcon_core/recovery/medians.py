@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -50,3 +51,25 @@ def medians(rows: Sequence[Sequence[int]], newest: int | None = None) -> Floats:
 def median(values: Sequence[float]) -> float:
     """Return the median of many numbers."""
     return float(np.median(np.fromiter(values, dtype=np.float64, count=len(values))))
+
+
+def median_without(ordered: Sequence[float], gone: Sequence[float]) -> float:
+    """Return the median of numbers in order without a few of them. A sort for each of them would be slow.
+
+    At least one number has to remain, and each of ``gone`` has to be among them.
+    """
+    places: list[int] = []
+    for value in gone:
+        at = bisect_left(ordered, value)
+        while at in places:
+            at += 1
+        places.append(at)
+    places.sort()
+
+    def other(place: int) -> float:
+        for gone_place in places:
+            place += gone_place <= place
+        return ordered[place]
+
+    left = len(ordered) - len(places)
+    return (other((left - 1) // 2) + other(left // 2)) / 2

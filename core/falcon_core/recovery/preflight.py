@@ -4,19 +4,34 @@ TRANSOM §IV-A checks nodes before each start against fixed scores. Here every p
 image's own libraries, and a rate counts as a ratio to the median of the others that have the same devices: no table of
 scores has to be kept, and what slows all of them alike blames nobody. A machine that is slow is measured
 again before anything follows from it: once more for products, twice for copies, which other work on the machine
-scatters more. Wrong results need no second look.
+scatters more. Wrong results need no second look. Then the links between the machines are measured
+(``preflight_links``), in the same round.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from falcon_core.recovery.medians import median_without
 from falcon_core.recovery.membership import Membership
+from falcon_core.recovery.preflight_links import (
+    BANDWIDTH,
+    LATENCY,
+    LINK_ROUNDS,
+    LINKS_SECONDS,
+    LinksFound,
+    SlowMachine,
+    are_wanted,
+    counted_on,
+    is_coming,
+    judge_links,
+    participants,
+)
 from falcon_core.wire.check import CheckReport
+from falcon_core.wire.check_links import LinksReport
 
 PRODUCTS: Final = frozenset(("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "sha256"))  # other kinds move data
 PRODUCT_ROUNDS: Final = 2  # in a row
@@ -38,14 +53,21 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     node: str
     kind: str = ""
     ratio: float = 0.0  # the peers' median ÷ its own rate
-    text: str = ""
+    text: str = ""  # likewise the figures where its links are slow
     rounds: int = 1  # in a row that found it slow
-    product_rounds: int = 0  # of them, in which its products were slow
+    product_rounds: int = 0  # the newest of them in a row, in which its products were slow
+    link_rounds: int = 0  # likewise, its links alone
 
     @property
     def is_certain(self) -> bool:
         """Check whether something may follow from it. Wrong results need no second look."""
-        return not self.kind or self.product_rounds >= PRODUCT_ROUNDS or self.rounds >= COPY_ROUNDS
+        in_a_row = self.product_rounds >= PRODUCT_ROUNDS or self.link_rounds >= LINK_ROUNDS
+        return not self.kind or in_a_row or self.rounds >= COPY_ROUNDS
+
+    @property
+    def is_link(self) -> bool:
+        """Check whether it is the machine's links that are slow."""
+        return self.kind in (BANDWIDTH, LATENCY)
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -61,6 +83,10 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     missing: int = 0  # pods that gave no result
     why_missing: list[str] = []  # MOST_EXAMPLES of them, with the reason
     compared: int = 0  # machines that had an equal one to be compared with
+    skipped: list[str] = []  # MOST_EXAMPLES kinds of work that were not done, with the reason
+    links_at: float = 0.0  # when the links were ordered; 0: they are not measured now
+    token: str = ""  # of the order
+    links: LinksFound = LinksFound()  # by the newest complete round
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +96,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     pod_name: str
     node: str
     report: CheckReport | None = None
+
+    @property
+    def links(self) -> LinksReport | None:
+        return self.report.links if self.report is not None else None
 
 
 def is_due(state: Preflight, membership: Membership, *, suspected: bool) -> bool:
@@ -91,23 +121,46 @@ def begin_round(state: Preflight, now: float) -> Preflight:
 def awaited(state: Preflight, machines: Sequence[Machine], now: float) -> list[Machine]:
     """Return the machines whose answer is still waited for."""
     # The clock of the leader that asked may have been another one.
+    if state.links_at:
+        late = abs(now - state.links_at) > LINKS_SECONDS
+        ring = {machine.replica for machine in participants(machines)}
+        return [each for each in machines if each.replica in ring and not late and not _linked(each)]
     if abs(now - state.asked_at) > ANSWER_SECONDS:
         return []
-    return [machine for machine in machines if machine.report is None]
+    return [machine for machine in machines if machine.report is None or is_coming(machine)]
+
+
+def links_are_due(state: Preflight, machines: Sequence[Machine]) -> bool:
+    """Check whether the machines have been measured and the links between them have not."""
+    return not state.links_at and are_wanted(machines)
+
+
+def order_links(state: Preflight, now: float, token: str) -> Preflight:
+    """Ask the machines of the open round to measure the links between them. ``token``: nobody can guess it."""
+    return replace(state, links_at=now, token=token)
+
+
+def without_round(state: Preflight) -> Preflight:
+    """Return the state without an open round."""
+    return replace(state, asked_at=0.0, links_at=0.0, token="")
 
 
 def end_round(state: Preflight, machines: Sequence[Machine], membership: Membership, now: float) -> Preflight:
     """Judge a round.
 
-    Where a machine is slow and it is not certain yet, the next round begins at once. Otherwise the result
-    stands in ``found``.
+    Where a machine or a link is slow and it is not certain yet, the next round begins at once. Otherwise the result
+    stands in ``found`` and ``links``.
     """
     before = {each.node: each for each in state.found}
-    found = [_after(before.get(each.node), each) for each in judge(machines)[:MOST_NAMED]]
+    computing = judge(machines)
+    machines_by_links, links = judge_links(machines, [each.replica for each in computing])
+    by_replica = {machine.replica: machine for machine in machines}
+    bad = [*computing, *(_of_links(each, by_replica[each.replica]) for each in machines_by_links)]
+    found = [_after(before.get(each.node), each) for each in bad[:MOST_NAMED]]
+    links = counted_on(state.links, links)
     missing = [machine for machine in machines if not _answered(machine)]
     ended = replace(
-        state,
-        asked_at=0.0,
+        without_round(state),
         checked=len(machines),
         pods_made=membership.pods_made,
         generation=membership.generation,
@@ -115,17 +168,48 @@ def end_round(state: Preflight, machines: Sequence[Machine], membership: Members
         missing=len(missing),
         why_missing=[f"{machine.pod_name}: {_why_missing(machine)}" for machine in missing[:MOST_EXAMPLES]],
         compared=sum(len(group) for group in _groups(machines) if len(group) > 1),
+        skipped=_skipped(machines),
+        links=links,
     )
-    if any(not each.is_certain for each in found) and state.rounds < MOST_ROUNDS:
+    certain = all(each.is_certain for each in found) and all(each.is_certain for each in links.slow)
+    if not certain and state.rounds < MOST_ROUNDS:
         return begin_round(ended, now)
     return ended
+
+
+def _linked(machine: Machine) -> bool:
+    return machine.links is not None and machine.links.over
+
+
+def _of_links(slow: SlowMachine, machine: Machine) -> Found:
+    return Found(
+        replica=slow.replica,
+        pod_name=machine.pod_name,
+        node=machine.node,
+        kind=slow.kind,
+        ratio=slow.ratio,
+        text=slow.text,
+        link_rounds=1,
+    )
+
+
+def _skipped(machines: Sequence[Machine]) -> list[str]:
+    """Return the kinds of work that were not done, each once for each reason."""
+    reports = [machine.report for machine in machines if machine.report is not None]
+    reasons = {(kind, why): None for report in reports for kind, why in report.skipped.items()}
+    return [f"{kind}: {why}" for kind, why in list(reasons)[:MOST_EXAMPLES]]
 
 
 def _after(before: Found | None, now: Found) -> Found:
     """Return what a round has found of a machine, counted on from the round before."""
     if before is None or not before.kind:
         return now
-    return replace(now, rounds=before.rounds + 1, product_rounds=before.product_rounds + 1 if now.product_rounds else 0)
+    return replace(
+        now,
+        rounds=before.rounds + 1,
+        product_rounds=before.product_rounds + 1 if now.product_rounds else 0,
+        link_rounds=before.link_rounds + 1 if now.link_rounds else 0,
+    )
 
 
 def sick(state: Preflight) -> list[Found]:
@@ -173,7 +257,7 @@ def _slow(group: Sequence[Machine]) -> list[Found]:
     slow = []
     for machine in group:
         ratios = {
-            kind: _median_of_others(rates[kind], own) / max(1, own)
+            kind: median_without(rates[kind], [own]) / max(1, own)
             for kind, own in _micros(machine).items()
             if len(rates[kind]) > 1
         }
@@ -195,16 +279,6 @@ def _slow(group: Sequence[Machine]) -> list[Found]:
 
 def _micros(machine: Machine) -> dict[str, int]:
     return machine.report.micros if machine.report is not None else {}
-
-
-def _median_of_others(ordered: Sequence[int], own: int) -> float:
-    """Return the median of at least two rates in order without one of them. A sort for each machine would be slow."""
-    at, left = bisect_left(ordered, own), len(ordered) - 1
-
-    def other(place: int) -> int:
-        return ordered[place if place < at else place + 1]
-
-    return (other((left - 1) // 2) + other(left // 2)) / 2
 
 
 def _answered(machine: Machine) -> bool:

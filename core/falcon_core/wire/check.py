@@ -12,6 +12,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from falcon_core.wire.check_links import LinksReport
+
 MAX_TEXT: Final = 256
 MOST_KINDS: Final = 16
 MOST_PROBLEMS: Final = 8
@@ -31,6 +33,8 @@ class CheckReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
     devices: Text = ""  # their names and how many there are of each: only equal machines are compared
     micros: Annotated[dict[Text, Count], Meta(max_length=MOST_KINDS)] = {}
     problems: Annotated[list[Text], Meta(max_length=MOST_PROBLEMS)] = []  # what the devices did wrongly
+    skipped: Annotated[dict[Text, Text], Meta(max_length=MOST_KINDS)] = {}  # kinds of work that were not done: why
+    links: LinksReport | None = None  # None: the agent or the launcher is of a version that measures none
 
 
 class _Device(msgspec.Struct):
@@ -44,6 +48,7 @@ class _Printed(msgspec.Struct):
     scores: dict[str, float] = {}
     devices: list[_Device] = []
     problems: list[str] = []
+    skipped: dict[str, str] = {}
 
 
 def read_printed(number: int, text: bytes) -> CheckReport:
@@ -66,6 +71,7 @@ def read_printed(number: int, text: bytes) -> CheckReport:
             if math.isfinite(rate) and 0 <= rate < 1e12
         },
         [problem[:MAX_TEXT] for problem in printed.problems[:MOST_PROBLEMS]],
+        {kind[:MAX_TEXT]: why[:MAX_TEXT] for kind, why in list(printed.skipped.items())[:MOST_KINDS]},
     )
 
 

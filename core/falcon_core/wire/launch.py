@@ -11,6 +11,7 @@ rings and output grow in place)::
     agent/copied           JSON, for the script's client: {"on": whether copies are made, "ranks": {rank: sequence of
                            its newest checkpoint that another pod has, too}}
     agent/microbatches     JSON, for the client of rank 0: the shares that are wanted (wire.microbatches)
+    agent/links            JSON (wire.check_links.PodLinks): the links that the executor is to measure now
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
@@ -20,6 +21,8 @@ rings and output grow in place)::
     launch/microbatches.<local>   what that rank's script says of its micro-batches (wire.microbatches)
     launch/directory.json  how far the copies of the folder in memory are (wire.directory)
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
+    launch/links           JSON (wire.check_links.LinksPrinted): where the executor waits for its peers, and what the
+                           links were measured to be (agent/falcon_bench/links.py)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
@@ -33,7 +36,8 @@ A plan is desired state. The launcher compares it with what runs:
 
 - ``Run``: processes of an older generation are killed first, then ``procs`` ranks of this generation are started;
 - ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged.
-  If ``check`` is a new number, the machine is measured then; ``Run`` ends a measurement that has not ended yet;
+  If ``check`` is a new number, the machine is measured then; and if ``check_links`` is 1, an executor waits afterwards
+  for ``agent/links`` to have that number, and measures the links; ``Run`` ends a measurement that has not ended yet;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
@@ -62,6 +66,8 @@ STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"
 DIRECTORY_FILE = "launch/directory.json"
+LINKS_ASKED_FILE = "agent/links"
+LINKS_FILE = "launch/links"
 RINGS_FILE = "launch/rings.json"
 OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"
@@ -92,6 +98,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     settled: int = 0  # 1: training runs as it will, and standbys may be made
     check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none
     check_ms: int = 0  # under load
+    check_links: int = 0  # 1: an executor waits for the pod's peers afterwards
     exit_code: int = 0  # Finish only
 
 
@@ -136,6 +143,8 @@ class LaunchCheck(msgspec.Struct, frozen=True, kw_only=True):
     number: int  # the plan's
     running: bool
     error: str = ""  # why nothing was measured; empty: it was
+    linking: bool = False  # the executor of the links lives
+    links_error: str = ""  # why there is none, or how it failed
 
 
 class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):

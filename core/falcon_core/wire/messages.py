@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from falcon_core.wire.check import CheckReport
+from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
@@ -66,6 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     next_master_port: int = 0  # where the next generation meets if all goes well: for standbys; 0: not known
     check: int = 0  # Stop only: the number of the measurement that every pod is to make; 0: none
     check_ms: int = 0  # under load
+    check_links: bool = False  # the pods are to be ready for their peers after the measurement
+    links: LinksOrder | None = None  # and now they measure the links between them
     checkpoint: int = 0  # Run only: the number of the checkpoint that all ranks are to save now; 0: none
     exit_code: int = 0
     members: list[PlanMember]

@@ -20,6 +20,7 @@ from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
 from falcon_operator.intent import last_resort, observe
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
+from falcon_operator.intent.link_order import are_comparable, link_order
 from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.policy import error_rules
 from falcon_operator.intent.snapshot import Snapshot
@@ -190,6 +191,8 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         next_master_port=master_port(snap.job, membership.generation + 1) if standby == "Processes" else 0,
         check=intent.preflight.number if checks else 0,
         check_ms=LOAD_MS if checks else 0,
+        check_links=checks and are_comparable(membership),
+        links=link_order(snap, membership, intent.preflight),
         checkpoint=wanted(intent.demand, membership.generation) if membership.phase == "Run" else 0,
         exit_code=exit_code,
         members=[

@@ -1,9 +1,10 @@
 """The check of all machines before a generation runs (``spec.preflight``): who is asked, and what follows.
 
 Every pod of a gathered generation measures at the same time, before the ranks start, if one of them is new, or if the
-failure that ended the generation before points at a machine. Under
-``Enforce`` a machine that two rounds in a row find slow is left for a ready spare, whose pod is checked as well. Where
-none is ready the job starts all the same: a slow node is better than none.
+failure that ended the generation before points at a machine. When all have answered, they measure the links between
+them, if they are three at least. Under ``Enforce`` a machine that two rounds in a row find slow, or whose links are all
+slow, is left for a ready spare, whose pod is checked as well. Where none is ready the job starts all the same: a slow
+node is better than none.
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ import msgspec
 
 from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause
-from falcon_core.recovery.membership import Membership, apply_actions
+from falcon_core.recovery.membership import apply_actions
 from falcon_core.recovery.observation import Replace, Spares
 from falcon_core.recovery.preflight import (
     Found,
     Machine,
+    Preflight,
     awaited,
     begin_round,
     end_round,
     is_due,
+    links_are_due,
+    order_links,
     sick,
+    without_round,
 )
+from falcon_core.recovery.preflight_links import BANDWIDTH
 from falcon_core.recovery.state import Step, StopIncident
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent, JobNames
+from falcon_operator.intent.link_order import machines_of
 from falcon_operator.intent.snapshot import Snapshot
 
 replace = msgspec.structs.replace
@@ -45,14 +52,17 @@ def check(
         if not is_due(state, membership, suspected=points_at_a_machine(intent.recovery.stop, judge)):
             return intent, gathering
         state = begin_round(state, snap.now)
-    machines = _machines(snap, membership, state.number)
+    machines = machines_of(snap, membership, state.number)
     waiting = awaited(state, machines, snap.now)
+    if not waiting and links_are_due(state, machines):
+        state = order_links(state, snap.now, snap.nonce)
+        waiting = awaited(state, machines, snap.now)
     if waiting:
-        return replace(intent, preflight=state), _held(machines, len(waiting))
+        return replace(intent, preflight=state), _held(state, machines, len(waiting))
     state = end_round(state, machines, membership, snap.now)
     intent = replace(intent, preflight=state)
     if state.asked_at:
-        return intent, _held(machines, len(machines))
+        return intent, _held(state, machines, len(machines))
     return _leave(snap, intent, gathering, spares)
 
 
@@ -71,6 +81,9 @@ def reason(found: Found) -> str:
     """Say what a machine was found to be, in words for people."""
     if not found.kind:
         return f"in the check before the start, {found.text}"
+    if found.is_link:
+        what = "are slow" if found.kind == BANDWIDTH else "answer late"
+        return f"in the check before the start, all its links {what} ({found.text})"
     return f"in the check before the start, {1 / max(found.ratio, 1e-6):.2f} of its peers' rate ({found.kind})"
 
 
@@ -84,29 +97,13 @@ def _with_steps(stop: StopIncident | None, bad: list[Found], generation: int, no
 
 def _ended(intent: Intent) -> Intent:
     """Return the intent without an open round."""
-    return replace(intent, preflight=replace(intent.preflight, asked_at=0.0)) if intent.preflight.asked_at else intent
+    return replace(intent, preflight=without_round(intent.preflight)) if intent.preflight.asked_at else intent
 
 
-def _machines(snap: Snapshot, membership: Membership, number: int) -> list[Machine]:
-    found = []
-    for member in membership.members:
-        summary = snap.summary(member.pod_uid)
-        report = summary.check if summary is not None else None
-        found.append(
-            Machine(
-                replica=member.replica,
-                pod_name=member.pod_name,
-                node=member.node,
-                report=report if report is not None and report.number == number else None,
-            )
-        )
-    return found
-
-
-def _held(machines: list[Machine], waiting: int) -> Gathering:
-    answered = len(machines) - waiting
-    words = f"the machines are checked before the start: {answered} of {len(machines)} pods have answered"
-    return Gathering(ready=False, placed=True, waiting=words)
+def _held(state: Preflight, machines: list[Machine], waiting: int) -> Gathering:
+    answered = f"{len(machines) - waiting} of {len(machines)} pods have answered"
+    what = "the links between the machines are measured" if state.links_at else "the machines are checked"
+    return Gathering(ready=False, placed=True, waiting=f"{what} before the start: {answered}")
 
 
 def _leave(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares) -> tuple[Intent, Gathering]:

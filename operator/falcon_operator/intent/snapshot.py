@@ -49,6 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     refused_fences: dict[str, str] = {}  # by node: why the circuit breaker did not let it be fenced
     settings: PodSettings
     now: float  # unix seconds
+    nonce: str = ""  # nobody can guess it: 32 hexadecimal digits, others in each snapshot
     monotonic: float  # seconds, the clock of ``reports``
     phase_seen_at: float | None = None  # when this process first saw the intent's generation and phase, ``monotonic``
 

@@ -9,6 +9,7 @@ thousand ranks must not hold up the election or another job's events.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -176,6 +177,7 @@ class JobReconciler:
             refused_fences=dict(memory.refused_fences),
             settings=self._settings.pods,
             now=self._clock.unix(),
+            nonce=secrets.token_hex(16),
             monotonic=self._clock.monotonic(),
             phase_seen_at=self._phase_seen_at(intent, memory),
         )

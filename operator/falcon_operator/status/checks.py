@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from falcon_core.recovery.preflight import Preflight
+from falcon_core.recovery.preflight_links import LinksFound, SlowPair
 from falcon_operator.intent.preflight import reason
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.view import View
@@ -27,10 +29,49 @@ def machines_checked(view: View) -> Finding:
     if state.missing:
         message = f"{state.missing} of {count} machines gave no result: {listed(state.why_missing)}"
         return Finding(TYPE, None, "Incomplete", message)
+    return _of_good_machines(state)
+
+
+def _of_good_machines(state: Preflight) -> Finding:
+    """Build the finding where no machine is bad: on their links, and on what was compared with nothing."""
+    slow = [each for each in state.links.slow if each.is_certain]
+    if slow:
+        return Finding(TYPE, False, "SlowLink", _slow_links(slow), shown=True)
+    count = state.checked
     if not state.compared:
         message = f"no two of {count} machines have the same devices: what each measured is compared with nothing"
         return Finding(TYPE, None, "NotCompared", message)
-    return Finding(TYPE, True, "AllAlike", f"the {count} machines computed alike before the ranks started")
+    alike = f"the {count} machines computed alike before the ranks started"
+    if state.links.measured < state.links.wanted:
+        return Finding(TYPE, None, "LinksUnknown", f"{alike}; {_unknown_links(state.links)}")
+    return Finding(TYPE, True, "AllAlike", f"{alike}{_links(count, state.links)}")
+
+
+def _links(count: int, links: LinksFound) -> str:
+    if links.wanted:
+        return f", and so do their {links.measured} links in bandwidth and latency"
+    return "; their one link is compared with nothing, and was not measured" if count == 2 else ""
+
+
+def _slow_links(slow: list[SlowPair]) -> str:
+    words = listed([f"{_ends(each)}: {each.text}" for each in slow])
+    return (
+        f"slow in the check before the start: {words}; no machine is left for it, since either end may be at fault, or "
+        "what lies between: look at the switches and cables of the two"
+    )
+
+
+def _ends(pair: SlowPair) -> str:
+    first, second = (f"{node} ({pod})" for node, pod in zip(pair.nodes, pair.pod_names, strict=True))
+    return f"the link of nodes {first} and {second}"
+
+
+def _unknown_links(links: LinksFound) -> str:
+    unknown = links.wanted - links.measured
+    return (
+        f"{unknown} of {links.wanted} links between them are not known: {listed(links.why_missing)}. The pods of a job "
+        "have to reach each other on all TCP ports, as its ranks do: look for a NetworkPolicy or a firewall"
+    )
 
 
 def _what_follows(view: View, stays: bool) -> str:

@@ -31,7 +31,7 @@ _CONDITIONS = (
 _WENT_WRONG = (
     ("Accepted", "NotAccepted"),
     ("NodesHealthy", "NodeTrouble"),
-    ("MachinesChecked", "BadMachine"),
+    ("MachinesChecked", ""),  # the condition's own reason
     ("WarmPoolUsable", "WarmPoolUnusable"),
     ("RunReadable", "RunUnreadable"),
     ("ReportsReadable", "ReportsUnreadable"),
@@ -148,13 +148,13 @@ def _of_sharing(before: Intent, after: Intent) -> list[Event]:
 
 def _of_conditions(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:
     found = []
-    messages = {condition.type: condition.message for condition in after.conditions}
+    now = {condition.type: condition for condition in after.conditions}
     for type_, kind in _CONDITIONS:
         if is_true(after, type_) and not is_true(before, type_):
-            found.append(Event(kind, type_, messages[type_]))
+            found.append(Event(kind, type_, now[type_].message))
     for type_, reason in _WENT_WRONG:
         if _is_false(after, type_) and not _is_false(before, type_):
-            found.append(Event("Warning", reason, messages[type_]))
+            found.append(Event("Warning", reason or now[type_].reason, now[type_].message))
     back = [c for c in after.conditions if c.type == "AgentLost" and c.reason == "AgentsAlive"]
     if back and is_true(before, "AgentLost"):
         found.append(Event("Normal", "AgentBack", "every agent reports again"))

@@ -19,6 +19,8 @@ namespace {
 
 // Beside the time under load: PyTorch's imports and a GPU's first context take tens of seconds on a cold disk.
 constexpr int64_t kStartNs = 60 * kSecondNs;
+// Of the links' executor, which waits until the slowest of the job's machines has measured. It ends earlier by itself.
+constexpr int64_t kLinksNs = 180 * kSecondNs;
 constexpr char kOwnProgram[] = "/proc/self/exe";
 
 std::string seconds(int milliseconds) {
@@ -31,7 +33,7 @@ std::string seconds(int milliseconds) {
 
 void Check::look(const Plan& plan) {
   if (pid_ > 0 && monotonic_ns() > until_ns_) {
-    report_.error = "did not end in time";
+    (report_.linking ? report_.links_error : report_.error) = "did not end in time";
     end();
   }
   if (plan.check == 0 || plan.check == report_.number) return;
@@ -39,6 +41,7 @@ void Check::look(const Plan& plan) {
   report_ = {};
   report_.number = plan.check;
   milliseconds_ = plan.check_ms;
+  links_ = plan.check_links;
   start();
 }
 
@@ -53,18 +56,37 @@ std::string Check::interpreter() const {
 void Check::start() {
   own_ = false;
   if (options_.python.empty()) return start_own();
+  const std::string error =
+      run({interpreter(), "-m", "falcon_bench", "--size", "full", "--seconds", seconds(milliseconds_), "--json"},
+          environment());
+  if (!error.empty()) start_own();
+}
+
+// The interpreter finds the executor.
+Variables Check::environment() const {
   Variables environment = own_environment();
   const std::string others = environment["PYTHONPATH"];
   environment["PYTHONPATH"] = options_.python + (others.empty() ? "" : ":" + others);
-  const std::string error =
-      run({interpreter(), "-m", "falcon_bench", "--size", "full", "--seconds", seconds(milliseconds_), "--json"},
-          environment);
-  if (!error.empty()) start_own();
+  return environment;
 }
 
 void Check::start_own() {
   own_ = true;
   report_.error = run({kOwnProgram, "bench", std::to_string(milliseconds_)}, own_environment());
+}
+
+void Check::start_links() {
+  if (own_) {
+    report_.links_error = "the container has no Python of 3.6 or later that could measure the links";
+    return;
+  }
+  const Started started = start_command({interpreter(), "-m", "falcon_bench.links", std::to_string(report_.number),
+                                         options_.run_dir + "/agent/links", options_.run_dir + "/launch/links"},
+                                        environment(), {STDERR_FILENO, STDERR_FILENO}, [] {});
+  report_.linking = started.error.empty();
+  report_.links_error = started.error;
+  pid_ = started.pid;
+  until_ns_ = monotonic_ns() + kLinksNs;
 }
 
 // Why it could not be started; empty where it runs.
@@ -94,17 +116,22 @@ bool Check::has_printed() const {
 bool Check::ended(pid_t pid, int status) {
   if (pid != pid_) return false;
   pid_ = -1;
-  report_.running = false;
+  std::string& error = report_.linking ? report_.links_error : report_.error;
+  const bool linked = report_.linking;
+  report_.running = report_.linking = false;
   if (WIFSIGNALED(status)) {
-    if (report_.error.empty()) report_.error = std::string("ended by signal ") + std::to_string(WTERMSIG(status));
+    if (error.empty()) error = std::string("ended by signal ") + std::to_string(WTERMSIG(status));
     return true;
   }
   // An interpreter of another age, or one without its library, ends with a code and without a result.
-  if (!own_ && report_.error.empty() && WEXITSTATUS(status) != 0 && !has_printed()) {
+  if (!linked && !own_ && error.empty() && WEXITSTATUS(status) != 0 && !has_printed()) {
     start_own();
-  } else if (WEXITSTATUS(status) > 1) {  // 1: it has found something, and its output says what
-    report_.error = "exited with code " + std::to_string(WEXITSTATUS(status));
+    return true;
   }
+  if (WEXITSTATUS(status) > (linked ? 0 : 1)) {  // 1: the benchmark has found something, and its output says what
+    error = "exited with code " + std::to_string(WEXITSTATUS(status));
+  }
+  if (!linked && links_) start_links();
   return true;
 }
 

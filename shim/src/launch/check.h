@@ -1,5 +1,6 @@
 // Measures the machine before the ranks start, in this container: Falcon's benchmark executor (agent/falcon_bench), or
-// our own benchmark (bench.h) where there is no Python for it.
+// our own benchmark (bench.h) where there is no Python for it. Afterwards, where the plan wants it, the executor of the
+// links waits for the pod's peers and measures the links to them.
 #pragma once
 
 #include <sys/types.h>
@@ -34,6 +35,8 @@ class Check {
  private:
   void start();
   void start_own();
+  void start_links();
+  Variables environment() const;
   std::string run(const std::vector<std::string>& command, const Variables& environment);
   bool has_printed() const;
   std::string interpreter() const;
@@ -44,6 +47,7 @@ class Check {
   pid_t pid_ = -1;
   int64_t until_ns_ = 0;
   int milliseconds_ = 0;  // under load
+  bool links_ = false;    // wanted after the machine's own measurement
   bool own_ = false;      // our own benchmark measures
 };
 

@@ -93,6 +93,7 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
   } else if (phase == Phase::kStop) {
     plan.check = numbers.get("check", 0, INT32_MAX, 0);
     plan.check_ms = numbers.get("check_ms", 0, kMostCheckMs, 0);
+    plan.check_links = numbers.get("check_links", 0, 1, 0) == 1;
   } else if (phase == Phase::kFinish) {
     plan.exit_code = numbers.get("exit_code", 0, 255);
   }

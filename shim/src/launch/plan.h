@@ -31,6 +31,7 @@ struct Plan {
   bool settled = false;      // training runs as it will: nobody minds what they cost, and what is imported is imported
   int check = 0;             // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
   int check_ms = 0;          // under load
+  bool check_links = false;  // an executor waits for the pod's peers afterwards
   int exit_code = 0;
 };
 

@@ -41,7 +41,8 @@ std::string standby_json(const std::optional<StandbyReport>& standby) {
 std::string check_json(const CheckReport& check) {
   if (check.number == 0) return "null";
   return "{\"number\":" + std::to_string(check.number) + ",\"running\":" + boolean(check.running) +
-         ",\"error\":" + quoted(check.error) + "}";
+         ",\"error\":" + quoted(check.error) + ",\"linking\":" + boolean(check.linking) +
+         ",\"links_error\":" + quoted(check.links_error) + "}";
 }
 
 }  // namespace

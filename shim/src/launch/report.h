@@ -37,7 +37,9 @@ struct StandbyReport {
 struct CheckReport {
   int number = 0;  // the plan's
   bool running = false;
-  std::string error;  // why nothing was measured; empty: it was
+  std::string error;        // why nothing was measured; empty: it was
+  bool linking = false;     // the executor of the links lives; what it has found stands in launch/links
+  std::string links_error;  // why there is none, or how it failed
 };
 
 struct StatusReport {

@@ -20,6 +20,12 @@ def flipping(left, right, out):
     return out
 torch.matmul = flipping
 """
+WITHOUT_FP8 = """
+import torch
+del torch.float8_e4m3fn
+import falcon_bench.on_torch as own
+own._kinds = lambda *_: own._GPU_KINDS
+"""
 
 
 def bench(*options: str, program: str = "") -> tuple[int, dict[str, Any]]:
@@ -33,7 +39,17 @@ def test_rates_of_the_images_pytorch() -> None:
     status, found = bench("--seconds", "0.5")
     assert (status, found["backend"], found["problems"]) == (0, "torch", [])
     assert set(found["scores"]) == {"copy", "fp32"}
+    assert set(found["skipped"]) == {"fp16", "bf16", "fp8"}
     assert [device["name"] for device in found["devices"]] == ["CPU"]
+
+
+def test_a_kind_that_a_gpu_does_not_have_is_named() -> None:
+    """No GPU is here: the CPU stands in its place, under a PyTorch without FP8."""
+    status, found = bench("--seconds", "0.5", program=WITHOUT_FP8)
+    assert status == 0
+    assert set(found["scores"]) == {"copy", "fp32", "fp16", "bf16"}
+    assert found["skipped"]["fp8"].startswith("this PyTorch or this GPU has none: ")
+    assert "float8_e4m3fn" in found["skipped"]["fp8"]
 
 
 def test_products_that_are_wrong_are_found() -> None:

@@ -91,6 +91,7 @@ def test_with_numpy(size: str, kinds: set[str]) -> None:
     assert (status, found["backend"], found["problems"]) == (0, "numpy", [])
     assert set(found["scores"]) == set(found["spread"]) == kinds
     assert found["devices"] == [{"name": "CPU", "rates": found["scores"]}]
+    assert found["skipped"] == dict.fromkeys(("fp16", "bf16", "fp8"), "the container has no PyTorch")
     assert all(rate > 0 for rate in found["scores"].values())
 
 
@@ -98,6 +99,7 @@ def test_with_the_standard_library_alone() -> None:
     program = "sys.modules['torch'] = sys.modules['numpy'] = None"
     status, found, _ = bench("--seconds", "0.4", "--json", program=program)
     assert (status, found["backend"], set(found["scores"])) == (0, "python", {"copy", "sha256"})
+    assert "neither PyTorch nor NumPy" in found["skipped"]["fp32"]
 
 
 def test_a_machine_that_computes_wrongly_fails() -> None:
@@ -118,7 +120,7 @@ numpy.matmul = flipping
 
 
 def test_a_defect_of_the_executor_fails_no_machine() -> None:
-    program = "sys.modules['torch'] = None\nimport falcon_bench.on_numpy as own\nown.works = lambda smoke: {}['none']"
+    program = "sys.modules['torch'] = None\nimport falcon_bench.on_numpy as own\nown.works = lambda *_: {}['none']"
     status, found, said = bench(program=program)
     assert (status, found["scores"], found["problems"]) == (0, {}, [])
     assert "KeyError" in said

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_agent.supervisor import newer, plan_for
+from falcon_agent.supervisor import links_for, newer, plan_for
+from falcon_core.wire.check_links import LinksOrder, LinkTurn, PodLinks
 from falcon_core.wire.messages import Plan, PlanMember
 
 PLAN = Plan(
@@ -53,6 +54,31 @@ def test_members_alone_measure_their_machines_and_only_before_the_ranks_start() 
         (0, 0),
     ]
     assert plan_for(msgspec.structs.replace(held, phase="Run"), "b").check == 0
+
+
+def test_each_pod_measures_the_links_to_its_neighbours_in_the_ring_one_a_turn() -> None:
+    members = [
+        PlanMember(replica=each, pod_uid=f"u{each}", pod_name="", node="", first_rank=each) for each in (0, 1, 3)
+    ]
+    ring = [(each, f"10.0.0.{each}", 40000 + each) for each in (0, 1, 3)]
+    order = LinksOrder(number=4, token="t", milliseconds=200, ring=ring)
+    held = msgspec.structs.replace(PLAN, phase="Stop", check=4, check_links=True, links=order, members=members)
+
+    def turn(number: int, peer: int, dials: bool) -> LinkTurn:
+        return LinkTurn(turn=number, peer=peer, address=f"10.0.0.{peer}", port=40000 + peer, dials=dials)
+
+    turns = {uid: links_for(held, uid) for uid in ("u0", "u1", "u3")}
+    common = {"number": 4, "token": "t", "milliseconds": 200}
+    assert turns == {
+        "u0": PodLinks(**common, own=0, turns=[turn(0, 1, True), turn(2, 3, False)]),
+        "u1": PodLinks(**common, own=1, turns=[turn(0, 0, False), turn(1, 3, True)]),
+        "u3": PodLinks(**common, own=3, turns=[turn(1, 1, False), turn(2, 0, True)]),
+    }
+    assert plan_for(held, "u0").check_links == 1
+    assert plan_for(held, "nobody").check_links == 0
+    assert links_for(held, "nobody") is None
+    assert links_for(msgspec.structs.replace(held, phase="Run"), "u0") is None
+    assert links_for(msgspec.structs.replace(held, links=None), "u0") is None
 
 
 def test_a_pod_that_is_no_member_stops() -> None:

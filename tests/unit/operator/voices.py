@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from falcon_agent.speaking import Speaker
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.launch import LaunchStatus
 from falcon_core.wire.messages import Detection, Summary
 from falcon_core.wire.reports import decode_summary, encode_summary
@@ -14,6 +15,7 @@ class _Turn(NamedTuple):
     """What an agent reports at once when it changes."""
 
     launch: LaunchStatus | None
+    check: CheckReport | None
     ranks: tuple[tuple[int, str, bool, bool], ...]  # rank, tracking, whether in a slowdown, whether silent
 
 
@@ -30,6 +32,7 @@ class Voices:
         """Return the report as the operator reads it; None while the agent has nothing to say."""
         turn = _Turn(
             summary.launch,
+            summary.check,
             tuple(
                 (rank.rank, rank.tracking, rank.onset is not None, _is_silent(rank.last_call_unix_ns, summary.unix_ns))
                 for rank in summary.ranks

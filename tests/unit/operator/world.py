@@ -11,7 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.recovery.membership import Exclusion
+from falcon_core.topology.passes import ring_passes
 from falcon_core.wire.check import CheckReport
+from falcon_core.wire.check_links import LinkReport, LinksOrder, LinksReport
 from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
@@ -67,6 +69,8 @@ class Node:
         self.slow = 1.0
         self.rate = 1.0  # of a measurement
         self.wrong = ""  # what its device computes wrongly
+        self.bits = 10e9  # a second, of its links
+        self.refuses = False  # connections of its peers, in the measurement of links
         self.throttled = 0.0
         self.dead = False  # everything on it is gone, and the API server does not know it
         self.ready = True
@@ -138,7 +142,12 @@ class World:
         self.unseen: set[int] = set()  # ranks without a ring
         self.standby: LaunchStandby | None = None  # of each pod
         self.measured: list[tuple[int, str]] = []  # number and node of each measurement
+        self.linked: list[tuple[int, str]] = []  # likewise, of its links
+        self.cables: dict[frozenset[str], float] = {}  # bits a second between two nodes that differ from theirs
+        self.tokens: dict[int, str] = {}  # of each order of links, by number
         self.mute: set[str] = set()  # nodes whose pods give no result
+        self.unlinked: set[str] = set()  # nodes whose pods give none of their links
+        self.skipped: dict[str, str] = {}  # kinds of work that the pods do not measure
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
         self.copies: CopiesReport | None = None  # what each says of copies
         self.peers: Peers | None = None  # what the agents were told of each other
@@ -311,7 +320,7 @@ class World:
                 pod.state = "Stopped"
                 pod.check = None
             elif phase == "Stop" and plan.check:
-                self._measure(pod, plan.check)
+                self._check(pod, plan)
             elif phase == "Run" and pod.state not in ("Running", "Exited"):
                 assert member is not None
                 self._start(pod, plan, member.first_rank)
@@ -332,13 +341,42 @@ class World:
             for rank in range(first_rank, first_rank + plan.procs_per_replica)
         }
 
-    def _measure(self, pod: Pod, number: int) -> None:
+    def _check(self, pod: Pod, plan: Plan) -> None:
+        self._measure(pod, plan.check, plan.check_links)
+        if plan.links is not None:
+            self._link(pod, plan.links)
+
+    def _measure(self, pod: Pod, number: int, links: bool) -> None:
         if pod.node in self.mute or (pod.check is not None and pod.check.number == number):
             return
         node = self.nodes[pod.node]
         rates = {"fp32": round(1e6 * node.rate), "copy": 5_000_000}
         self.measured.append((number, pod.node))
-        pod.check = CheckReport(number, "", "torch", "1 × CPU", rates, [node.wrong] if node.wrong else [])
+        port = LinksReport(40000 + len(self.measured)) if links else None
+        problems = [node.wrong] if node.wrong else []
+        pod.check = CheckReport(number, "", "torch", "1 × CPU", rates, problems, self.skipped, port)
+
+    def _link(self, pod: Pod, order: LinksOrder) -> None:
+        """Let a pod measure its links, once for each number, as it was ordered first."""
+        report = pod.check
+        if report is None or report.links is None or report.links.over or report.number != order.number:
+            return
+        assert self.tokens.setdefault(order.number, order.token) == order.token, "one token a round"
+        if pod.node in self.unlinked:
+            return
+        self.linked.append((order.number, pod.node))
+        nodes = {member.replica: member.node for member in self.plan.members} if self.plan is not None else {}
+        own = next(replica for replica, node in nodes.items() if node == pod.node)
+        peers = [peer for links in ring_passes([each[0] for each in order.ring]) for peer in _other(links, own)]
+        done = [self._link_report(pod.node, nodes[peer], peer) for peer in peers]
+        pod.check = replace(report, links=LinksReport(report.links.port, True, done))
+
+    def _link_report(self, own: str, other: str, peer: int) -> LinkReport:
+        ends = (self.nodes[own], self.nodes[other])
+        if any(end.refuses for end in ends):
+            return LinkReport(peer, why="10.0.0.9 port 40001: Connection refused")
+        bits = self.cables.get(frozenset((own, other)), min(end.bits for end in ends))
+        return LinkReport(peer, round(bits), 80, 100, 100, 950)
 
     def _end(self, pod: Pod, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
         pod.ranks[rank] = replace(
@@ -517,6 +555,10 @@ class World:
         self.calls += 1
         if self.crash_at == self.calls:
             raise Crash
+
+
+def _other(links: list[tuple[int, int]], own: int) -> list[int]:
+    return [second if own == first else first for first, second in links if own in (first, second)]
 
 
 def _matches(node: str, field: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from falcon_core.wire.bounds import MAX_TEXT
 from falcon_core.wire.check import CheckReport
+from falcon_core.wire.check_links import LinkReport, LinksReport
 from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
 from falcon_core.wire.launch import FirstEnd, LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import (
@@ -203,6 +204,11 @@ def test_a_check_of_the_machine_passes_and_is_bounded() -> None:
     summary = pod([], [])
     check = CheckReport(2, "", "torch", "8 × H200", {"bf16": 712_000_000, "copy": 3_900_000_000}, ["device 1: wrong"])
     assert sent(replace(summary, check=check)).check == check
+    links = LinksReport(40000, True, [LinkReport(2, 5_000_000_000, 80, 250, 100, 950), LinkReport(1, why="refused")])
+    linked = replace(check, skipped={"fp8": "none"}, links=links)
+    assert sent(replace(summary, check=linked)).check == linked
+    with pytest.raises(ValueError, match=r"links|length|Expected"):
+        sent(replace(summary, check=replace(check, links=LinksReport(1, True, [LinkReport(1)] * 5))))
     with pytest.raises(ValueError, match="length"):
         sent(replace(summary, check=CheckReport(2, micros={str(number): 1 for number in range(17)})))
 

@@ -1,0 +1,47 @@
+"""The order to measure the links between a job's pods before a start, as the plan carries it."""
+
+from __future__ import annotations
+
+from falcon_core.recovery.membership import Membership
+from falcon_core.recovery.preflight import Machine, Preflight
+from falcon_core.recovery.preflight_links import LEAST_MACHINES, TRANSFER_MS, participants
+from falcon_core.wire.check_links import LinksOrder
+from falcon_operator.intent.snapshot import Snapshot
+
+
+def machines_of(snap: Snapshot, membership: Membership, number: int) -> list[Machine]:
+    """Return the members of a generation, each with its answer to the round of that number."""
+    found = []
+    for member in membership.members:
+        summary = snap.summary(member.pod_uid)
+        report = summary.check if summary is not None else None
+        found.append(
+            Machine(
+                replica=member.replica,
+                pod_name=member.pod_name,
+                node=member.node,
+                report=report if report is not None and report.number == number else None,
+            )
+        )
+    return found
+
+
+def are_comparable(membership: Membership) -> bool:
+    """Check whether there are enough links to compare them."""
+    return len(membership.members) >= LEAST_MACHINES
+
+
+def link_order(snap: Snapshot, membership: Membership, state: Preflight) -> LinksOrder | None:
+    """Return the order of the present round, in the order of the replicas; None while the links are not measured.
+
+    It derives from what the pods report: an operator that has died in between gives the same order again. A pod takes
+    an order of a number once.
+    """
+    if membership.phase != "Stop" or not state.links_at:
+        return None
+    ring = []
+    for machine in participants(machines_of(snap, membership, state.number)):
+        pod = snap.pod(machine.pod_name)
+        if pod is not None and pod.pod_ip and machine.links is not None:
+            ring.append((machine.replica, pod.pod_ip, machine.links.port))
+    return LinksOrder(number=state.number, token=state.token, milliseconds=TRANSFER_MS, ring=ring)
