@@ -30,6 +30,7 @@ from falcon_core.recovery import (
     flapping,
     from_start,
     habits,
+    imbalance,
     job_change,
     pieces,
     together,
@@ -178,7 +179,6 @@ def _watch(
 
     The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
     """
-    slow = habits.after_look(state, slow, obs, policy)
     found = stragglers(compared_ranks(obs), policy, slow)
     culprit = culprit_of(found, obs, policy, shared)
     if not found:
@@ -186,14 +186,22 @@ def _watch(
     if culprit is None and slow.onset_iteration <= 1:
         culprit = from_start.named(state, obs, policy)
         slow = replace(slow, from_start=culprit is not None)
-    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * policy.consecutive
+    lasting = JUDGEMENT.lasting_windows * policy.consecutive
+    own = slow.quiet_iteration - lasting
     in_pieces = culprit is None
     if in_pieces:
         state, suspected = pieces.look(state, slow, obs, policy)
         culprit, own = culprit_of(suspected, obs, policy, shared), pieces.since(state, slow, policy)
     if culprit is not None:
-        slow = _since_own_onset(slow, own, obs)
-        return _blame(state, slow, culprit, obs, policy, shared, in_pieces=in_pieces)
+        before = slow.usual
+        if before is None or before.node != culprit.node:
+            if before is not None:
+                state, own = imbalance.passed(state, slow, obs), obs.iterations - lasting + 1
+            slow = _since_own_onset(slow, own, obs)
+        if not imbalance.is_usual(state, slow, culprit, obs, policy):
+            return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
+        slow = replace(slow, usual=culprit)
+    slow = habits.after_look(state, slow, obs, policy)
     if no_longer_slow(slow, obs, policy):
         return _passed(state, slow, obs, policy)
     link = slow.link or slow_link(obs, policy, slow)
@@ -208,6 +216,8 @@ def _passed(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
+    if slow.usual is not None:
+        return replace(imbalance.passed(state, slow, obs), slow=None), []
     node = "" if slow.id else pieces.of_spell(state, slow)
     if node:
         return replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None), []

@@ -14,7 +14,7 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery.remembered import Lasted, LeavingNode, Place, PlannedMove, Retried
+from falcon_core.recovery.remembered import Lasted, LeavingNode, Place, PlannedMove, Retried, Stay
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
 
@@ -95,6 +95,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     from_start: bool = False  # the culprit computes longer than its peers since the first iteration, and was never well
     without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
+    usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
     link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
@@ -166,18 +167,6 @@ class Suspect(_State, frozen=True, kw_only=True):
     def since(self) -> int:
         """Return the first iteration of the newest spell."""
         return self.beginnings[-1]
-
-
-class Stay(_State, frozen=True, kw_only=True):
-    """A slowness that stayed with a replica and its node until it ended (``confidence``)."""
-
-    replica: int
-    node: str
-    end: Literal["Passed", "NotHelped", "Left"]  # by itself; it outlived a replacement; the node was left for a failure
-    at: float  # when it ended
-    generation: int  # in which it ended, after iteration ``last`` of that generation
-    last: int
-    iterations: int = 0  # for which it stayed
 
 
 class JobChange(_State, frozen=True, kw_only=True):

@@ -371,7 +371,7 @@ def _halves_differ(logs: Floats, lag: int) -> bool:
     count = differences.shape[0]
     between = count * float((differences.mean(axis=0) ** 2).sum())
     within = float(differences.var(axis=0, ddof=1).sum())
-    return between > _HALVES_RATIO * within
+    return bool(between > _HALVES_RATIO * within)
 
 
 def _phases(gaps_ns: Ints, lag: int) -> Floats:
