@@ -186,18 +186,13 @@ def _watch(
     if culprit is None and slow.onset_iteration <= 1:
         culprit = from_start.named(state, obs, policy)
         slow = replace(slow, from_start=culprit is not None)
-    lasting = JUDGEMENT.lasting_windows * policy.consecutive
-    own = slow.quiet_iteration - lasting
+    own = slow.quiet_iteration - JUDGEMENT.lasting_windows * policy.consecutive
     in_pieces = culprit is None
     if in_pieces:
         state, suspected = pieces.look(state, slow, obs, policy)
         culprit, own = culprit_of(suspected, obs, policy, shared), pieces.since(state, slow, policy)
     if culprit is not None:
-        before = slow.usual
-        if before is None or before.node != culprit.node:
-            if before is not None:
-                state, own = imbalance.passed(state, slow, obs), obs.iterations - lasting + 1
-            slow = _since_own_onset(slow, own, obs)
+        state, slow = _dated(state, slow, culprit, own, obs, policy)
         if not imbalance.is_usual(state, slow, culprit, obs, policy):
             return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
         slow = replace(slow, usual=culprit)
@@ -269,6 +264,22 @@ def _count(slow: SlowIncident, obs: Observation, policy: Policy, shared: Common 
         healthy_ns=slow.healthy_ns + common_ns,
     )
     return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
+
+
+def _dated(
+    state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``imbalance``).
+
+    Where another node did, its stay is over, and the culprit has been slow for as long as it takes to stand out.
+    """
+    before = slow.usual
+    if before is not None:
+        if before.node == culprit.node:
+            return state, slow
+        state = imbalance.passed(state, slow, obs)
+        own = obs.iterations - JUDGEMENT.lasting_windows * policy.consecutive + 1
+    return state, _since_own_onset(slow, own, obs)
 
 
 def _since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
