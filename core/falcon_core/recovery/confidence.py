@@ -36,7 +36,8 @@ import numpy as np
 
 from falcon_core.model import Cause, Evidence
 from falcon_core.recovery.observation import Observation, Policy
-from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident, Stay
+from falcon_core.recovery.remembered import Stay
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 
 LEAST_STAYS = 3
 STAY_FACTOR = 3
@@ -159,11 +160,9 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
     if culprit is None or not culprit.node:
         return state
     stays = _remembered(state.stays, obs.now)
-    iterations = max(1, _stayed_iterations(slow, obs))
-    if stays and stays[-1].end == "Passed" and _is_of(stays[-1], culprit):
-        before = stays.pop()
-        between = obs.iterations - before.last if before.generation == obs.generation else iterations
-        iterations = before.iterations + max(1, between)
+    before = _of_before(stays, culprit)
+    if before is not None:
+        stays.pop()
     stay = Stay(
         replica=culprit.replica,
         node=culprit.node,
@@ -171,9 +170,36 @@ def passed(state: RecoveryState, slow: SlowIncident, obs: Observation) -> Recove
         at=obs.now,
         generation=obs.generation,
         last=obs.iterations,
-        iterations=iterations,
+        iterations=_with_stay_before(before, slow, obs),
+        slowdown=max(culprit.slowdown, before.slowdown if before is not None else 0.0),
     )
     return replace(state, stays=_bounded([*stays, stay]))
+
+
+def usual_iterations(state: RecoveryState, culprit: Culprit, obs: Observation, policy: Policy) -> int:
+    """Return for how long slowness as large has stayed elsewhere at most before it passed; 0 where none has."""
+    stays = _elsewhere(_remembered(state.stays, obs.now), culprit)
+    as_large = (stay for stay in stays if culprit.slowdown <= stay.slowdown * (1 + policy.verify))
+    return max((stay.iterations for stay in as_large), default=0)
+
+
+def stayed_iterations(state: RecoveryState, slow: SlowIncident, culprit: Culprit, obs: Observation) -> int:
+    """Return for how long the slowness has stayed with the culprit's node; until another node is slow it goes on."""
+    return _with_stay_before(_of_before(_remembered(state.stays, obs.now), culprit), slow, obs)
+
+
+def _of_before(stays: Sequence[Stay], culprit: Culprit) -> Stay | None:
+    """Return the newest stay, if it was the culprit's and passed."""
+    return stays[-1] if stays and stays[-1].end == "Passed" and _is_of(stays[-1], culprit) else None
+
+
+def _with_stay_before(before: Stay | None, slow: SlowIncident, obs: Observation) -> int:
+    """Return the iterations of a stay that went on after ``before``."""
+    iterations = max(1, _stayed_iterations(slow, obs))
+    if before is None:
+        return iterations
+    between = obs.iterations - before.last if before.generation == obs.generation else iterations
+    return before.iterations + max(1, between)
 
 
 def left(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:

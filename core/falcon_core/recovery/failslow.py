@@ -31,7 +31,9 @@ from falcon_core.recovery import (
     flapping,
     from_start,
     habits,
+    imbalance,
     job_change,
+    losses,
     made_beside,
     pieces,
     sharing,
@@ -55,7 +57,6 @@ from falcon_core.recovery.prices import next_candidate, why_not_moved
 from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
 from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
-from falcon_core.wire.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
 
@@ -76,7 +77,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow.phase == "Checking":
         return checking.step(state, slow, obs, policy)
     if obs.running and state.stop is None:
-        slow = _count(slow, obs, policy, shared)
+        slow = losses.counted(slow, obs, policy, shared)
         if slow.unexplained:
             return _watch(state, slow, obs, policy, shared)
         return _act(replace(state, slow=slow), obs, policy, shared)
@@ -185,7 +186,6 @@ def _watch(
 
     The link is looked for only where no rank stands out as the culprit, and the job is at fault where neither is.
     """
-    slow = habits.after_look(state, slow, obs, policy)
     found = stragglers(compared_ranks(obs), policy, slow)
     culprit = culprit_of(found, obs, policy, shared)
     if not found:
@@ -199,8 +199,11 @@ def _watch(
         state, suspected = pieces.look(state, slow, obs, policy)
         culprit, own = culprit_of(suspected, obs, policy, shared), pieces.since(state, slow, policy)
     if culprit is not None:
-        slow = _since_own_onset(slow, own, obs)
-        return _blame(state, slow, culprit, obs, policy, shared, in_pieces=in_pieces)
+        state, slow = _dated(state, slow, culprit, own, obs, policy)
+        if not imbalance.is_usual(state, slow, culprit, obs, policy):
+            return _blame(state, replace(slow, usual=None), culprit, obs, policy, shared, in_pieces=in_pieces)
+        slow = replace(slow, usual=culprit)
+    slow = habits.after_look(state, slow, obs, policy)
     if no_longer_slow(slow, obs, policy):
         return _passed(state, slow, obs, policy)
     link = slow.link or slow_link(obs, policy, slow)
@@ -215,6 +218,8 @@ def _passed(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Forget a slowdown without a name, and remember it: for the node that alone stood out, or as the job's habit."""
+    if slow.usual is not None:
+        return replace(imbalance.passed(state, slow, obs), slow=None), []
     node = "" if slow.id else pieces.of_spell(state, slow)
     if node:
         return replace(flapping.remember(state, slow, obs.now, policy, node=node), slow=None), []
@@ -249,39 +254,20 @@ def _blame(
     return _ladder(state, obs, policy, each)
 
 
-def _count(slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None) -> SlowIncident:
-    """Add the loss of the iterations since the last look, without what all ranks gained alike."""
-    done = obs.iterations
-    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
-    fresh = done - counted
-    level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
-    if level is None:
-        return slow
-    common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
-    loss = ski_rental.accumulate(
-        slow.loss,
-        generation=obs.generation,
-        iterations=done,
-        slow_ns=level,
-        healthy_ns=slow.healthy_ns + common_ns,
-    )
-    return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
+def _dated(
+    state: RecoveryState, slow: SlowIncident, culprit: Culprit, own: int, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident]:
+    """Let a slowdown count from its culprit's ``own`` onset, unless the same node stood out before (``imbalance``).
 
-
-def _since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
-    """Let the loss count from the culprit's ``own`` onset, if the job was slow before that for another reason.
-
-    Whoever stands out for ``lasting_windows`` of C iterations is found within them: at the newest look at which nobody
-    stood out the culprit had been slow for fewer. What was lost before is not the culprit's.
+    Where another node did, its stay is over, and the culprit has been slow for as long as it takes to stand out.
     """
-    if slow.from_start or slow.onset_generation != obs.generation:
-        return slow
-    if own <= slow.onset_iteration:
-        return slow
-    iterations = obs.iterations - own + 1
-    excess_seconds = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns) / 1e9
-    loss = replace(slow.loss, seconds=iterations * excess_seconds)
-    return replace(slow, loss=loss, onset_iteration=own, onset_at=obs.now - iterations * slow.slow_ns / 1e9)
+    before = slow.usual
+    if before is not None:
+        if before.node == culprit.node:
+            return state, slow
+        state = imbalance.passed(state, slow, obs)
+        own = obs.iterations - JUDGEMENT.lasting_windows * policy.consecutive + 1
+    return state, losses.since_own_onset(slow, own, obs)
 
 
 def _ladder(

@@ -10,7 +10,8 @@ has lasted for longer than
   three windows of C iterations;
 - **the job's habit**: half again as long as a slowdown that passed by itself and was as large as this one. Uploads
   after each checkpoint and cold caches at each epoch come and go without anybody doing anything about it. This holds
-  for ``MOST_SECONDS`` at most: a slowdown that passed after a day does not hide another for a day.
+  for ``MOST_SECONDS`` at most: a slowdown that passed after a day does not hide another for a day. The same is said of
+  a rank that stands out while work moves (``imbalance``).
 
 Naming a rank or a link, and a change of the job, do not wait for any of this. And where the work explains the slowness
 there is no incident at all, however long it lasts: a rank whose sizes say how much it has to do (``InBytes``) takes as
@@ -22,6 +23,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
+from falcon_core.recovery import confidence
 from falcon_core.recovery.detail import OWN_JUDGEMENT_SECONDS, TURN_SECONDS, turns
 from falcon_core.recovery.job_change import same_size
 from falcon_core.recovery.medians import median
@@ -33,7 +35,7 @@ LEAST_ITERATIONS = 5 * RECENT_ITERATIONS
 LEAST_SECONDS = 60.0
 MOST_SECONDS = 3600.0
 MOST_SPELLS = 8
-_LONGER = 1.5  # than the longest known: no two uploads last equally long
+LONGER = 1.5  # than the longest known: no two uploads last equally long
 replace = msgspec.structs.replace
 
 
@@ -47,7 +49,7 @@ def after_look(state: RecoveryState, slow: SlowIncident, obs: Observation, polic
     asking = OWN_JUDGEMENT_SECONDS + turns(len(obs.ranks)) * TURN_SECONDS
     if iterations <= LEAST_ITERATIONS or seconds <= max(LEAST_SECONDS, asking):
         return slow
-    usual = _LONGER * _usual_iterations(state, slow, policy)
+    usual = LONGER * _usual_iterations(state, slow, obs, policy)
     is_usual = seconds <= MOST_SECONDS and iterations <= usual
     return slow if is_usual or _has_more_to_do(slow, obs, policy) else replace(slow, phase="Detected")
 
@@ -91,11 +93,13 @@ def _explained_ns(sent: RankSignals) -> float:
     return ((sent.load or 1.0) - 1.0) * (sent.healthy_compute_ns or 0)
 
 
-def _usual_iterations(state: RecoveryState, slow: SlowIncident, policy: Policy) -> int:
+def _usual_iterations(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
     """Return how long a slowdown of this size has lasted at most, iterations; 0 where none is known."""
     size = _size(slow)
-    as_large = (spell for spell in state.spells if size <= spell.size * (1 + policy.verify))
-    return max((spell.iterations for spell in as_large), default=0)
+    as_large = [spell.iterations for spell in state.spells if size <= spell.size * (1 + policy.verify)]
+    if slow.usual is not None:
+        as_large.append(confidence.usual_iterations(state, slow.usual, obs, policy))
+    return max(as_large, default=0)
 
 
 def _size(slow: SlowIncident) -> float:

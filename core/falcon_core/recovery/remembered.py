@@ -1,7 +1,12 @@
-"""Parts of what the recovery remembers (``state``): places, set-up calls that were tried again, planned moves, how
-micro-batches are shared out, who is slow without an onset, and how long slowdowns lasted."""
+"""Parts of what the recovery remembers (``state``).
+
+Places, set-up calls that were tried again, planned moves, how micro-batches are shared out, who is slow without an
+onset, and how long slowdowns lasted and stayed with a node.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -134,3 +139,16 @@ class Lasted(_State, frozen=True, kw_only=True):
     depth: int  # number of its depth among ``durations.DEPTHS``
     seconds: float  # from the onset
     censored: bool = False  # its node was left: it would have lasted longer
+
+
+class Stay(_State, frozen=True, kw_only=True):
+    """A slowness that stayed with a replica and its node until it ended (``confidence``)."""
+
+    replica: int
+    node: str
+    end: Literal["Passed", "NotHelped", "Left"]  # by itself; it outlived a replacement; the node was left for a failure
+    at: float  # when it ended
+    generation: int  # in which it ended, after iteration ``last`` of that generation
+    last: int
+    iterations: int = 0  # for which it stayed
+    slowdown: float = 0.0  # of the rank, when its figures were last taken

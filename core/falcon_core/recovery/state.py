@@ -24,6 +24,7 @@ from falcon_core.recovery.remembered import (
     Retried,
     Sharing,
     SinceStart,
+    Stay,
 )
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
@@ -105,6 +106,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     from_start: bool = False  # the culprit computes longer than its peers since the first iteration, and was never well
     without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
+    usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
     link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
@@ -156,18 +158,6 @@ class Suspect(_State, frozen=True, kw_only=True):
     def since(self) -> int:
         """Return the first iteration of the newest spell."""
         return self.beginnings[-1]
-
-
-class Stay(_State, frozen=True, kw_only=True):
-    """A slowness that stayed with a replica and its node until it ended (``confidence``)."""
-
-    replica: int
-    node: str
-    end: Literal["Passed", "NotHelped", "Left"]  # by itself; it outlived a replacement; the node was left for a failure
-    at: float  # when it ended
-    generation: int  # in which it ended, after iteration ``last`` of that generation
-    last: int
-    iterations: int = 0  # for which it stayed
 
 
 class JobChange(_State, frozen=True, kw_only=True):

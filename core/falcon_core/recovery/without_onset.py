@@ -10,7 +10,9 @@ time says little, all of these conditions have to hold:
 - **Apart.** What it grew by is ``apart_factor`` times the distance within which ``apart_share`` of the other ranks'
   growth lies around what is typical of their group.
 - **Few.** Such ranks are fewer than half of their group, on a single node or on few of the job's nodes.
-- **Known work.** The rank's calls show how much it has to do (``signals.work``). Work that cannot be seen may move.
+- **Known work.** The rank's calls show how much it has to do (``signals.work``), or those of most ranks that do the
+  same work: a rank's own times may be too noisy, or grown too much, to follow its bytes. Work that cannot be seen may
+  move.
 - **Waited for.** The mean iteration since then is longer than before, by more than a quarter of ``verify``.
 - **Lasting.** It has been so at every look, and in ``REPORTS`` reports, no two of which hold the same iterations. At
   the looks between the first and the last, half of the factor is enough.
@@ -191,14 +193,18 @@ def _outstanding(groups: Collection[Group], levels: Mapping[int, int], obs: Obse
             slow[:] = False
         rise = np.log(own) - np.median(np.log(own[~slow]))
         distances.append(np.abs(rise[~slow]))
-        rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(slow).tolist()}
+        if _work_is_known(group):
+            rises |= {group[row].rank: (float(rise[row]), group[row]) for row in np.flatnonzero(slow).tolist()}
     if not rises:
         return []
     least = JUDGEMENT.apart_factor * float(np.quantile(np.concatenate(distances), JUDGEMENT.apart_share))
-    found = {
-        number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least and rank.sent.work != "Hidden"
-    }
+    found = {number: (rise, rank) for number, (rise, rank) in rises.items() if rise >= least}
     nodes = {obs.members[rank.replica].node for _, rank in found.values()}
     if len(nodes) > max(1.0, JUDGEMENT.few_share * len({member.node for member in obs.members})):
         return []
     return sorted(found, key=lambda number: -found[number][0])
+
+
+def _work_is_known(group: Group) -> bool:
+    """Check whether the calls of most of these ranks, which do the same work, show how much there is to do."""
+    return 2 * sum(rank.sent.work != "Hidden" for rank in group) > len(group)

@@ -10,7 +10,7 @@ import numpy as np
 
 from falcon_core.signals.attribution import Attributed, Excess, WaitBaseline, attribute, compute_ns, excess_over
 from falcon_core.signals.calls import Floats
-from falcon_core.signals.expected import SAMPLES, ExpectedTime, Slope
+from falcon_core.signals.expected import LEAST_SAMPLES, SAMPLES, ExpectedTime, Slope
 from falcon_core.signals.iteration import Iteration
 from falcon_core.signals.shares import Shares
 
@@ -70,7 +70,7 @@ class Measurer:
         self._shares = shares or Shares()
         self.waits = WaitBaseline()
         self._time = ExpectedTime(time)
-        self._compute = ExpectedTime(compute)
+        self._compute = ExpectedTime(compute, least=LEAST_SAMPLES)
         self._collected: list[Iteration] = []  # before it is known what their bytes make of their times
 
     @property

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from falcon_core.signals.attribution import Attributed, attribute
 from falcon_core.signals.calls import CallOrder, Calls, Tokenizer
@@ -21,6 +20,7 @@ from falcon_core.signals.completions import Completions
 from falcon_core.signals.excess import least_excess, median_excess
 from falcon_core.signals.expected import Slope
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS, HangDeadline, Pause
+from falcon_core.signals.healthy_compute import HealthyComputation
 from falcon_core.signals.iteration import Iteration, IterationTracker
 from falcon_core.signals.measured import Measured, Measurer, newest_known
 from falcon_core.signals.resume import Anchor
@@ -31,7 +31,6 @@ from falcon_core.wire.messages import RECENT_ITERATIONS, Detection, Onset, RankS
 from falcon_core.wire.ring import Kind, RecordArray
 
 _HEALTHY_DELAY = 8  # iterations after which one counts as healthy, if no slowdown was found to include it
-_FIRST_HEALTHY = 8  # compute times whose median is the first healthy one
 _REMEMBERED_SAMPLES = 64  # weight of an earlier agent's references
 
 
@@ -113,9 +112,7 @@ class RankChain:
             known=known,
             settled=memory.settled if memory is not None else None,
         )
-        self._healthy_compute: Reference | None = None
-        self._best_compute: float | None = None  # level of the healthy computation when the job was at its best
-        self._first_compute: list[int] = []
+        self._healthy_compute = HealthyComputation()
         self._measurer = (
             Measurer(self.shares, memory.expected, memory.expected_compute) if memory else Measurer(self.shares)
         )
@@ -124,8 +121,8 @@ class RankChain:
                 self._detector.slowdown = memory.slowdown
             if memory.healthy_compute_ns:
                 level = math.log(memory.healthy_compute_ns)
-                self._healthy_compute = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
-                self._best_compute = level
+                reference = Reference(level, memory.compute_noise, _REMEMBERED_SAMPLES)
+                self._healthy_compute = HealthyComputation(reference)
         self._best_waits = self._measurer.waits.copied()
         self._recent: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)
         self._sampled: deque[Measured] = deque(maxlen=RECENT_ITERATIONS)  # in device time
@@ -224,8 +221,12 @@ class RankChain:
             self._sampled.append(measured)
             if self._detector.slowdown is None and self._measurer.is_settled(iteration):
                 self._unlearned_samples.append(measured)
+        slope = self._measurer.slopes[1]
         while self._unlearned_samples and self._is_settled(self._unlearned_samples[0]):
             self._learn(self._unlearned_samples.popleft())
+        if self._measurer.slopes[1] is not slope:  # the next sample comes after many iterations: all shall be alike
+            again = [self._measurer.measure(each.iteration) for each in self._sampled]
+            self._sampled = deque(again, maxlen=RECENT_ITERATIONS)
 
     def _is_settled(self, sample: Measured) -> bool:
         """Check whether a slowdown that includes the sample would have been found by now."""
@@ -234,28 +235,16 @@ class RankChain:
     def _return_to_best(self) -> None:
         """Take for healthy what was healthy at the job's best: a slow degradation has taught all that follows."""
         self._measurer.waits = self._best_waits.copied()
-        if self._healthy_compute is not None and self._best_compute is not None:
-            self._healthy_compute = self._healthy_compute.moved(self._best_compute, self._healthy_compute.samples)
+        self._healthy_compute.return_to_best()
 
     def _learn(self, healthy: Measured) -> None:
         if healthy.moved:
             return  # the iteration may be as short as ever, with a rank that is slow
-        self._follow(healthy)
+        self._measurer.learn(healthy)
+        self._healthy_compute.learn(healthy, self._measurer)
         if self._detector.at_best:
             self._best_waits = self._measurer.waits.copied()
-            self._best_compute = None if self._healthy_compute is None else self._healthy_compute.level
-
-    def _follow(self, healthy: Measured) -> None:
-        self._measurer.learn(healthy)
-        own_ns = healthy.compute_ns or 0
-        if own_ns <= 0 or not self._measurer.explains_compute(healthy.iteration):
-            return
-        if self._healthy_compute is not None:
-            self._healthy_compute.learn(math.log(own_ns))
-            return
-        self._first_compute.append(own_ns)
-        if len(self._first_compute) == _FIRST_HEALTHY:
-            self._healthy_compute = Reference.of(np.log(self._first_compute))
+            self._healthy_compute.at_best()
 
     @property
     def newest_whole(self) -> Iteration | None:
@@ -289,9 +278,10 @@ class RankChain:
         if self._detector.slowdown is not None or self.is_silent(now_ns):
             return True
         newest = self._sampled or self._recent
-        if not newest or self._healthy_compute is None:
+        healthy_ns = self._healthy_compute.level_ns
+        if not newest or healthy_ns is None:
             return False
-        slow_ns = math.exp(self._healthy_compute.level) * (1 + self._detection.verify_percent / 100)
+        slow_ns = healthy_ns * (1 + self._detection.verify_percent / 100)
         return (newest[-1].compute_ns or 0) > slow_ns
 
     def _hang_deadline_ns(self) -> int | None:
@@ -310,13 +300,13 @@ class RankChain:
 
     def memory(self) -> RankMemory:
         """Return what the next agent shall know."""
-        reference, compute = self._detector.reference, self._healthy_compute
+        reference, compute = self._detector.reference, self._healthy_compute.reference
         expected, expected_compute = self._measurer.slopes
         return RankMemory(
             anchor=self._tracker.position,
             healthy_ns=self._detector.healthy_ns,
             noise=reference.noise if reference else 0.0,
-            healthy_compute_ns=_level_ns(compute),
+            healthy_compute_ns=self._healthy_compute.level_ns,
             compute_noise=compute.noise if compute else 0.0,
             expected=expected,
             expected_compute=expected_compute,
@@ -339,7 +329,7 @@ class RankChain:
         return Track(
             iteration_ns=statistics.median(measured.iteration_ns for measured in newest),
             compute_ns=statistics.median(computes) if computes else None,
-            healthy_compute_ns=_level_ns(self._healthy_compute),
+            healthy_compute_ns=self._healthy_compute.level_ns,
             stall_share=statistics.median(stalls) if stalls else None,
             excess_ns=median_excess(newest, self._tokenizer.comms),
         )
@@ -371,7 +361,7 @@ class RankChain:
             wait_ns=newest_known([measured.wait_ns for measured in attributed]),
             healthy_iteration_ns=self._detector.healthy_ns,
             healthy_noise=None if (reference := self._detector.reference) is None else reference.noise,
-            healthy_compute_ns=_level_ns(self._healthy_compute),
+            healthy_compute_ns=self._healthy_compute.level_ns,
             onset=None if slowdown is None else _onset(slowdown, unix_offset_ns),
             hang_deadline_ns=self._hang_deadline_ns(),
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
@@ -383,10 +373,6 @@ class RankChain:
 
 def _first(slowdown: Slowdown | None) -> int | None:
     return None if slowdown is None else slowdown.first_iteration
-
-
-def _level_ns(reference: Reference | None) -> int | None:
-    return None if reference is None else round(math.exp(reference.level))
 
 
 def _onset(slowdown: Slowdown, unix_offset_ns: int) -> Onset:

@@ -5,7 +5,7 @@ Each case is a job whose iterations wait for something else most of the time, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ import pytest
 from falcon_core.model import Evidence
 from falcon_core.recovery import failslow, without_onset
 from falcon_core.recovery.detail import wanted_detail
+from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.state import RecoveryState
+from tests.unit.recovery.seen import replace
 from tests.unit.recovery.series import Job, Times, only
 from tests.unit.recovery.test_from_start import opened
 
@@ -56,6 +58,27 @@ def test_a_slow_rank_that_costs_less_than_an_onset_is_named(
     lost = found.slow_ns / found.healthy_ns - 1
     assert 0.02 < lost < 0.10
     assert found.loss.seconds == pytest.approx(500 * 0.34 * 0.05, rel=0.6), "what the job loses, not what the rank does"
+
+
+class PartlyHidden(Job):
+    """A job in which the calls of some ranks do not show how much work they have."""
+
+    hidden: frozenset[int] = frozenset()
+
+    def observation(self) -> Observation:
+        obs = super().observation()
+        ranks = [
+            replace(rank, sent=replace(rank.sent, work="Hidden")) if rank.rank in self.hidden else rank
+            for rank in obs.ranks
+        ]
+        return replace(obs, ranks=ranks)
+
+
+@pytest.mark.parametrize(("hidden", "named"), [({5}, [5]), (range(7), [5]), (range(8), [])])
+def test_a_ranks_work_is_known_where_that_of_most_of_its_peers_is(hidden: Iterable[int], named: list[int]) -> None:
+    played = PartlyHidden(slow(1.5), ranks=RANKS, price_seconds=NEVER, least=others)
+    played.hidden = frozenset(hidden)
+    assert [rank for rank, _ in played.run(ONSET + LATEST).named] == named
 
 
 def test_its_node_is_replaced_when_the_loss_has_paid_for_it() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falcon_core.signals.calls import Calls
 from falcon_core.signals.iteration import IterationTracker
-from falcon_core.signals.period import MOST_MICRO_BATCHES, find_period
+from falcon_core.signals.period import MOST_MICRO_BATCHES, find_period, gap_period
 from falcon_core.wire.ring import Op
 from tests.unit.signals.streams import MS, Call, Script, ddp, fsdp, pipeline
 
@@ -120,6 +121,32 @@ def test_a_stall_that_comes_back_makes_its_cycles_no_iteration(every: int) -> No
     found = find_period(script.calls)
     assert found is not None
     assert found.calls == 2
+
+
+def _gaps(cycle: list[float], times: int, noise: float, seed: int) -> npt.NDArray[np.int64]:
+    """Return the gaps of a cycle, ms, that comes so many times, each with noise of its own: ns."""
+    scatter = np.exp(noise * np.random.default_rng(seed).standard_normal(times * len(cycle)))
+    return (np.tile(cycle, times) * scatter * MS).astype(np.int64)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(3, 8), st.integers(24, 60), st.integers(0, 2**31))
+def test_noise_makes_no_cycle_of_two(calls: int, times: int, seed: int) -> None:
+    """Check equal calls after one long gap: by chance alone, twice the cycle may recur better than the cycle."""
+    gaps = _gaps([60.0, *([3.0] * (calls - 1))], times, 0.7, seed)
+    assert gap_period(gaps) == calls
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(2, 8), st.data(), st.floats(5.0, 10.0), st.integers(8, 40), st.integers(0, 2**31))
+def test_a_cycle_of_two_similar_halves_stays_whole(
+    calls: int, data: st.DataObject, factor: float, times: int, seed: int
+) -> None:
+    """Check halves that differ at one place alone, as where an optimizer comes after every second micro-batch."""
+    half = [60.0, *([3.0] * (calls - 1))]
+    other = half.copy()
+    other[data.draw(st.integers(1, calls - 1))] *= factor
+    assert gap_period(_gaps(half + other, times, 0.2, seed)) == 2 * calls
 
 
 _LOSS = Call(Op.ALL_REDUCE, 4, 5 * MS)

@@ -1,0 +1,48 @@
+"""What a slowdown has cost so far: the loss that the ladder holds against its prices."""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery.common import Common
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.state import SlowIncident
+from falcon_core.wire.messages import RECENT_ITERATIONS
+
+replace = msgspec.structs.replace
+
+
+def counted(slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None) -> SlowIncident:
+    """Add the loss of the iterations since the last look, without what all ranks gained alike."""
+    done = obs.iterations
+    counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
+    fresh = done - counted
+    level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
+    if level is None:
+        return slow
+    common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
+    loss = ski_rental.accumulate(
+        slow.loss,
+        generation=obs.generation,
+        iterations=done,
+        slow_ns=level,
+        healthy_ns=slow.healthy_ns + common_ns,
+    )
+    return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
+
+
+def since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
+    """Let the loss count from the culprit's ``own`` onset, if the job was slow before that for another reason.
+
+    Whoever stands out for ``lasting_windows`` of C iterations is found within them: at the newest look at which nobody
+    stood out the culprit had been slow for fewer. What was lost before is not the culprit's.
+    """
+    if slow.from_start or slow.onset_generation != obs.generation:
+        return slow
+    if own <= slow.onset_iteration:
+        return slow
+    iterations = obs.iterations - own + 1
+    excess_seconds = max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns) / 1e9
+    loss = replace(slow.loss, seconds=iterations * excess_seconds)
+    return replace(slow, loss=loss, onset_iteration=own, onset_at=obs.now - iterations * slow.slow_ns / 1e9)
