@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from falcon_core.model import Evidence
-from falcon_core.recovery import habits, imbalance
+from falcon_core.recovery import failslow, habits, imbalance
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Work
-from tests.unit.recovery.seen import FAST, NOW, POLICY, SLOW, STRAGGLER, replace, seen
+from tests.unit.recovery.seen import FAST, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
 from tests.unit.recovery.series import Job, Times, only
 from tests.unit.recovery.test_confidence import hot, stay
 from tests.unit.recovery.test_failslow import located, named
@@ -126,3 +126,15 @@ def test_what_speaks_against_the_node_is_not_usual() -> None:
     assert not imbalance.is_usual(state, slow, fixed, OBS, POLICY), Evidence.WAS_HEALTHY_HERE
     late = replace(OBS, now=NOW + habits.MOST_SECONDS + 60)
     assert not imbalance.is_usual(state, slow, culprit, late, POLICY), "an hour"
+
+
+def test_an_onset_that_is_dated_long_ago_is_no_incident_before_it_was_looked_for_the_rank() -> None:
+    """Check a slow degradation: it has lasted for longer than an unexplained slowdown may when it is first seen."""
+    gradual = replace(ONSET, iteration=5, unix_ns=int((NOW - 100) * 1e9))
+    slow = {**SLOW, "work": HIDDEN, "onset": gradual}
+    obs = seen(ranks={0: {**FAST, "onset": gradual}, 1: {**FAST, "onset": gradual}, 2: slow})
+    state = RecoveryState(stays=[stay(1, 500, slowdown=3.0)])
+    for _ in range(2):
+        state, _ = failslow.step(state, obs, POLICY)
+    assert state.slow is not None
+    assert (state.slow.phase, state.slow.usual is not None) == ("Suspected", True)
