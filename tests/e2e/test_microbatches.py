@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from dev.cluster import faults
+from dev.install import heal_nodes
 from dev.kubectl import Json, Kubectl, wait_for
 from tests.e2e.jobs import Job, training_job, with_script
 
 EVEN = [4, 4, 4]
 SETTLED_STEPS = 25
 STRATEGIES = [{"type": "Ignore"}, {"type": "AdjustMicrobatches"}, {"type": "ReplaceNode", "overheadSeconds": 3600}]
+
+
+@pytest.fixture
+def healed(cluster: Kubectl) -> Iterator[None]:
+    """Undo all faults, before and after; no spare is needed."""
+    heal_nodes(cluster)
+    yield
+    heal_nodes(cluster)
 
 
 def step_seconds(job: Job, what: str, matches: Callable[[Json], bool]) -> float:
@@ -29,7 +38,7 @@ def step_seconds(job: Job, what: str, matches: Callable[[Json], bool]) -> float:
 
 @pytest.mark.long  # three minutes; tests/integration/agent shows it with real ranks of one pod
 def test_micro_batches_move_away_from_a_slow_node_and_come_back(
-    nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
+    healed: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
     manifest = training_job("shares", steps=1, spec={"mitigation": {"strategies": STRATEGIES}})
     job = start(with_script(namespace, manifest, "sharing.py", "--steps", "100000"))
