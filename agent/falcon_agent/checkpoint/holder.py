@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -115,10 +116,18 @@ class Holder:
         self._busy: set[Path] = set()
         self._connections = 0
 
-    async def start(self, host: str | None = None) -> int:
-        """Listen at a port that the kernel chooses; return the port. Raises OSError."""
-        self._server = await asyncio.start_server(self._serve, host, 0, ssl=self._context, limit=peers.PIECE_BYTES)
-        return int(self._server.sockets[0].getsockname()[1])
+    async def start(self, host: str = "") -> int:
+        """Listen at a port that the kernel chooses; return the port. Raises OSError.
+
+        ``host``: "" for all addresses, by IPv4 and IPv6 at the same port.
+        """
+        both = not host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family, dualstack_ipv6=both)
+        self._server = await asyncio.start_server(
+            self._serve, sock=listening, ssl=self._context, limit=peers.PIECE_BYTES
+        )
+        return int(listening.getsockname()[1])
 
     def close(self) -> None:
         """Stop listening."""

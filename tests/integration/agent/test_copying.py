@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import errno
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -199,3 +200,16 @@ async def test_a_limit_holds_for_all_streams_together(monkeypatch: pytest.Monkey
     pace.bytes_per_second = 0
     await pace.take(1 << 30)
     assert len(pauses) == 3, "no limit, no pause"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_all_addresses_of_a_pod_answer_at_the_one_port(make: Callable[[str, int], Pod], host: str) -> None:
+    pod = make("pod", 0)
+    await ready(pod)
+    try:
+        _, writer = await asyncio.open_connection(host, pod.report.port)
+    except OSError as error:
+        if host == "::1" and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            pytest.skip(f"this machine has no IPv6: {error}")
+        raise
+    writer.close()
