@@ -140,7 +140,8 @@ class Agent:
     def _has_to_fetch(self, plan: Plan) -> bool:
         """Check whether the ranks wait for what other pods have of their checkpoints; have it fetched, once."""
         status = self._run_dir.status()
-        runs = status is not None and status.generation >= plan.generation  # the ranks use their buffers
+        # The ranks of this generation use their buffers: a launcher that was told to stop has none of its ranks.
+        runs = status is not None and status.generation >= plan.generation and bool(status.ranks)
         if self._copying is None or runs or self._fetched_for >= plan.generation:
             return False
         if self._fetching is None or self._fetching.done():
