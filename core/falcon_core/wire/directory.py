@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_TEXT: Final = 256
-State = Literal["Filling", "Following", "Flushing", "Flushed", "Failed"]
+State = Literal["Filling", "Following", "Ended", "Flushing", "Flushed", "Failed"]
 _STATES: Final[tuple[State, ...]] = get_args(State)
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -53,8 +53,11 @@ class DirectoryReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return _STATES[self.state]
 
     def is_durable(self, generation: int) -> bool:
-        """Check whether all that this generation's ranks have written is in the durable folder."""
-        return self.generation == generation and self.word in ("Following", "Flushed") and not self.files
+        """Check whether all that this generation's ranks wrote is in the durable folder.
+
+        Before they have ended nothing says so: what they wrote last may not have been seen yet.
+        """
+        return self.generation == generation and self.word in ("Ended", "Flushed") and not self.files
 
 
 def report_of(said: LaunchDirectory | None) -> DirectoryReport | None:

@@ -121,8 +121,9 @@ class Behind {
   int64_t paced_until_ns_ = 0;
   int64_t flush_until_ns_ = 0;  // 0: the ranks run
   int64_t published_ns_ = 0;
-  int64_t copied_ = 0;  // bytes of the file that is being copied
-  bool lost_ = false;   // the folder is somebody else's
+  int64_t copied_ = 0;             // bytes of the file that is being copied
+  bool looked_after_end_ = false;  // of all ranks, which have ended well
+  bool lost_ = false;              // the folder is somebody else's
   std::string error_;
   std::string published_;
 };
@@ -243,6 +244,7 @@ int Behind::run() {
 
 // False where the folder could not be read.
 bool Behind::take_look() {
+  const bool well = ended_well != 0;  // before the look, which then sees all that was written
   const std::optional<Tree> before = read_tree(memory_, &error_);
   std::optional<Tree> tree = before ? read_tree(memory_, &error_) : std::nullopt;
   if (!tree) return false;
@@ -259,7 +261,8 @@ bool Behind::take_look() {
   lives_ = std::move(lives);
   look.now_ns = monotonic_ns();
   if (rank_failed != 0) back_.fail();
-  if (ended_well != 0) back_.end_well();
+  if (well) back_.end_well();
+  looked_after_end_ = well;
   back_.look(std::move(look), [this](const std::string& path) { return ends_as_whole(memory_ + "/" + path); });
   return true;
 }
@@ -272,7 +275,7 @@ void Behind::follow() {
       more = work() && back_.next() && !lost_;
       make_room();
     }
-    publish("Following");
+    publish(looked_after_end_ && back_.backlog().files == 0 ? "Ended" : "Following");
     const int64_t until_ns = more ? monotonic_ns() + kStaleNs / 10 : next_ns;
     while (stop_asked == 0 && monotonic_ns() < until_ns) pause_until(until_ns);
   }

@@ -20,7 +20,7 @@ std::string text_of(const std::string& owner, int generation) {
 
 }  // namespace
 
-Claim::Claim(std::string own_folder, std::string owner, int generation, int replica)
+Claim::Claim(const std::string& own_folder, std::string owner, int generation, int replica)
     : path_(own_folder + "/owner"),
       owner_(std::move(owner)),
       generation_(generation),

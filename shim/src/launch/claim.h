@@ -8,7 +8,7 @@ namespace falcon {
 class Claim {
  public:
   // `own_folder`: Falcon's own, in the durable one. `owner`: the job. `replica`: this pod, among those of the job.
-  Claim(std::string own_folder, std::string owner, int generation, int replica);
+  Claim(const std::string& own_folder, std::string owner, int generation, int replica);
 
   // Why the folder cannot be had; empty where this generation has it now.
   std::string take() const;

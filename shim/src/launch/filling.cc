@@ -12,8 +12,10 @@ std::vector<Tree::const_iterator> newest_first(const Tree& durable) {
   for (auto at = durable.begin(); at != durable.end(); ++at) {
     if (at->second.kind == Kind::kFile) files.push_back(at);
   }
-  std::stable_sort(files.begin(), files.end(),
-                   [](const auto& a, const auto& b) { return a->second.modified_ns > b->second.modified_ns; });
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) {
+    return a->second.modified_ns != b->second.modified_ns ? a->second.modified_ns > b->second.modified_ns
+                                                          : a->first < b->first;
+  });
   return files;
 }
 
@@ -42,7 +44,7 @@ std::vector<FillStep> plan_fill(const Tree& durable, const Tree& memory, const s
     if (fits) used += entry.bytes;
     if (!fits) {
       const bool linked =
-          found != memory.end() && found->second.kind == Kind::kLink && found->second.target == folder + "/" + path;
+          found != memory.end() && found->second.kind == Kind::kLink && found->second.target == joined(folder, path);
       if (!linked) steps.push_back({What::kReplace, path, entry});
     } else if (found == memory.end() || !is_copy(found->second, entry)) {
       steps.push_back({What::kFetch, path, entry});

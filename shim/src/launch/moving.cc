@@ -61,7 +61,7 @@ bool remove_all(const std::string& path) {
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return true;
   if (errno != EISDIR && errno != EPERM) return false;
   for (const std::string& name : list_files(path, kMostNames)) {
-    if (!remove_all(path + "/" + name)) return false;
+    if (!remove_all(joined(path, name))) return false;
   }
   return rmdir(path.c_str()) == 0 || errno == ENOENT;
 }

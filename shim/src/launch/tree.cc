@@ -31,11 +31,11 @@ bool add(const std::string& root, const std::string& below, Tree* tree, std::str
   while (const dirent* found = readdir(entries)) {
     const std::string name = found->d_name;
     if (name == "." || name == ".." || (below.empty() && name == kOwnFolder)) continue;
-    const std::string path = below.empty() ? name : below + "/" + name;
-    const std::optional<Entry> entry = read_entry(root + "/" + path);
+    const std::string path = below.empty() ? name : joined(below, name);
+    const std::optional<Entry> entry = read_entry(joined(root, path));
     if (!entry && errno != ENOENT && errno != 0) {
       closedir(entries);
-      return fail(root + "/" + path, error);
+      return fail(joined(root, path), error);
     }
     if (entry && entry->kind == Kind::kFolder) folders.push_back(path);
     if (entry) tree->emplace(path, *entry);

@@ -27,6 +27,14 @@ struct Entry {
 
 using Tree = std::map<std::string, Entry>;
 
+// The path of a name in a folder.
+inline std::string joined(const std::string& folder, const std::string& name) {
+  std::string path;
+  path.reserve(folder.size() + 1 + name.size());
+  path.append(folder).append("/").append(name);
+  return path;
+}
+
 // Nothing, with the reason, where any part of the folder cannot be read: what is not seen is not gone.
 std::optional<Tree> read_tree(const std::string& root, std::string* error);
 

@@ -10,7 +10,7 @@ import pytest
 
 from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
 from falcon_operator.api import Condition
-from falcon_operator.intent import observe
+from falcon_operator.intent.policy import policy_of
 from falcon_operator.manifests.directory import Directory
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
@@ -108,7 +108,7 @@ def test_a_sound_folder_is_accepted(directory: dict[str, Any]) -> None:
 
 def test_a_pod_has_the_time_to_copy_before_it_counts_as_stuck() -> None:
     plain, copying = job(POD, TRAINER), job(POD, TRAINER, checkpoint={"directory": DIRECTORY})
-    policies = [observe.policy(each, Settings.pods) for each in (plain, copying)]
+    policies = [policy_of(each, Settings.pods) for each in (plain, copying)]
     assert policies[1].grace_seconds == 2 * policies[0].grace_seconds
 
 
@@ -124,7 +124,11 @@ async def test_the_job_succeeds_when_all_pods_copies_are_durable() -> None:
     await run(world, operator, lambda w: w.clock.seconds > later, seconds=200)
     assert world.status.state == "Running"
     assert world.generation == 1
-    world.directory = report_of(FOLLOWING)
+    world.directory = report_of(FOLLOWING)  # from before the last file was seen
+    later = world.clock.seconds + 20
+    await run(world, operator, lambda w: w.clock.seconds > later)
+    assert world.status.state == "Running"
+    world.directory = report_of(replace(FOLLOWING, state="Ended"))
     await run(world, operator, state("Succeeded"))
 
 
@@ -165,12 +169,12 @@ async def test_a_job_without_has_no_such_condition() -> None:
 
 
 def test_what_is_durable_belongs_to_one_generation() -> None:
-    report = report_of(FOLLOWING)
+    report = report_of(replace(FOLLOWING, state="Ended"))
     assert report is not None
     assert report.is_durable(1)
     assert not report.is_durable(2), "an older process says nothing of the ranks of now"
     assert isinstance(report, DirectoryReport)
-    for unfinished in (replace(FOLLOWING, files=1), replace(FOLLOWING, state="Filling")):
+    for unfinished in (replace(FOLLOWING, state="Ended", files=1), FOLLOWING, replace(FOLLOWING, state="Filling")):
         told = report_of(unfinished)
         assert told is not None
         assert not told.is_durable(1)
