@@ -245,6 +245,7 @@ class Checkpoint:
         sources = self._sources(here)
         self._generation = here.generation
         self._anchor = None
+        self._guarding()  # before the exchange below: after it, all ranks have theirs
         while True:
             key = self._newest_of_all(sources)
             if key is None:

@@ -51,7 +51,7 @@ class Guard:
     def watch(self, commit: Commit, *, in_memory: bool = True) -> None:
         """Count this rank when the checkpoint is copied; at once if it came from a folder, which outlives the pod."""
         self._before = commit.step, commit.generation
-        args = (commit.sequence if in_memory else 0, self._before)
+        args = (commit.sequence if in_memory else None, self._before)
         threading.Thread(target=self._count, args=args, name="falcon-copied", daemon=True).start()
 
     def wait(self) -> float:
@@ -70,9 +70,10 @@ class Guard:
             time.sleep(_LOOK_SECONDS)
         return time.monotonic() - began
 
-    def _count(self, sequence: int, key: Tuple[int, int]) -> None:
+    def _count(self, sequence: int | None, key: Tuple[int, int]) -> None:
+        """Count this rank once its checkpoint has a copy; ``sequence`` None: it needs none."""
         deadline = time.monotonic() + MOST_SECONDS
-        while not self._has_copy(sequence) and time.monotonic() < deadline:
+        while sequence is not None and not self._has_copy(sequence) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
         try:
             self._store.add(_name(key), 1)
@@ -88,10 +89,10 @@ class Guard:
 
     def _has_copy(self, sequence: int) -> bool:
         """Check whether another pod has this rank's checkpoint, or none is going to have it."""
-        told: Any = self._file.content()
-        if not isinstance(told, dict) or told.get("on") is not True or not isinstance(told.get("ranks"), dict):
+        content: Any = self._file.content()
+        if not isinstance(content, dict) or content.get("on") is not True or not isinstance(content.get("ranks"), dict):
             return True
-        copied = told["ranks"].get(str(self._here.rank))
+        copied = content["ranks"].get(str(self._here.rank))
         return type(copied) is int and copied >= sequence
 
 

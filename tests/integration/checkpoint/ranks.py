@@ -67,6 +67,13 @@ class Job:
         """Check whether all ranks hold a newer step than this that is in the folder, by the agent's own reading."""
         return {held.rank for held in self.store.held() if held.in_folder and held.step > step} == set(range(RANKS))
 
+    def forget(self) -> None:
+        """Make the buffers anew, as in another pod."""
+        for local_rank in range(RANKS):
+            for path in self.store.buffers(local_rank):
+                path.unlink()
+        self.store.make()
+
     def end(self) -> None:
         for rank in self._ranks:
             rank.kill()

@@ -73,6 +73,22 @@ def test_what_was_loaded_is_copied_before_it_is_the_older_one(make: Callable[...
     await_("they go on", lambda: len(goes_on(job, 4, generation=2)) == RANKS)
 
 
+def test_what_came_from_a_folder_needs_no_copy(make: Callable[..., Job]) -> None:
+    job = make(WITH_FOLDER="1")
+    job.run_dir.write_copied(False, {})
+    job.start(generation=1)
+    await_("they have ended", lambda: len(goes_on(job, LAST)) == RANKS)
+    await_("the folder has all", lambda: all(held.in_folder for held in job.store.held()))
+    job.end()
+    job.forget()
+    job.run_dir.write_copied(True, {})
+    job.start(generation=2)
+    await_("they want to save a second time", lambda: all("save 5" in job.said(2, rank) for rank in range(RANKS)))
+    assert goes_on(job, 5, generation=2) == [], "that waits for the copies of step 4"
+    copied(job, *[1 << 40] * RANKS)
+    await_("they go on", lambda: len(goes_on(job, 5, generation=2)) == RANKS)
+
+
 @pytest.mark.parametrize("environ", [{}, {"WITHOUT_COPIES": "1"}])
 def test_nobody_waits_where_no_copies_are_made(make: Callable[..., Job], environ: dict[str, str]) -> None:
     job = make(**environ)
