@@ -120,7 +120,7 @@ class Agent:
         links = links_for(plan, self._settings.pod_uid)
         if links is not None:
             self._run_dir.ask_for_links(links)
-        if plan.phase == "Run" and self._has_to_fetch(plan):
+        if plan.phase == "Run" and self._waits_for_copies(plan):
             return
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
         if self._run_dir.write_plan(mine):
@@ -134,16 +134,16 @@ class Agent:
             settings.gateway_tls_dir,
             job_uid=settings.job_uid,
             pod_uid=settings.pod_uid,
-            told=self._run_dir.write_copied,
+            on_copied=self._run_dir.write_copied,
         )
 
-    def _has_to_fetch(self, plan: Plan) -> bool:
-        """Check whether the ranks wait for what other pods have of their checkpoints; have it fetched, once."""
-        status = self._run_dir.status()
-        # The ranks of this generation use their buffers: a launcher that was told to stop has none of its ranks.
-        runs = status is not None and status.generation >= plan.generation and bool(status.ranks)
-        if self._copying is None or runs or self._fetched_for >= plan.generation:
+    def _waits_for_copies(self, plan: Plan) -> bool:
+        """Check whether the ranks wait for what other pods have of their checkpoints, and begin to fetch it, once."""
+        if self._copying is None or self._fetched_for >= plan.generation:
             return False
+        status = self._run_dir.status()
+        if status is not None and status.generation >= plan.generation and status.ranks:
+            return False  # the ranks of this generation run, and use their buffers
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._fetch(self._copying, plan.generation))
         return True

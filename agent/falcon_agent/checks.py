@@ -16,12 +16,12 @@ class Checks:
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
         self._machine: CheckReport | None = None  # read once: nothing is added to it
-        self._told: CheckReport | None = None
+        self._reported: CheckReport | None = None
 
     def look(self, status: LaunchStatus | None) -> bool:
         """Check whether there is something new to report."""
-        before, self._told = self._told, self.of(status)
-        return self._told is not None and self._told != before
+        before, self._reported = self._reported, self.of(status)
+        return self._reported is not None and self._reported != before
 
     def of(self, status: LaunchStatus | None) -> CheckReport | None:
         """Return the measurement that is over, while no rank runs: nobody waits for it any more afterwards."""

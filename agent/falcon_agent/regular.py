@@ -18,3 +18,18 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(file)
         raise OSError(f"{path} is no regular file")
     return file
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Read a whole regular file of so many bytes at most.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger.
+    """
+    file = open_regular(path)
+    try:
+        if os.fstat(file).st_size > most_bytes:
+            raise OSError(f"{path} has more than {most_bytes} bytes")
+        return os.pread(file, most_bytes, 0)
+    finally:
+        os.close(file)

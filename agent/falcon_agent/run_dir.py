@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from falcon_agent.output_reader import OutputReader
-from falcon_agent.regular import open_regular
+from falcon_agent.regular import read_regular
+from falcon_agent.watched import WatchedFile
 from falcon_core.wire.check_links import LinksPrinted, PodLinks
 from falcon_core.wire.control import SAMPLING_OFFSET, Mode, pack_control, pack_sampling
 from falcon_core.wire.directory import LaunchDirectory
@@ -49,14 +50,6 @@ TAIL_BYTES = 1 << 16  # of a process's output
 _MEMORY_FILE = f"{AGENT_DIR}/memory.json"
 
 
-class _Watched(msgspec.Struct):
-    """A file of the launcher's, and its content when it last changed."""
-
-    path: str  # looked at often: a path of pathlib costs more than the look
-    stamp: tuple[int, int] = (0, 0)
-    value: object = None
-
-
 class RunDir:
     """The files that agent and launcher exchange.
 
@@ -65,7 +58,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: dict[str, _Watched] = {}
+        self._seen: dict[str, WatchedFile[Any]] = {}
         self._plan = ""
         self._wanted_checkpoint = (0, 0)
         self._copied = b""
@@ -93,7 +86,7 @@ class RunDir:
     def check(self) -> bytes:
         """Read what the newest measurement of the machine printed; empty where nothing can be read."""
         try:
-            return _content(self.path / CHECK_FILE)
+            return read_regular(self.path / CHECK_FILE, MOST_BYTES)
         except OSError:
             return b""
 
@@ -127,7 +120,7 @@ class RunDir:
     def stacks(self, pid: int) -> str:
         """Read the stacks of a process; empty where it has written none."""
         try:
-            return _content(self.path / STACKS_DIR / str(pid)).decode(errors="replace")
+            return read_regular(self.path / STACKS_DIR / str(pid), MOST_BYTES).decode(errors="replace")
         except OSError:
             return ""
 
@@ -201,33 +194,11 @@ class RunDir:
     def _read(self, name: str, type_: type[_T]) -> _T | None:
         watched = self._seen.get(name)
         if watched is None:
-            watched = self._seen[name] = _Watched(str(self.path / name))
-        try:
-            about = os.lstat(watched.path)
-            stamp = (about.st_ino, about.st_mtime_ns)
-            if stamp != watched.stamp:
-                watched.value = msgspec.json.decode(_content(self.path / name), type=type_)
-                watched.stamp = stamp
-        except (OSError, msgspec.DecodeError):
-            return None  # not there yet, or nothing that the launcher has written, or of a version that we do not know
-        return watched.value if isinstance(watched.value, type_) else None
+            watched = self._seen[name] = WatchedFile(self.path / name, type_, MOST_BYTES)
+        value = watched.look()
+        return value if isinstance(value, type_) else None
 
     def _write(self, name: str, content: bytes) -> None:
         fresh = self.path / f"{name}.new"
         fresh.write_bytes(content)
         fresh.rename(self.path / name)
-
-
-def _content(path: Path) -> bytes:
-    """Read a file of the launcher's folder, in which training processes may write as well.
-
-    Raises:
-        OSError: no regular file, or one that is far larger than anything the launcher writes.
-    """
-    file = open_regular(path)
-    try:
-        if os.fstat(file).st_size > MOST_BYTES:
-            raise OSError(f"{path} is no file of the launcher's")
-        return os.pread(file, MOST_BYTES, 0)
-    finally:
-        os.close(file)

@@ -41,7 +41,7 @@ class AskDetail(msgspec.Struct, frozen=True):
     ranks: list[int]
 
 
-class TellPeers(msgspec.Struct, frozen=True):
+class PublishPeers(msgspec.Struct, frozen=True):
     """Who keeps copies of whose checkpoints."""
 
     peers: Peers
@@ -99,7 +99,7 @@ Effect = (
     | DeletePod
     | PublishPlan
     | AskDetail
-    | TellPeers
+    | PublishPeers
     | OrderMicrobatches
     | ChangeClaims
     | BurnIn

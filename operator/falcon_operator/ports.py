@@ -227,8 +227,8 @@ class Bus(Protocol):
         """Ask the agents for the detail of these ranks, if the request that stands is another."""
         ...
 
-    async def tell_peers(self, key: JobKey, peers: Peers) -> None:
-        """Tell the agents who keeps whose copies, if they have been told otherwise."""
+    async def publish_peers(self, key: JobKey, peers: Peers) -> None:
+        """Publish to the agents who keeps whose copies, if what stands is something else."""
         ...
 
     async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:

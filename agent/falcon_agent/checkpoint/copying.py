@@ -1,8 +1,8 @@
 """The copies of a pod's checkpoints: its own go to another pod, another pod's come here, and a new pod fetches its own.
 
 All of this runs in a thread with a loop of its own: checksums and TLS of a large state would hold up what the agent's
-loop has to see in time. Nothing here is needed for training: whatever fails is said in the report, and the ranks'
-client is told not to wait.
+loop has to see in time. Nothing here is needed for training: whatever fails is said in the report, and the ranks do
+not wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from falcon_core.wire.peers import MAX_REASON, CopiesReport, PeerPod, Peers
 
 LOOK_SECONDS: Final = 0.2  # between two looks at the ranks' buffers: what a copy is late by
 RETRY_SECONDS: Final = 1.0
-PEERS_SECONDS: Final = 10.0  # for the word of who has copies, before the ranks start without
+PEERS_SECONDS: Final = 10.0  # until it is known who has copies; then the ranks start without
 FETCH_SECONDS: Final = 300.0  # for all that is fetched: the other pods' ranks wait meanwhile
 _log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class Certificate:
 
 
 class Copying:
-    """The thread. ``told`` gets, at each change, whether copies are made, and by rank what has been copied."""
+    """The thread. ``on_copied`` gets whether copies are made, and by rank what has been copied, after each look."""
 
     def __init__(
         self,
@@ -67,17 +67,16 @@ class Copying:
         *,
         job_uid: str,
         pod_uid: str,
-        told: Callable[[bool, Mapping[int, int]], None],
+        on_copied: Callable[[bool, Mapping[int, int]], None],
     ) -> None:
         """Keep copies in ``folder``. ``tls``: the job's Secret, with ``jobs-ca.crt``, ``tls.crt`` and ``tls.key``."""
         self._store = store
         self._copies = Copies(folder, store.ranks, store.buffer_bytes)
         self._tls = tls
         self._job_uid, self._pod_uid = job_uid, pod_uid
-        self._told = told
+        self._on_copied = on_copied
         self._peers: Peers | None = None
         self._pace = peers.Pace()
-        self._report = CopiesReport()
         self._port = 0
         self._why = "the copies' memory is being made"
         self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
@@ -92,16 +91,16 @@ class Copying:
         """Begin. The ranks' own buffers are there."""
         self._thread.start()
 
-    def take(self, told: Peers) -> None:
-        """Take over who keeps whose copies. An earlier leader's word is ignored."""
+    def take(self, newest: Peers) -> None:
+        """Take over who keeps whose copies. What an earlier leader wanted is ignored."""
         known = self._peers
-        if known is None or (told.generation, told.epoch) >= (known.generation, known.epoch):
-            self._peers = told
+        if known is None or (newest.generation, newest.epoch) >= (known.generation, known.epoch):
+            self._peers = newest
 
     @property
     def report(self) -> CopiesReport:
         """Return what the operator shall know."""
-        return self._report
+        return CopiesReport(self._port, self._copies.held(), self._why[:MAX_REASON], self._fetched)
 
     async def fetched(self, generation: int) -> None:
         """Fetch what other pods have of this pod's ranks before a generation starts; return when that is over.
@@ -118,12 +117,12 @@ class Copying:
         return [local_rank for local_rank in range(self._store.ranks) if self._store.is_empty(local_rank)]
 
     async def _fetch(self, generation: int) -> None:
-        told = await self._await_peers(generation)
-        own = told.pod(self._pod_uid) if told is not None else None
-        if told is None or own is None:
-            _log.warning("no word of who has copies of this pod's checkpoints; the ranks start without")
+        known = await self._await_peers(generation)
+        own = known.pod(self._pod_uid) if known is not None else None
+        if known is None or own is None:
+            _log.warning("it is not known who has copies of this pod's checkpoints; the ranks start without")
             return
-        sources = [pod for uid in own.sources if (pod := told.pod(uid)) is not None and pod.port]
+        sources = [pod for uid in own.sources if (pod := known.pod(uid)) is not None and pod.port]
         if not sources:
             return
         began = time.monotonic()
@@ -138,9 +137,9 @@ class Copying:
     async def _await_peers(self, generation: int) -> Peers | None:
         deadline = time.monotonic() + PEERS_SECONDS
         while time.monotonic() < deadline:
-            told = self._peers
-            if told is not None and told.generation >= generation and told.phase == "Run":
-                return told
+            known = self._peers
+            if known is not None and known.generation >= generation and known.phase == "Run":
+                return known
             await asyncio.sleep(0.02)
         return None
 
@@ -182,18 +181,18 @@ class Copying:
 
     async def _look(self) -> str:
         """Copy what the ranks have saved since the last look; return why that is not possible, "" if it is."""
-        told = self._peers
-        own = told.pod(self._pod_uid) if told is not None else None
-        if told is None or own is None:
+        known = self._peers
+        own = known.pod(self._pod_uid) if known is not None else None
+        if known is None or own is None:
             return "not known yet which pod keeps them"
-        holder = told.pod(own.holder) if own.holder else None
+        holder = known.pod(own.holder) if own.holder else None
         if holder is None:
             return "no other pod is there to keep them"
         if not holder.port or not holder.host:
             return f"the pod that is to keep them ({holder.uid}) does not take any yet"
         if holder.uid != self._holder:
             self._holder, self._copied = holder.uid, {}
-        self._pace.bytes_per_second = told.bytes_per_second
+        self._pace.bytes_per_second = known.bytes_per_second
         local_ranks = range(self._store.ranks)
         failures = await asyncio.gather(*(self._copy(holder, own.first_rank, each) for each in local_ranks))
         return next(filter(None, failures), "")
@@ -223,5 +222,4 @@ class Copying:
         if failure and failure != self._why:
             _log.warning("checkpoints are not copied to another pod", why=failure)
         self._why = failure
-        self._report = CopiesReport(self._port, self._copies.held(), failure[:MAX_REASON], self._fetched)
-        self._told(not failure, self._copied)
+        self._on_copied(not failure, self._copied)

@@ -54,9 +54,8 @@ class Store:
 
     def held(self) -> list[Held]:
         """Return the steps that the ranks hold: of each rank two at most."""
-        names = [buffer_name(rank, number) for rank in range(self._ranks) for number in range(BUFFERS)]
-        found = [self._read(self._folder / name) for name in names]
-        return [held for held in found if held is not None]
+        paths = [path for local_rank in range(self._ranks) for path in self.buffers(local_rank)]
+        return [held for path in paths if (held := unpack_held(_page(path)[0])) is not None]
 
     @property
     def ranks(self) -> int:
@@ -74,12 +73,14 @@ class Store:
 
     def newest(self, local_rank: int) -> tuple[Path, Parts] | None:
         """Return the newest whole checkpoint of a rank that has its checksums, and the buffer that holds it."""
-        found = [(parts.sequence, path, parts) for path in self.buffers(local_rank) if (parts := _parts(path))]
-        return max(found)[1:] if found else None
+        found = [
+            (path, parts) for path in self.buffers(local_rank) if (parts := unpack_parts(*_page(path))) is not None
+        ]
+        return max(found, key=lambda each: each[1].sequence, default=None)
 
     def is_empty(self, local_rank: int) -> bool:
         """Check that no buffer of a rank holds a checkpoint."""
-        return all(self._read(path) is None for path in self.buffers(local_rank))
+        return all(unpack_held(_page(path)[0]) is None for path in self.buffers(local_rank))
 
     def _put(self, name: str, size: int) -> None:
         """Make a file of this size, with all its pages, unless there is one. It appears only when it is complete."""
@@ -97,30 +98,17 @@ class Store:
             os.close(file)
         fresh.rename(path)
 
-    def _read(self, path: Path) -> Held | None:
-        """Read a commit record. The training processes may have put anything in the file's place."""
-        try:
-            file = open_regular(path)
-        except OSError:
-            return None
-        try:
-            return unpack_held(os.pread(file, PAGE_BYTES, 0))
-        except OSError:
-            return None
-        finally:
-            os.close(file)
 
-
-def _parts(path: Path) -> Parts | None:
-    """Read a buffer's records; None unless it holds a whole checkpoint with checksums."""
+def _page(path: Path) -> tuple[bytes, int]:
+    """Read the records of a buffer, and its size; nothing where the training processes have put anything else there."""
     try:
         file = open_regular(path)
     except OSError:
-        return None
+        return b"", 0
     try:
-        return unpack_parts(os.pread(file, PAGE_BYTES, 0), os.fstat(file).st_size)
+        return os.pread(file, PAGE_BYTES, 0), os.fstat(file).st_size
     except OSError:
-        return None
+        return b"", 0
     finally:
         os.close(file)
 

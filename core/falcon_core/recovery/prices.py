@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery import departures, durations
@@ -14,6 +16,7 @@ _DEFAULT_OVERHEADS = {
     adjust_microbatches.TYPE: adjust_microbatches.DEFAULT_OVERHEAD_SECONDS,
     replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
 }
+CARRIED_OUT: Final = frozenset(_DEFAULT_OVERHEADS)  # of the strategies that the API knows, those that this version has
 
 
 def next_candidate(
@@ -25,7 +28,7 @@ def next_candidate(
         if name == replace_node.TYPE
         else ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
         for name, configured in policy.strategies
-        if name in _DEFAULT_OVERHEADS and not _passed_over(name, slow, obs, policy)
+        if name in CARRIED_OUT and not _passed_over(name, slow, obs, policy)
     ]
     done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
     return ski_rental.next_strategy(candidates, done)

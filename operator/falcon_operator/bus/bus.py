@@ -139,7 +139,7 @@ class EtcdBus:
         self._publish(key, keys.DETAIL, DetailRequest(epoch=0, generation=generation, ranks=ranks))
         await self._pass_on(key, key.detail)
 
-    async def tell_peers(self, key: JobKey, peers: Peers) -> None:
+    async def publish_peers(self, key: JobKey, peers: Peers) -> None:
         self._publish(key, keys.PEERS, peers)
         await self._pass_on(key, key.peers)
 
@@ -359,8 +359,8 @@ class EtcdBus:
 
     def _publish(self, key: JobKey, name: str, message: Plan | DetailRequest | MicrobatchOrder | Peers) -> bool:
         """Publish a command under this leader's epoch; return whether that is news."""
-        told = msgspec.structs.replace(message, epoch=self._leadership.epoch)
-        return self._wanted.publish(key, name, msgspec.json.encode(told), told.epoch)
+        ours = msgspec.structs.replace(message, epoch=self._leadership.epoch)
+        return self._wanted.publish(key, name, msgspec.json.encode(ours), ours.epoch)
 
     async def _pass_on(self, key: JobKey, command: str) -> None:
         """Return when every gateway has, or finds in etcd, what is wanted.

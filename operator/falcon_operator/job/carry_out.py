@@ -122,8 +122,8 @@ class EffectRunner:
                 await self._bus.publish_plan(key, plan)
             case fx.AskDetail(generation=generation, ranks=ranks):
                 await self._bus.ask_detail(key, generation, ranks)
-            case fx.TellPeers(peers=peers):
-                await self._bus.tell_peers(key, peers)
+            case fx.PublishPeers(peers=peers):
+                await self._bus.publish_peers(key, peers)
             case fx.OrderMicrobatches(generation=generation, shares=shares):
                 await self._bus.order_microbatches(key, generation, shares)
             case fx.ChangeClaims():

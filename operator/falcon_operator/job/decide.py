@@ -40,8 +40,8 @@ from falcon_operator.effects import (
     EnsureGroundwork,
     Event,
     OrderMicrobatches,
+    PublishPeers,
     PublishPlan,
-    TellPeers,
 )
 from falcon_operator.intent import copies, exclusion, finish, gang, last_resort, observe, on_demand, preflight
 from falcon_operator.intent.intent import (
@@ -243,7 +243,7 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     return [
         EnsureGroundwork(build_service(snap.job)),
         EnsureBudget(_budget(snap, intent)),
-        *([TellPeers(peers)] if peers is not None else []),  # before the plan: ranks start by it
+        *([PublishPeers(peers)] if peers is not None else []),  # before the plan: ranks start by it
         PublishPlan(gang.plan(snap, intent)),
         *_claims(snap, intent),
         *_creations(snap, intent),
@@ -254,8 +254,9 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 def _orders(intent: Intent) -> list[Effect]:
     sharing, generation = intent.recovery.sharing, intent.membership.generation
-    stands = sharing is not None and sharing.generation == generation
-    return [OrderMicrobatches(generation, sharing.shares)] if sharing is not None and stands else []
+    if sharing is None or sharing.generation != generation:
+        return []
+    return [OrderMicrobatches(generation, sharing.shares)]
 
 
 def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:

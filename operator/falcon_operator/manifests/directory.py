@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from falcon_operator.directory_spec import DirectorySpec
+from falcon_operator.manifests.amounts import MISFIT_REMEDY, amount, does_not_fit, not_a_quantity
 from falcon_operator.manifests.qos import quantity
 from falcon_operator.ports import Manifest
 
@@ -37,8 +38,7 @@ def directory_of(spec: DirectorySpec | None) -> Directory | None:
     """Return what the spec asks for. Raises ValueError where a quantity is none."""
     if spec is None:
         return None
-    pace = 0 if spec.bandwidth is None else int(quantity(spec.bandwidth))
-    return Directory(spec.path, int(quantity(spec.memory)), spec.copy_to, pace)
+    return Directory(spec.path, amount(spec.memory), spec.copy_to, amount(spec.bandwidth))
 
 
 def add(spec: Manifest, trainer: Manifest, directory: Directory) -> None:
@@ -102,21 +102,10 @@ def _memory(spec: DirectorySpec, pod: dict[str, Any]) -> Iterator[tuple[str, str
         return
     if size < LEAST_BYTES:
         yield field, f"{spec.memory} holds nothing", "set it to four times what the script saves at a time"
-    if spec.bandwidth is not None:
-        try:
-            quantity(spec.bandwidth)
-        except ValueError as error:
-            yield _FIELD + ".bandwidth", str(error), "write bytes a second, such as 500M"
-    limit = ((pod.get("resources") or {}).get("limits") or {}).get("memory")
-    try:
-        whole = None if limit is None else quantity(limit)
-    except ValueError:
-        return  # the server-side dry run says it
-    if whole is not None and size >= whole:
-        message = (
-            f"{spec.memory} does not fit into the pod's limit of {limit}, out of which the trainer has to live, too"
-        )
-        yield field, message, "raise spec.template.spec.resources.limits.memory by as much, or ask for less"
+    if wrong := not_a_quantity(spec.bandwidth):
+        yield _FIELD + ".bandwidth", wrong, "write bytes a second, such as 500M"
+    if misfit := does_not_fit(pod, size, spec.memory):
+        yield field, misfit, MISFIT_REMEDY
 
 
 def _copy_to(spec: DirectorySpec, pod: dict[str, Any], mounts: list[Any]) -> Iterator[tuple[str, str, str]]:

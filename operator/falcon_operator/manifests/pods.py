@@ -22,9 +22,9 @@ from falcon_operator.api import (
     TAINT_SPARE,
     TrainingJob,
 )
+from falcon_operator.manifests.amounts import amount
 from falcon_operator.manifests.directory import directory_of
 from falcon_operator.manifests.instrument import Identity, PodSettings, instrument
-from falcon_operator.manifests.qos import quantity
 from falcon_operator.ports import Manifest
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, like Kubernetes' own suffixes
@@ -57,8 +57,7 @@ def processes_per_pod(job: TrainingJob) -> int:
 
 def checkpoint_bytes(job: TrainingJob) -> int:
     """Return the memory that each pod has for checkpoints; 0 where the job asks for none."""
-    memory = job.spec.checkpoint.memory
-    return 0 if memory is None else int(quantity(memory))
+    return amount(job.spec.checkpoint.memory)
 
 
 def copies_bytes(job: TrainingJob) -> int:
@@ -68,8 +67,7 @@ def copies_bytes(job: TrainingJob) -> int:
 
 def copy_bandwidth(job: TrainingJob) -> int:
     """Return how many bytes of copies a pod sends a second at most; 0: no limit."""
-    limit = job.spec.checkpoint.copy_bandwidth
-    return 0 if limit is None else int(quantity(limit))
+    return amount(job.spec.checkpoint.copy_bandwidth)
 
 
 def owner_reference(job: TrainingJob) -> Manifest:

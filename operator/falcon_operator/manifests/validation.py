@@ -19,15 +19,14 @@ import msgspec
 
 from falcon_core.errors.judge import ErrorRules, job_judge
 from falcon_core.errors.table import TableError
+from falcon_core.recovery.prices import CARRIED_OUT
 from falcon_core.wire.checkpoint import least_memory_bytes
 from falcon_operator.api import TrainingJob, WarmPool
 from falcon_operator.manifests import directory
+from falcon_operator.manifests.amounts import MISFIT_REMEDY, does_not_fit, not_a_quantity
+from falcon_operator.manifests.directory import RESERVED_PATH
 from falcon_operator.manifests.qos import quantity
 
-RESERVED_PATH = directory.RESERVED_PATH
-CARRIED_OUT_STRATEGIES = frozenset(
-    {"Ignore", "AdjustMicrobatches", "ReplaceNode"}
-)  # of those that the API knows, what this version does
 _LAUNCHERS = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed", "accelerate", "horovodrun", "srun"})
 _LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch", "accelerate.commands.launch"}
@@ -221,31 +220,19 @@ def _checkpoint_memory(job: TrainingJob) -> Iterator[Problem]:
             message="with spec.mitigation.mode Off the ranks do not get falcon_torch, which fills the memory",
             remedy="set spec.mitigation.mode to Observe, or remove spec.checkpoint.memory",
         )
-    limit = _dict(_dict(_pod(job), "resources"), "limits").get("memory")
-    try:
-        whole = None if limit is None else quantity(limit)
-    except ValueError:
-        return  # the server-side dry run says it
-    twice = " and as much for copies" if job.spec.checkpoint.copies else ""
-    if whole is not None and asked * (1 + job.spec.checkpoint.copies) >= whole:
-        yield Problem(
-            field=field,
-            message=f"{memory}{twice} does not fit into the pod's limit of {limit}, out of which the trainer has to"
-            " live, too",
-            remedy="raise spec.template.spec.resources.limits.memory by as much, or ask for less",
-        )
+    copies = job.spec.checkpoint.copies
+    words = f"{memory} and as much for copies" if copies else memory
+    if misfit := does_not_fit(_pod(job), asked * (1 + copies), words):
+        yield Problem(field=field, message=misfit, remedy=MISFIT_REMEDY)
 
 
 def _copies(job: TrainingJob) -> Iterator[Problem]:
     """Yield why no copies of checkpoints can be made."""
     checkpoint = job.spec.checkpoint
-    if checkpoint.copy_bandwidth is not None:
-        try:
-            quantity(checkpoint.copy_bandwidth)
-        except ValueError as error:
-            yield Problem(
-                field="spec.checkpoint.copyBandwidth", message=str(error), remedy="write bytes a second, such as 500Mi"
-            )
+    if wrong := not_a_quantity(checkpoint.copy_bandwidth):
+        yield Problem(
+            field="spec.checkpoint.copyBandwidth", message=wrong, remedy="write bytes a second, such as 500Mi"
+        )
     if not checkpoint.copies:
         return
     field = "spec.checkpoint.copies"
@@ -270,7 +257,7 @@ def _checkpoint_directory(job: TrainingJob) -> Iterator[Problem]:
 def _strategies(job: TrainingJob) -> Iterator[Problem]:
     strategies = job.spec.mitigation.strategies
     for index, strategy in enumerate(strategies):
-        if strategy.type not in CARRIED_OUT_STRATEGIES:
+        if strategy.type not in CARRIED_OUT:
             yield Problem(
                 field=f"spec.mitigation.strategies[{index}].type",
                 message=f"{strategy.type} is not carried out by this version and is passed over",

@@ -59,9 +59,9 @@ def degraded_protection(view: View) -> Finding:
     if max(behind, now - newest.unix_ms / 1000) <= LAG_SECONDS:
         return Finding(PROTECTION, False, "Copying", message, quiet=True)
     reports = copies.reported(view.snap, membership)
-    why = [f"{pod.pod_name}: {reports[pod.pod_uid].why}" for pod in membership.members if pod.pod_uid in reports]
-    reasons = [each for each in why if not each.endswith(": ")]
-    remedy = "; agents reach each other at ports that the kernel chooses: does a NetworkPolicy forbid it?"
-    return Finding(
-        PROTECTION, True, "Lagging", f"{message}{': ' + listed(reasons) + remedy if reasons else ''}", shown=True
-    )
+    failing = [pod for pod in membership.members if pod.pod_uid in reports and reports[pod.pod_uid].why]
+    if failing:
+        reasons = listed([f"{pod.pod_name}: {reports[pod.pod_uid].why}" for pod in failing])
+        remedy = "agents reach each other at ports that the kernel chooses: does a NetworkPolicy forbid it?"
+        message = f"{message}: {reasons}; {remedy}"
+    return Finding(PROTECTION, True, "Lagging", message, shown=True)

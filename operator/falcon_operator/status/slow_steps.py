@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.prices import CARRIED_OUT
 from falcon_core.recovery.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
 from falcon_operator.api import DoneStep
@@ -127,6 +128,5 @@ def _passed_over(slow: SlowIncident) -> str:
 
 def unavailable(policy: Policy) -> str:
     """Return which strategies of the spec this version does not have, as the end of a sentence."""
-    known = (ignore.TYPE, adjust_microbatches.TYPE, replace_node.TYPE)
-    missing = [name for name, _ in policy.strategies if name not in known]
+    missing = [name for name, _ in policy.strategies if name not in CARRIED_OUT]
     return f" ({', '.join(missing)}: not available in this version)" if missing else ""

@@ -248,7 +248,7 @@ class FakeBus:
         world.plans.append(world.plan)
         world.mutate()
 
-    async def tell_peers(self, key: JobKey, peers: Peers) -> None:
+    async def publish_peers(self, key: JobKey, peers: Peers) -> None:
         world = self.world
         if world.bus_up_since is None:
             raise OSError("etcd cannot be reached")

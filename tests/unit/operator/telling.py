@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
+from falcon_operator.api import Condition, DiagnosisStatus, TrainingJobStatus
 from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import Conflict
@@ -86,3 +86,15 @@ def runs(generation: int) -> Callable[[World], bool]:
         return world.status.state == "Running" and world.generation == generation
 
     return look
+
+
+def shown(world: World, type_: str) -> Condition | None:
+    """Return a condition of the job; None where it is not shown."""
+    return next((each for each in world.status.conditions if each.type == type_), None)
+
+
+async def shown_after(world: World, type_: str, seconds: float = 20.0) -> Condition | None:
+    """Let so much time pass, and return a condition of the job."""
+    later = world.clock.seconds + seconds
+    await run(world, operator, lambda w: w.clock.seconds > later, seconds=seconds + 10)
+    return shown(world, type_)

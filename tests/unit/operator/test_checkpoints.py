@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from falcon_core.wire.checkpoint import Held
-from falcon_operator.api import Condition
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
-from tests.unit.operator.telling import operator, run, trained
+from falcon_operator.status.checkpoints import TYPE
+from tests.unit.operator.telling import shown_after, trained
 from tests.unit.operator.test_instrument import SETTINGS, SPEC, by_name, identity
 from tests.unit.operator.test_validation import job
 from tests.unit.operator.world import World
@@ -62,12 +62,6 @@ def test_memory_that_suffices_is_accepted(spec: dict[str, Any]) -> None:
     assert problems(job(**spec)) == []
 
 
-async def condition(world: World) -> Condition | None:
-    later = world.clock.seconds + 20
-    await run(world, operator, lambda w: w.clock.seconds > later)
-    return next((found for found in world.status.conditions if found.type == "CheckpointInMemory"), None)
-
-
 @pytest.mark.parametrize(
     ("held", "status", "reason", "words"),
     [
@@ -95,7 +89,7 @@ async def test_the_condition_names_the_step_that_all_hold(
     world = World(spec=MEMORY)
     world.held = held
     await trained(world)
-    found = await condition(world)
+    found = await shown_after(world, TYPE)
     assert found is not None
     assert (found.status, found.reason) == (status, reason)
     assert words in found.message
@@ -104,4 +98,4 @@ async def test_the_condition_names_the_step_that_all_hold(
 async def test_a_job_without_has_no_such_condition() -> None:
     world = World()
     await trained(world)
-    assert await condition(world) is None
+    assert await shown_after(world, TYPE) is None

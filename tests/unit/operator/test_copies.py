@@ -12,13 +12,13 @@ from falcon_core.wire.checkpoint import Held
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.peers import CopiesReport, Peers
 from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_operator.api import Condition
 from falcon_operator.intent.copies import copied, peers
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
 from falcon_operator.ports import JobReports, NodeView, PodView, Received
-from tests.unit.operator.telling import operator, run, trained
+from falcon_operator.status.checkpoints import PROTECTION
+from tests.unit.operator.telling import operator, run, shown, shown_after, trained
 from tests.unit.operator.test_instrument import SETTINGS, SPEC, by_name, identity
 from tests.unit.operator.test_validation import job
 from tests.unit.operator.world import World
@@ -173,16 +173,6 @@ def test_the_report_crosses_the_bus() -> None:
 # -- what the user reads ---------------------------------------------------------------------------------------------
 
 
-async def condition(world: World, seconds: float) -> Condition | None:
-    later = world.clock.seconds + seconds
-    await run(world, operator, lambda w: w.clock.seconds > later, seconds=seconds + 10)
-    return shown(world)
-
-
-def shown(world: World) -> Condition | None:
-    return next((found for found in world.status.conditions if found.type == "DegradedProtection"), None)
-
-
 def saved(world: World, step: int, seconds_ago: float = 0.0) -> list[Held]:
     return [Held(rank, step, int((world.clock.unix() - seconds_ago) * 1000)) for rank in range(3)]
 
@@ -192,7 +182,7 @@ async def test_a_checkpoint_with_a_copy_of_each_rank_is_protected() -> None:
     world.held = saved(world, 40)
     world.copies = CopiesReport(port=4000, held=world.held)
     await trained(world)
-    found = await condition(world, 100)
+    found = await shown_after(world, PROTECTION, 100)
     assert found is not None
     assert (found.status, found.reason) == ("False", "Copied")
     assert found.message == "step 40 of all 3 ranks is in the memory of another pod, too"
@@ -203,8 +193,8 @@ async def test_copies_that_lag_for_long_are_shown_with_the_reason() -> None:
     world.held = saved(world, 40)
     world.copies = CopiesReport(port=4000, held=saved(world, 20, 5.0), why="10.0.0.7:4000 cannot be reached")
     await trained(world)
-    assert await condition(world, 5) is None, "it may be on its way"
-    found = await condition(world, 100)
+    assert await shown_after(world, PROTECTION, 5) is None, "it may be on its way"
+    found = await shown_after(world, PROTECTION, 100)
     assert found is not None
     assert (found.status, found.reason) == ("True", "Lagging")
     assert "step 40 is in the ranks' own pods alone; step 20 is the newest with a copy" in found.message
@@ -224,7 +214,7 @@ async def test_saves_that_follow_each_other_do_not_hide_that_nothing_is_copied()
         return w.clock.seconds > began + 100
 
     await run(world, operator, saves, seconds=110)
-    found = shown(world)
+    found = shown(world, PROTECTION)
     assert found is not None
     assert (found.status, found.reason) == ("True", "Lagging")
     assert "no step of all ranks has a copy" in found.message
@@ -234,4 +224,4 @@ async def test_a_job_that_wants_no_copies_has_no_such_condition() -> None:
     world = World(spec={"checkpoint": {"memory": "64Mi"}})
     world.held = saved(world, 40)
     await trained(world)
-    assert await condition(world, 100) is None
+    assert await shown_after(world, PROTECTION, 100) is None

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from falcon_core.wire.directory import DirectoryReport, LaunchDirectory, report_of
-from falcon_operator.api import Condition
 from falcon_operator.intent.policy import policy_of
 from falcon_operator.manifests.directory import Directory
 from falcon_operator.manifests.instrument import instrument
 from falcon_operator.manifests.validation import problems
-from tests.unit.operator.telling import Settings, operator, run, state, trained
+from falcon_operator.status.directories import TYPE
+from tests.unit.operator.telling import Settings, operator, run, shown_after, state, trained
 from tests.unit.operator.test_instrument import SETTINGS, SPEC, by_name, identity
 from tests.unit.operator.test_validation import job
 from tests.unit.operator.world import World
@@ -132,12 +132,6 @@ async def test_the_job_succeeds_when_all_pods_copies_are_durable() -> None:
     await run(world, operator, state("Succeeded"))
 
 
-async def condition(world: World) -> Condition | None:
-    later = world.clock.seconds + 20
-    await run(world, operator, lambda w: w.clock.seconds > later)
-    return next((found for found in world.status.conditions if found.type == "CheckpointsDurable"), None)
-
-
 @pytest.mark.parametrize(
     ("said", "status", "reason", "words"),
     [
@@ -156,7 +150,7 @@ async def test_the_condition_says_how_far_the_copies_are(
     world = World(spec=WANTED)
     world.directory = report_of(said)
     await trained(world)
-    found = await condition(world)
+    found = await shown_after(world, TYPE)
     assert found is not None
     assert (found.status, found.reason) == (status, reason)
     assert words in found.message
@@ -165,7 +159,7 @@ async def test_the_condition_says_how_far_the_copies_are(
 async def test_a_job_without_has_no_such_condition() -> None:
     world = World()
     await trained(world)
-    assert await condition(world) is None
+    assert await shown_after(world, TYPE) is None
 
 
 def test_what_is_durable_belongs_to_one_generation() -> None:

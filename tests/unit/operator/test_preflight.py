@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from falcon_operator.api import Condition
 from falcon_operator.status.checks import TYPE
-from tests.unit.operator.telling import operator, run, runs, steps, trained
+from tests.unit.operator.telling import operator, run, runs, shown, steps, trained
 from tests.unit.operator.world import World
 
 ENFORCE: dict[str, Any] = {"preflight": {"mode": "Enforce"}}
-
-
-def found(world: World) -> Condition | None:
-    return next((each for each in world.status.conditions if each.type == TYPE), None)
 
 
 def linked(world: World) -> list[int]:
@@ -29,7 +24,7 @@ def numbers(world: World) -> list[int]:
 async def test_without_it_nothing_is_measured() -> None:
     world = World()
     await trained(world)
-    assert (world.measured, found(world)) == ([], None)
+    assert (world.measured, shown(world, TYPE)) == ([], None)
     assert not any(plan.check for plan in world.plans)
 
 
@@ -37,7 +32,7 @@ async def test_equal_machines_start_after_one_round_and_are_not_measured_again()
     world = World(spec=ENFORCE)
     await trained(world)
     assert sorted(world.measured) == [(1, "node-a"), (1, "node-b"), (1, "node-c")]
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "AllAlike")
     assert "their 3 links in bandwidth and latency" in condition.message
@@ -57,7 +52,7 @@ async def test_a_slow_machine_is_left_before_the_first_step() -> None:
     (exclusion,) = world.exclusions
     assert exclusion.node == "node-b"
     assert "0.50 of its peers' rate (fp32)" in exclusion.reason
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert condition.status == "True"
     assert not any("slow" in diagnosis.what.lower() for diagnosis in world.status.diagnoses)
@@ -85,7 +80,7 @@ async def test_wrong_results_need_no_second_round() -> None:
     assert "device 3 (H200): its bf16 products are wrong" in exclusion.reason
 
 
-@pytest.mark.parametrize(
+NOTHING_LEFT = pytest.mark.parametrize(
     ("spec", "spares", "words"),
     [
         ({"preflight": {"mode": "Report"}}, 1, "since spec.preflight.mode is Report"),
@@ -93,16 +88,26 @@ async def test_wrong_results_need_no_second_round() -> None:
     ],
     ids=["only reported", "no spare"],
 )
-async def test_the_job_starts_all_the_same(spec: dict[str, Any], spares: int, words: str) -> None:
+
+
+async def starts_all_the_same(spec: dict[str, Any], spares: int, **slow: float) -> tuple[World, str]:
+    """Run a job whose second node is slow in some way; return what the condition says of it."""
     world = World(spec=spec, spares=spares)
-    world.nodes["node-b"].rate = 0.5
+    for what, value in slow.items():
+        setattr(world.nodes["node-b"], what, value)
     await trained(world)
     assert world.exclusions == []
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "BadMachine")
-    assert "node node-b" in condition.message
-    assert words in condition.message
+    return world, condition.message
+
+
+@NOTHING_LEFT
+async def test_the_job_starts_all_the_same(spec: dict[str, Any], spares: int, words: str) -> None:
+    world, message = await starts_all_the_same(spec, spares, rate=0.5)
+    assert "node node-b" in message
+    assert words in message
     assert any("BadMachine" in event for event in world.events)
 
 
@@ -110,7 +115,7 @@ async def test_a_machine_without_a_result_holds_nobody_up_for_ever() -> None:
     world = World(spec=ENFORCE)
     world.mute = {"node-a"}
     await run(world, operator, lambda w: w.status.state == "Running", seconds=120)
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert condition.reason == "Incomplete"
     assert "no answer" in condition.message
@@ -191,7 +196,7 @@ async def test_a_machine_whose_links_are_all_slow_is_left_before_the_first_step(
     assert exclusion.node == "node-b"
     assert "all its links are slow (20 Mbit/s on the best of its 2 links, 10 Gbit/s on the others)" in exclusion.reason
     assert any(reason == "BadMachine" and "all its links are slow" in note for reason, note in world.events)
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert condition.status == "True"
 
@@ -206,24 +211,11 @@ async def test_each_round_has_a_token_of_its_own_and_the_stored_intent_keeps_non
     assert world.intent.preflight.token == ""
 
 
-@pytest.mark.parametrize(
-    ("spec", "spares", "words"),
-    [
-        ({"preflight": {"mode": "Report"}}, 1, "since spec.preflight.mode is Report"),
-        (ENFORCE, 0, "WarmPool spares has no ready spare"),
-    ],
-    ids=["only reported", "no spare"],
-)
+@NOTHING_LEFT
 async def test_slow_links_are_told_where_nothing_is_left(spec: dict[str, Any], spares: int, words: str) -> None:
-    world = World(spec=spec, spares=spares)
-    world.nodes["node-b"].bits = 20e6
-    await trained(world)
-    assert world.exclusions == []
-    condition = found(world)
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("False", "BadMachine")
-    assert "20 Mbit/s" in condition.message
-    assert words in condition.message
+    _, message = await starts_all_the_same(spec, spares, bits=20e6)
+    assert "20 Mbit/s" in message
+    assert words in message
 
 
 async def test_one_slow_link_between_two_good_machines_is_named_and_nobody_is_left() -> None:
@@ -232,7 +224,7 @@ async def test_one_slow_link_between_two_good_machines_is_named_and_nobody_is_le
     await trained(world)
     assert linked(world) == [1, 2]
     assert world.exclusions == []
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "SlowLink")
     assert "node-a (gpt2-0-" in condition.message
@@ -256,7 +248,7 @@ async def test_connections_that_are_refused_are_told_with_the_remedy_and_the_job
     world.nodes["node-b"].refuses = True
     await trained(world)
     assert world.exclusions == []
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("Unknown", "LinksUnknown")
     assert "2 of 3 links" in condition.message
@@ -268,7 +260,7 @@ async def test_a_pod_that_never_tells_of_its_links_holds_nobody_up_for_ever() ->
     world = World(spec=ENFORCE)
     world.unlinked = {"node-c"}
     await run(world, operator, lambda w: w.status.state == "Running", seconds=120)
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert condition.reason == "LinksUnknown"
     assert "no answer in time" in condition.message
@@ -279,7 +271,7 @@ async def test_the_one_link_of_two_machines_is_not_measured() -> None:
     await trained(world)
     assert world.linked == []
     assert not any(plan.check_links or plan.links for plan in world.plans)
-    condition = found(world)
+    condition = shown(world, TYPE)
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "AllAlike")
     assert "compared with nothing" in condition.message

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from falcon_core.wire.launch import LaunchStandby
-from falcon_operator.api import Condition
-from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.telling import operator, run, shown_after, trained
 from tests.unit.operator.world import World
-
-
-async def condition(world: World) -> Condition | None:
-    later = world.clock.seconds + 20
-    await run(world, operator, lambda w: w.clock.seconds > later)
-    return next((found for found in world.status.conditions if found.type == "StandbyReady"), None)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +57,7 @@ async def test_the_condition_says_what_became_of_them(
     world = World(spec={"recovery": {"standby": "Imports"}})
     world.standby = held
     await trained(world)
-    found = await condition(world)
+    found = await shown_after(world, "StandbyReady")
     assert found is not None
     assert (found.status, found.reason) == (status, reason)
     assert words in found.message
@@ -73,7 +66,7 @@ async def test_the_condition_says_what_became_of_them(
 async def test_a_launcher_of_the_users_own_is_told_that_they_are_useless() -> None:
     world = World(spec={"recovery": {"standby": "Imports"}, "launcher": "Own"})
     await trained(world)
-    found = await condition(world)
+    found = await shown_after(world, "StandbyReady")
     assert found is not None
     assert (found.status, found.reason) == ("False", "OwnLauncher")
 
@@ -81,4 +74,4 @@ async def test_a_launcher_of_the_users_own_is_told_that_they_are_useless() -> No
 async def test_a_job_without_has_no_such_condition() -> None:
     world = World()
     await trained(world)
-    assert await condition(world) is None
+    assert await shown_after(world, "StandbyReady") is None

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import prices, sharing
 from falcon_core.recovery.locate import no_longer_slow
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.remembered import Moved, Sharing
-from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.wire.microbatches import MicroShare
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
+from tests.unit.recovery.test_failslow import located
 
 LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])
 FIXED_MS = 20
@@ -40,28 +40,11 @@ def job(
 
 
 def slow(**fields: Any) -> SlowIncident:
-    base = SlowIncident(
-        id="gpt2-1",
-        phase="Located",
-        onset_at=NOW - 6,
-        onset_generation=1,
-        onset_iteration=90,
-        reported_iteration=95,
-        healthy_ns=250 * MS,
-        slow_ns=430 * MS,
-        loss=Loss(seconds=4.4, generation=1, counted_iterations=100),
-        culprit=Culprit(
-            rank=2,
-            replica=2,
-            pod_name="gpt2-2",
-            node="node-2",
-            slowdown=2.0,
-            compute_ns=380 * MS,
-            healthy_compute_ns=200 * MS,
-            peers_compute_ns=200 * MS,
-        ),
-    )
-    return replace(base, **fields)
+    """Return the incident of rank 2, of which nothing has come yet."""
+    base = located()
+    assert base.culprit is not None
+    culprit = replace(base.culprit, slowdown=2.0, compute_ns=380 * MS)
+    return replace(base, **{"slow_ns": 430 * MS, "culprit": culprit, "refreshed_at": 0.0, "applied": [], **fields})
 
 
 MOVED = Moved(per_rank=4, share=2, most=5, before_ns=430 * MS, expected_ns=295 * MS, slowest_ns=245 * MS)
