@@ -65,8 +65,9 @@ def test_no_worker_outlives_its_command(start: Start) -> None:
     launcher = _own(start, 2, "sh", "-c", worker)
     launcher.run(procs=2)
     rings = launcher.run_dir / "launch" / "rings"
-    _until(lambda: all((rings / f"pid-{rank}").exists() for rank in (0, 1)), "two workers")
-    pids = [int((rings / f"pid-{rank}").read_text()) for rank in (0, 1)]
+    written = [rings / f"pid-{rank}" for rank in (0, 1)]
+    _until(lambda: all(file.exists() and file.read_text().endswith("\n") for file in written), "two workers")
+    pids = [int(file.read_text()) for file in written]
     command = launcher.wait(state="Running").ranks[0].pid
     os.kill(command, signal.SIGKILL)
     assert launcher.wait(state="Exited").ranks[0].signal == signal.SIGKILL
