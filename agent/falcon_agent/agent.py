@@ -16,11 +16,13 @@ import structlog
 from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
 from falcon_agent.checks import Checks
+from falcon_agent.collected import with_collections
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
 from falcon_agent.output import Output
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
+from falcon_agent.samples import Samples
 from falcon_agent.settings import Settings
 from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
@@ -29,7 +31,7 @@ from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.wire.directory import DirectoryReport, report_of
-from falcon_core.wire.launch import LAUNCH_DIR, LaunchStatus
+from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
@@ -51,6 +53,8 @@ class Agent:
         self._output = Output(settings.run_dir, lambda: self._judge().classifier)
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
+        self._samples = Samples(self._run_dir)
+        self._slow: dict[int, int] = {}  # process ids, by rank, of those that compute longer than they did
         self._checks = Checks(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._store = (
@@ -193,23 +197,30 @@ class Agent:
                 read = now
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
                 urgent = self._stacks.look(self._standing(), now) or urgent
+                self._slow = self._tracker.computing_longer()
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = self._listen(status, now) or urgent or status != self._last_status
             urgent = self._checks.look(status) or urgent
+            urgent = self._samples.look(self._slow, now) or urgent
             self._last_status = status
             urgent = self._look_at_directory(status) or urgent
             self._settle(status)
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
-                self._tracker.feed_counters(self._run_dir.counters())
+                self._tracker.feed_counters(self._counters())
                 self._speak(reporter, status, urgent=urgent, now=now)
                 urgent = False
             if now - remembered >= MEMORY_SECONDS:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())
-            due = read + READ_SECONDS - time.monotonic()
-            await news.wait(max(0.0, min(due, self._speaker.seconds_to_moment(time.time_ns()))))
+            now = time.monotonic()
+            due = (read + READ_SECONDS - now, self._speaker.seconds_to_moment(time.time_ns()))
+            await news.wait(max(0.0, min(*due, self._samples.seconds_to_next(now))))
+
+    def _counters(self) -> LaunchCounters | None:
+        """Read the launcher's counters, and the collections that the ranks' interpreters count."""
+        return with_collections(self._run_dir.counters(), self._tracker.processes(), self._run_dir, time.time_ns())
 
     def _look_at_directory(self, status: LaunchStatus | None) -> bool:
         """Read how far the copies behind are; return whether somebody waits for the news: no rank runs."""
@@ -257,8 +268,8 @@ class Agent:
         return frozenset(request.ranks) if request is not None and request.generation == generation else frozenset()
 
     def _with_stack(self, rank: RankSignals) -> RankSignals:
-        stack = self._stacks.of(rank.rank)
-        return msgspec.structs.replace(rank, stack=stack) if stack else rank
+        stack, samples = self._stacks.of(rank.rank), self._samples.of(rank.rank)
+        return msgspec.structs.replace(rank, stack=stack, samples=samples) if stack or samples else rank
 
     def summary(self, status: LaunchStatus | None) -> Summary:
         """Return the content of the next report."""

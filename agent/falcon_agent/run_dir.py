@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from falcon_core.wire.launch import (
     ALIVE_FILE,
     CHECK_FILE,
     CHECKPOINT_FILE,
+    COLLECTED_SUFFIX,
     CONTROL_FILE,
     COPIED_FILE,
     COUNTERS_FILE,
@@ -31,6 +32,8 @@ from falcon_core.wire.launch import (
     OUTPUT_FILE,
     PLAN_FILE,
     RINGS_FILE,
+    SAMPLE_SUFFIX,
+    SAMPLES_ASKED_FILE,
     STACKS_ASKED_FILE,
     STACKS_DIR,
     STATUS_FILE,
@@ -119,8 +122,27 @@ class RunDir:
 
     def stacks(self, pid: int) -> str:
         """Read the stacks of a process; empty where it has written none."""
+        return self._of_process(str(pid))
+
+    def ask_for_samples(self, unix_ns: int, pids: Iterable[int]) -> None:
+        """Ask the launcher for the stack of the main thread of these processes."""
+        self._write(SAMPLES_ASKED_FILE, f"{unix_ns} {' '.join(map(str, pids))}\n".encode())
+
+    def stack_sample(self, pid: int) -> str:
+        """Read the newest sample of a process's stack; empty where it has written none."""
+        return self._of_process(f"{pid}{SAMPLE_SUFFIX}")
+
+    def collected_ns(self, pid: int) -> int | None:
+        """Read for how long Python's garbage collector has stopped a process; None where it does not say."""
+        totals = self._of_process(f"{pid}{COLLECTED_SUFFIX}").split()
+        if len(totals) != 2 or totals[0] != totals[1] or not totals[0].isdecimal() or len(totals[0]) > 20:
+            return None  # it says nothing, or writes just now
+        return int(totals[0])
+
+    def _of_process(self, name: str) -> str:
+        """Read a file that a training process writes; empty where there is none."""
         try:
-            return read_regular(self.path / STACKS_DIR / str(pid), MOST_BYTES).decode(errors="replace")
+            return read_regular(self.path / STACKS_DIR / name, MOST_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

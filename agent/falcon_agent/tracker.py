@@ -137,6 +137,8 @@ class Tracker:
                 cpu_fraction=rates.cpu,
                 run_delay_fraction=rates.run_delay,
                 healthy_run_delay_fraction=rates.healthy_run_delay,
+                collecting_fraction=rates.collecting,
+                healthy_collecting_fraction=rates.healthy_collecting,
                 lost_records=tracked.reader.lost_records,
                 holes=tracked.reader.holes,
                 retries=tracked.troubles.retries,
@@ -161,6 +163,11 @@ class Tracker:
         """Return the process ids, by rank, of those that have made no call for longer than their deadline."""
         now_ns = self._monotonic_ns()
         headers = [tracked.reader.header for tracked in self._tracked.values() if tracked.chain.is_silent(now_ns)]
+        return {header.rank: header.pid for header in headers if header.generation == self._generation}
+
+    def computing_longer(self) -> dict[int, int]:
+        """Return the process ids, by rank, of those whose computation takes longer than it did (``RankChain``)."""
+        headers = [tracked.reader.header for tracked in self._tracked.values() if tracked.chain.computes_longer]
         return {header.rank: header.pid for header in headers if header.generation == self._generation}
 
     def processes(self) -> dict[int, int]:

@@ -19,9 +19,10 @@ _imports = os.environ.pop("FALCON_IMPORTS", "")
 def _listen():  # type: () -> None
     if os.environ.get("FALCON_STACKS"):
         try:
-            from falcon_start import stacks, uncaught
+            from falcon_start import collecting, stacks, uncaught
 
             uncaught.register(stacks.register(os.environ["FALCON_STACKS"]))
+            collecting.register(os.environ["FALCON_STACKS"])
         except Exception:  # training goes on without stacks
             pass
 

@@ -2,21 +2,34 @@
 
 ``faulthandler`` writes them from the signal's handler, without the interpreter's lock: a rank that is inside a
 collective, or waits for a lock, answers like any other. Threads that wait are not woken for longer than a system call.
+
+A second signal asks for the stack of the main thread alone, of a rank that runs. That thread takes the signal itself
+and writes its own stack: the stacks of other threads change while they run, and nobody may read them then.
 """
 
 import faulthandler
 import os  # and no ``signal``: its enumerations take longer to import than all of this
 
-SIGNAL = 57  # shim/src/launch/stacks.h; a real-time signal that no library is known to use
+# shim/src/launch/stacks.h; real-time signals that no library is known to use
+SIGNAL, SAMPLE_SIGNAL = 57, 58
 
 
 def register(folder: str) -> int:
     """Let ``SIGNAL`` append the stacks to the file ``folder``/<process id>, which the agent may read.
 
-    Return its descriptor, which stays open for as long as the interpreter lives.
+    ``SAMPLE_SIGNAL`` appends to ``folder``/<process id>.sample. Return the first file's descriptor. Both stay open for
+    as long as the interpreter lives.
     """
     path = os.path.join(folder, str(os.getpid()))
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    os.fchmod(file, 0o644)  # whatever the umask: the agent is another user
+    file = created(path, os.O_APPEND)
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
+    sample = created(path + ".sample", os.O_APPEND)
+    faulthandler.register(SAMPLE_SIGNAL, file=sample, all_threads=False, chain=False)
+    return file
+
+
+def created(path, flags=0):  # type: (str, int) -> int
+    """Create a file that the agent may read; return its descriptor."""
+    file = os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    os.fchmod(file, 0o644)  # whatever the umask: the agent is another user
     return file

@@ -70,5 +70,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     # Seconds a second that threads waited for a core, over the peers' and over the rank's own; and median_factor times.
     contention_growth: float = 0.15
 
+    # How much of a rank's own excess is in one gap alone (``attribution``): 0 of a slow device, 1 of late data, and
+    # whatever is noise in the other gaps takes from that.
+    stall_share: float = 0.7
+
 
 JUDGEMENT: Final = Judgement()

@@ -34,6 +34,8 @@ class Cause(enum.StrEnum):
     """The cause of a fault, as far as the evidence shows it; UNKNOWN where the evidence shows none."""
 
     CPU_THROTTLING = "CpuThrottling"  # the container's own quota: its throttling counter grew
+    GARBAGE_COLLECTION = "GarbageCollection"  # Python's collector stopped the process for most of what it lost
+    LATE_DATA = "LateData"  # one gap between two calls grew, and no other: the rank waits there, most likely for input
     CPU_CONTENTION = "CpuContention"  # runnable but waiting for a core, without throttling of its own
     PROCESS_KILLED = "ProcessKilled"  # a signal from outside (SIGKILL and no OOM)
     OUT_OF_MEMORY = "OutOfMemory"
@@ -61,5 +63,6 @@ class Evidence(enum.StrEnum):
     STAYED_LONGER = "StayedLonger"  # far longer than this job's slowness has ever stayed with a node
     WHOLE_NODE = "WholeNode"  # all ranks of the node are slow, and they do not share their data
     SINCE_START = "SinceStart"  # it was never seen healthy
+    PROGRAM = "Program"  # the program itself is why: its garbage collections
     WORK_MAY_MOVE = "WorkMayMove"  # shares of the work depend on the data
     FOLLOWS_THE_ROLE = "FollowsTheRole"  # the replica was as slow on another node

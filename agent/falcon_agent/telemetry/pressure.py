@@ -22,6 +22,8 @@ class RankRates(msgspec.Struct, frozen=True):
     cpu: float | None = None
     run_delay: float | None = None
     healthy_run_delay: float | None = None
+    collecting: float | None = None  # Python's garbage collector
+    healthy_collecting: float | None = None
 
 
 class Pressure:
@@ -35,6 +37,7 @@ class Pressure:
     def __init__(self) -> None:
         self._cgroup = _Readings(lambda counters: counters.unix_ns)
         self._ranks = _Readings(_ranks_unix_ns)
+        self._collections = _Readings(_collected_unix_ns)
 
     def feed(self, counters: LaunchCounters, *, training: bool, onset_unix_ns: int | None = None) -> None:
         """Take over a reading.
@@ -43,7 +46,7 @@ class Pressure:
             training: iterations are being counted; before that, loading a program is not its healthy state.
             onset_unix_ns: since when training is slower than it was; None while it is not.
         """
-        for readings in (self._cgroup, self._ranks):
+        for readings in (self._cgroup, self._ranks, self._collections):
             readings.feed(counters, training=training, onset_unix_ns=onset_unix_ns)
 
     def throttle(self) -> ThrottleSignals | None:
@@ -60,20 +63,23 @@ class Pressure:
 
     def rank(self, local_rank: int) -> RankRates:
         """Return the rates of a rank's processes."""
-        window = self._ranks.window()
-        if window is None:
-            return RankRates()
-        first, last = window
         return RankRates(
-            _rate(first, last, local_rank, "cpu_ns"),
-            _rate(first, last, local_rank, "run_delay_ns"),
-            self._ranks.while_healthy(lambda before, after: _rate(before, after, local_rank, "run_delay_ns")),
+            self._ranks.rate(local_rank, "cpu_ns"),
+            self._ranks.rate(local_rank, "run_delay_ns"),
+            self._ranks.healthy_rate(local_rank, "run_delay_ns"),
+            self._collections.rate(local_rank, "collected_ns"),
+            self._collections.healthy_rate(local_rank, "collected_ns"),
         )
 
 
 def _ranks_unix_ns(counters: LaunchCounters) -> int:
     """Return when the ranks' counters were read: more seldom than the cgroup's."""
     return counters.unix_ns if counters.ranks_unix_ns is None else counters.ranks_unix_ns
+
+
+def _collected_unix_ns(counters: LaunchCounters) -> int:
+    """Return when the agent read the collections."""
+    return counters.unix_ns if counters.collected_unix_ns is None else counters.collected_unix_ns
 
 
 class _Readings:
@@ -126,6 +132,28 @@ class _Readings:
         ]
         return statistics.median(values) if values else None
 
+    def rate(self, local_rank: int, field: str) -> float | None:
+        """Return the growth of a rank's counter over the window, in seconds per second; None: unknown."""
+        window = self.window()
+        return None if window is None else self._growth(*window, local_rank, field)
+
+    def healthy_rate(self, local_rank: int, field: str) -> float | None:
+        """Return the median growth of a rank's counter over the healthy readings; None: unknown."""
+        if not self._samples:
+            return None
+        return self.while_healthy(lambda first, last: self._growth(first, last, local_rank, field))
+
+    def _growth(self, first: LaunchCounters, last: LaunchCounters, local_rank: int, field: str) -> float | None:
+        values = [
+            (self._unix_ns(sample), value)
+            for sample in (first, last)
+            for rank in sample.ranks
+            if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None
+        ]
+        if len(values) < 2 or values[1][1] < values[0][1]:
+            return None
+        return float(values[1][1] - values[0][1]) / (values[1][0] - values[0][0])
+
 
 def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
     """Return throttled periods ÷ periods between two readings."""
@@ -135,16 +163,3 @@ def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
     throttled = (last.cgroup.nr_throttled or 0) - (first.cgroup.nr_throttled or 0)
     # No quota, no periods: nothing was throttled.
     return min(1.0, max(0.0, throttled / periods)) if periods > 0 else 0.0
-
-
-def _rate(first: LaunchCounters, last: LaunchCounters, local_rank: int, field: str) -> float | None:
-    """Return the growth of a rank's counter between two readings, in seconds per second; None: unknown."""
-    values = [
-        (_ranks_unix_ns(sample), value)
-        for sample in (first, last)
-        for rank in sample.ranks
-        if rank.local_rank == local_rank and (value := getattr(rank, field)) is not None
-    ]
-    if len(values) < 2 or values[1][1] < values[0][1]:
-        return None
-    return float(values[1][1] - values[0][1]) / (values[1][0] - values[0][0])

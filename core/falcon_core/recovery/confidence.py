@@ -6,7 +6,8 @@ those. A hot expert makes a healthy node slow, and the work follows its rank to 
 first rule that applies decides):
 
 1. *The role.* The replica was slow on one node, and is slow on another: the node is not why.
-2. *Counters* show why: the container was throttled, or waited for cores that something else had.
+2. *Counters* show why: the container was throttled, or waited for cores that something else had. Where they show that
+   the program's own garbage collections are why, the node is not.
 3. *The whole node.* All ranks of the node, two or more, are slow at once, though they hold different replicas of the
    model. A share of the work that grew would be the share of one replica.
 4. *Never healthy.* A rank that was never seen well in its place may have had more to do from the beginning.
@@ -90,7 +91,9 @@ def _at_once(
     """Apply all rules but the last."""
     if any(_shows_the_role(stay, culprit) for stay in stays):
         return Evidence.FOLLOWS_THE_ROLE
-    if culprit.cause is not Cause.UNKNOWN:
+    if culprit.cause is Cause.GARBAGE_COLLECTION:
+        return Evidence.PROGRAM
+    if culprit.cause not in (Cause.UNKNOWN, Cause.LATE_DATA):  # late data say nothing of who is late
         return Evidence.COUNTER_SHOWS_CAUSE
     if _is_whole_node(culprit, obs, policy):
         return Evidence.WHOLE_NODE

@@ -65,6 +65,7 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
     if named is None or current is None or current.rank != named.rank:
         return slow
     explained = named.cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
+    explained = explained or (named.samples is None and current.samples is not None)
     if not explained and now - slow.refreshed_at < REFRESH_SECONDS:
         return slow
     culprit = _refreshed(named, current)
@@ -84,7 +85,11 @@ def held_against(culprit: Culprit, healthy_ns: int | None) -> Culprit:
 
 def _refreshed(named: Culprit, current: Culprit) -> Culprit:
     """Return the newest figures. A cause that was found once is kept until the figures show another cause."""
-    culprit = replace(current, healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns)
+    culprit = replace(
+        current,
+        healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns,
+        samples=current.samples or named.samples,
+    )
     if current.cause is not Cause.UNKNOWN:
         return culprit
     return replace(

@@ -21,6 +21,7 @@ from falcon_core.signals.culprits import least_excess_ns, median_of_others
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
+replace = msgspec.structs.replace
 Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
 
 
@@ -249,11 +250,16 @@ def _culprit(
     healthy = culprit.sent.healthy_compute_ns
     if healthy is not None and shared is not None:
         healthy = round(healthy * shared.of(worst.rank, policy))
-    evidence = culprit.cpu
+    evidence = replace(culprit.cpu, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
     if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + policy.verify)):
         # A generation that was slow from its first iteration has taken that for its health.
         healthy = None
-        evidence = CpuEvidence(throttled=evidence.throttled, run_delay=evidence.run_delay)
+        evidence = CpuEvidence(
+            throttled=evidence.throttled,
+            run_delay=evidence.run_delay,
+            collecting=evidence.collecting,
+            excess=_excess(culprit, worst.value_ns, worst.peers_ns),
+        )
     cause = explain(evidence, [peers.cpu])
     member = obs.members[culprit.replica]
     trouble = member.trouble
@@ -275,9 +281,16 @@ def _culprit(
         cause_peers=cause.peers,
         cause_healthy=cause.healthy,
         work=culprit.sent.work,
+        samples=culprit.sent.samples,
         also=others[:NAMED_RANKS],
         also_total=len(others),
     )
+
+
+def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | None:
+    """Return by how much of an iteration the culprit computes longer; None where its iterations are not known."""
+    times = culprit.sent.iteration_ns
+    return (compute_ns - reference_ns) / median(times) if times and median(times) > 0 else None
 
 
 def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
@@ -285,7 +298,12 @@ def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:
     throttles = [rank.throttle for rank in ranks if rank.throttle is not None]
     throttled = [share for throttle in throttles if (share := throttle.throttled_fraction) is not None]
     delays = [delay for rank in ranks if (delay := rank.sent.run_delay_fraction) is not None]
-    return CpuEvidence(throttled=median(throttled) if throttled else None, run_delay=median(delays) if delays else None)
+    spent = [share for rank in ranks if (share := rank.sent.collecting_fraction) is not None]
+    return CpuEvidence(
+        throttled=median(throttled) if throttled else None,
+        run_delay=median(delays) if delays else None,
+        collecting=median(spent) if spent else None,
+    )
 
 
 def _wait_ns(ranks: list[RankSeen], policy: Policy) -> int | None:

@@ -66,6 +66,9 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             healthy_throttled=throttle.healthy_throttled_fraction if throttle is not None else None,
             run_delay=self.sent.run_delay_fraction,
             healthy_run_delay=self.sent.healthy_run_delay_fraction,
+            collecting=self.sent.collecting_fraction,
+            healthy_collecting=self.sent.healthy_collecting_fraction,
+            stall_share=self.sent.stall_share,
         )
 
 

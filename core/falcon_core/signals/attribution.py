@@ -21,7 +21,7 @@ from falcon_core.signals.iteration import Iteration
 from falcon_core.wire.ring import RecordArray
 
 _LEARN_CYCLES = 8  # healthy cycles whose median is the first baseline
-_ONE_GAP = 0.9  # of the healthy computation: a gap of this share is all there is
+_ONE_GAP = 0.75  # of the healthy computation: in a gap of a larger share, late data and a slow device look alike
 _STEP = 0.02  # by this share the baseline then follows each healthy cycle
 
 
@@ -128,10 +128,11 @@ class Excess(msgspec.Struct, frozen=True):
 
     @property
     def stall_share(self) -> float | None:
-        """Return the share of the computation's excess in the gap that grew most beyond its share of the work, 0 … 1.
+        """Return how much of the computation's excess is in one gap alone: 0 of a slow device, 1 of late data.
 
-        A slow device is slow in every gap; late data delays one gap. None where nothing grew, and where a single gap
-        makes up nearly all the computation, so that a slow device and late data look alike.
+        A slow device is slow in every gap, in proportion to the gap's share s of the work; late data delays one gap. So
+        the gap that has the share x of the excess says (x − s) ÷ (1 − s). None where nothing grew, and where a single
+        gap makes up most of the computation.
         """
         total, healthy = float(self.outside_ns.sum()), float(self.healthy_outside_ns.sum())
         if total <= 0.0 or healthy <= 0.0:
@@ -139,7 +140,7 @@ class Excess(msgspec.Struct, frozen=True):
         share = self.healthy_outside_ns / healthy
         if share.max() > _ONE_GAP:
             return None
-        return float(np.clip((self.outside_ns / total - share).max(), 0.0, 1.0))
+        return float(np.clip(((self.outside_ns / total - share) / (1.0 - share)).max(), 0.0, 1.0))
 
 
 def excess_over(times: Floats | None, healthy: Floats | None) -> Excess | None:

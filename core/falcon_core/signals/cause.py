@@ -1,11 +1,16 @@
-"""Why a rank computes slowly, as far as its counters show: its own quota, a neighbour on the node, or unknown.
+"""Why a rank computes slowly, as far as its counters and calls show: a quota, a neighbour, the program, late data.
 
-Two counters are compared with the peers' at the same time and with the rank's own healthy past, since either alone
+Three counters are compared with the peers' at the same time and with the rank's own healthy past, since either alone
 misleads: a job whose pods all run against their limit is throttled while healthy, and a shared machine delays everyone.
 
 - *Throttling*: the share of CFS periods in which the container's own quota stopped it.
 - *Contention*: seconds a second that its threads were runnable without a core (``schedstat``). A throttled thread waits
   as well, so run delay speaks for contention only where the throttling counter is known and did not grow.
+- *Garbage collection*: seconds a second in which Python's collector stopped the process. It is the cause only if it
+  grew by half of what the rank lost, or more.
+
+Where no counter shows a cause, the calls may: a slow device is slow in every gap between two calls, and data that come
+late delay one gap (``attribution.Excess.stall_share``).
 
 A counter that cannot be read is unknown, not zero, and proves nothing.
 """
@@ -22,12 +27,16 @@ from falcon_core.model import Cause
 
 
 class CpuEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's counters over the last window; None where a counter cannot be read."""
+    """A rank's counters over the last window, and the shape of its excess; None where that is not known."""
 
     throttled: float | None = None  # throttled periods ÷ periods
     healthy_throttled: float | None = None
     run_delay: float | None = None  # seconds a second, summed over threads
     healthy_run_delay: float | None = None
+    collecting: float | None = None  # seconds a second
+    healthy_collecting: float | None = None
+    excess: float | None = None  # of an iteration, that it computes longer than it did, or than its peers
+    stall_share: float | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,4 +88,19 @@ def explain(culprit: CpuEvidence, peers: Sequence[CpuEvidence]) -> Finding:
             peers=peers_delay,
             healthy=culprit.healthy_run_delay,
         )
+    collecting = _collecting(culprit, _median([peer.collecting for peer in peers]))
+    if collecting is not None:
+        return collecting
+    if culprit.stall_share is not None and culprit.stall_share >= JUDGEMENT.stall_share:
+        return Finding(cause=Cause.LATE_DATA, culprit=culprit.stall_share)
     return Finding(cause=Cause.UNKNOWN)
+
+
+def _collecting(culprit: CpuEvidence, peers: float | None) -> Finding | None:
+    """Return what the garbage collector's counter shows, if it explains half of the culprit's excess."""
+    spent, excess = culprit.collecting, culprit.excess
+    if spent is None or not excess or excess <= 0:
+        return None
+    if not _grown(spent, (peers, culprit.healthy_collecting), JUDGEMENT.action_share * excess):
+        return None
+    return Finding(cause=Cause.GARBAGE_COLLECTION, culprit=spent, peers=peers, healthy=culprit.healthy_collecting)

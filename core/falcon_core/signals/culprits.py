@@ -64,7 +64,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     work: str = ""  # ranks with one label do the same work (a pipeline stage)
     compute_ns: float | None = None  # outside communication; None where ends of calls are not known
     healthy_compute_ns: float | None = None
-    stall_share: float | None = None  # of its own excess: what lies in the one gap that grew most beyond proportion
+    stall_share: float | None = None  # of its own excess: how much is in one gap alone (``attribution``)
     waits: tuple[Wait, ...] = ()
     unseen: tuple[tuple[int, ...], ...] = ()  # members of its communicators whose calls nobody sees (captured graphs)
 

@@ -277,12 +277,25 @@ class RankChain:
         """Check whether a report could say more of the rank now than that all is well (``speaking``)."""
         if self._detector.slowdown is not None or self.is_silent(now_ns):
             return True
-        newest = self._sampled or self._recent
+        newest, slow_ns = self._sampled or self._recent, self._slow_compute_ns()
+        return bool(newest) and slow_ns is not None and (newest[-1].compute_ns or 0) > slow_ns
+
+    @property
+    def computes_longer(self) -> bool:
+        """Check whether the job is slow, and this rank's own computation takes longer than it did."""
+        slow_ns = self._slow_compute_ns()
+        computes = [each.compute_ns for each in self._newest_window() if each.compute_ns is not None]
+        slow = self._detector.slowdown is not None and slow_ns is not None and bool(computes)
+        return slow and statistics.median(computes) > (slow_ns or 0)
+
+    def _slow_compute_ns(self) -> float | None:
+        """Return the computation [ns] that is slow; None while the healthy level is learned."""
         healthy_ns = self._healthy_compute.level_ns
-        if not newest or healthy_ns is None:
-            return False
-        slow_ns = healthy_ns * (1 + self._detection.verify_percent / 100)
-        return (newest[-1].compute_ns or 0) > slow_ns
+        return None if healthy_ns is None else healthy_ns * (1 + self._detection.verify_percent / 100)
+
+    def _newest_window(self) -> list[Measured]:
+        """Return the newest C iterations of those whose durations are measured."""
+        return list(self._sampled or self._recent)[-self._detection.consecutive_iterations :]
 
     def _hang_deadline_ns(self) -> int | None:
         times = [measured.iteration.duration_ns for measured in self._recent]
@@ -317,22 +330,23 @@ class RankChain:
 
     def track(self) -> Track | None:
         """Return the newest iterations in a few numbers; None before the first."""
-        newest = list(self._sampled or self._recent)[-self._detection.consecutive_iterations :]
+        newest = self._newest_window()
         if not newest:
             return None
         computes = [measured.compute_ns for measured in newest if measured.compute_ns is not None]
-        stalls = [
-            share
-            for measured in newest
-            if measured.excess is not None and (share := measured.excess.stall_share) is not None
-        ]
         return Track(
             iteration_ns=statistics.median(measured.iteration_ns for measured in newest),
             compute_ns=statistics.median(computes) if computes else None,
             healthy_compute_ns=self._healthy_compute.level_ns,
-            stall_share=statistics.median(stalls) if stalls else None,
+            stall_share=self._stall_share(),
             excess_ns=median_excess(newest, self._tokenizer.comms),
         )
+
+    def _stall_share(self) -> float | None:
+        """Return the median of ``Excess.stall_share`` over the newest iterations; None where it is not known."""
+        excesses = [each.excess for each in self._newest_window() if each.excess is not None]
+        stalls = [share for each in excesses if (share := each.stall_share) is not None]
+        return statistics.median(stalls) if stalls else None
 
     def lasting_excess(self) -> dict[int, tuple[float, ...]]:
         """Return each communicator's excess as in ``track``, but the least over the newest windows of C iterations.
@@ -367,6 +381,7 @@ class RankChain:
             work=work_of(whole, self._tracker.varying, self._measurer.slopes[1], self._peers),
             size_class=None if sizes_vary else usual_size([measured.iteration for measured in recent]),
             load=statistics.median(measured.load for measured in recent) if sizes_vary and recent else None,
+            stall_share=None if slowdown is None else self._stall_share(),
             micro=self.shares.reported(),
         )
 

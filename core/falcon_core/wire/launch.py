@@ -13,6 +13,7 @@ rings and output grow in place)::
     agent/microbatches     JSON, for the client of rank 0: the shares that are wanted (wire.microbatches)
     agent/links            JSON (wire.check_links.PodLinks): the links that the executor is to measure now
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
+    agent/samples          a time and process ids: a new text asks it for the stack of the main thread of these
     launch/status.json     LaunchStatus, written at every change
     launch/counters.json   LaunchCounters, written every second
     launch/output.<local>  that process's newest output (wire.output); made anew with each generation
@@ -28,6 +29,8 @@ rings and output grow in place)::
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
     launch/stacks/<pid>    the Python stacks of a process's threads, as ``faulthandler`` writes them when asked, and the
                            lines ``UNCAUGHT`` when its program has ended with an exception, and ``ENDED``
+    launch/stacks/<pid>.sample      the stack of its main thread, likewise
+    launch/stacks/<pid>.collected   for how long Python's garbage collector has stopped it (falcon_start/collecting.py)
 
 The two folders are volumes of their own, and each side sees the other's as read-only: a training process cannot write
 what its agent says, whoever it runs as, nor take the memory that the agent writes with.
@@ -72,7 +75,10 @@ RINGS_FILE = "launch/rings.json"
 OUTPUT_FILE = "launch/output."  # and the local rank
 RINGS_DIR = "launch/rings"
 STACKS_ASKED_FILE = "agent/stacks"
+SAMPLES_ASKED_FILE = "agent/samples"
 STACKS_DIR = "launch/stacks"
+SAMPLE_SUFFIX = ".sample"
+COLLECTED_SUFFIX = ".collected"
 UNCAUGHT = "falcon: nobody caught the exception"
 ENDED = "falcon: the program has ended"
 
@@ -188,6 +194,7 @@ class RankCounters(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int
     cpu_ns: int | None = None
     run_delay_ns: int | None = None  # runnable, but waiting for a core
+    collected_ns: int | None = None  # that Python's garbage collector took; the agent adds it
 
 
 class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +204,7 @@ class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
     unix_ns: int
     cgroup: CgroupCounters
     ranks_unix_ns: int | None = None  # when the ranks' counters were read, if not with the cgroup's
+    collected_unix_ns: int | None = None  # when the agent added the collections
     ranks: list[RankCounters] = []
 
 

@@ -18,6 +18,7 @@ from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput
+from falcon_core.wire.samples import StackSamples
 
 MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a rank's detail: keeps it within 1 KiB
@@ -157,6 +158,10 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cpu_fraction: float | None = None  # CPU seconds a second over the last counter window
     run_delay_fraction: float | None = None  # seconds a second, summed over threads, spent runnable without a core
     healthy_run_delay_fraction: float | None = None  # the same while the rank was healthy
+    collecting_fraction: float | None = None  # seconds a second that Python's garbage collector took; in the detail
+    healthy_collecting_fraction: float | None = None
+    stall_share: float | None = None  # while slow: how much of its own excess is in one gap alone (``attribution``)
+    samples: StackSamples | None = None  # while it computes longer than it did
     lost_records: Int64 = 0
     holes: Int64 = 0
     comms: list[CommSignals] = []  # ≤ MAX_COMMS, while it is slow or silent; absent in the reports of earlier agents

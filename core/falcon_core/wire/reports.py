@@ -53,6 +53,7 @@ from falcon_core.wire.messages import (
 from falcon_core.wire.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput, bounded
+from falcon_core.wire.samples import StackSamples
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
 REPORT_VERSION: Final = 2  # 1 was JSON
@@ -78,6 +79,10 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     work: Annotated[int, Meta(ge=0, lt=len(_WORK))] = 0
     load_permille: Known = -1
     stack: Annotated[int, Meta(ge=-1, lt=MAX_STACKS)] = -1  # place in the report's stacks
+    collecting_permille: Known = -1
+    healthy_collecting_permille: Known = -1
+    stall_permille: Known = -1
+    samples: StackSamples | None = None
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -265,6 +270,10 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
         _WORK.index(rank.work),
         permille(rank.load),
         stack,
+        permille(rank.collecting_fraction),
+        permille(rank.healthy_collecting_fraction),
+        permille(rank.stall_share),
+        rank.samples,
     )
 
 
@@ -318,6 +327,10 @@ def _signals(
         work=_WORK[detail.work],
         size_class=of_units(sent.size_class, 1),
         load=fraction(detail.load_permille),
+        collecting_fraction=fraction(detail.collecting_permille),
+        healthy_collecting_fraction=fraction(detail.healthy_collecting_permille),
+        stall_share=fraction(detail.stall_permille),
+        samples=detail.samples,
         stack=stacks[detail.stack] if 0 <= detail.stack < len(stacks) else [],
         retries=troubles.retries,
         comm_error=troubles.comm_error,

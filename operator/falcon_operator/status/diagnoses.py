@@ -24,6 +24,7 @@ from falcon_core.recovery.state import (
     Step,
     StopIncident,
 )
+from falcon_core.wire.samples import StackSamples
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, imbalance_words
@@ -210,6 +211,18 @@ def _why(culprit: Culprit) -> str:
                 f" {_delay(culprit.cause_culprit)} a second (peers: {_delay(culprit.cause_peers)}; itself before:"
                 f" {_delay(culprit.cause_healthy)}), and no quota of its own stopped it"
             )
+        case Cause.GARBAGE_COLLECTION:
+            return (
+                f"garbage collection: Python's collector stopped it for {_delay(culprit.cause_culprit)} a second"
+                f" (peers: {_delay(culprit.cause_peers)}; itself before: {_delay(culprit.cause_healthy)}), and all"
+                " ranks waited"
+            )
+        case Cause.LATE_DATA:
+            return (
+                "late data: it is late between two of its calls and hardly anywhere else, where a slow device would be"
+                f" slow everywhere ({percent(culprit.cause_culprit)}; 0 %: as a slow device, 100 %: there alone); it"
+                " waits there, most likely for its input"
+            )
         case Cause.HARDWARE:
             return f"its node reports {culprit.node_reports}"
         case _:
@@ -227,7 +240,13 @@ def _evidence(culprit: Culprit) -> str:
     )
     if culprit.healthy_compute_ns:
         text += f"; rank {culprit.rank} computed {culprit.healthy_compute_ns / 1e9:.2f} s before"
-    return text
+    return text + (_sampled(culprit.samples) if culprit.samples is not None else "")
+
+
+def _sampled(samples: StackSamples) -> str:
+    """Say at which places of the program the rank was found."""
+    places = [f"{place.samples} times in {', called by '.join(place.frames)}" for place in samples.places]
+    return f"; of {samples.taken} samples of its main thread's stack: {'; '.join(places)}" if places else ""
 
 
 # -- fail-stop -------------------------------------------------------------------------------------------------------

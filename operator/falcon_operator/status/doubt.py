@@ -39,6 +39,12 @@ def doubt_words(slow: SlowIncident, culprit: Culprit) -> str:
     match slow.evidence:
         case Evidence.FOLLOWS_THE_ROLE:
             return f"not replaced: the slowness came along from another node; {_LOW} to replace {node} all the same"
+        case Evidence.PROGRAM:
+            return (
+                f"not replaced: the program itself is why, and would be as slow on another node; gc.freeze() after the"
+                f" model is built, or gc.disable() and gc.collect() at the same step in all ranks, keep collections"
+                f" short; {_LOW} to replace {node} all the same"
+            )
         case Evidence.SINCE_START:
             return (
                 f"not replaced: rank {rank} was never seen healthy on {node}, so its share of the work may be larger;"

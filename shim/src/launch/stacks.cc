@@ -1,13 +1,24 @@
 #include "stacks.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <sstream>
 
 #include "processes.h"
 
 namespace falcon {
+namespace {
+
+void remove_files_of(const std::string& folder, pid_t pid) {
+  const std::string file = folder + "/" + std::to_string(pid);
+  for (const char* suffix : {"", ".sample", ".collected"}) unlink((file + suffix).c_str());
+}
+
+}  // namespace
 
 void take_stacks(const std::string& folder, const std::vector<pid_t>& processes) {
   for (const pid_t pid : processes) {
@@ -16,15 +27,26 @@ void take_stacks(const std::string& folder, const std::vector<pid_t>& processes)
   }
 }
 
+void take_samples(const std::string& folder, const std::vector<pid_t>& processes, const std::string& wanted) {
+  std::istringstream words(wanted);
+  std::string time;
+  words >> time;
+  for (pid_t pid = 0; words >> pid;) {
+    if (std::find(processes.begin(), processes.end(), pid) == processes.end()) continue;
+    const std::string file = folder + "/" + std::to_string(pid) + ".sample";
+    if (handles(pid, kSampleSignal) && truncate(file.c_str(), 0) == 0) syscall(SYS_tgkill, pid, pid, kSampleSignal);
+  }
+}
+
 void remove_stacks_but(const std::string& folder, const std::set<pid_t>& kept) {
   each_number(folder, [&](pid_t pid) {
-    if (kept.count(pid) == 0) unlink((folder + "/" + std::to_string(pid)).c_str());
+    if (kept.count(pid) == 0) remove_files_of(folder, pid);
   });
 }
 
 void remove_dead_stacks(const std::string& folder) {
   each_number(folder, [&](pid_t pid) {
-    if (kill(pid, 0) != 0 && errno == ESRCH) unlink((folder + "/" + std::to_string(pid)).c_str());
+    if (kill(pid, 0) != 0 && errno == ESRCH) remove_files_of(folder, pid);
   });
 }
 

@@ -168,10 +168,16 @@ void Supervisor::look_at_plan() {
 
 // A new text asks for the stacks anew.
 void Supervisor::look_at_stacks() {
-  std::string asked = read_file(path("agent/stacks"));
-  if (asked.empty() || asked == stacks_asked_) return;
-  stacks_asked_ = std::move(asked);
-  take_stacks(path("launch/stacks"), ranks_.own_processes());
+  std::string stacks = read_file(path("agent/stacks"));
+  if (!stacks.empty() && stacks != stacks_asked_) {
+    stacks_asked_ = std::move(stacks);
+    take_stacks(path("launch/stacks"), ranks_.own_processes());
+  }
+  std::string samples = read_file(path("agent/samples"));
+  if (!samples.empty() && samples != samples_asked_) {
+    samples_asked_ = std::move(samples);
+    take_samples(path("launch/stacks"), ranks_.own_processes(), samples_asked_);
+  }
 }
 
 // They outlive their generation, whose successor they become, but not the pod.

@@ -51,6 +51,7 @@ class Supervisor {
   StatusReport status_;
   std::string plan_text_;
   std::string stacks_asked_;
+  std::string samples_asked_;
   std::string published_;
   std::string plan_error_;
   std::string start_error_;

@@ -120,3 +120,25 @@ def test_without_a_quota_nothing_was_throttled() -> None:
     throttle = pressure.throttle()
     assert throttle is not None
     assert throttle.throttled_fraction == 0.0
+
+
+def test_collections_are_rates_by_the_time_of_their_own_reading() -> None:
+    pressure = Pressure()
+    total_ns = 0
+    for second in range(1, 41):
+        total_ns += 400_000_000 if second > 30 else 10_000_000
+        pressure.feed(
+            LaunchCounters(
+                unix_ns=second * 10**9,
+                cgroup=CgroupCounters(),
+                ranks_unix_ns=(second - second % 5) * 10**9,  # the launcher reads these more seldom
+                collected_unix_ns=second * 10**9,
+                ranks=[RankCounters(local_rank=0, cpu_ns=0, collected_ns=total_ns)],
+            ),
+            training=True,
+            onset_unix_ns=30 * 10**9 if second > 33 else None,
+        )
+    rank = pressure.rank(0)
+    assert rank.collecting == pytest.approx(0.4)
+    assert rank.healthy_collecting == pytest.approx(0.01)
+    assert pressure.rank(1).collecting is None, "nothing is known of another rank"

@@ -11,6 +11,7 @@ from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import Applied, Culprit, JobChange, RecoveryState, SlowIncident
+from falcon_core.wire.samples import StackPlace, StackSamples
 from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition
@@ -319,3 +320,29 @@ def test_an_action_that_is_due_early_says_why() -> None:
     note = describe_slowdown(acted, POLICY, early)
     assert note is not None
     assert "until the loss (6.6 s) reached 50 % of a replacement's cost (13 s)" in note.done[0].what
+
+
+def test_collections_are_named_with_what_shortens_them() -> None:
+    figures = {"cause_culprit": 0.31, "cause_peers": 0.0, "cause_healthy": 0.01}
+    note = described(Evidence.PROGRAM, culprit=replace(CULPRIT, cause=Cause.GARBAGE_COLLECTION, **figures))
+    assert note.why == (
+        "garbage collection: Python's collector stopped it for 0.31 s a second (peers: 0.00 s; itself before: 0.01 s),"
+        " and all ranks waited"
+    )
+    assert "the program itself is why" in note.next
+    assert "gc.freeze()" in note.next
+
+
+def test_late_data_are_named_with_the_place_of_the_program() -> None:
+    places = [
+        StackPlace(["_try_get_data (dataloader.py:1286)", "main (train.py:35)"], 9),
+        StackPlace(["f (g.py:1)"], 3),
+    ]
+    culprit = replace(CULPRIT, cause=Cause.LATE_DATA, cause_culprit=0.84, samples=StackSamples(12, places))
+    note = described(Evidence.WAS_HEALTHY_HERE, culprit=culprit)
+    assert note.why.startswith("late data: it is late between two of its calls and hardly anywhere else")
+    assert "(84 %; 0 %: as a slow device, 100 %: there alone)" in note.why
+    assert note.evidence.endswith(
+        "; of 12 samples of its main thread's stack: 9 times in _try_get_data (dataloader.py:1286), called by main"
+        " (train.py:35); 3 times in f (g.py:1)"
+    )

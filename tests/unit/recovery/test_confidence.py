@@ -56,6 +56,20 @@ def test_a_rank_that_was_healthy_in_its_place_and_has_the_same_work_has_a_slow_n
     assert looked(seen(ranks=ranks), suspect()) == (Evidence.WAS_HEALTHY_HERE, True)
 
 
+def test_collections_of_the_program_take_no_node() -> None:
+    collecting = {"collecting_fraction": 0.7, "healthy_collecting_fraction": 0.0}
+    ranks = {**STRAGGLER, 2: {**SLOW, **collecting}}
+    assert looked(seen(ranks=ranks), suspect()) == (Evidence.PROGRAM, False)
+    assert looked(seen(ranks=ranks), suspect(), LOW)[1], "unless the job's owner wants it"
+
+
+def test_late_data_are_no_counter() -> None:
+    late = {**STRAGGLER, 2: {**SLOW, "stall_share": 0.9}}
+    assert looked(seen(ranks=late), suspect()) == (Evidence.WAS_HEALTHY_HERE, True)
+    moving_work = {**STRAGGLER, 2: {**SLOW, "stall_share": 0.9, "work": "Hidden"}}
+    assert looked(seen(ranks=moving_work), suspect()) == (Evidence.WORK_MAY_MOVE, False)
+
+
 def test_where_the_work_may_move_the_rank_is_named_and_its_node_is_kept() -> None:
     assert looked(seen(ranks=HIDDEN), suspect()) == (Evidence.WORK_MAY_MOVE, False)
     assert looked(seen(ranks=HIDDEN), suspect(), LOW) == (Evidence.WORK_MAY_MOVE, True)

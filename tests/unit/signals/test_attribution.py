@@ -205,6 +205,8 @@ def _excess(outside: list[float], healthy: list[float]) -> Excess:
 def test_a_stall_at_one_place_is_distinguished_from_work_that_is_slow_everywhere() -> None:
     healthy = [40.0, 30.0, 20.0, 10.0]
     assert _excess([20.0, 15.0, 10.0, 5.0], healthy).stall_share == pytest.approx(0.0)
-    assert _excess([0.0, 0.0, 0.0, 50.0], healthy).stall_share == pytest.approx(0.9)
-    assert _excess([50.0, 0.0], [95.0, 5.0]).stall_share is None  # one gap is all the work there is
+    assert _excess([0.0, 0.0, 0.0, 50.0], healthy).stall_share == pytest.approx(1.0)
+    assert _excess([50.0, 0.0, 0.0, 0.0], healthy).stall_share == pytest.approx(1.0)
+    assert _excess([35.0, 15.0, 10.0, 5.0], healthy).stall_share == pytest.approx((35 / 65 - 0.4) / 0.6)
+    assert _excess([50.0, 0.0], [80.0, 20.0]).stall_share is None  # one gap is all the work there is
     assert _excess([-1.0, 0.0], [50.0, 50.0]).stall_share is None

@@ -43,3 +43,25 @@ def test_unknown_counters_prove_nothing() -> None:
     assert explain(CpuEvidence(throttled=0.9), [CpuEvidence()]).cause is Cause.UNKNOWN, "nothing to compare with"
     blind = CpuEvidence(throttled=None, run_delay=0.9, healthy_run_delay=0.0)
     assert explain(blind, CALM).cause is Cause.UNKNOWN, "the delay may be a quota that cannot be read"
+
+
+def test_collections_that_explain_half_of_the_excess_are_the_cause() -> None:
+    def cause(spent: float, excess: float | None, *, healthy: float | None = 0.0, peers: float | None = 0.0) -> Cause:
+        culprit = CpuEvidence(throttled=0.0, collecting=spent, healthy_collecting=healthy, excess=excess)
+        return explain(culprit, [CpuEvidence(throttled=0.0, collecting=peers)]).cause
+
+    assert cause(0.3, 0.4) is Cause.GARBAGE_COLLECTION
+    assert cause(0.1, 0.4) is Cause.UNKNOWN, "it explains a quarter"
+    assert cause(0.3, 0.4, healthy=0.25) is Cause.UNKNOWN, "it collected as much while it was healthy"
+    assert cause(0.3, 0.4, peers=0.3, healthy=None) is Cause.UNKNOWN, "so do its peers"
+    assert cause(0.3, None) is Cause.UNKNOWN, "nothing to explain"
+    assert cause(0.3, 0.4, healthy=None, peers=None) is Cause.UNKNOWN, "nothing to compare with"
+
+
+def test_an_excess_in_one_gap_is_late_data_where_no_counter_says_more() -> None:
+    late = CpuEvidence(throttled=0.0, healthy_throttled=0.0, stall_share=0.84)
+    found = explain(late, CALM)
+    assert (found.cause, found.culprit) == (Cause.LATE_DATA, 0.84)
+    assert explain(CpuEvidence(throttled=0.0, stall_share=0.4), CALM).cause is Cause.UNKNOWN
+    throttled = CpuEvidence(throttled=0.7, healthy_throttled=0.0, stall_share=0.9)
+    assert explain(throttled, CALM).cause is Cause.CPU_THROTTLING

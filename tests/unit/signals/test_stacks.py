@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.signals.stacks import FRAME_CHARACTERS, answering_thread
+from falcon_core.signals.stacks import FRAME_CHARACTERS, answering_thread, place_of, sampled_thread
 from falcon_core.wire.messages import MAX_FRAMES
 
 WAITING = """Thread 0x00007fa266b896c0 (most recent call first):
@@ -51,3 +51,22 @@ def test_names_are_bounded_and_printable() -> None:
     found = answering_thread("Current thread 0x1 (most recent call first):\n" + frame * 100)
     assert len(found) == MAX_FRAMES
     assert all(len(text) <= FRAME_CHARACTERS and text.isprintable() for text in found)
+
+
+ALONE = """Stack (most recent call first):
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1286 in _try_get_data
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 733 in __next__
+  File "/opt/job/train.py", line 35 in main
+  File "/opt/job/train.py", line 80 in <module>
+"""
+
+
+def test_a_thread_that_wrote_its_own_stack_alone() -> None:
+    frames = sampled_thread("a torn line\n" + ALONE.replace("train.py", "before.py") + ALONE)
+    assert frames == ["_try_get_data (dataloader.py:1286)", "main (train.py:35)", "<module> (train.py:80)"]
+    assert place_of(frames) == ("_try_get_data (dataloader.py:1286)", "main (train.py:35)")
+
+
+@pytest.mark.parametrize("text", ["", "Stack", WAITING, "Stack (most recent call first):\n  <no Python frame>\n"])
+def test_what_is_no_sample_has_no_place(text: str) -> None:
+    assert place_of(sampled_thread(text)) == ()

@@ -26,6 +26,7 @@ from falcon_core.wire.messages import (
 from falcon_core.wire.microbatches import MAX_HINDRANCE, MicroShare
 from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
 from falcon_core.wire.reports import decode_summary, encode_summary
+from falcon_core.wire.samples import MAX_PLACE_FRAMES, MAX_PLACE_TEXT, MAX_PLACES, StackPlace, StackSamples
 
 HELD = LaunchStandby(ready=1, wanted=2, why="too little memory is free")
 NOW_NS = 1_763_800_000_000_000_000
@@ -323,7 +324,7 @@ def test_what_is_no_report_is_refused(raw: bytes) -> None:
 def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
     earlier = fields(0)
     detail = earlier[6][0][16]
-    assert [detail.pop(), detail.pop(), detail.pop()] == [-1, -1, 0]
+    assert [detail.pop() for _ in range(7)] == [None, -1, -1, -1, -1, -1, 0]
     assert earlier[6][0].pop() == -1
     (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
     assert (found.detailed, found.work, found.load, found.size_class) == (True, "Fixed", None, None)
@@ -392,3 +393,30 @@ def test_impossible_micro_batches_are_refused(shared: list[int]) -> None:
     raw[place] = [shared]
     with pytest.raises(msgspec.ValidationError):
         decode_summary(msgspec.msgpack.encode(raw), "p")
+
+
+def test_causes_in_the_program_pass_with_the_detail() -> None:
+    samples = StackSamples(
+        12, [StackPlace(["read (data.py:3)", "main (train.py:9)"], 11), StackPlace(["f (g.py:1)"], 1)]
+    )
+    slow = rank(3, collecting_fraction=0.312, healthy_collecting_fraction=0.0, stall_share=0.84, samples=samples)
+    assert sent(pod([slow], []), 3).ranks == [slow]
+    brief = sent(pod([slow], [])).ranks[0]
+    assert (brief.collecting_fraction, brief.stall_share, brief.samples) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [12, [[["f"] * (MAX_PLACE_FRAMES + 1), 1]]],
+        [12, [[["f" * (MAX_PLACE_TEXT + 1)], 1]]],
+        [12, [[["f"], 1]] * (MAX_PLACES + 1)],
+        [-1, []],
+        [12, [[["f"], -1]]],
+    ],
+)
+def test_samples_beyond_the_bounds_are_refused(samples: list[Any]) -> None:
+    report = fields(0)
+    report[6][0][16][-1] = samples
+    with pytest.raises(msgspec.ValidationError):
+        decode_summary(msgspec.msgpack.encode(report), "p")

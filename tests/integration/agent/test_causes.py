@@ -1,0 +1,83 @@
+"""What makes a real rank slow without any counter of the machine: its data, or Python's garbage collector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from falcon_core.model import Cause
+from falcon_core.recovery.observation import RankSeen
+from falcon_core.signals.cause import explain
+from falcon_core.wire.messages import RankSignals, Summary
+from tests.integration.agent.conftest import MakePod
+from tests.integration.agent.pod import PROGRAMS, PYTHON, Pod
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+PROGRAM = PROGRAMS / "stalling.py"
+replace = msgspec.structs.replace
+
+
+def seen(rank: RankSignals) -> RankSeen:
+    return RankSeen(rank=rank.rank, replica=0, process="Running", sent=rank, fresh=True)
+
+
+def sampled(summary: Summary) -> bool:
+    return len(summary.ranks) == 2 and summary.ranks[1].samples is not None and summary.ranks[1].detailed
+
+
+async def slowed(make_pod: MakePod, folder: Path, python_dir: Path, fault: str) -> tuple[Pod, Summary]:
+    """Return a pod whose rank 1 has become slow in this way, and the first report with samples of its stack."""
+    (folder / "fault").write_text("")
+    pod = make_pod(2, str(PYTHON), str(PROGRAM), str(folder), options=("--python", str(python_dir)))
+    pod.start_agent()
+    pod.allow(1_000_000)
+    pod.plan(1, "Run")
+    await pod.trained(400)
+    (folder / "fault").write_text(fault)
+    return pod, await pod.reported("samples of rank 1", sampled)
+
+
+def cause_of(summary: Summary, excess: float) -> Cause:
+    fast, slow = (seen(rank).cpu for rank in summary.ranks)
+    assert slow.collecting is not None, "its interpreter counts collections"
+    return explain(replace(slow, excess=excess), [fast]).cause
+
+
+async def test_late_data(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+    _, summary = await slowed(make_pod, tmp_path, python_dir, "late")
+    rank = summary.ranks[1]
+    assert rank.stall_share is not None
+    assert rank.stall_share > 0.7, "the other gaps are as long as before"
+    assert rank.samples is not None
+    assert rank.samples.places[0].frames[0].startswith("read_batch (stalling.py:"), rank.samples
+    assert cause_of(summary, 0.5) is Cause.LATE_DATA
+    assert summary.ranks[0].samples is None, "only the rank that computes longer is sampled"
+
+
+async def test_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+    pod, _ = await slowed(make_pod, tmp_path, python_dir, "garbage")
+
+    def shown(summary: Summary) -> bool:
+        return sampled(summary) and (summary.ranks[1].collecting_fraction or 0) > 0.1
+
+    summary = await pod.reported("collections of rank 1", shown)
+    rank = summary.ranks[1]
+    assert (rank.healthy_collecting_fraction or 0.0) < 0.02
+    assert rank.samples is not None
+    assert any("make_garbage (stalling.py:" in frame for frame in rank.samples.places[0].frames), rank.samples
+    assert cause_of(summary, rank.collecting_fraction or 0.0) is Cause.GARBAGE_COLLECTION
+
+
+async def test_samples_harm_nobody(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+    pod, _ = await slowed(make_pod, tmp_path, python_dir, "late")
+    (tmp_path / "fault").write_text("")
+
+    def over(summary: Summary) -> bool:
+        return all(rank.onset is None and rank.samples is None for rank in summary.ranks)
+
+    await pod.reported("the relief", over)
+    status = pod.launcher.status()
+    assert status is not None
+    assert [rank.state for rank in status.ranks] == ["Running", "Running"]
