@@ -15,7 +15,7 @@ import structlog
 
 from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
-from falcon_agent.checks import Checks
+from falcon_agent.checks import Checks, Smoke
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
 from falcon_agent.output import Output
@@ -52,6 +52,7 @@ class Agent:
         self._uncaught = Uncaught(self._run_dir)
         self._stacks = Stacks(self._run_dir)
         self._checks = Checks(self._run_dir)
+        self._smoke = Smoke(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._store = (
             Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
@@ -197,6 +198,7 @@ class Agent:
             status = self._run_dir.status()
             urgent = self._listen(status, now) or urgent or status != self._last_status
             urgent = self._checks.look(status) or urgent
+            urgent = self._smoke.look(status, now) or urgent
             self._last_status = status
             urgent = self._look_at_directory(status) or urgent
             self._settle(status)
@@ -275,6 +277,7 @@ class Agent:
             output=self._uncaught.marked(generation, self._output.reports(generation)),
             checkpoints=self._store.held() if self._store is not None else [],
             check=self._checks.of(status),
+            smoke=self._smoke.of(time.monotonic()),
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
         )

@@ -18,8 +18,8 @@ from falcon_core.wire.directory import LaunchDirectory
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
-    CHECK_FILE,
     CHECKPOINT_FILE,
+    CHECK_FILE,
     CONTROL_FILE,
     COPIED_FILE,
     COUNTERS_FILE,
@@ -27,18 +27,19 @@ from falcon_core.wire.launch import (
     ENDED,
     LINKS_ASKED_FILE,
     LINKS_FILE,
-    MICROBATCHES_FILE,
-    OUTPUT_FILE,
-    PLAN_FILE,
-    RINGS_FILE,
-    STACKS_ASKED_FILE,
-    STACKS_DIR,
-    STATUS_FILE,
-    UNCAUGHT,
     LaunchCounters,
     LaunchPlan,
     LaunchRings,
     LaunchStatus,
+    MICROBATCHES_FILE,
+    OUTPUT_FILE,
+    PLAN_FILE,
+    RINGS_FILE,
+    SMOKE_FILE,
+    STACKS_ASKED_FILE,
+    STACKS_DIR,
+    STATUS_FILE,
+    UNCAUGHT,
     render_plan,
 )
 from falcon_core.wire.microbatches import MicrobatchOrder
@@ -85,8 +86,15 @@ class RunDir:
 
     def check(self) -> bytes:
         """Read what the newest measurement of the machine printed; empty where nothing can be read."""
+        return self._printed(CHECK_FILE)
+
+    def smoke(self) -> bytes:
+        """Read what the newest smoke test printed; empty where nothing can be read."""
+        return self._printed(SMOKE_FILE)
+
+    def _printed(self, file: str) -> bytes:
         try:
-            return read_regular(self.path / CHECK_FILE, MOST_BYTES)
+            return read_regular(self.path / file, MOST_BYTES)
         except OSError:
             return b""
 
