@@ -18,8 +18,8 @@ from falcon_core.wire.directory import LaunchDirectory
 from falcon_core.wire.launch import (
     AGENT_DIR,
     ALIVE_FILE,
-    CHECKPOINT_FILE,
     CHECK_FILE,
+    CHECKPOINT_FILE,
     CONTROL_FILE,
     COPIED_FILE,
     COUNTERS_FILE,
@@ -27,10 +27,6 @@ from falcon_core.wire.launch import (
     ENDED,
     LINKS_ASKED_FILE,
     LINKS_FILE,
-    LaunchCounters,
-    LaunchPlan,
-    LaunchRings,
-    LaunchStatus,
     MICROBATCHES_FILE,
     OUTPUT_FILE,
     PLAN_FILE,
@@ -40,6 +36,10 @@ from falcon_core.wire.launch import (
     STACKS_DIR,
     STATUS_FILE,
     UNCAUGHT,
+    LaunchCounters,
+    LaunchPlan,
+    LaunchRings,
+    LaunchStatus,
     render_plan,
 )
 from falcon_core.wire.microbatches import MicrobatchOrder

@@ -14,8 +14,8 @@ from falcon_core.errors.table import JobRule
 from falcon_core.recovery.membership import Exclusion, Replacement
 from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
-from falcon_core.recovery.smoke import Smoke
 from falcon_core.recovery.remembered import PlannedMove, RetryIncident
+from falcon_core.recovery.smoke import Smoke
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 from falcon_operator.checkpoint_spec import CheckpointSpec
 from falcon_operator.node_checks import NodeChecks

@@ -1,4 +1,4 @@
-"""The smoke test beside a restart: how fast each machine's CPUs are just now, against each other, in a fifth of a second.
+"""The smoke test beside a restart: how fast each machine's CPUs are, against each other, in a fifth of a second.
 
 A restart is no moment for a check that takes seconds, and yet the one at which a sick machine shows: a rank may have
 been killed, or have lost its peers, because its machine hardly computes any more. TRANSOM (§IV-A) checks before each

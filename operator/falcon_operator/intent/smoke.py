@@ -1,9 +1,9 @@
 """The smoke test beside a restart (``spec.preflight``): who is asked, and what follows.
 
 The plan that stops a generation asks for it, so that each pod tests its machine as soon as its processes are dead. A
-start waits for no answer, but for the second one of a machine that the first has found slow, and two seconds at most. Under
-``Enforce`` a sick machine is left for a ready spare, also when the ranks have just been started: they have trained
-nothing yet that could be lost.
+start waits for no answer, but for the second one of a machine that the first has found slow, and two seconds at most.
+Under ``Enforce`` a sick machine is left for a ready spare, also when the ranks have just been started: they have
+trained nothing yet that could be lost.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def _follow(
     left = bad[: spares.ready or 0] if leaves else []
     if not left:
         why = "spec.preflight.mode is Report" if snap.job.spec.preflight.mode == "Report" else spares.message
-        told = replace(stop, smoke=f"{words}; it is kept: {why or 'no ready spare of a warm pool'}")
-        return replace(intent, recovery=replace(intent.recovery, stop=told)), gathering
+        kept = replace(stop, smoke=f"{words}; it is kept: {why or 'no ready spare of a warm pool'}")
+        return replace(intent, recovery=replace(intent.recovery, stop=kept)), gathering
     moves = [Replace(found.replica, reason(found), False, False, stop.id) for found in left]
     membership = apply_actions(intent.membership, moves, JobNames(snap.job), snap.now)
     if membership.generation != intent.membership.generation:
         intent = replace(intent, master_addr="", master_port=0)
-    told = with_steps(replace(stop, smoke=words, left_sick=True), left, membership.generation, snap.now)
-    intent = replace(intent, membership=membership, recovery=replace(intent.recovery, stop=told))
+    moved = with_steps(replace(stop, smoke=words, left_sick=True), left, membership.generation, snap.now)
+    intent = replace(intent, membership=membership, recovery=replace(intent.recovery, stop=moved))
     return intent, Gathering(ready=False, placed=True, waiting=f"leaving {words}")

@@ -61,8 +61,7 @@ class EffectRunner:
         refused = ""
         makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
-        others = [effect for effect in decision.effects if not isinstance(effect, _COMMANDS)]
-        for effect in self._until_urgent(others, memory, is_urgent):
+        for effect in self._until_urgent(decision.effects, memory, is_urgent):
             if isinstance(effect, fx.CreatePod):
                 makes_pods = makes_pods and await self._is_still_wanted(snap.job)
                 if not makes_pods:
@@ -81,10 +80,12 @@ class EffectRunner:
     def _until_urgent(
         self, effects: Sequence[fx.Effect], memory: Memory, is_urgent: Callable[[], bool]
     ) -> Iterator[fx.Effect]:
-        """Yield the effects until the next look is urgent; after a turn that ended early, for a while in any case."""
+        """Yield all but commands until the next look is urgent; after a turn that ended early, for a while anyhow."""
         least_until = self._clock.monotonic() + LEAST_SECONDS * memory.ended_early
         memory.ended_early = False
         for effect in effects:
+            if isinstance(effect, _COMMANDS):
+                continue
             if is_urgent() and self._clock.monotonic() >= least_until:
                 memory.ended_early = True
                 return

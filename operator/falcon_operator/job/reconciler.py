@@ -1,4 +1,4 @@
-"""The shell around ``decide``: observe → decide → store the intent → pass on the plan → show the status → other effects.
+"""The shell around ``decide``: observe → decide → store the intent → publish the plan → show the status → the effects.
 
 The intent is written to the job's TrainingRun under the resourceVersion that was read, before any effect is carried
 out. The plan follows it at once, since ranks stand still until they have it, and nobody waits for what is shown (ADR

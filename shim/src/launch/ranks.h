@@ -25,7 +25,12 @@ namespace falcon {
 class Ranks {
  public:
   Ranks(const Options& options, Output* output)
-      : options_(options), output_(output), standbys_(options, output), check_(options), smoke_(options), directory_(options) {}
+      : options_(options),
+        output_(output),
+        standbys_(options, output),
+        check_(options),
+        smoke_(options),
+        directory_(options) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);

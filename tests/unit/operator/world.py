@@ -261,6 +261,7 @@ class World:
             self._remove(pod)
         for pod in self.pods.values():
             self._launch(pod)
+            self._smoke(pod)
         self._break()
         self._train(seconds)
         for pod in self.pods.values():
@@ -328,18 +329,16 @@ class World:
                 self._start(pod, plan, member.first_rank)
             elif phase == "Finish":
                 pod.exit_code = plan.exit_code
-            if member is not None and pod.generation == plan.generation and plan.smoke:
-                self._smoke(pod, plan.smoke)
 
-    def _smoke(self, pod: Pod, number: int) -> None:
-        if pod.node in self.mute or (pod.smoke is not None and pod.smoke.number == number):
+    def _smoke(self, pod: Pod) -> None:
+        """Let the launcher test its machine beside the start, once for each number."""
+        number = self.plan.smoke if self.plan is not None and pod.generation == self.plan.generation else 0
+        if not number or pod.node in self.mute or (pod.smoke is not None and pod.smoke.number == number):
             return
         node = self.nodes[pod.node]
         self.smoked.append((number, pod.node))
         problems = [node.wrong] if node.wrong else []
-        pod.smoke = CheckReport(
-            number, "", "falcon-launch", "1 × 2 CPUs", {"fp32": round(1e6 * node.rate)}, problems
-        )
+        pod.smoke = CheckReport(number, "", "falcon-launch", "1 × 2 CPUs", {"fp32": round(1e6 * node.rate)}, problems)
 
     def _start(self, pod: Pod, plan: Plan, first_rank: int) -> None:
         pod.generation, pod.dead_below, pod.state = plan.generation, plan.generation, "Running"

@@ -55,7 +55,17 @@ def failure(cause: Cause = Cause.PROCESS_KILLED, *, error: str = "", error_class
         (replace(failure(), recurrences=1), "Full"),
         (replace(failure(error="ValueError"), recurrences=1), "None"),
     ],
-    ids=["no failure", "killed", "hang", "exit code", "early exit code", "own error", "memory", "came back", "own again"],
+    ids=[
+        "no failure",
+        "killed",
+        "hang",
+        "exit code",
+        "early exit code",
+        "own error",
+        "memory",
+        "came back",
+        "own again",
+    ],
 )
 def test_the_size_follows_from_the_failure(stop: StopIncident | None, size: str) -> None:
     assert size_of(stop, JUDGE) == size
