@@ -2,9 +2,9 @@
 
     make venv shim gateway cluster-build torch-venv && python -m benchmarks.ready.phases [RUNS]
 
-Real are the operator's reconciler, queue and bus, etcd, the API server, gateway, agents, launchers and PyTorch; the pods
-are processes on this machine, without containers or a kubelet, so that nothing but Falcon's own way is measured. SHIM_OUT,
-GATEWAY_OUT and FALCON_CACHE say where ``make`` put what it built. Seconds.
+Real are the operator's reconciler, queue and bus, etcd, the API server, gateway, agents, launchers and PyTorch; the
+pods are processes on this machine, without containers or a kubelet, so that nothing but Falcon's own way is measured.
+SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where ``make`` put what it built. Seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ PHASES: Final = (
     "the operator knows it",
     "the intent is stored",
     "the plan to stop is out",
-    "the operator knows that all is dead",
+    "the last launcher has it",
+    "the last launcher's processes are dead",
+    "the operator knows that",
     "the intent to run is stored",
     "the plan to run is out",
     "the last rank is started or released",
@@ -106,7 +108,7 @@ class TappedBus:
         found = [received.summary.launch for received in self._session.bus.reports(uid).summaries.values()]
         known = [launch for launch in found if launch is not None]
         for launch in known:
-            if any(rank.state == "Exited" for rank in launch.ranks):
+            if launch.state in ("Running", "Exited") and any(rank.state == "Exited" for rank in launch.ranks):
                 self._marks.note(f"ended {launch.generation}")
         if len(known) == REPLICAS:
             self._marks.note(f"dead {min(launch.dead_below for launch in known)}")
@@ -184,6 +186,19 @@ class Pods:
     def statuses(self) -> list[LaunchStatus]:
         """Return what the launchers say."""
         return [status for launcher in self.launchers.values() if (status := launcher.status()) is not None]
+
+    async def watch(self, marks: Marks, generation: int) -> None:
+        """Note what the launchers see of the generation's end, until their processes are dead."""
+        while f"were dead {generation + 1}" not in marks.at:
+            found = self.statuses()
+            ends = [rank.ended_unix_ns for each in found for rank in each.ranks if rank.signal == signal.SIGKILL]
+            if ends:
+                marks.note(f"noticed {generation}", min(end or 0 for end in ends) / 1e9)
+            if all(each.generation > generation for each in found):
+                marks.note(f"has {generation + 1}")
+            if all(each.dead_below > generation for each in found):
+                marks.note(f"were dead {generation + 1}")
+            await asyncio.sleep(0.002)
 
     def stop(self) -> None:
         for process in (*self._agents, *(launcher.process for launcher in self.launchers.values())):
@@ -278,24 +293,25 @@ async def restart(rig: Rig, generation: int, standby: Standby) -> list[float]:
     await asyncio.sleep(WINDOW_SECONDS + 1)
     killed, killed_ns = time.time(), time.monotonic_ns()
     os.kill(rig.ranks.process(generation), signal.SIGKILL)
-    noticed = 0.0
-    while not noticed:
-        ends = [rank for each in rig.pods.statuses() for rank in each.ranks if rank.signal == signal.SIGKILL]
-        noticed = min((rank.ended_unix_ns or 0 for rank in ends), default=0) / 1e9
-        await asyncio.sleep(0.002)
+    watching = asyncio.create_task(rig.pods.watch(rig.marks, generation))
     stepped = killed + await rig.ranks.next_step(generation + 1, killed_ns)
+    await watching
     started = max(rank.started_unix_ns for each in rig.pods.statuses() for rank in each.ranks) / 1e9
-    at, following = rig.marks.at, generation + 1
-    names = (f"ended {generation}", f"stored {following} Stop", f"plan {following} Stop", f"dead {following}")
-    names += (f"stored {following} Run", f"plan {following} Run")
-    return [each - killed for each in (noticed, *(at[name] for name in names), started, stepped)]
+    at, after = rig.marks.at, generation + 1
+    names = [f"noticed {generation}", f"ended {generation}", f"stored {after} Stop", f"plan {after} Stop"]
+    names += [f"has {after}", f"were dead {after}", f"dead {after}", f"stored {after} Run", f"plan {after} Run"]
+    return [each - killed for each in (*(at[name] for name in names), started, stepped)]
 
 
 async def measure(api: ApiServer, standby: Standby, runs: int) -> list[list[float]]:
     """Return the phases of so many restarts."""
     with tempfile.TemporaryDirectory(prefix="falcon-phases-") as name:
         async with a_job(api, Path(name), standby) as rig:
-            return [await restart(rig, generation, standby) for generation in range(1, runs + 1)]
+            found = []
+            for generation in range(1, runs + 1):
+                found.append(await restart(rig, generation, standby))
+                print(f"standby {standby}: {' '.join(f'{over:.2f}' for over in found[-1])}", flush=True)
+            return found
 
 
 def prepare(installation: Installation, standby: Standby) -> None:
@@ -303,14 +319,8 @@ def prepare(installation: Installation, standby: Standby) -> None:
     recovery = {"standby": standby, "restarts": 10, "window": "1m"}
     container = {"name": "trainer", "image": "x:1", "command": ["python", "train.py"]}
     spec = {"replicas": REPLICAS, "template": {"spec": {"containers": [container]}}, "recovery": recovery}
-    installation.apply(
-        {
-            "apiVersion": API_VERSION,
-            "kind": "TrainingJob",
-            "metadata": {"name": JOB, "namespace": NAMESPACE},
-            "spec": spec,
-        }
-    )
+    metadata = {"name": JOB, "namespace": NAMESPACE}
+    installation.apply({"apiVersion": API_VERSION, "kind": "TrainingJob", "metadata": metadata, "spec": spec})
 
 
 def table(found: dict[str, list[list[float]]]) -> str:

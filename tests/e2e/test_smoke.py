@@ -1,4 +1,4 @@
-"""The smoke test beside a restart: a rank killed on a machine that hardly computes is moved, any other restarts there."""
+"""The smoke test beside a restart: a rank killed on a machine that hardly computes is moved, others restart there."""
 
 from __future__ import annotations
 
