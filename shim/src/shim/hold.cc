@@ -229,9 +229,10 @@ bool is_meeting(int port) {
 // then is the caller's own, as without us.
 int connect_promptly(int file, const sockaddr* address, socklen_t length) {
   const uint64_t until_ns = monotonic_ns() + kMeetingNs;
-  for (;;) {
+  for (bool refused = false;; refused = true) {
     if (real_connect(file, address, length) == 0) return 0;
     int error = errno;
+    if (error == ECONNABORTED && refused) error = ECONNREFUSED;  // what the kernel still has to say of the try before
     if (error == EINPROGRESS) {
       error = outcome(file, until_ns);
       if (error == ETIMEDOUT) error = EINPROGRESS;
