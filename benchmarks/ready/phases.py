@@ -37,7 +37,7 @@ from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.ports import PodView
 from falcon_operator.queue import KeyedQueue, work
 from falcon_operator.work import Key, job_key
-from tests.integration.agent.pod import PYTHON
+from tests.integration.agent.pod import PYTHON, AgentPod, credentials, start_agent
 from tests.integration.api.apiserver import ApiServer, running_apiserver
 from tests.integration.operator.bench import Bench, Session
 from tests.integration.operator.cluster import CRDS, Installation
@@ -73,6 +73,10 @@ class Marks:
 
     def note(self, name: str, at: float | None = None) -> None:
         self.at.setdefault(name, time.time() if at is None else at)
+
+    def note_if(self, holds: bool, name: str) -> None:
+        if holds:
+            self.note(name)
 
 
 class TappedKube:
@@ -146,11 +150,7 @@ class Pods:
         for name in ("falcon_site", "falcon_start", "falcon_bench"):
             (python / name).symlink_to(AGENT / name)
         self._options = ("--python", str(python))
-        issued = site.jobs.client(uid)
-        self._tls = folder / "tls"
-        self._tls.mkdir()
-        for name, path in {"ca.crt": site.control.ca, "tls.crt": issued.cert, "tls.key": issued.key}.items():
-            (self._tls / name).write_bytes(path.read_bytes())
+        self._tls = credentials(folder / "tls", site, uid)
 
     async def start(self, pods: list[PodView]) -> None:
         """Place each new pod on a node of its own, and run it."""
@@ -165,23 +165,9 @@ class Pods:
             await self._http.call("PATCH", f"{path}/status", body={"status": _running()}, content_type=MERGE_PATCH)
             command = (str(PYTHON), str(PROGRAM), str(self.folder), "1")
             self.launchers[pod.name] = Launcher(self.folder / pod.name, *command, options=self._options)
-            self._agents.append(self._agent(pod, node))
-
-    def _agent(self, pod: PodView, node: str) -> subprocess.Popen[bytes]:
-        environment = {
-            **os.environ,
-            "FALCON_NAMESPACE": NAMESPACE,
-            "FALCON_JOB": JOB,
-            "FALCON_JOB_UID": self._uid,
-            "FALCON_POD": pod.name,
-            "FALCON_POD_UID": pod.uid,
-            "FALCON_NODE": node,
-            "FALCON_RUN_DIR": str(self.folder / pod.name),
-            "FALCON_GATEWAYS": ",".join(gateway.agents for gateway in self._site.gateways),
-            "FALCON_GATEWAY_TLS_DIR": str(self._tls),
-        }
-        with (self.folder / f"{pod.name}.log").open("ab") as log:
-            return subprocess.Popen([sys.executable, "-m", "falcon_agent"], env=environment, stdout=log, stderr=log)
+            log = self.folder / f"{pod.name}.log"
+            agent = AgentPod(pod.name, pod.uid, node, self.folder / pod.name, self._tls, log)
+            self._agents.append(start_agent(self._site, JobKey(NAMESPACE, JOB, self._uid), agent))
 
     def statuses(self) -> list[LaunchStatus]:
         """Return what the launchers say."""
@@ -189,15 +175,14 @@ class Pods:
 
     async def watch(self, marks: Marks, generation: int) -> None:
         """Note what the launchers see of the generation's end, until their processes are dead."""
-        while f"were dead {generation + 1}" not in marks.at:
+        after = generation + 1
+        while f"were dead {after}" not in marks.at:
             found = self.statuses()
-            ends = [rank.ended_unix_ns for each in found for rank in each.ranks if rank.signal == signal.SIGKILL]
-            if ends:
-                marks.note(f"noticed {generation}", min(end or 0 for end in ends) / 1e9)
-            if all(each.generation > generation for each in found):
-                marks.note(f"has {generation + 1}")
-            if all(each.dead_below > generation for each in found):
-                marks.note(f"were dead {generation + 1}")
+            ranks = [rank for each in found for rank in each.ranks if rank.signal == signal.SIGKILL]
+            for rank in ranks:
+                marks.note(f"noticed {generation}", (rank.ended_unix_ns or 0) / 1e9)
+            marks.note_if(all(each.generation >= after for each in found), f"has {after}")
+            marks.note_if(all(each.dead_below >= after for each in found), f"were dead {after}")
             await asyncio.sleep(0.002)
 
     def stop(self) -> None:
