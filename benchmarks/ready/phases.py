@@ -1,6 +1,6 @@
 """Where the time of a restart goes: a killed rank of three pods until the next step of all ranks, phase by phase.
 
-    make venv shim gateway cluster-build torch-venv && python -m benchmarks.ready.phases [RUNS]
+    make venv shim gateway cluster-build torch-venv && python -m benchmarks.ready.phases [RUNS [KIND OF STANDBY …]]
 
 Real are the operator's reconciler, queue and bus, etcd, the API server, gateway, agents, launchers and PyTorch; the
 pods are processes on this machine, without containers or a kubelet, so that nothing but Falcon's own way is measured.
@@ -50,6 +50,7 @@ JOB: Final = "gpt2"
 REPLICAS: Final = 3
 WINDOW_SECONDS: Final = 60.0  # of the job's budget: an older kill holds no restart back
 PATIENCE_SECONDS: Final = 300.0
+KINDS: Final[tuple[Standby, ...]] = ("Processes", "Imports", "None")
 PHASES: Final = (
     "the launcher has noticed the end",
     "the operator knows it",
@@ -324,9 +325,9 @@ def table(found: dict[str, list[list[float]]]) -> str:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    kinds: list[Standby] = ["Processes", "Imports", "None"]
+    kinds: list[Standby] = [kind for kind in KINDS if kind in sys.argv[2:] or len(sys.argv) <= 2]
     found = {}
-    for standby in kinds[: int(sys.argv[2])] if len(sys.argv) > 2 else kinds:
+    for standby in kinds:
         with running_apiserver() as api, tempfile.TemporaryDirectory() as folder:
             api.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
             api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
