@@ -1,6 +1,6 @@
 """Where the time of a restart goes: a killed rank of three pods until the next step of all ranks, phase by phase.
 
-    make venv shim gateway cluster-build torch-venv && python -m benchmarks.ready.phases [RUNS [KIND OF STANDBY …]]
+    make venv shim gateway cluster-build torch-venv && python -m benchmarks.ready.phases
 
 Real are the operator's reconciler, queue and bus, etcd, the API server, gateway, agents, launchers and PyTorch; the
 pods are processes on this machine, without containers or a kubelet, so that nothing but Falcon's own way is measured.
@@ -9,6 +9,7 @@ SHIM_OUT, GATEWAY_OUT and FALCON_CACHE say where ``make`` put what it built. Sec
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -16,7 +17,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.ready.standby import AGENT, LEAST_STEPS, PROGRAM, Ranks
+from benchmarks.results import provenance, put
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import LaunchStatus, Standby
 from falcon_core.wire.messages import Plan
@@ -45,6 +46,7 @@ from tests.integration.operator.played import add_node, connected
 from tests.integration.shim.launching import Launcher
 from tests.unit.operator.telling import Metrics
 
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 NAMESPACE: Final = "phases"
 JOB: Final = "gpt2"
 REPLICAS: Final = 3
@@ -323,11 +325,19 @@ def table(found: dict[str, list[list[float]]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3, help="kills of each kind")
+    parser.add_argument("--standby", choices=KINDS, action="append", help="this kind alone; may be given again")
+    parser.add_argument("--keep", action="store_true", help="write the table into RESULTS.md")
+    parser.add_argument("--note", default="", help="for RESULTS.md: what else ran on the machine")
+    return parser.parse_args()
+
+
 def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    kinds: list[Standby] = [kind for kind in KINDS if kind in sys.argv[2:] or len(sys.argv) <= 2]
+    asked = parse_arguments()
     found = {}
-    for standby in kinds:
+    for standby in asked.standby or KINDS:
         with running_apiserver() as api, tempfile.TemporaryDirectory() as folder:
             api.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
             api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
@@ -336,9 +346,11 @@ def main() -> None:
             for number in range(REPLICAS):
                 add_node(installation, f"node-{number}", {})
             prepare(installation, standby)
-            found[standby] = asyncio.run(measure(api, standby, runs))
-            print(table({standby: found[standby]}), flush=True)
-    print(table(found))
+            found[standby] = asyncio.run(measure(api, standby, asked.runs))
+    figures = table(found)
+    print(figures)
+    if asked.keep:
+        put(RESULTS, f"{figures}\n{provenance(note=asked.note and f', {asked.note}')}", "phases")
 
 
 if __name__ == "__main__":

@@ -153,8 +153,12 @@ class Pod:
         standby: Standby = "None",
         port: int | None = None,
         next_port: int = 0,
+        smoke: int = 0,
     ) -> None:
-        """Publish the operator's plan. ``port``: where the ranks meet, None: any; ``next_port``: the next ones."""
+        """Publish the operator's plan.
+
+        ``port``: where the ranks meet, None: any; ``next_port``: the next ones; ``smoke``: the number of a smoke test.
+        """
         plan = Plan(
             epoch=1,
             generation=generation,
@@ -166,6 +170,7 @@ class Pod:
             retries=retries,
             standby=standby,
             next_master_port=next_port,
+            smoke=smoke,
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )
