@@ -25,7 +25,8 @@ constexpr size_t kCopied = 64 << 20;        // by all threads
 constexpr size_t kLeastCopied = 1 << 20;    // by one
 constexpr size_t kMostThreads = 256;
 constexpr int kSmokeSize = 128;  // less than a millisecond each, so that many fit into a window
-constexpr int64_t kWindowNs = kSecondNs / 10;
+constexpr int kWindowsASecond = 10;
+constexpr int64_t kWindowNs = kSecondNs / kWindowsASecond;
 constexpr size_t kWindows = 2;
 
 size_t permitted_cpus() {
@@ -178,7 +179,7 @@ std::string smoke_json() {
   for (const auto& each : counts) {
     for (size_t window = 0; window < kWindows; ++window) sums[window] += each[window];
   }
-  const double a_second = *std::max_element(sums.begin(), sums.end()) * static_cast<double>(kSecondNs / kWindowNs);
+  const double a_second = *std::max_element(sums.begin(), sums.end()) * static_cast<double>(kWindowsASecond);
   char text[512];
   snprintf(text, sizeof(text),
            "{\"backend\":\"falcon-launch\",\"scores\":{\"fp32\":%.4g},\"devices\":[{\"name\":\"%zu CPUs\"}],"
