@@ -15,7 +15,7 @@ import structlog
 
 from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
-from falcon_agent.checks import Checks
+from falcon_agent.checks import Checks, Smoke
 from falcon_agent.collected import with_collections
 from falcon_agent.ends import Ends
 from falcon_agent.news import News
@@ -56,6 +56,7 @@ class Agent:
         self._samples = Samples(self._run_dir)
         self._slow: dict[int, int] = {}  # process ids, by rank, of those that compute longer than they did
         self._checks = Checks(self._run_dir)
+        self._smoke = Smoke(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._store = (
             Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
@@ -203,6 +204,7 @@ class Agent:
             urgent = self._listen(status, now) or urgent or status != self._last_status
             urgent = self._checks.look(status) or urgent
             urgent = self._samples.look(self._slow, now) or urgent
+            urgent = self._smoke.look(status, now) or urgent
             self._last_status = status
             urgent = self._look_at_directory(status) or urgent
             self._settle(status)
@@ -286,6 +288,7 @@ class Agent:
             output=self._uncaught.marked(generation, self._output.reports(generation)),
             checkpoints=self._store.held() if self._store is not None else [],
             check=self._checks.of(status),
+            smoke=self._smoke.of(time.monotonic()),
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
         )

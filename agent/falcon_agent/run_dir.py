@@ -34,6 +34,7 @@ from falcon_core.wire.launch import (
     RINGS_FILE,
     SAMPLE_SUFFIX,
     SAMPLES_ASKED_FILE,
+    SMOKE_FILE,
     STACKS_ASKED_FILE,
     STACKS_DIR,
     STATUS_FILE,
@@ -88,8 +89,15 @@ class RunDir:
 
     def check(self) -> bytes:
         """Read what the newest measurement of the machine printed; empty where nothing can be read."""
+        return self._printed(CHECK_FILE)
+
+    def smoke(self) -> bytes:
+        """Read what the newest smoke test printed; empty where nothing can be read."""
+        return self._printed(SMOKE_FILE)
+
+    def _printed(self, file: str) -> bytes:
         try:
-            return read_regular(self.path / CHECK_FILE, MOST_BYTES)
+            return read_regular(self.path / file, MOST_BYTES)
         except OSError:
             return b""
 

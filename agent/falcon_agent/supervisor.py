@@ -24,6 +24,7 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
             check=plan.check if wanted else 0,
             check_ms=plan.check_ms if wanted else 0,
             check_links=int(wanted and plan.check_links),
+            smoke=plan.smoke if wanted else 0,
         )
     return LaunchPlan(
         generation=plan.generation,
@@ -39,6 +40,7 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
         standby=plan.standby,
         next_master_port=plan.next_master_port,
         settled=int(settled and plan.standby != "None"),
+        smoke=plan.smoke,
     )
 
 

@@ -15,6 +15,7 @@ from falcon_core.recovery.membership import Exclusion, Replacement
 from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.remembered import PlannedMove, RetryIncident
+from falcon_core.recovery.smoke import Smoke
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 from falcon_operator.checkpoint_spec import CheckpointSpec
 from falcon_operator.node_checks import NodeChecks
@@ -290,6 +291,7 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
     gang: Gang = Gang()
     recovery: RecoveryState = RecoveryState()
     preflight: Preflight = Preflight()  # the checks of the machines before the ranks start
+    smoke: Smoke = Smoke()  # the newest smoke test of the machines beside a restart
     demand: Demand = Demand()  # the checkpoint that was asked for before a planned restart
     verdicts: list[NodeVerdict] = []  # what is known of nodes that the job has left, the newest last
     history: list[ClosedIncident] = []  # incidents that are over, the newest first

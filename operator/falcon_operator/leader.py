@@ -44,7 +44,7 @@ from falcon_operator.work import Key, job_key, pool_key
 SWITCH_SECONDS = 0.0005  # that a decision keeps the interpreter while the event loop waits for it; Python's own is 5 ms
 TURNS = 256  # jobs and pools that are looked at at the same time: most of a turn is waiting for answers
 DECISIONS = 4  # of them computing at the same time, beside the event loops
-PAUSE_SECONDS = 0.2  # between two looks at one object
+PAUSE_SECONDS = 0.2  # between two looks at one object, after a long one
 RESYNC_SECONDS = 30.0  # between two looks at everything, from memory
 RELIST_SECONDS = 600.0  # between two lists of all jobs and pools, as long as no watch may have missed anything
 RENEWAL_SECONDS = 600.0

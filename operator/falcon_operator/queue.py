@@ -20,6 +20,7 @@ import structlog
 from falcon_operator.clock import Clock
 
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.5, 60.0
+LEAST_SHARE = 0.1  # of the pause, after a turn that took no time
 K = TypeVar("K", bound=Hashable)
 log = structlog.get_logger(__name__)
 
@@ -27,12 +28,14 @@ log = structlog.get_logger(__name__)
 class KeyedQueue(Generic[K]):
     """A queue of keys and the times at which they are due. It has no I/O and no task of its own; ``get`` waits.
 
-    At least ``pause_seconds`` lie between a turn of a key and the next one, or the next but one where that is urgent.
+    Between a turn of a key and the next one, or the next but one where that is urgent, lies the time that the turn
+    took, ``pause_seconds`` at most and ``LEAST_SHARE`` of them at least.
     """
 
     def __init__(self, clock: Clock, *, pause_seconds: float = 0.0) -> None:
         self._clock = clock
         self._pause = pause_seconds
+        self._begun: dict[K, float] = {}  # keys in work
         self._due: dict[K, float] = {}  # the truth; the heap may hold outdated entries besides
         self._heap: list[tuple[float, int, K]] = []
         self._order = itertools.count()
@@ -85,6 +88,7 @@ class KeyedQueue(Generic[K]):
             heapq.heappop(self._heap)
             del self._due[key]
             self._working[key] = None
+            self._begun[key] = now
             if now >= self._not_before.get(key, now):
                 self._hurried.discard(key)
             return key
@@ -130,11 +134,12 @@ class KeyedQueue(Generic[K]):
     def _end(self, key: K, again_seconds: float | None) -> None:
         now = self._clock.monotonic()
         added = self._working.pop(key)
+        took = now - self._begun.pop(key)
         urgent = key in self._urgent
         self._urgent.discard(key)
         failing = key in self._failures
         if not failing:
-            self._not_before[key] = now + self._pause
+            self._not_before[key] = now + min(self._pause, max(LEAST_SHARE * self._pause, took))
         wishes = [wish for wish in (added, None if again_seconds is None else now + again_seconds) if wish is not None]
         if wishes:
             self.add(key, min(wishes) - now, urgent=urgent)

@@ -225,6 +225,47 @@ void others_are_not_held() {
   close(refused);
 }
 
+// A rank that is refused is connected as soon as somebody listens, and another port's caller is refused at once.
+void a_rank_meets_who_listens_a_moment_later() {
+  for (const int flags : {0, static_cast<int>(SOCK_NONBLOCK)}) {
+    const int port = free_port();
+    setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      const int elsewhere = tcp();
+      if (connect_to(elsewhere, "127.0.0.1", free_port()) == 0 || errno != ECONNREFUSED) _exit(2);
+      const int file = tcp(flags);
+      if (connect_to(file, "127.0.0.1", port) != 0) _exit(3);  // a single call
+      char byte = 'x';
+      _exit(send(file, &byte, 1, 0) == 1 ? 0 : 4);
+    }
+    usleep(200000);
+    const int listener = tcp();
+    CHECK(bind_to(listener, "127.0.0.1", port) == 0 && listen(listener, 4) == 0);
+    const int accepted = accept(listener, nullptr, nullptr);
+    char byte = 0;
+    CHECK(accepted >= 0 && recv(accepted, &byte, 1, 0) == 1 && byte == 'x');
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(accepted);
+    close(listener);
+  }
+}
+
+// Where nobody comes, the caller has its own error after a moment, and its own way to go on.
+void a_rank_that_nobody_meets_is_refused() {
+  const int port = free_port();
+  setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  const int file = tcp();
+  CHECK(connect_to(file, "127.0.0.1", port) != 0 && errno == ECONNREFUSED);
+  close(file);
+  const int datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  CHECK(connect_to(datagrams, "127.0.0.1", port) == 0);
+  close(datagrams);
+  unsetenv("MASTER_PORT");
+}
+
 }  // namespace
 
 int main() {
@@ -234,5 +275,7 @@ int main() {
   it_touches_nothing_of_the_running_ranks();
   its_children_are_no_ranks_until_it_is_one();
   others_are_not_held();
+  a_rank_meets_who_listens_a_moment_later();
+  a_rank_that_nobody_meets_is_refused();
   return failures == 0 ? 0 : 1;
 }

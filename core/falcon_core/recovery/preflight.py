@@ -156,7 +156,7 @@ def end_round(state: Preflight, machines: Sequence[Machine], membership: Members
     machines_by_links, links = judge_links(machines, [each.replica for each in computing])
     by_replica = {machine.replica: machine for machine in machines}
     bad = [*computing, *(_of_links(each, by_replica[each.replica]) for each in machines_by_links)]
-    found = [_after(before.get(each.node), each) for each in bad[:MOST_NAMED]]
+    found = [counted_after(before.get(each.node), each) for each in bad[:MOST_NAMED]]
     links = counted_on(state.links, links)
     missing = [machine for machine in machines if not _answered(machine)]
     ended = replace(
@@ -200,7 +200,7 @@ def _skipped(machines: Sequence[Machine]) -> list[str]:
     return [f"{kind}: {why}" for kind, why in list(reasons)[:MOST_EXAMPLES]]
 
 
-def _after(before: Found | None, now: Found) -> Found:
+def counted_after(before: Found | None, now: Found) -> Found:
     """Return what a round has found of a machine, counted on from the round before."""
     if before is None or not before.kind:
         return now
@@ -217,8 +217,11 @@ def sick(state: Preflight) -> list[Found]:
     return [each for each in state.found if each.is_certain and not state.asked_at]
 
 
-def judge(machines: Sequence[Machine]) -> list[Found]:
-    """Return the machines whose results are wrong, then those too far below equal machines, the slowest first."""
+def judge(machines: Sequence[Machine], factor: float = SLOW_FACTOR) -> list[Found]:
+    """Return the machines whose results are wrong, then those too far below equal machines, the slowest first.
+
+    ``factor``: the median rate of the others ÷ its own, beyond which a machine is too slow.
+    """
     found = [
         Found(
             replica=machine.replica,
@@ -230,7 +233,7 @@ def judge(machines: Sequence[Machine]) -> list[Found]:
         if machine.report is not None and machine.report.problems
     ]
     wrong = {each.replica for each in found}
-    slow = [each for group in _groups(machines) for each in _slow(group) if each.replica not in wrong]
+    slow = [each for group in _groups(machines) for each in _slow(group, factor) if each.replica not in wrong]
     return [*found, *sorted(slow, key=lambda each: -each.ratio)]
 
 
@@ -243,7 +246,7 @@ def _groups(machines: Sequence[Machine]) -> list[list[Machine]]:
     return list(groups.values())
 
 
-def _slow(group: Sequence[Machine]) -> list[Found]:
+def _slow(group: Sequence[Machine], factor: float) -> list[Found]:
     """Return the machines of a group that are too far behind the median of the others in some kind of work.
 
     Slow products are named before slow copies.
@@ -261,9 +264,9 @@ def _slow(group: Sequence[Machine]) -> list[Found]:
             for kind, own in _micros(machine).items()
             if len(rates[kind]) > 1
         }
-        products = any(ratio > SLOW_FACTOR for kind, ratio in ratios.items() if kind in PRODUCTS)
+        products = any(ratio > factor for kind, ratio in ratios.items() if kind in PRODUCTS)
         kind = max(ratios, key=lambda each: (products and each in PRODUCTS, ratios[each]), default="")
-        if kind and ratios[kind] > SLOW_FACTOR:
+        if kind and ratios[kind] > factor:
             slow.append(
                 Found(
                     replica=machine.replica,

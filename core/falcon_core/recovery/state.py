@@ -297,6 +297,8 @@ class StopIncident(_State, frozen=True, kw_only=True):
     done: list[Step] = []  # oldest first
     undecided: bool = False  # the failed process is about to end: what is to be done is decided when it has
     acts_at: float | None = None  # until when the restart is held back (``restart_processes.back_off_seconds``)
+    smoke: str = ""  # what the smoke test beside the restart has found, in words; empty: nothing
+    left_sick: bool = False  # and the machines that it found sick are left: the failure is SEV1
 
 
 class Attempt(_State, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ rings and output grow in place)::
     launch/microbatches.<local>   what that rank's script says of its micro-batches (wire.microbatches)
     launch/directory.json  how far the copies of the folder in memory are (wire.directory)
     launch/check           what the newest measurement of the machine printed (agent/falcon_bench)
+    launch/smoke           what the newest smoke test printed, in the same form (``falcon-launch smoke``)
     launch/links           JSON (wire.check_links.LinksPrinted): where the executor waits for its peers, and what the
                            links were measured to be (agent/falcon_bench/links.py)
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
@@ -41,6 +42,7 @@ A plan is desired state. The launcher compares it with what runs:
 - ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged.
   If ``check`` is a new number, the machine is measured then; and if ``check_links`` is 1, an executor waits afterwards
   for ``agent/links`` to have that number, and measures the links; ``Run`` ends a measurement that has not ended yet;
+- either: if ``smoke`` is a new number, the smoke test begins when no older process is left, and runs beside the start;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
 A generation lower than the newest one seen is ignored. When its ranks have ended, the launcher reports and waits for
@@ -68,6 +70,7 @@ SAID_FILE = "launch/microbatches."  # and the local rank
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
 CHECK_FILE = "launch/check"
+SMOKE_FILE = "launch/smoke"
 DIRECTORY_FILE = "launch/directory.json"
 LINKS_ASKED_FILE = "agent/links"
 LINKS_FILE = "launch/links"
@@ -105,6 +108,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none
     check_ms: int = 0  # under load
     check_links: int = 0  # 1: an executor waits for the pod's peers afterwards
+    smoke: int = 0  # not Finish: the number of the smoke test that is wanted; 0: none
     exit_code: int = 0  # Finish only
 
 
@@ -167,6 +171,7 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills_before: int | None = None  # in the container before this generation began; None: unknown
     standby: LaunchStandby | None = None  # None: none are wanted
     check: LaunchCheck | None = None  # None: nothing was measured
+    smoke: LaunchCheck | None = None  # the newest smoke test, which printed into ``SMOKE_FILE``; likewise
     ranks: list[LaunchRank] = []
 
 

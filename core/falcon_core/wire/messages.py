@@ -70,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     check_ms: int = 0  # under load
     check_links: bool = False  # the pods are to be ready for their peers after the measurement
     links: LinksOrder | None = None  # and now they measure the links between them
+    smoke: int = 0  # the number of the smoke test that every pod makes beside its restart; 0: none
     checkpoint: int = 0  # Run only: the number of the checkpoint that all ranks are to save now; 0: none
     exit_code: int = 0
     members: list[PlanMember]
@@ -201,4 +202,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[Held] = []  # in the pod's memory; two of a rank at most
     check: CheckReport | None = None  # of the machine, before the ranks start
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
+    smoke: CheckReport | None = None  # of the machine, beside the start of the ranks
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none

@@ -155,6 +155,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     shared: Annotated[list[_Shared], Meta(max_length=MAX_RANKS)] = []
     hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why these ranks' micro-batches cannot move
     directory: DirectoryReport | None = None
+    smoke: CheckReport | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -183,12 +184,12 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     ]
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
-    rare = (summary.ended, summary.check, summary.copies, summary.directory)
-    if rare == (None, None, None, None) and not shared and not summary.output and not troubles and not held:
+    rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke)
+    if not any(rare) and not shared and not summary.output and not troubles and not held:
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended = encode_launch(summary.ended)
-    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory)
+    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke)
     return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest))
 
 
@@ -225,6 +226,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         check=report.check,
         copies=report.copies,
         directory=report.directory,
+        smoke=report.smoke,
     )
 
 

@@ -148,6 +148,11 @@ func (h *Hub) Informed() bool {
 	return h.informed
 }
 
+// Hurry passes on at once what is urgent of a job, as far as its last batch is old enough; else the next tick does.
+func (h *Hub) Hurry(j *job.Job, now time.Time) {
+	h.flush(j, now, h.store.Live(now))
+}
+
 func (h *Hub) judge(j *job.Job, now time.Time) {
 	if lost := j.Judge(now); lost > 0 {
 		h.Metrics.Lost.WithLabelValues(j.Key.UID).Add(float64(lost))

@@ -184,9 +184,32 @@ func TestAHotBatchBeyondHalfOfTheSnapshotIsASnapshot(t *testing.T) {
 	}
 }
 
+func TestUrgentReportsOfASmallJobFollowEachOtherSoonerAndTheStoreWaits(t *testing.T) {
+	w := newWellWorld(t, 3)
+	w.flush(after(1))
+	w.report("p0", "exit 1", true, after(3))
+	if output := w.flush(after(3)); output == nil || !output.ToStore {
+		t.Fatalf("the first urgent report: %+v", output)
+	}
+	w.report("p1", "exit 1", true, after(3.01))
+	if w.flush(after(3.01)) != nil {
+		t.Error("two urgent batches within a hundredth of a second")
+	}
+	output := w.flush(after(3.016))
+	if output == nil || string(w.entries(output)["p1"].GetPayload()) != "exit 1" {
+		t.Fatalf("passed on: %+v", output)
+	}
+	if output.ToStore {
+		t.Error("the store gets more urgent batches than ten a second")
+	}
+	if output = w.flush(after(4)); output == nil || !output.ToStore {
+		t.Errorf("the store lacks p1's report: %+v", output)
+	}
+}
+
 func TestAnUrgentReportWaitsForNobody(t *testing.T) {
-	w := newWorld(t, 10)
-	for i := range 10 {
+	w := newWorld(t, 20)
+	for i := range 20 {
 		w.join(fmt.Sprintf("p%d", i), 1, start)
 	}
 	w.flush(after(1))

@@ -9,11 +9,14 @@ import (
 const (
 	// Agents report at the same moment while all is well: so many reports become one batch.
 	coalesce = 300 * time.Millisecond
-	// Batches of a job follow each other no faster than this, ordinary and urgent ones.
-	ordinaryGap = 500 * time.Millisecond
-	urgentGap   = 100 * time.Millisecond
-	// The store gets ordinary batches no faster than this. The operator's streams do not wait for it.
-	storeGap = time.Second
+	// Batches of a job follow each other no faster than this, ordinary and urgent ones; urgent ones of a small job, whose
+	// batches are small, follow after so much for each of its pods.
+	ordinaryGap  = 500 * time.Millisecond
+	urgentGap    = 100 * time.Millisecond
+	urgentPodGap = 5 * time.Millisecond
+	// The store gets batches no faster than this, ordinary and urgent ones. The operator's streams do not wait for it.
+	storeGap       = time.Second
+	storeUrgentGap = 100 * time.Millisecond
 	// The hot batch holds what changed since the last snapshot; a snapshot takes its place at the latest after this time.
 	snapshotEvery = 10 * time.Second
 )
@@ -88,7 +91,7 @@ func (j *Job) Last(now time.Time, storeLive bool) *Output {
 
 func (j *Job) due(now time.Time, storeLive bool) bool {
 	out := &j.output
-	if out.urgent && now.Sub(out.flushed) >= urgentGap {
+	if out.urgent && now.Sub(out.flushed) >= min(urgentGap, time.Duration(len(j.pods))*urgentPodGap) {
 		return true
 	}
 	if now.Sub(out.flushed) < ordinaryGap {
@@ -117,7 +120,11 @@ func (j *Job) take(now time.Time, storeLive bool) *Output {
 	out := &j.output
 	free := storeLive && !out.writing
 	needed := (out.owed && free) || out.stale || len(hot) == 0 || sizeOf(hot) > packTo
-	later := free && !needed && !out.urgent && now.Sub(out.stored) < storeGap
+	gap := storeGap
+	if out.urgent {
+		gap = storeUrgentGap
+	}
+	later := free && !needed && now.Sub(out.stored) < gap
 	toStore := free && !later
 	snapshot := needed || !later && (out.hotTooLong(now) || 2*sizeOf(hot) > sizeOf(all))
 	pods := hot

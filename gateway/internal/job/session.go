@@ -153,6 +153,9 @@ func (s *Session) Outbox() ([]*wire.ToAgent, *Refusal) {
 // Pod returns the uid of the session's pod.
 func (s *Session) Pod() string { return s.podUID }
 
+// Job returns the session's job.
+func (s *Session) Job() *Job { return s.job }
+
 // Limits returns the limits of the session's job.
 func (s *Session) Limits() budget.Limits { return s.job.Limits() }
 

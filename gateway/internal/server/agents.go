@@ -155,6 +155,9 @@ func (r *agentReader) read() error {
 				return refusal
 			}
 			r.agents.Hub.Metrics.Reports.WithLabelValues(string(outcome), r.label()).Inc()
+			if message.GetReport().GetUrgent() && outcome == job.Accepted {
+				r.agents.Hub.Hurry(session.Job(), now)
+			}
 		case message.GetBeat() != nil:
 			session.Heard(now)
 		default:

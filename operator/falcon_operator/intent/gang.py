@@ -192,6 +192,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         check=intent.preflight.number if checks else 0,
         check_ms=LOAD_MS if checks else 0,
         check_links=checks and are_comparable(membership),
+        smoke=intent.smoke.number if _smokes(intent) else 0,
         links=link_order(snap, membership, intent.preflight),
         checkpoint=wanted(intent.demand, membership.generation) if membership.phase == "Run" else 0,
         exit_code=exit_code,
@@ -213,3 +214,7 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
         ),
         errors=encode_rules(error_rules(snap.job, snap.settings)),
     )
+
+
+def _smokes(intent: Intent) -> bool:
+    return intent.smoke.asked_at > 0 and intent.smoke.generation == intent.membership.generation

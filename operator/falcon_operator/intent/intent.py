@@ -16,6 +16,7 @@ from falcon_core.recovery import membership as members
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
+from falcon_core.recovery.smoke import Smoke
 from falcon_core.recovery.state import RecoveryState
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
 from falcon_operator.manifests.pods import pod_name
@@ -36,6 +37,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     gang: Gang = Gang()
     recovery: RecoveryState = RecoveryState()
     preflight: Preflight = Preflight()
+    smoke: Smoke = Smoke()
     demand: Demand = Demand()
     verdicts: list[NodeVerdict] = []  # newest last
     history: list[ClosedIncident] = []  # newest first

@@ -9,12 +9,14 @@ from falcon_core.wire.check_links import LinksOrder
 from falcon_operator.intent.snapshot import Snapshot
 
 
-def machines_of(snap: Snapshot, membership: Membership, number: int) -> list[Machine]:
-    """Return the members of a generation, each with its answer to the round of that number."""
+def machines_of(snap: Snapshot, membership: Membership, number: int, *, smoke: bool = False) -> list[Machine]:
+    """Return the members of a generation, each with its answer to the round of that number; ``smoke``: smoke tests."""
     found = []
     for member in membership.members:
         summary = snap.summary(member.pod_uid)
-        report = summary.check if summary is not None else None
+        report = None
+        if summary is not None:
+            report = summary.smoke if smoke else summary.check
         found.append(
             Machine(
                 replica=member.replica,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.model import Cause
 from falcon_core.recovery.membership import apply_actions
 from falcon_core.recovery.observation import Replace, Spares
 from falcon_core.recovery.preflight import (
@@ -29,6 +28,7 @@ from falcon_core.recovery.preflight import (
     without_round,
 )
 from falcon_core.recovery.preflight_links import BANDWIDTH
+from falcon_core.recovery.smoke import size_of
 from falcon_core.recovery.state import Step, StopIncident
 from falcon_operator.intent.gang import Gathering
 from falcon_operator.intent.intent import Intent, JobNames
@@ -49,7 +49,7 @@ def check(
         return _ended(intent), gathering  # a pod went meanwhile: what the others measure is compared with nothing
     state = intent.preflight
     if not state.asked_at:
-        if not is_due(state, membership, suspected=points_at_a_machine(intent.recovery.stop, judge)):
+        if not is_due(state, membership, suspected=size_of(intent.recovery.stop, judge) == "Full"):
             return intent, gathering
         state = begin_round(state, snap.now)
     machines = machines_of(snap, membership, state.number)
@@ -66,17 +66,6 @@ def check(
     return _leave(snap, intent, gathering, spares)
 
 
-def points_at_a_machine(stop: StopIncident | None, judge: Judge) -> bool:
-    """Check whether a failure may be a machine's: by its class, or because it came back. A program's own error is not.
-
-    Memory that a container used up is the program's, too.
-    """
-    if stop is None or stop.fault.error or stop.fault.cause is Cause.OUT_OF_MEMORY:
-        return False
-    kind = judge.get(stop.fault.error_class)
-    return stop.recurrences > 0 or (kind is not None and kind.blames_hardware)
-
-
 def reason(found: Found) -> str:
     """Say what a machine was found to be, in words for people."""
     if not found.kind:
@@ -87,8 +76,8 @@ def reason(found: Found) -> str:
     return f"in the check before the start, {1 / max(found.ratio, 1e-6):.2f} of its peers' rate ({found.kind})"
 
 
-def _with_steps(stop: StopIncident | None, bad: list[Found], generation: int, now: float) -> StopIncident | None:
-    """Return the open failure with what the check has added to its repair."""
+def with_steps(stop: StopIncident | None, bad: list[Found], generation: int, now: float) -> StopIncident | None:
+    """Return the open failure with what a check has added to its repair."""
     if stop is None:
         return None
     steps = [Step(at=now, what="Replace", generation=generation, node=found.node) for found in bad]
@@ -116,6 +105,6 @@ def _leave(snap: Snapshot, intent: Intent, gathering: Gathering, spares: Spares)
     moves = [Replace(found.replica, reason(found), False, False, "") for found in bad]
     membership = apply_actions(intent.membership, moves, JobNames(snap.job), snap.now)
     words = ", ".join(f"{found.node} ({reason(found)})" for found in bad)
-    recovery = replace(intent.recovery, stop=_with_steps(intent.recovery.stop, bad, membership.generation, snap.now))
+    recovery = replace(intent.recovery, stop=with_steps(intent.recovery.stop, bad, membership.generation, snap.now))
     intent = replace(intent, membership=membership, recovery=recovery)
     return intent, Gathering(ready=False, placed=True, waiting=f"leaving {words}")

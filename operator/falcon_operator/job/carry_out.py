@@ -1,4 +1,4 @@
-"""Carries out what a look at a job has decided.
+"""Carries out what a look at a job has decided: first what the agents are waiting for, then the rest.
 
 An effect that is refused or fails holds up no other, and is wanted again by the next look. So are those that are left
 when something urgent calls for a look: making a thousand pods must not hold up the decision about the next lost node.
@@ -27,6 +27,7 @@ GROUNDWORK_SECONDS = 300.0  # between repairs of Service, Secret and PodDisrupti
 REFUSED_SECONDS = 5.0
 LEAST_SECONDS = 0.5  # of effects in a turn after one that ended early: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
+_COMMANDS = (fx.PublishPeers, fx.PublishPlan)  # ranks stand still until their agents have them
 log = structlog.get_logger(__name__)
 
 
@@ -39,14 +40,25 @@ class EffectRunner:
         self._burn_ins = burn_ins
         self._clock = clock
 
-    async def carry_out(
-        self, snap: Snapshot, decision: Decision, memory: Memory, is_urgent: Callable[[], bool]
-    ) -> float | None:
-        """Carry out every effect that can be carried out, or some of them if the next look ``is_urgent``.
+    async def pass_on(self, snap: Snapshot, decision: Decision, memory: Memory) -> str:
+        """Publish what the agents have to know, whose ranks stand still meanwhile; the intent must be stored.
 
-        Return in how many seconds to look again at what was refused, failed or left; None if nothing was.
+        Return why it could not be published, in words; "" if it was.
         """
-        refused = broken = ""
+        for effect in decision.effects:
+            if isinstance(effect, _COMMANDS) and (error := await self._attempt(snap, effect, memory)) is not None:
+                return str(error)
+        return ""
+
+    async def carry_out(
+        self, snap: Snapshot, decision: Decision, memory: Memory, is_urgent: Callable[[], bool], *, broken: str = ""
+    ) -> float | None:
+        """Carry out every other effect that can be carried out, or some of them if the next look ``is_urgent``.
+
+        ``broken``: what ``pass_on`` could not do. Return in how many seconds to look again at what was refused, failed
+        or left; None if nothing was.
+        """
+        refused = ""
         makes_pods = True
         memory.refused_fences.clear()  # the decision has taken them over
         for effect in self._until_urgent(decision.effects, memory, is_urgent):
@@ -68,10 +80,12 @@ class EffectRunner:
     def _until_urgent(
         self, effects: Sequence[fx.Effect], memory: Memory, is_urgent: Callable[[], bool]
     ) -> Iterator[fx.Effect]:
-        """Yield the effects until the next look is urgent; after a turn that ended early, for a while in any case."""
+        """Yield all but commands until the next look is urgent; after a turn that ended early, for a while anyhow."""
         least_until = self._clock.monotonic() + LEAST_SECONDS * memory.ended_early
         memory.ended_early = False
         for effect in effects:
+            if isinstance(effect, _COMMANDS):
+                continue
             if is_urgent() and self._clock.monotonic() >= least_until:
                 memory.ended_early = True
                 return

@@ -43,7 +43,7 @@ from falcon_operator.effects import (
     PublishPeers,
     PublishPlan,
 )
-from falcon_operator.intent import copies, exclusion, finish, gang, last_resort, observe, on_demand, preflight
+from falcon_operator.intent import copies, exclusion, finish, gang, last_resort, observe, on_demand, preflight, smoke
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -138,6 +138,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         return _conclude(snap, before, inactive.succeeded(snap, intent), actions)
     gathering = gang.gather(snap, intent)
     intent, gathering = preflight.check(snap, intent, gathering, obs.spares, policy.judge)
+    intent, gathering = smoke.check(snap, intent, gathering, obs.spares, policy.judge)
     intent = gang.advance(snap, intent, gathering)
     if not intent.membership.members:
         return _conclude(snap, before, inactive.released(snap, intent), actions)

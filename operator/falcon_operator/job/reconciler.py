@@ -1,7 +1,8 @@
-"""The shell around ``decide``: observe → decide → store the intent → show the status → carry out the effects.
+"""The shell around ``decide``: observe → decide → store the intent → publish the plan → show the status → the effects.
 
 The intent is written to the job's TrainingRun under the resourceVersion that was read, before any effect is carried
-out. If somebody wrote in between, this look is void, and the next look starts afresh. The status is a projection of the
+out. The plan follows it at once, since ranks stand still until they have it, and nobody waits for what is shown (ADR
+83). If somebody wrote in between, this look is void, and the next look starts afresh. The status is a projection of the
 intent. Effects are idempotent, so an effect that fails is simply wanted again. Decisions run in a thread: a job of ten
 thousand ranks must not hold up the election or another job's events.
 """
@@ -116,13 +117,12 @@ class JobReconciler:
             times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
             self._metrics.iterations((namespace, name), *times)
             self._announce(snap, decision.intent)
-            postponed = [
-                await self._write_run(job, decision.intent, memory),
-                await self._write_status(job, decision, memory),
-            ]
+            postponed = [await self._write_run(job, decision.intent, memory)]
+            broken = await self._runner.pass_on(snap, decision, memory)
+            postponed.append(await self._write_status(job, decision, memory))
             self._count_standstills(snap.intent, decision.intent)
             await self._record(job, decision.events, memory)
-            again = await self._runner.carry_out(snap, decision, memory, is_urgent)
+            again = await self._runner.carry_out(snap, decision, memory, is_urgent, broken=broken)
         except Conflict:
             memory.intent = None
             return CONFLICT_SECONDS

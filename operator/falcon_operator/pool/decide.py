@@ -35,7 +35,7 @@ from falcon_operator.manifests.burn_in import (
 )
 from falcon_operator.node_checks import NodeChecks
 from falcon_operator.pool import fences
-from falcon_operator.pool.burn_in_result import APART_SECONDS, MOST_TESTS, SLOW_TESTS, is_slow, listed, ratio, weigh
+from falcon_operator.pool.burn_in_result import APART_SECONDS, SLOW_TESTS, is_slow, listed, ratio, weigh
 from falcon_operator.pool.claims import begin_test
 from falcon_operator.pool.history import Reference, gflops, recorded, reference
 from falcon_operator.pool.nodes import candidates, is_selected, left_out, obstacle, tenants, trainers, unlike
@@ -47,6 +47,7 @@ from falcon_operator.times import timestamp, unix_seconds
 # After a failed test. A pool tests at a fixed distance: only the pool waits for the node. A job that has left a node
 # doubles the distance each time (falcon_core.recovery.departures), since each test also keeps the node from others.
 FAILED_SPARE_RETEST_SECONDS = 600.0
+DISTURBED_APART_SECONDS = 60.0  # from a test that others disturbed to the next; it costs an idle node its test alone
 UNREAD_SECONDS = 300.0  # after its latest end an excluded node's test counts as left behind: its job reads it at once
 LOOK_SECONDS = 1.0  # while a test runs: its pod's end may not be seen by a watch
 MIN_PEERS = 2
@@ -153,10 +154,10 @@ def _tested(snap: PoolSnapshot, spare: SpareStatus, tests: dict[str, PodView]) -
             return replace(spare, state="Failed", message=result.message, since=timestamp(snap.now), gemm_gflops="")
         case "Slow" if spare.slow_tests + 1 >= SLOW_TESTS:
             return _failed(spare, result.message, snap.now)
-        case "Disturbed" if spare.slow_tests + 1 >= MOST_TESTS:  # by something that does not go away
-            return _failed(spare, result.message, snap.now)
-        case "Slow" | "Disturbed":
-            return _tested_again(spare, spare.slow_tests + 1, result.message, snap.now)
+        case "Slow":
+            return _tested_again(spare, spare.slow_tests + 1, result.message, snap.now, APART_SECONDS)
+        case "Disturbed":  # says nothing of the node, however often: it is ready soon after the others are quiet
+            return _tested_again(spare, spare.slow_tests, result.message, snap.now, DISTURBED_APART_SECONDS)
         case "Passed":
             since, score = timestamp(snap.now), f"{result.gflops:.2f}"
             return SpareStatus(node=spare.node, state="Ready", since=since, gemm_gflops=score, images=pulled)
@@ -198,15 +199,12 @@ def _failed(spare: SpareStatus, message: str, now: float) -> SpareStatus:
     return SpareStatus(node=spare.node, state="Failed", message=message, since=timestamp(now))
 
 
-def _tested_again(spare: SpareStatus, slow_tests: int, message: str, now: float) -> SpareStatus:
-    """Return the spare with its next test ``APART_SECONDS`` later.
-
-    What disturbed this test should not disturb the next one.
-    """
+def _tested_again(spare: SpareStatus, slow_tests: int, message: str, now: float, apart: float) -> SpareStatus:
+    """Return the spare with its next test ``apart`` seconds later: what disturbed this test is to be over by then."""
     return replace(
         begin_test(spare, now),
         slow_tests=slow_tests,
-        next_test=timestamp(now + APART_SECONDS),
+        next_test=timestamp(now + apart),
         message=f"{message}; it is tested again",
     )
 
@@ -230,7 +228,7 @@ def _again_beside_peers(snap: PoolSnapshot, spare: SpareStatus, spares: Sequence
     if score is None or median is None or not is_slow(score, median):
         return spare
     message = f"its test is {ratio(score, median):.1f}x slower than the median of its peers ({median:.1f} GFLOP/s)"
-    return _tested_again(spare, 1, message, snap.now)
+    return _tested_again(spare, 1, message, snap.now, APART_SECONDS)
 
 
 def _resized(snap: PoolSnapshot, spares: list[SpareStatus]) -> list[SpareStatus]:

@@ -277,11 +277,18 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
     """Describe an open failure."""
     fault = stop.fault
     if stop.hang is not None and fault.cause is Cause.HANG:
-        done = [_done_step(step) for step in stop.done]
-        return replace(describe_hang(stop.hang), done=done, next=BACK, state="Mitigating")
+        hang = describe_hang(stop.hang)
+        return replace(
+            hang,
+            evidence="; ".join(part for part in (hang.evidence, stop.smoke) if part),
+            done=[_done_step(step) for step in stop.done],
+            next=BACK,
+            state="Mitigating",
+            severity=Severity.SEV1.value if stop.left_sick else hang.severity,
+        )
     progress = f", after {stop.iterations} iterations" if stop.iterations else ""
     recurred = f"it has failed {stop.recurrences + 1} times" if stop.recurrences else ""
-    evidence = (fault.witness, fault.node_reports, fault.signs, _meaning(fault, policy.judge), recurred)
+    evidence = (fault.witness, fault.node_reports, stop.smoke, fault.signs, _meaning(fault, policy.judge), recurred)
     return DiagnosisStatus(
         id=stop.id,
         what=_WHAT.get(fault.cause, "fail-stop"),
@@ -295,7 +302,7 @@ def describe_stop(stop: StopIncident, policy: Policy) -> DiagnosisStatus:
         done=[_done_step(step) for step in stop.done],
         next=_next(stop),
         state="Mitigating",
-        severity=fault.severity.value,
+        severity=(Severity.SEV1 if stop.left_sick else fault.severity).value,
         node=fault.node,
         rank=fault.rank,
     )

@@ -96,8 +96,10 @@ def _opened(note: DiagnosisStatus, slow: bool) -> Event:
 
 
 def _grave(note: DiagnosisStatus) -> str:
-    """Return the reason for the Event of a SEV1: the node is gone, or its hardware fails."""
-    return "HardwareFailed" if note.error_class else "NodeLost"
+    """Return the reason for the Event of a SEV1: the node is gone, its hardware fails, or it was found sick."""
+    if note.cause in (Cause.NODE_LOST.value, Cause.POD_LOST.value):
+        return "NodeLost"
+    return "HardwareFailed" if note.error_class else "SickNode"
 
 
 def _of_verdicts(before: Intent, after: Intent) -> list[Event]:

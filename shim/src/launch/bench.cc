@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -23,6 +24,10 @@ constexpr double kTolerance = 1e-4;         // of the largest entry
 constexpr size_t kCopied = 64 << 20;        // by all threads
 constexpr size_t kLeastCopied = 1 << 20;    // by one
 constexpr size_t kMostThreads = 256;
+constexpr int kSmokeSize = 128;  // less than a millisecond each, so that many fit into a window
+constexpr int kWindowsASecond = 10;
+constexpr int64_t kWindowNs = kSecondNs / kWindowsASecond;
+constexpr size_t kWindows = 2;
 
 size_t permitted_cpus() {
   cpu_set_t cpus;
@@ -64,12 +69,19 @@ double on_all_cpus(const std::function<double(size_t)>& work) {
   return sum;
 }
 
-std::vector<float> random_matrix(unsigned seed) {
+std::vector<float> random_matrix(unsigned seed, int size) {
   std::minstd_rand random(seed + 1);
   std::uniform_real_distribution<float> entries(-1, 1);
-  std::vector<float> out(static_cast<size_t>(kSize) * kSize);
+  std::vector<float> out(static_cast<size_t>(size) * static_cast<size_t>(size));
   for (float& entry : out) entry = entries(random);
   return out;
+}
+
+std::string problem_json(double error) {
+  char problem[96] = "";
+  if (error > kTolerance)
+    snprintf(problem, sizeof(problem), "\"the CPU: its fp32 products are wrong: by %.2g of the largest entry\"", error);
+  return problem;
 }
 
 }  // namespace
@@ -121,8 +133,8 @@ std::string bench_json(int milliseconds) {
   });
   std::vector<double> errors(permitted_cpus());
   const double products = on_all_cpus([&](size_t at) {
-    const std::vector<float> left = random_matrix(static_cast<unsigned>(2 * at));
-    const std::vector<float> right = random_matrix(static_cast<unsigned>(2 * at + 1));
+    const std::vector<float> left = random_matrix(static_cast<unsigned>(2 * at), kSize);
+    const std::vector<float> right = random_matrix(static_cast<unsigned>(2 * at + 1), kSize);
     std::vector<float> first(left.size());
     multiply(left, right, &first, kSize);
     std::vector<float> out(left.size());
@@ -133,14 +145,47 @@ std::string bench_json(int milliseconds) {
   });
   double worst = 0;
   for (const double error : errors) worst = std::max(worst, error);
-  char problem[96] = "";
-  if (worst > kTolerance)
-    snprintf(problem, sizeof(problem), "\"the CPU: its fp32 products are wrong: by %.2g of the largest entry\"", worst);
+  const std::string problem = problem_json(worst);
   char text[512];
   snprintf(text, sizeof(text),
            "{\"backend\":\"falcon-launch\",\"scores\":{\"copy\":%.4g,\"fp32\":%.4g},\"devices\":[{\"name\":\"CPU\"}],"
            "\"problems\":[%s]}\n",
-           2.0 * static_cast<double>(bytes) * copies / 1e9, 2.0 * kSize * kSize * kSize * products / 1e12, problem);
+           2.0 * static_cast<double>(bytes) * copies / 1e9, 2.0 * kSize * kSize * kSize * products / 1e12,
+           problem.c_str());
+  return text;
+}
+
+std::string smoke_json() {
+  const size_t cpus = permitted_cpus();
+  std::vector<std::array<int, kWindows>> counts(cpus);
+  std::vector<double> errors(cpus);
+  on_all_cpus([&](size_t at) {
+    if (at >= cpus) return 0.0;  // more are permitted by now
+    const std::vector<float> left = random_matrix(static_cast<unsigned>(2 * at), kSmokeSize);
+    const std::vector<float> right = random_matrix(static_cast<unsigned>(2 * at + 1), kSmokeSize);
+    std::vector<float> out(left.size());
+    multiply(left, right, &out, kSmokeSize);
+    const int64_t began = monotonic_ns();
+    for (;;) {
+      multiply(left, right, &out, kSmokeSize);
+      const auto window = static_cast<size_t>((monotonic_ns() - began) / kWindowNs);
+      if (window >= kWindows) break;
+      ++counts[at][window];
+    }
+    errors[at] = error_of(left, right, out, kSmokeSize);
+    return 0.0;
+  });
+  std::array<int, kWindows> sums{};
+  for (const auto& each : counts) {
+    for (size_t window = 0; window < kWindows; ++window) sums[window] += each[window];
+  }
+  const double a_second = *std::max_element(sums.begin(), sums.end()) * static_cast<double>(kWindowsASecond);
+  char text[512];
+  snprintf(text, sizeof(text),
+           "{\"backend\":\"falcon-launch\",\"scores\":{\"fp32\":%.4g},\"devices\":[{\"name\":\"%zu CPUs\"}],"
+           "\"problems\":[%s]}\n",
+           2.0 * kSmokeSize * kSmokeSize * kSmokeSize * a_second / 1e12, cpus,
+           problem_json(*std::max_element(errors.begin(), errors.end())).c_str());
   return text;
 }
 

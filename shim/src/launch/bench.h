@@ -18,4 +18,9 @@ double error_of(const std::vector<float>& left, const std::vector<float>& right,
 // Measures for so long; one line of JSON, as falcon_bench prints it.
 std::string bench_json(int milliseconds);
 
+// Multiplies for a fifth of a second: the rate of the best tenth of it, of all permitted CPUs together, so that what
+// disturbs a machine for a moment does not count against it. In the same form; only machines with as many permitted
+// CPUs have the same device. A tenth of a second is a period of a CPU quota, which shows in each.
+std::string smoke_json();
+
 }  // namespace falcon

@@ -1,6 +1,5 @@
 #include "check.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +11,7 @@
 
 #include "clock.h"
 #include "environment.h"
+#include "files.h"
 #include "start.h"
 
 namespace falcon {
@@ -91,15 +91,8 @@ void Check::start_links() {
 
 // Why it could not be started; empty where it runs.
 std::string Check::run(const std::vector<std::string>& command, const Variables& environment) {
-  const std::string made = output() + ".new";
-  unlink(made.c_str());
-  const int out = open(made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (out < 0 || rename(made.c_str(), output().c_str()) != 0) {
-    const std::string error = output() + ": " + strerror(errno);
-    if (out >= 0) close(out);
-    return error;
-  }
-  fchmod(out, 0644);  // whatever the umask
+  const int out = fresh_file(output());
+  if (out < 0) return output() + ": " + strerror(errno);
   const Started started = start_command(command, environment, {out, STDERR_FILENO}, [] {});
   close(out);
   report_.running = started.error.empty();

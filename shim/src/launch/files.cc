@@ -61,6 +61,21 @@ bool write_file(const std::string& path, const std::string& content, int mode) {
   return rename(fresh.c_str(), path.c_str()) == 0;
 }
 
+int fresh_file(const std::string& path) {
+  const std::string made = path + ".new";
+  unlink(made.c_str());
+  const int file = open(made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (file < 0) return -1;
+  if (rename(made.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    close(file);
+    errno = error;
+    return -1;
+  }
+  fchmod(file, 0644);  // whatever the umask
+  return file;
+}
+
 bool copy_file(const std::string& from, const std::string& to, int mode) {
   const std::string content = read_file(from);
   return !content.empty() && write_file(to, content, mode);

@@ -16,6 +16,9 @@ std::string read_regular(const std::string& path, size_t most);
 // False with errno set.
 bool write_file(const std::string& path, const std::string& content, int mode = 0644);
 
+// A new file in the place of any other, open for writing and readable to everybody. -1 with errno set.
+int fresh_file(const std::string& path);
+
 bool copy_file(const std::string& from, const std::string& to, int mode);
 
 // The files of a folder and of the folders in it, readable to everybody; true where there is no such folder.

@@ -97,6 +97,7 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
   } else if (phase == Phase::kFinish) {
     plan.exit_code = numbers.get("exit_code", 0, 255);
   }
+  if (phase != Phase::kFinish) plan.smoke = numbers.get("smoke", 0, INT32_MAX, 0);
   *error = numbers.error();
   if (error->empty() && !phase) *error = "phase is '" + fields["phase"] + "', want Run, Stop or Finish";
   return error->empty() ? std::optional<Plan>(plan) : std::nullopt;

@@ -17,6 +17,7 @@
 #include "report.h"
 #include "rings.h"
 #include "schedules.h"
+#include "smoke.h"
 #include "standbys.h"
 
 namespace falcon {
@@ -24,7 +25,12 @@ namespace falcon {
 class Ranks {
  public:
   Ranks(const Options& options, Output* output)
-      : options_(options), output_(output), standbys_(options, output), check_(options), directory_(options) {}
+      : options_(options),
+        output_(output),
+        standbys_(options, output),
+        check_(options),
+        smoke_(options),
+        directory_(options) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
@@ -71,6 +77,7 @@ class Ranks {
   Standbys& standbys() { return standbys_; }
   const Standbys& standbys() const { return standbys_; }
   Check& check() { return check_; }
+  Smoke& smoke() { return smoke_; }
   Directory& directory() { return directory_; }
   const Directory& directory() const { return directory_; }
 
@@ -103,6 +110,7 @@ class Ranks {
   Additions ours_;
   Standbys standbys_;
   Check check_;
+  Smoke smoke_;
   Directory directory_;
   std::vector<RankReport> reports_;
   Schedules schedules_;

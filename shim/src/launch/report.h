@@ -53,6 +53,7 @@ struct StatusReport {
   Counter oom_kills_before;
   std::optional<StandbyReport> standby;  // nothing: none are wanted
   CheckReport check;
+  CheckReport smoke;  // it has no links
   std::vector<RankReport> ranks;
 };
 

@@ -24,6 +24,8 @@ namespace {
 
 constexpr uint64_t kPatienceNs = 300000000000;  // for rank 0 to listen: another start may be cold
 constexpr timespec kPause{0, 5000000};
+// In one call, for a rank 0 that starts beside us: PyTorch's store asks again after up to half a second by itself.
+constexpr uint64_t kMeetingNs = 1000000000;
 constexpr size_t kMostOrder = 1024;
 constexpr char kAddress[] = "MASTER_ADDR=";
 
@@ -217,6 +219,33 @@ int connect_patiently(int file, const sockaddr* address, socklen_t length) {
   }
 }
 
+// Whether that is where the ranks of this process's generation meet.
+bool is_meeting(int port) {
+  const char* text = getenv("MASTER_PORT");
+  return text != nullptr && strtol(text, nullptr, 10) == port;
+}
+
+// Connects to rank 0, which may not listen yet: who is refused is tried again at once, for a moment. What is under way
+// then is the caller's own, as without us.
+int connect_promptly(int file, const sockaddr* address, socklen_t length) {
+  const uint64_t until_ns = monotonic_ns() + kMeetingNs;
+  for (bool refused = false;; refused = true) {
+    if (real_connect(file, address, length) == 0) return 0;
+    int error = errno;
+    if (error == ECONNABORTED && refused) error = ECONNREFUSED;  // what the kernel still has to say of the try before
+    if (error == EINPROGRESS) {
+      error = outcome(file, until_ns);
+      if (error == ETIMEDOUT) error = EINPROGRESS;
+    }
+    if (error == 0) return 0;
+    if (error != ECONNREFUSED || monotonic_ns() >= until_ns) {
+      errno = error;
+      return -1;
+    }
+    nanosleep(&kPause, nullptr);
+  }
+}
+
 // What a standby does at a port: it waits where its ranks meet, and touches no port of the running ranks.
 bool hold_at(int port, const sockaddr* address, int family, bool binds) {
   Standby standby;
@@ -257,5 +286,7 @@ extern "C" __attribute__((visibility("default"))) int connect(int file, const so
       resolve(g_address, address->sa_family, port, &there, &length)) {
     address = reinterpret_cast<const sockaddr*>(&there);
   }
-  return held ? connect_patiently(file, address, length) : real_connect(file, address, length);
+  if (held) return connect_patiently(file, address, length);
+  if (is_meeting(port) && is_stream(file)) return connect_promptly(file, address, length);
+  return real_connect(file, address, length);
 }

@@ -1,4 +1,5 @@
-// A standby that runs its program waits where it would meet the other ranks (docs/adr/0075).
+// A standby that runs its program waits where it would meet the other ranks (docs/adr/0075). A rank that comes there
+// before rank 0 listens is connected as soon as it does (docs/adr/0083).
 //
 // FALCON_HOLD names it to itself and to what it starts: "<process> <socket> <port> <the socket's inode>". The socket
 // leads to falcon-launch, and is open until the standby becomes a rank.

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from falcon_agent.ring_reader import RingReader
 from falcon_agent.run_dir import RunDir
 from falcon_agent.tracker import Memory
 from falcon_core.signals.rank import RankChain
+from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import Phase, Standby
 from falcon_core.wire.messages import Detection, Plan, PlanMember, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
@@ -49,6 +50,45 @@ async def eventually(probe: Callable[[], Awaitable[T | None]], what: str) -> T:
     raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s for: {what}")
 
 
+class AgentPod(NamedTuple):
+    """What an agent has to know of its pod."""
+
+    name: str
+    uid: str
+    node: str
+    run_dir: Path
+    credentials: Path
+    log: Path
+
+
+def credentials(folder: Path, site: Site, job_uid: str) -> Path:
+    """Make the folder, with the certificate of the job's agents; return it."""
+    folder.mkdir()
+    issued = site.jobs.client(job_uid)
+    for name, path in {"ca.crt": site.control.ca, "tls.crt": issued.cert, "tls.key": issued.key}.items():
+        shutil.copy(path, folder / name)
+    return folder
+
+
+def start_agent(site: Site, job: JobKey, pod: AgentPod, **changes: str) -> subprocess.Popen[bytes]:
+    """Start a pod's agent, with the environment that the operator renders, and ``changes`` of it."""
+    environment = {
+        **os.environ,
+        "FALCON_NAMESPACE": job.namespace,
+        "FALCON_JOB": job.name,
+        "FALCON_JOB_UID": job.uid,
+        "FALCON_POD": pod.name,
+        "FALCON_POD_UID": pod.uid,
+        "FALCON_NODE": pod.node,
+        "FALCON_RUN_DIR": str(pod.run_dir),
+        "FALCON_GATEWAYS": ",".join(gateway.agents for gateway in site.gateways),
+        "FALCON_GATEWAY_TLS_DIR": str(pod.credentials),
+        **changes,
+    }
+    with pod.log.open("ab") as log:
+        return subprocess.Popen([sys.executable, "-m", "falcon_agent"], env=environment, stdout=log, stderr=log)
+
+
 class Pod:
     """A pod whose launcher starts at once; agents and plans start when a test asks for them."""
 
@@ -75,11 +115,7 @@ class Pod:
         self._site = site
         self._operator = operator
         self._job = job
-        self._credentials = folder / "tls"
-        self._credentials.mkdir()
-        issued = site.jobs.client(job.uid)
-        for name, path in {"ca.crt": site.control.ca, "tls.crt": issued.cert, "tls.key": issued.key}.items():
-            shutil.copy(path, self._credentials / name)
+        self._credentials = credentials(folder / "tls", site, job.uid)
         operator.desired.announce(job.announcement())
         self.allow(0)
         command = command or (str(PYTHON), str(PROGRAM), str(folder))
@@ -87,22 +123,12 @@ class Pod:
 
     def start_agent(self, **changes: str) -> subprocess.Popen[bytes]:
         """Start another life of the agent, with the environment that the operator renders, and ``changes`` of it."""
-        environment = {
-            **os.environ,
-            "FALCON_NAMESPACE": self._job.namespace,
-            "FALCON_JOB": self._job.name,
-            "FALCON_JOB_UID": self._job.uid,
-            "FALCON_POD": "gpt2-0-abc12",
-            "FALCON_POD_UID": self.uid,
-            "FALCON_NODE": "node-a",
-            "FALCON_RUN_DIR": str(self.launcher.run_dir),
-            "FALCON_GATEWAYS": ",".join(gateway.agents for gateway in self._site.gateways),
-            "FALCON_GATEWAY_TLS_DIR": str(self._credentials),
+        self.agent = start_agent(
+            self._site,
+            self._job.key,
+            AgentPod("gpt2-0-abc12", self.uid, "node-a", self.launcher.run_dir, self._credentials, self.log),
             **changes,
-        }
-        command = [sys.executable, "-m", "falcon_agent"]
-        with self.log.open("ab") as log:
-            self.agent = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        )
         return self.agent
 
     def stop(self) -> None:
@@ -127,8 +153,12 @@ class Pod:
         standby: Standby = "None",
         port: int | None = None,
         next_port: int = 0,
+        smoke: int = 0,
     ) -> None:
-        """Publish the operator's plan. ``port``: where the ranks meet, None: any; ``next_port``: the next ones."""
+        """Publish the operator's plan.
+
+        ``port``: where the ranks meet, None: any; ``next_port``: the next ones; ``smoke``: the number of a smoke test.
+        """
         plan = Plan(
             epoch=1,
             generation=generation,
@@ -140,6 +170,7 @@ class Pod:
             retries=retries,
             standby=standby,
             next_master_port=next_port,
+            smoke=smoke,
             exit_code=exit_code,
             members=[PlanMember(replica=0, pod_uid=self.uid, pod_name="gpt2-0-abc12", node="node-a", first_rank=0)],
         )

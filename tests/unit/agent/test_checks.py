@@ -8,11 +8,11 @@ from typing import Literal
 
 import pytest
 
-from falcon_agent.checks import Checks
+from falcon_agent.checks import REPORTED_SECONDS, Checks, Smoke
 from falcon_agent.run_dir import RunDir
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import MOST_BITS, MOST_LINKS, NO_PORT, PORT_COMES, LinkReport, LinksReport
-from falcon_core.wire.launch import CHECK_FILE, LINKS_FILE, LaunchCheck, LaunchStatus
+from falcon_core.wire.launch import CHECK_FILE, LINKS_FILE, SMOKE_FILE, LaunchCheck, LaunchStatus
 
 State = Literal["Idle", "Running", "Stopping", "Stopped", "Exited"]
 
@@ -142,3 +142,39 @@ def test_a_hostile_file_of_links_is_cut(tmp_path: Path) -> None:
     assert found is not None
     assert found.links is not None
     assert found.links.links == [LinkReport(1, MOST_BITS, -1, 1000, 0, 1000, "x" * 256)] * MOST_LINKS
+
+
+def smoked(smoke: LaunchCheck | None, state: State = "Running") -> LaunchStatus:
+    return LaunchStatus(generation=2, dead_below=2, state=state, smoke=smoke)
+
+
+def smoke_printed(folder: Path, rate: float) -> None:
+    (folder / SMOKE_FILE).parent.mkdir(exist_ok=True)
+    (folder / SMOKE_FILE).write_text(f'{{"backend": "falcon-launch", "scores": {{"fp32": {rate}}}}}')
+
+
+def test_a_smoke_test_is_news_once_also_while_the_ranks_run_and_is_forgotten_after_a_while(tmp_path: Path) -> None:
+    smoke, over = Smoke(RunDir(tmp_path)), smoked(LaunchCheck(number=3, running=False))
+    smoke_printed(tmp_path, 0.5)
+    assert not smoke.look(None, 10.0)
+    assert not smoke.look(smoked(None), 10.0)
+    assert not smoke.look(smoked(LaunchCheck(number=3, running=True)), 10.0)
+    assert smoke.of(10.0) is None
+    assert smoke.look(over, 10.0)
+    assert not smoke.look(over, 11.0)
+    found = CheckReport(3, backend="falcon-launch", micros={"fp32": 500_000})
+    assert smoke.of(9.9 + REPORTED_SECONDS) == found
+    assert smoke.of(10.0 + REPORTED_SECONDS) is None
+    smoke_printed(tmp_path, 0.9)
+    assert smoke.look(smoked(LaunchCheck(number=4, running=False)), 100.0)
+    assert smoke.of(100.0) == CheckReport(4, backend="falcon-launch", micros={"fp32": 900_000})
+
+
+@pytest.mark.parametrize(("error", "why"), [("ended by signal 9", "ended by signal 9"), ("", "printed no result")])
+def test_a_smoke_test_without_a_result_says_why(tmp_path: Path, error: str, why: str) -> None:
+    smoke = Smoke(RunDir(tmp_path))
+    assert smoke.look(smoked(LaunchCheck(number=3, running=False, error=error)), 10.0)
+    found = smoke.of(10.0)
+    assert found is not None
+    assert (found.number, found.micros) == (3, {})
+    assert why in found.why

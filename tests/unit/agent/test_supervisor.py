@@ -56,6 +56,13 @@ def test_members_alone_measure_their_machines_and_only_before_the_ranks_start() 
     assert plan_for(msgspec.structs.replace(held, phase="Run"), "b").check == 0
 
 
+def test_a_smoke_test_is_made_by_members_whether_they_stop_or_run() -> None:
+    smoked = msgspec.structs.replace(PLAN, smoke=7)
+    stopped = msgspec.structs.replace(smoked, phase="Stop")
+    assert [plan_for(plan, "b").smoke for plan in (PLAN, smoked, stopped)] == [0, 7, 7]
+    assert [plan_for(plan, "nobody").smoke for plan in (smoked, stopped)] == [0, 0]
+
+
 def test_each_pod_measures_the_links_to_its_neighbours_in_the_ring_one_a_turn() -> None:
     members = [
         PlanMember(replica=each, pod_uid=f"u{each}", pod_name="", node="", first_rank=each) for each in (0, 1, 3)

@@ -88,10 +88,24 @@ def test_failures_are_repeated_further_and_further_apart_up_to_a_bound(clock: Fa
     assert queue.take() == "a", "a success ends the backoff"
 
 
+@pytest.mark.parametrize(("took", "pause"), [(0.0, 0.05), (0.2, 0.2), (7.0, 0.5)])
+def test_a_pause_is_as_long_as_the_turn_took_within_bounds(clock: FakeClock, took: float, pause: float) -> None:
+    queue = KeyedQueue[str](clock, pause_seconds=0.5)
+    queue.add("a")
+    assert queue.take() == "a"
+    clock.advance(took)
+    queue.done("a")
+    queue.add("a")
+    assert queue.seconds_to_next() == pytest.approx(pause)
+    clock.advance(pause + 1e-6)
+    assert queue.take() == "a"
+
+
 def test_between_two_turns_of_a_key_lies_the_pause_and_other_keys_do_not_wait_for_it(clock: FakeClock) -> None:
     queue = KeyedQueue[str](clock, pause_seconds=0.5)
     queue.add("a")
     assert queue.take() == "a"
+    clock.advance(1.0)
     queue.done("a")
     queue.add("a")
     queue.add("b")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import pytest
 
-from falcon_operator.job.carry_out import LEAST_SECONDS
+from falcon_operator.bus.leader_key import BusUnavailable
+from falcon_operator.job.carry_out import BROKEN_SECONDS, LEAST_SECONDS
 from falcon_operator.job.decide import QUIET_SECONDS
 from falcon_operator.job.reconciler import (
     DISPLAY_SECONDS,
@@ -153,6 +155,52 @@ async def test_a_pod_that_the_server_refuses_is_reported_and_tried_again() -> No
     await run(world, operator, lambda w: "exceeded quota" in w.status.summary)
     world.refuse_pods = ""
     await run(world, operator, lambda w: w.status.state == "Running")
+
+
+async def test_the_plan_follows_the_intent_and_what_is_shown_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await trained(world)
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+    done: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        async def note(*arguments: Any) -> Any:
+            done.append(name)
+            return await call(*arguments)
+
+        return note
+
+    monkeypatch.setattr(world.kube, "write_run", noted("intent", world.kube.write_run))
+    monkeypatch.setattr(world.kube, "write_job_status", noted("status", world.kube.write_job_status))
+    monkeypatch.setattr(world.kube, "record_event", noted("event", world.kube.record_event))
+    monkeypatch.setattr(world.bus, "publish_plan", noted("plan", world.bus.publish_plan))
+    world.end_rank(0, signal=9)
+    world.tick()
+    await reconciler.reconcile("ml", "gpt2")
+    assert done == ["intent", "plan", "status", "event"]
+
+
+async def test_a_plan_that_cannot_be_published_holds_nothing_else_up_and_is_published_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    await trained(world)
+    reconciler = operator(world)
+    await reconciler.reconcile("ml", "gpt2")
+
+    async def refuse(*_: Any) -> None:
+        raise BusUnavailable("neither etcd nor a gateway takes it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.bus, "publish_plan", refuse)
+        world.end_rank(0, signal=9)
+        world.tick()
+        assert await reconciler.reconcile("ml", "gpt2") == BROKEN_SECONDS
+        assert world.status.state == "Recovering"
+    world.tick()
+    await reconciler.reconcile("ml", "gpt2")
+    assert world.plans[-1].phase == "Stop"
 
 
 async def test_something_urgent_ends_a_long_turn_and_the_next_looks_make_the_rest(

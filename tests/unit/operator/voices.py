@@ -16,6 +16,7 @@ class _Turn(NamedTuple):
 
     launch: LaunchStatus | None
     check: CheckReport | None
+    smoke: CheckReport | None
     ranks: tuple[tuple[int, str, bool, bool], ...]  # rank, tracking, whether in a slowdown, whether silent
 
 
@@ -33,6 +34,7 @@ class Voices:
         turn = _Turn(
             summary.launch,
             summary.check,
+            summary.smoke,
             tuple(
                 (rank.rank, rank.tracking, rank.onset is not None, _is_silent(rank.last_call_unix_ns, summary.unix_ns))
                 for rank in summary.ranks

@@ -104,6 +104,7 @@ class Pod:
         self.sequence = 0
         self.dead_seen_at: float | None = None
         self.check: CheckReport | None = None
+        self.smoke: CheckReport | None = None
 
     @property
     def booted_at(self) -> float:
@@ -142,6 +143,7 @@ class World:
         self.unseen: set[int] = set()  # ranks without a ring
         self.standby: LaunchStandby | None = None  # of each pod
         self.measured: list[tuple[int, str]] = []  # number and node of each measurement
+        self.smoked: list[tuple[int, str]] = []  # likewise, smoke tests
         self.linked: list[tuple[int, str]] = []  # likewise, of its links
         self.cables: dict[frozenset[str], float] = {}  # bits a second between two nodes that differ from theirs
         self.tokens: dict[int, str] = {}  # of each order of links, by number
@@ -259,6 +261,7 @@ class World:
             self._remove(pod)
         for pod in self.pods.values():
             self._launch(pod)
+            self._smoke(pod)
         self._break()
         self._train(seconds)
         for pod in self.pods.values():
@@ -326,6 +329,16 @@ class World:
                 self._start(pod, plan, member.first_rank)
             elif phase == "Finish":
                 pod.exit_code = plan.exit_code
+
+    def _smoke(self, pod: Pod) -> None:
+        """Let the launcher test its machine beside the start, once for each number."""
+        number = self.plan.smoke if self.plan is not None and pod.generation == self.plan.generation else 0
+        if not number or pod.node in self.mute or (pod.smoke is not None and pod.smoke.number == number):
+            return
+        node = self.nodes[pod.node]
+        self.smoked.append((number, pod.node))
+        problems = [node.wrong] if node.wrong else []
+        pod.smoke = CheckReport(number, "", "falcon-launch", "1 × 2 CPUs", {"fp32": round(1e6 * node.rate)}, problems)
 
     def _start(self, pod: Pod, plan: Plan, first_rank: int) -> None:
         pod.generation, pod.dead_below, pod.state = plan.generation, plan.generation, "Running"
@@ -504,6 +517,7 @@ class World:
             copies=self.copies,
             directory=self.directory,
             check=pod.check if pod.state in ("Idle", "Stopped") else None,
+            smoke=pod.smoke,
         )
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)

@@ -188,7 +188,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -212,6 +212,14 @@ def test_a_check_of_the_machine_passes_and_is_bounded() -> None:
         sent(replace(summary, check=replace(check, links=LinksReport(1, True, [LinkReport(1)] * 5))))
     with pytest.raises(ValueError, match="length"):
         sent(replace(summary, check=CheckReport(2, micros={str(number): 1 for number in range(17)})))
+
+
+def test_a_smoke_test_passes_beside_a_check() -> None:
+    summary = pod([], [])
+    smoke = CheckReport(3, "", "falcon-launch", "1 × 96 CPUs", {"fp32": 812_000}, ["the CPU: its products are wrong"])
+    assert sent(replace(summary, smoke=smoke)).smoke == smoke
+    assert sent(replace(summary, smoke=smoke)).check is None
+    assert sent(summary).smoke is None
 
 
 def test_the_copies_of_a_folder_in_memory_pass_and_are_bounded() -> None:
