@@ -31,7 +31,7 @@ from falcon_core.wire.bounds import (
     Times,
 )
 from falcon_core.wire.check import CheckReport
-from falcon_core.wire.checkpoint import MAX_HELD, Held
+from falcon_core.wire.checkpoint import MAX_HELD, Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
@@ -155,6 +155,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     shared: Annotated[list[_Shared], Meta(max_length=MAX_RANKS)] = []
     hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why these ranks' micro-batches cannot move
     directory: DirectoryReport | None = None
+    loaded: Annotated[list[Loaded], Meta(max_length=MAX_RANKS)] = []
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -184,11 +185,18 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
     rare = (summary.ended, summary.check, summary.copies, summary.directory)
-    if rare == (None, None, None, None) and not shared and not summary.output and not troubles and not held:
+    if (
+        rare == (None, None, None, None)
+        and not summary.loaded
+        and not shared
+        and not summary.output
+        and not troubles
+        and not held
+    ):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended = encode_launch(summary.ended)
-    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory)
+    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.loaded[:MAX_RANKS])
     return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest))
 
 
@@ -225,6 +233,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         check=report.check,
         copies=report.copies,
         directory=report.directory,
+        loaded=report.loaded,
     )
 
 

@@ -15,6 +15,7 @@
 #include "output.h"
 #include "plan.h"
 #include "report.h"
+#include "rescuer.h"
 #include "rings.h"
 #include "schedules.h"
 #include "standbys.h"
@@ -24,7 +25,12 @@ namespace falcon {
 class Ranks {
  public:
   Ranks(const Options& options, Output* output)
-      : options_(options), output_(output), standbys_(options, output), check_(options), directory_(options) {}
+      : options_(options),
+        output_(output),
+        standbys_(options, output),
+        check_(options),
+        directory_(options),
+        rescuer_(options.store) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
@@ -73,6 +79,7 @@ class Ranks {
   Check& check() { return check_; }
   Directory& directory() { return directory_; }
   const Directory& directory() const { return directory_; }
+  Rescuer& rescuer() { return rescuer_; }
 
   // Whether one has failed; whether all have ended with code 0.
   bool failed() const;
@@ -104,6 +111,7 @@ class Ranks {
   Standbys standbys_;
   Check check_;
   Directory directory_;
+  Rescuer rescuer_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;
