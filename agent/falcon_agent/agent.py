@@ -30,6 +30,7 @@ from falcon_agent.supervisor import links_for, newer, plan_for
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
+from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.directory import DirectoryReport, report_of
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
@@ -95,6 +96,8 @@ class Agent:
             await self._make(self._store)
         stopped = asyncio.create_task(ended.wait())
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if stopped in done and self._copying is not None:
+            await self._copying.finished()  # the tasks go on meanwhile: the operator hears who has the copies
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
@@ -287,11 +290,17 @@ class Agent:
             throttle=self._tracker.throttle(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),
             checkpoints=self._store.held() if self._store is not None else [],
+            loaded=self._loaded(generation),
             check=self._checks.of(status),
             smoke=self._smoke.of(time.monotonic()),
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
         )
+
+    def _loaded(self, generation: int) -> list[Loaded]:
+        """Return from what the generation's ranks have begun."""
+        found = self._store.loaded(generation) if self._store is not None else []
+        return found if self._copying is None else [self._copying.origin(each, generation) for each in found]
 
 
 def _generation(status: LaunchStatus | None) -> int:

@@ -18,6 +18,8 @@ import torch
 from falcon_torch.copying import Copier
 from falcon_torch.format import (
     CHECKS_OFFSET,
+    FOLDER_OFFSET,
+    LOADED_OFFSET,
     NOTES_OFFSET,
     PAGE_BYTES,
     RECORD_BYTES,
@@ -28,6 +30,8 @@ from falcon_torch.format import (
     index_offset,
     pack_checks,
     pack_commit,
+    pack_folder,
+    pack_loaded,
     pack_notes,
     pack_verified,
     unpack_commit,
@@ -58,7 +62,7 @@ class Buffer:
         if self.capacity < index_offset(self.capacity) + PAGE_BYTES:
             raise ValueError(f"{path} has {self.capacity} bytes, too few for a checkpoint")
         self._content = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._listens, self._in_folder = False, 0
+        self._listens, self._in_folder, self._replicated = False, 0, False
         self._views: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # private mappings that tensors still use
 
     @property
@@ -113,10 +117,21 @@ class Buffer:
         record = pack_verified(commit.sequence, checks)
         self._map[VERIFIED_OFFSET : VERIFIED_OFFSET + len(record)] = record
 
-    def note(self, *, listens: bool = False, in_folder: int = 0) -> None:
+    def name_folder(self, path: str, rank: int, world_size: int) -> None:
+        """Say which file gets the checkpoint when the pod ends before a copy is there (``format.pack_folder``)."""
+        record = pack_folder(path, rank, world_size)
+        self._map[FOLDER_OFFSET : FOLDER_OFFSET + len(record)] = record
+
+    def say_loaded(self, *, generation: int, rank: int, step: int, source: int) -> None:
+        """Say what a rank of this generation has loaded, and where it was (``format.pack_loaded``)."""
+        record = pack_loaded(generation=generation, rank=rank, step=step, source=source)
+        self._map[LOADED_OFFSET : LOADED_OFFSET + len(record)] = record
+
+    def note(self, *, listens: bool = False, in_folder: int = 0, replicated: bool = False) -> None:
         """Add to the notes that the agent reads (``format.pack_notes``)."""
         self._listens, self._in_folder = self._listens or listens, max(self._in_folder, in_folder)
-        notes = pack_notes(listens=self._listens, in_folder=self._in_folder)
+        self._replicated = self._replicated or replicated
+        notes = pack_notes(listens=self._listens, in_folder=self._in_folder, replicated=self._replicated)
         self._map[NOTES_OFFSET : NOTES_OFFSET + len(notes)] = notes
 
     def private(self) -> mmap.mmap:

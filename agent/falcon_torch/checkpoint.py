@@ -22,9 +22,10 @@ from falcon_torch.agent_file import AgentFile
 from falcon_torch.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.copying import Copier
 from falcon_torch.demand import FILE, Demand
-from falcon_torch.format import CheckpointError, Commit, DamagedError
+from falcon_torch.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit, DamagedError
 from falcon_torch.guard import Guard
 from falcon_torch.ranks import Place, gather, place
+from falcon_torch.replicas import Share, Whole, compare
 from falcon_torch.state import Frozen, freeze
 from falcon_torch.volume import Volume, mapped, read_state
 
@@ -59,6 +60,8 @@ class Checkpoint:
     Args:
         folder: a folder that outlives the pod, the same for all ranks; None: the pod's memory alone, which is lost
             with the pod.
+        replicated: all ranks have the same state, as in pure data parallelism. Each pod then keeps it once, in shares
+            of its ranks, and what is lost with one pod comes from another. The first save compares all bytes.
         when_behind: what a save does that needs a buffer of which the copy to the folder is not done: "wait" for it, or
             "skip", which leaves this checkpoint out on all ranks, and takes a collective call in each save.
         verify: compare every byte with its checksum when a checkpoint is loaded. It takes a second for one or two GiB.
@@ -66,7 +69,12 @@ class Checkpoint:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None = None, *, when_behind: str = "wait", verify: bool = True
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        replicated: bool = False,
+        when_behind: str = "wait",
+        verify: bool = True,
     ) -> None:
         """Find the store. Raises ValueError where there is neither a store nor a folder."""
         if when_behind not in ("wait", "skip"):
@@ -82,6 +90,15 @@ class Checkpoint:
             raise ValueError(
                 "no folder is given and Falcon keeps no checkpoints here: set spec.checkpoint.memory, or name a folder"
             )
+        self._share = Share.of_this_rank(place()) if replicated else None
+        self._compared = not replicated
+        # Of shares that all pods have, the first pod's go to the folder.
+        self._writes_files = self._share is None or place().rank < self._share.of
+        named = os.path.abspath(self.folder) if self.folder is not None and self._writes_files else ""
+        for buffer in self._store.buffers if self._store is not None else []:
+            buffer.name_folder(named, *self._file_layout(place()))
+            if replicated:
+                buffer.note(replicated=True)
         self._anchor: Buffer | None = None  # holds what all ranks may have to go back to: it is not overwritten next
         self._behind: Dict[str, threading.Thread] = {}  # by the buffer's path
         self._sequence = 0
@@ -102,10 +119,10 @@ class Checkpoint:
             False for a checkpoint that was left out, since the one before the last was still being written.
 
         Raises:
-            CheckpointError: the state cannot be pickled, or fits nowhere.
+            CheckpointError: the state cannot be pickled, or fits nowhere; or it is said to be replicated, and is not.
             OSError: it does not fit into memory, and the folder cannot be written.
         """
-        frozen = freeze(state)
+        frozen = self._frozen(state)
         buffer = self._next_buffer()
         needed = 0 if buffer is None else buffer.needed(frozen)
         fits = buffer is not None and needed <= buffer.capacity
@@ -113,6 +130,8 @@ class Checkpoint:
             self.counts.skipped += 1
             return False
         self._sequence += 1
+        if self._demand is not None:
+            self._demand.begin()
         guard = self._guarding()
         if guard is not None:
             self.counts.waited_seconds += guard.wait()
@@ -128,8 +147,18 @@ class Checkpoint:
         self.counts.saved += 1
         if self._demand is not None and self._demand.saving:
             self.wait()
-            self._demand.hold()
+            self._demand.end()
         return True
+
+    def _frozen(self, state: Any) -> Frozen:
+        """Lay out what this rank keeps of a state. Raises CheckpointError."""
+        frozen = freeze(state)
+        if self._share is None:
+            return frozen
+        if not self._compared:
+            compare(frozen)
+            self._compared = True
+        return freeze(self._share.cut(frozen))
 
     def wanted(self) -> bool:
         """Check whether Falcon wants a checkpoint of this step: it is going to restart the job, as planned.
@@ -143,6 +172,11 @@ class Checkpoint:
             for buffer in self._store.buffers if self._store is not None and self._demand.listens else []:
                 buffer.note(listens=True)
         return self._demand.is_due()
+
+    def hold(self) -> None:
+        """Wait where another thread saves a checkpoint that was asked for: for it, and then for the restart."""
+        if self._demand is not None and self._demand.saving:
+            self._demand.hold()
 
     def wait(self) -> None:
         """Wait until everything that was saved has its checksums, and is in the folder or has failed to get there."""
@@ -186,7 +220,9 @@ class Checkpoint:
     def _start_behind(self, buffer: Buffer, commit: Commit) -> None:
         # No daemon: an interpreter that ends waits for it, so that a job's last checkpoint is in the folder.
         thread = threading.Thread(
-            target=self._finish, args=(buffer, commit, self._open_volume()), name="falcon-checkpoint"
+            target=self._finish,
+            args=(buffer, commit, self._open_volume() if self._writes_files else None),
+            name="falcon-checkpoint",
         )
         self._behind[buffer.path] = thread
         thread.start()
@@ -213,7 +249,7 @@ class Checkpoint:
             if not self._warned:
                 self._warned = True
                 _log.warning("%s and is written to %s while training waits: %s", what, self.folder, remedy)
-        volume = self._open_volume()
+        volume = self._open_volume() if self._writes_files else None
         if volume is not None:
             volume.write(frozen, **self._identity(step))
             self.counts.in_folder += 1
@@ -221,14 +257,22 @@ class Checkpoint:
     def _open_volume(self) -> Volume | None:
         """Return the folder's files; None without a folder. The folder cannot be opened yet when it is not mounted."""
         if self._volume is None and self.folder is not None:
-            here = place()
             try:
-                self._volume = Volume(self.folder, here.rank, here.world_size)
+                self._volume = Volume(self.folder, *self._file_layout(place()))
             except OSError:
                 if self._store is None:
                     raise
                 _log.warning("checkpoints stay in memory alone: %s cannot be opened", self.folder, exc_info=True)
         return self._volume
+
+    @property
+    def replicated(self) -> bool:
+        """Return whether all ranks have the same state."""
+        return self._share is not None
+
+    def _file_layout(self, here: Place) -> Tuple[int, int]:
+        """Return the numbers in the names of this rank's files: which part of a state, and of how many."""
+        return (here.rank, here.world_size) if self._share is None else self._share
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
@@ -249,12 +293,30 @@ class Checkpoint:
         while True:
             key = self._newest_of_all(sources)
             if key is None:
+                self._say_loaded(here, 0, NOTHING)
                 return 0, None
             chosen, state = self._read_first([source for source in sources if _key(source) == key])
-            if all(gather(chosen is not None)):
+            near = chosen is not None and chosen.buffer is not None
+            if self._share is None:
+                whole = all(gather(chosen is not None))
+            else:
+                state = self._put_together(key, here, state, near=near)
+                whole = state is not None
+            if whole:
                 self._begin_from(chosen)
+                self._say_loaded(here, key[0], _place_of(chosen))
                 return key[0], state
             sources = [source for source in sources if _key(source) != key]
+
+    def _put_together(self, key: Key, here: Place, share: Any, *, near: bool) -> Any:
+        """Return the whole state from the shares of all ranks; None where one of them is nowhere to be had."""
+        made = Whole(key, self._share or Share(0, 1), here)
+        made.take(share, os.environ.get(FOLDER_VARIABLE, "") if near else "")
+        return made.state()
+
+    def _say_loaded(self, here: Place, step: int, source: int) -> None:
+        for buffer in self._store.buffers if self._store is not None else []:
+            buffer.say_loaded(generation=here.generation, rank=here.rank, step=step, source=source)
 
     def _begin_from(self, chosen: Source | None) -> None:
         """Keep what was loaded until the next checkpoint is complete."""
@@ -267,15 +329,18 @@ class Checkpoint:
         """Return what waits for copies in other pods; None where there are none, or no store of Falcon's."""
         if not self._guarded:
             self._guarded = True
-            self._guard = Guard.of_this_pod(place()) if self._store is not None else None
+            alone = self._store is not None and self._share is None  # other pods have what all ranks have
+            self._guard = Guard.of_this_pod(place()) if alone else None
         return self._guard
 
     def _newest_of_all(self, sources: List[Source]) -> Key | None:
-        """Return the newest step that every rank has; None where there is none."""
+        """Return the newest step that every rank has, or of which some pod has each share; None where there is none."""
         offered = [set(keys) for keys in gather([_key(source) for source in sources])]
         # Whoever still has what an earlier life wrote cannot mistake it for what this one is going to write.
         self._generation = max([self._generation, *(1 + generation for keys in offered for _, generation in keys)])
-        return max(set.intersection(*offered), default=None)
+        parts = len(offered) if self._share is None else self._share.of
+        anywhere = [set().union(*offered[number::parts]) for number in range(parts)]
+        return max(set.intersection(*anywhere), default=None)
 
     def _sources(self, here: Place) -> List[Source]:
         """Return this rank's checkpoints, the nearest first."""
@@ -287,6 +352,8 @@ class Checkpoint:
         volume = self._open_volume()
         for path, commit in volume.found() if volume is not None else []:
             found.append(Source(commit, path, lambda path=path: mapped(path)))  # type: ignore[misc]
+        if self._share is not None:
+            return [each for each in found if each.commit.rank % self._share.of == self._share.number]
         return [each for each in found if (each.commit.rank, each.commit.world_size) == (here.rank, here.world_size)]
 
     def _read_first(self, sources: List[Source]) -> Tuple[Source | None, Any]:
@@ -301,6 +368,13 @@ class Checkpoint:
 
 def _key(source: Source) -> Key:
     return source.commit.step, source.commit.generation
+
+
+def _place_of(chosen: Source | None) -> int:
+    """Return where a rank's own part of what it loaded was."""
+    if chosen is None:
+        return FROM_REPLICA
+    return FROM_FOLDER if chosen.buffer is None else FROM_MEMORY
 
 
 def _sequence(buffer: Buffer) -> int:

@@ -27,14 +27,14 @@ from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint import StorageReader, StorageWriter
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import WriteResult
 
 from falcon_torch.checkpoint import Checkpoint
 from falcon_torch.format import CheckpointError
-from falcon_torch.ranks import from_rank, gather, place
+from falcon_torch.ranks import broadcast, from_rank, gather, place
 from falcon_torch.state import Part, dense
 from falcon_torch.volume import Layout, layouts, read_file
 
@@ -46,17 +46,25 @@ _log = logging.getLogger("falcon_torch")
 _STEP = re.compile(r"(\d+)/?$")
 
 
-class Writer(StorageWriter):  # type: ignore[misc]
-    """Writes one step: ``dcp.save(state, storage_writer=Writer(checkpoint, step))``, or ``dcp.async_save``."""
+class Writer(StorageWriter, BlockingAsyncStager):  # type: ignore[misc]
+    """Writes one step: ``dcp.save(state, storage_writer=Writer(checkpoint, step))``, or ``dcp.async_save``.
+
+    Like PyTorch's own writer it copies the state for ``dcp.async_save`` itself. So it is asked once more, in the thread
+    that trains, when the other thread has begun to save: there that thread holds, if the checkpoint was asked for.
+    """
 
     def __init__(self, checkpoint: Checkpoint, step: int | None = None) -> None:
         """Prepare a save. ``step``: None where each save names it by ``checkpoint_id``, as in "step-100".
 
         Raises:
-            ValueError: the checkpoint leaves saves out (``when_behind="skip"``), of which PyTorch would know nothing.
+            ValueError: the checkpoint leaves saves out (``when_behind="skip"``), of which PyTorch would know nothing,
+                or divides states among the ranks (``replicated``), as PyTorch does itself.
         """
+        if checkpoint.replicated:
+            raise ValueError("falcon_torch.dcp writes once what ranks have in common: leave out replicated=True")
         if checkpoint.skips:
             raise ValueError('falcon_torch.dcp cannot leave a save out: use Checkpoint(when_behind="wait")')
+        super().__init__()
         self._checkpoint, self._step = checkpoint, step
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -72,6 +80,15 @@ class Writer(StorageWriter):  # type: ignore[misc]
             raise ValueError("falcon_torch.dcp needs the plan of all ranks: leave use_collectives as it is")
         if kwargs.get("rank", place().rank) != place().rank:
             raise ValueError("falcon_torch.dcp saves the state of all ranks: leave process_group out")
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        """Return that ``synchronize_staging`` is to be called."""
+        return True
+
+    def synchronize_staging(self) -> None:
+        """Hold the thread that trains, where Falcon has asked for the checkpoint that is being saved."""
+        self._checkpoint.hold()
 
     def prepare_local_plan(self, plan: Any) -> Any:
         """Return the plan: nothing is to be added."""
@@ -291,13 +308,8 @@ def _described(value: Any) -> Any:
 
 def _broadcast(rank: int, own: Any, shape: _Shape) -> torch.Tensor:
     """Return a tensor that one rank has. All ranks call it."""
-    on_cpu = "cpu:" in str(dist.get_backend_config())
-    device = torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device())
     content = Part(own).content if own is not None else torch.empty(shape.count, dtype=torch.uint8)
-    content = content.to(device)
-    if shape.count:
-        dist.broadcast(content, src=rank)
-    return content.cpu().view(shape.dtype).view(shape.shape)
+    return broadcast(rank, content).view(shape.dtype).view(shape.shape)
 
 
 def _kept(data: torch.Tensor) -> Any:

@@ -2,11 +2,13 @@
 
 The pod's agent writes which checkpoint is wanted: a number that grows within a generation. When the ranks have saved
 it, they wait for the restart: what they would train until then would be done again. They do not wait for long, since
-the restart may have been called off.
+the restart may have been called off. Where another thread saves (``dcp.async_save``), the thread that trains is the
+one that waits: for the checkpoint first, and then for the restart.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -16,6 +18,7 @@ from falcon_torch.ranks import Place, store
 
 FILE = "checkpoint"
 HOLD_SECONDS = 10.0
+SAVE_SECONDS = 60.0  # that another thread has for the checkpoint: as long as the operator waits for it
 
 
 class Demand:
@@ -27,6 +30,9 @@ class Demand:
         self._file, self._generation = file, here.generation
         self._done = 0  # the newest number that was proposed
         self._saving: int | None = None  # the number in this rank's file when a checkpoint became due; None: none is
+        self._trains = 0  # the thread that asked when a checkpoint became due
+        self._elsewhere = False  # another one saves it
+        self._saved_at: float | None = None
         shared = None if file is None else store(f"falcon-checkpoint-{Demand._made}")
         Demand._made += 1
         self._agreement = None if shared is None else Agreement(shared, here.rank, here.world_size)
@@ -46,6 +52,8 @@ class Demand:
         """Look once in a step; return whether all ranks save in this step."""
         if not self.listens:
             return False
+        if self._elsewhere:
+            self.hold()
         wanted = self._wanted()
         new = wanted > self._done
         if self._agreement is None:
@@ -56,14 +64,28 @@ class Demand:
         if new:
             self._done = wanted
         self._saving = wanted if due else None
+        self._trains, self._elsewhere, self._saved_at = threading.get_ident(), False, None
         return due
 
+    def begin(self) -> None:
+        """Take note of a save that begins."""
+        self._elsewhere = self.saving and threading.get_ident() != self._trains
+
+    def end(self) -> None:
+        """Take note of the end of a save that was asked for; hold, if it is the thread that trains."""
+        self._saved_at = time.monotonic()
+        if threading.get_ident() == self._trains:
+            self.hold()
+
     def hold(self) -> None:
-        """Wait, after a checkpoint that was asked for, until this process is ended or the wish is withdrawn."""
-        deadline = time.monotonic() + HOLD_SECONDS
-        while self._wanted() == self._saving and time.monotonic() < deadline:
+        """Wait, with a checkpoint that was asked for, until this process is ended or the wish is withdrawn."""
+        began = time.monotonic()
+        while self.saving and self._wanted() == self._saving:
+            saved_at, now = self._saved_at, time.monotonic()
+            if now > (began + SAVE_SECONDS if saved_at is None else saved_at + HOLD_SECONDS):
+                break
             time.sleep(0.02)
-        self._saving = None
+        self._saving, self._elsewhere = None, False
 
     def _wanted(self) -> int:
         content: Any = self._file.content() if self._file is not None else None

@@ -5,6 +5,8 @@ All numbers are little-endian::
     0                the commit record (``Commit``), with a checksum of its own
     2048             the record "verified": which commit's chunks have checksums, and the checksum of those
     3072             the notes (``pack_notes``), in memory alone: what the agent wants to know of the buffer
+    3200             what was loaded (``pack_loaded``), in memory alone: where this life of the rank began
+    3328             the folder (``pack_folder``), in memory alone: where the launcher puts it when the pod ends
     4096             the checksums: CRC-32 of each chunk, 4 bytes each
     index_offset     the index: where each storage lies, and the pickled structure of the state (``state``)
     data_offset      the storages of the tensors, each aligned to 64 bytes, up to ``end``
@@ -17,11 +19,13 @@ either has a commit record whose checksum is right, and everything before it was
 checksums of the chunks follow behind, while training goes on. A checkpoint without them is whole, but a bit that
 flipped in it would not be noticed.
 
-The agent reads the commit record as well (``falcon_core.wire.checkpoint``).
+The agent reads the commit record as well (``falcon_core.wire.checkpoint``), and so does the launcher
+(``shim/src/launch/checkpoint.cc``).
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from typing import Iterable, Iterator, NamedTuple
@@ -29,9 +33,13 @@ from typing import Iterable, Iterator, NamedTuple
 MAGIC = b"FALCONCK"
 VERIFIED_MAGIC = b"FALCONVF"
 NOTES_MAGIC = b"FALCONNT"
+LOADED_MAGIC = b"FALCONLD"
+FOLDER_MAGIC = b"FALCONFD"
 VERSION = 1
 VERIFIED_OFFSET = 2048
 NOTES_OFFSET = 3072
+LOADED_OFFSET = 3200
+FOLDER_OFFSET = 3328
 CHECKS_OFFSET = 4096
 PAGE_BYTES = 4096
 ALIGN_BYTES = 64
@@ -40,8 +48,12 @@ MOST_BYTES = 1 << 50  # of a checkpoint
 _COMMIT = struct.Struct("<8sIIQIIQQQQQQQI")
 _VERIFIED = struct.Struct("<8sQII")
 _NOTES = struct.Struct("<8sIQ")
+_LOADED = struct.Struct("<8sQIQI")
+_FOLDER = struct.Struct("<8sIII")
 _CRC = struct.Struct("<I")
 RECORD_BYTES = _COMMIT.size + _CRC.size
+NOTHING, FROM_MEMORY, FROM_FOLDER, FROM_REPLICA = range(4)  # where a rank found the step that it loaded
+MOST_FOLDER_BYTES = PAGE_BYTES - FOLDER_OFFSET - _FOLDER.size - _CRC.size
 
 
 class CheckpointError(RuntimeError):
@@ -150,14 +162,32 @@ def is_verified(page: bytes, commit: Commit) -> bool:
     return bool(magic == VERIFIED_MAGIC and sequence == commit.sequence and chunks == commit.chunks)
 
 
-def pack_notes(*, listens: bool, in_folder: int) -> bytes:
+def pack_notes(*, listens: bool, in_folder: int, replicated: bool = False) -> bytes:
     """Return the notes of a buffer, in memory alone. They are for the agent: no load depends on them.
 
     ``in_folder``: the newest sequence of this buffer of which the folder has a copy. ``listens``: the script calls
-    ``Checkpoint.wanted``.
+    ``Checkpoint.wanted``. ``replicated``: the same local rank of any other pod holds the same.
     """
-    raw = _NOTES.pack(NOTES_MAGIC, int(listens), in_folder)
+    raw = _NOTES.pack(NOTES_MAGIC, int(listens) | int(replicated) << 1, in_folder)
     return raw + _CRC.pack(zlib.crc32(raw))
+
+
+def pack_loaded(*, generation: int, rank: int, step: int, source: int) -> bytes:
+    """Return the record of what a rank of this generation has loaded, in memory alone; ``source``: ``FROM_MEMORY`` …"""
+    raw = _LOADED.pack(LOADED_MAGIC, generation, rank, step, source)
+    return raw + _CRC.pack(zlib.crc32(raw))
+
+
+def pack_folder(path: str, rank: int, world_size: int) -> bytes:
+    """Return the record of the folder, in memory alone, that gets what is left when the pod ends.
+
+    ``path``: absolute; "" where there is none. A path that is too long for the record is left out. ``rank``,
+    ``world_size``: as the files are named there.
+    """
+    raw = os.fsencode(path)
+    raw = raw if len(raw) <= MOST_FOLDER_BYTES else b""
+    record = _FOLDER.pack(FOLDER_MAGIC, len(raw), rank, world_size) + raw
+    return record + _CRC.pack(zlib.crc32(record))
 
 
 def _checks_crc(page: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -43,6 +44,16 @@ def from_rank(rank: int, value: Any) -> Any:
     values = [value]
     dist.broadcast_object_list(values, src=rank)
     return values[0]
+
+
+def broadcast(rank: int, content: torch.Tensor) -> torch.Tensor:
+    """Return one rank's bytes on the CPU, uint8 [n]; the other ranks' are of the same size. All ranks must call it."""
+    if not _together() or dist.get_world_size() == 1 or not content.numel():
+        return content.cpu()
+    on_cpu = "cpu:" in str(dist.get_backend_config())
+    content = content.to(torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device()))
+    dist.broadcast(content, src=rank)
+    return content.cpu()
 
 
 def store(prefix: str) -> Any:

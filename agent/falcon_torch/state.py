@@ -9,6 +9,7 @@ Like ``torch.load``, reading runs what the pickle says: the bytes are as trusted
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 import struct
@@ -36,6 +37,11 @@ def dense(value: Any) -> bool:
     """Check whether a value is a plain tensor that its elements' bytes, type and shape describe (``Part``)."""
     plain = type(value) in (torch.Tensor, torch.nn.Parameter)
     return plain and value.layout == torch.strided and not value.is_quantized
+
+
+def raw(content: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor on the CPU, uint8 [n], which has to live as long as they are used."""
+    return memoryview((ctypes.c_char * content.numel()).from_address(content.data_ptr())).cast("B")
 
 
 class _Bytes(NamedTuple):

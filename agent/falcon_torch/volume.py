@@ -7,7 +7,6 @@ so that the newest files of a single rank may be of steps that others have not w
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import mmap
 import os
@@ -34,7 +33,7 @@ from falcon_torch.format import (
     pack_verified,
     unpack_commit,
 )
-from falcon_torch.state import Frozen, thaw
+from falcon_torch.state import Frozen, raw, thaw
 
 KEPT = 2  # newest steps of which all ranks have a file
 MOST_KEPT = 4  # of a rank
@@ -232,8 +231,7 @@ def _contents(frozen: Frozen, begin: int, data: int) -> Iterator[tuple[int, memo
     yield begin, memoryview(frozen.raw_index)
     for offset, storage in frozen.storages:
         content = storage.cpu()
-        raw = (ctypes.c_char * content.numel()).from_address(content.data_ptr())
-        yield data + offset, memoryview(raw).cast("B")
+        yield data + offset, raw(content)
         del content
 
 

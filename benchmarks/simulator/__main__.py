@@ -15,7 +15,17 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.simulator import calls, checkpoints, clusters, falcon, fidelity, growth, sensitivity, strategies
+from benchmarks.simulator import (
+    calls,
+    checkpoints,
+    clusters,
+    falcon,
+    fidelity,
+    growth,
+    intervals,
+    sensitivity,
+    strategies,
+)
 from falcon_sim.engine import Engine
 from falcon_sim.report import Report, report
 from falcon_sim.scenario import Scenario, load
@@ -94,6 +104,7 @@ TABLES: dict[str, Callable[[Path | None], list[str]]] = {
     "sensitivity": sensitivity_table,
     "pools": lambda _: sensitivity.modes(),
     "checkpoints": lambda _: checkpoints.table(),
+    "intervals": lambda _: intervals.table(intervals.measured()),
     "llama3": lambda _: llama3(),
     "speed": lambda _: speed(),
     "growth": growth_table,

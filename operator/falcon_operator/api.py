@@ -19,6 +19,7 @@ from falcon_core.recovery.smoke import Smoke
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 from falcon_operator.checkpoint_spec import CheckpointSpec
 from falcon_operator.node_checks import NodeChecks
+from falcon_operator.restore import Restore
 
 GROUP = "falcon.dev"
 VERSION = "v1alpha1"
@@ -261,6 +262,7 @@ class ClosedIncident(_Api, frozen=True, kw_only=True):
     seconds: float | None = None  # how long the incident lasted
     iteration_ns: int | None = None  # iteration time when the incident was closed
     cost_seconds: float | None = None  # cost of the incident's repair
+    restore: Restore | None = None  # None: the ranks were not restarted, or do not say it
 
 
 class End(_Api, frozen=True, kw_only=True):

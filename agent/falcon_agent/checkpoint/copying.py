@@ -21,12 +21,15 @@ from falcon_agent.checkpoint.exchange import Peer
 from falcon_agent.checkpoint.holder import Copies, Holder
 from falcon_agent.checkpoint.peers import PeerError
 from falcon_agent.checkpoint.store import Store
+from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.peers import MAX_REASON, CopiesReport, PeerPod, Peers
 
 LOOK_SECONDS: Final = 0.2  # between two looks at the ranks' buffers: what a copy is late by
 RETRY_SECONDS: Final = 1.0
 PEERS_SECONDS: Final = 10.0  # until it is known who has copies; then the ranks start without
 FETCH_SECONDS: Final = 300.0  # for all that is fetched: the other pods' ranks wait meanwhile
+LAST_SECONDS: Final = 120.0  # for what has no copy yet when the pod ends; its grace is over before that, mostly
+IN_VAIN_SECONDS: Final = 3.0  # of it, where no copy can be made
 _log = structlog.get_logger()
 
 
@@ -81,7 +84,8 @@ class Copying:
         self._why = "the copies' memory is being made"
         self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
         self._holder = ""  # uid of the pod that has them
-        self._fetched = 0
+        self._keepers: dict[int, str] = {}  # by rank: uid of the pod from which its checkpoints came
+        self._fetched_for = 0  # the generation that began with them
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="falcon-copies", daemon=True)
 
@@ -100,15 +104,42 @@ class Copying:
     @property
     def report(self) -> CopiesReport:
         """Return what the operator shall know."""
-        return CopiesReport(self._port, self._copies.held(), self._why[:MAX_REASON], self._fetched)
+        return CopiesReport(self._port, self._copies.held(), self._why[:MAX_REASON])
+
+    def origin(self, loaded: Loaded, generation: int) -> Loaded:
+        """Say of what a rank has found in memory whether it came there from another pod, and from which."""
+        keeper = self._keepers.get(loaded.rank, "") if generation == self._fetched_for else ""
+        return Loaded(loaded.rank, loaded.step, "Copy", keeper) if keeper and loaded.source == "Memory" else loaded
 
     async def fetched(self, generation: int) -> None:
         """Fetch what other pods have of this pod's ranks before a generation starts; return when that is over.
 
         Nothing is fetched for a rank that holds a checkpoint itself. However it ends, the ranks can start.
         """
+        self._fetched_for = generation
+        self._keepers = {}
         if generation > 1 and self._lacking():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._fetch(generation), self._loop))
+
+    async def finished(self) -> None:
+        """Wait, when the pod ends, until the holder has the ranks' newest checkpoints, or cannot get them.
+
+        The kubelet ends the agent after the trainer, and kills it when the pod's grace is over.
+        """
+        began = time.monotonic()
+        while missing := self._without_copy():
+            waited = time.monotonic() - began
+            if waited > (IN_VAIN_SECONDS if self._why else LAST_SECONDS):
+                _log.warning("checkpoints are lost with the pod: they have no copy", ranks=missing, why=self._why)
+                return
+            await asyncio.sleep(0.05)
+
+    def _without_copy(self) -> list[int]:
+        """Return the ranks of which the holder has not the newest checkpoint."""
+        newest = [
+            parts for each in range(self._store.ranks) if (found := self._store.newest(each)) for parts in found[1:]
+        ]
+        return [parts.rank for parts in newest if self._copied.get(parts.rank) != parts.sequence]
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
@@ -132,7 +163,7 @@ class Copying:
                 await asyncio.gather(*(self._fetch_rank(sources, own.first_rank, each) for each in lacking))
         except TimeoutError:
             _log.error("not all copies of this pod's checkpoints were fetched in time", seconds=FETCH_SECONDS)
-        _log.info("copies fetched", checkpoints=self._fetched, seconds=round(time.monotonic() - began, 3))
+        _log.info("copies fetched", ranks=sorted(self._keepers), seconds=round(time.monotonic() - began, 3))
 
     async def _await_peers(self, generation: int) -> Peers | None:
         deadline = time.monotonic() + PEERS_SECONDS
@@ -151,8 +182,8 @@ class Copying:
             except (PeerError, OSError) as error:
                 _log.warning("a copy could not be fetched", rank=first_rank + local_rank, error=str(error))
                 continue
-            self._fetched += len(steps)
             if steps:
+                self._keepers[first_rank + local_rank] = pod.uid
                 return
 
     # -- in the thread -----------------------------------------------------------------------------------------------

@@ -18,11 +18,13 @@ from falcon_core.wire.checkpoint import (
     BUFFERS,
     PAGE_BYTES,
     Held,
+    Loaded,
     Parts,
     buffer_bytes,
     buffer_name,
     lock_name,
     unpack_held,
+    unpack_loaded,
     unpack_parts,
 )
 
@@ -56,6 +58,12 @@ class Store:
         """Return the steps that the ranks hold: of each rank two at most."""
         paths = [path for local_rank in range(self._ranks) for path in self.buffers(local_rank)]
         return [held for path in paths if (held := unpack_held(_page(path)[0])) is not None]
+
+    def loaded(self, generation: int) -> list[Loaded]:
+        """Return from what the ranks of a generation have begun, as far as they have said it."""
+        pages = (_page(self.buffers(local_rank)[0])[0] for local_rank in range(self._ranks))
+        said = [unpack_loaded(page) for page in pages]
+        return [loaded for each in said if each is not None for of, loaded in [each] if of == generation]
 
     @property
     def ranks(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -26,14 +26,19 @@ VERIFIED_MAGIC: Final = b"FALCONVF"
 VERIFIED_OFFSET: Final = 2048
 NOTES_MAGIC: Final = b"FALCONNT"
 NOTES_OFFSET: Final = 3072
+LOADED_MAGIC: Final = b"FALCONLD"
+LOADED_OFFSET: Final = 3200
 CHECKS_OFFSET: Final = 4096
 LEAST_CHUNK_BYTES: Final = 1 << 20  # the client's are larger; smaller ones would make the table large
 _COMMIT: Final = struct.Struct("<8sIIQIIQQQQQQQI")
 _CRC: Final = struct.Struct("<I")
 _VERIFIED: Final = struct.Struct("<8sQII")
 _NOTES: Final = struct.Struct("<8sIQ")
+_LOADED: Final = struct.Struct("<8sQIQI")
 COMMIT_BYTES: Final = _COMMIT.size + _CRC.size
 
+Source = Literal["Nothing", "Memory", "Folder", "Replica", "Copy"]  # the first four in the client's own order
+SOURCES: Final[tuple[Source, ...]] = ("Nothing", "Memory", "Folder", "Replica")
 Bounded = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -46,6 +51,16 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     generation: Bounded = 0  # that wrote it
     in_folder: bool = False  # a folder that outlives the pod has it, too
     listens: bool = False  # the script asks in each step whether Falcon wants a checkpoint
+    replicated: bool = False  # the same local rank of each other pod holds the same
+
+
+class Loaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The step from which a rank of the pod's generation has begun, and where it found it."""
+
+    rank: Annotated[int, Meta(ge=0, le=1 << 32)]
+    step: Bounded  # 0: there was none
+    source: Source
+    keeper: Annotated[str, Meta(max_length=64)] = ""  # uid of the pod that had the copy
 
 
 class Parts(msgspec.Struct, frozen=True, gc=False):
@@ -101,17 +116,30 @@ def unpack_held(page: bytes) -> Held | None:
     most = (1 << 63) - 1
     if magic != MAGIC or version != VERSION or max(generation, step, unix_ns) > most:
         return None
-    in_folder, listens = _unpack_notes(page)
-    return Held(rank, step, unix_ns // 1_000_000, generation, in_folder=in_folder == sequence, listens=listens)
+    in_folder, flags = _unpack_notes(page)
+    there, listens, replicated = in_folder == sequence, bool(flags & 1), bool(flags & 2)
+    return Held(rank, step, unix_ns // 1_000_000, generation, there, listens, replicated)
 
 
-def _unpack_notes(page: bytes) -> tuple[int | None, bool]:
-    """Read the notes of a buffer: the newest sequence that is in a folder, and whether the script listens."""
+def _unpack_notes(page: bytes) -> tuple[int | None, int]:
+    """Read the notes of a buffer: the newest sequence that is in a folder, and whether the script listens (1) and the
+    state is replicated (2)."""
     raw = page[NOTES_OFFSET : NOTES_OFFSET + _NOTES.size]
     if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, NOTES_OFFSET + _NOTES.size)[0]:
-        return None, False
-    magic, listens, in_folder = _NOTES.unpack(raw)
-    return (in_folder, listens == 1) if magic == NOTES_MAGIC else (None, False)
+        return None, 0
+    magic, flags, in_folder = _NOTES.unpack(raw)
+    return (in_folder, flags) if magic == NOTES_MAGIC else (None, 0)
+
+
+def unpack_loaded(page: bytes) -> tuple[int, Loaded] | None:
+    """Read what a rank has loaded, and in which generation; None where it has said nothing."""
+    raw = page[LOADED_OFFSET : LOADED_OFFSET + _LOADED.size]
+    if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, LOADED_OFFSET + _LOADED.size)[0]:
+        return None
+    magic, generation, rank, step, source = _LOADED.unpack(raw)
+    if magic != LOADED_MAGIC or source >= len(SOURCES) or step >= 1 << 63:
+        return None
+    return generation, Loaded(rank, step, SOURCES[source])
 
 
 def unpack_parts(page: bytes, size: int) -> Parts | None:
@@ -140,6 +168,21 @@ def unpack_checks(table: bytes, parts: Parts) -> tuple[int, ...] | None:
     if len(table) != parts.checks_bytes or zlib.crc32(table) != parts.checks_crc:
         return None
     return struct.unpack(f"<{parts.chunks}I", table)
+
+
+def spread(held: Iterable[Held], ranks: int, procs: int) -> list[Held]:
+    """Return what the ranks can have: what one says that the same local rank of each other pod holds, those have.
+
+    ``procs``: ranks of a pod.
+    """
+    found = list(held)
+    having = {(each.rank, each.step, each.generation) for each in found}
+    for each in [each for each in found if each.replicated]:
+        for rank in range(each.rank % procs, ranks, procs):
+            if (rank, each.step, each.generation) not in having:
+                having.add((rank, each.step, each.generation))
+                found.append(msgspec.structs.replace(each, rank=rank))
+    return found
 
 
 def newest_of_all(held: Iterable[Held], ranks: int) -> Held | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinksOrder
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.microbatches import MicroShare
@@ -200,6 +200,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     throttle: ThrottleSignals | None = None
     output: list[RankOutput] = []  # of the processes of which there is anything to tell
     checkpoints: list[Held] = []  # in the pod's memory; two of a rank at most
+    loaded: list[Loaded] = []  # from what the ranks of this generation have begun
     check: CheckReport | None = None  # of the machine, before the ranks start
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
     smoke: CheckReport | None = None  # of the machine, beside the start of the ranks

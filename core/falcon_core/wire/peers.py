@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from falcon_core.wire.checkpoint import MAX_HELD, Bounded, Held
+from falcon_core.wire.checkpoint import MAX_HELD, Held
 from falcon_core.wire.launch import Phase
 
 PEERS_VERSION: Final = 1
@@ -61,4 +61,3 @@ class CopiesReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     port: Port = 0  # 0: it takes none
     held: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []  # of other pods' ranks
     why: Annotated[str, Meta(max_length=MAX_REASON)] = ""  # its ranks' checkpoints are not copied; "": they are
-    fetched: Bounded = 0  # checkpoints that this pod's ranks got from another pod when it began

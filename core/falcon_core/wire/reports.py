@@ -31,7 +31,7 @@ from falcon_core.wire.bounds import (
     Times,
 )
 from falcon_core.wire.check import CheckReport
-from falcon_core.wire.checkpoint import MAX_HELD, Held
+from falcon_core.wire.checkpoint import MAX_HELD, Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
@@ -156,6 +156,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     hindrance: Annotated[str, Meta(max_length=MAX_HINDRANCE)] = ""  # why these ranks' micro-batches cannot move
     directory: DirectoryReport | None = None
     smoke: CheckReport | None = None
+    loaded: Annotated[list[Loaded], Meta(max_length=MAX_RANKS)] = []
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -185,11 +186,12 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
     rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke)
-    if not any(rare) and not shared and not summary.output and not troubles and not held:
+    lists = (shared, summary.output, troubles, held, summary.loaded)
+    if not any(rare) and not any(lists):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
-    ended = encode_launch(summary.ended)
-    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke)
+    ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
+    rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
     return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest))
 
 
@@ -227,6 +229,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         copies=report.copies,
         directory=report.directory,
         smoke=report.smoke,
+        loaded=report.loaded,
     )
 
 

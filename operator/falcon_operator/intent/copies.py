@@ -14,7 +14,12 @@ from falcon_operator.manifests.pods import copy_bandwidth
 
 
 def peers(snap: Snapshot, membership: Membership) -> Peers | None:
-    """Return what the agents shall know of each other; None where the job never wanted copies."""
+    """Return what the agents shall know of each other; None where the job never wanted copies, or no rank may start.
+
+    Nobody needs it before. While a generation gathers, each agent that reports would change it for all others.
+    """
+    if membership.phase != "Run":
+        return None
     wanted = snap.job.spec.checkpoint.copies > 0
     reports = reported(snap, membership)
     if not wanted and not reports:

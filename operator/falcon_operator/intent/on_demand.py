@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import msgspec
 
 from falcon_core.recovery import machine, on_demand
@@ -54,13 +56,31 @@ def before_restart(
     outlasting = copies.copied(snap, membership) if leaving == 1 else []
     demand, waits = on_demand.wait(
         intent.demand,
-        _outliving(held(snap, membership), outlasting),
+        _outliving(_with_replicas(snap, membership, leaving), outlasting),
         ranks,
         generation=membership.generation,
         now=snap.now,
         urgent=urgent,
     )
     return replace(intent, demand=demand), waits
+
+
+def _with_replicas(snap: Snapshot, membership: Membership, leaving: int | None) -> list[Held]:
+    """Return what the ranks hold. What the same local rank of more pods holds than leave is as safe as in a folder.
+
+    So is what one of them has in a folder.
+    """
+    procs, own = snap.job.spec.procs_per_replica, held(snap, membership)
+    alike: defaultdict[tuple[int, int, int], list[Held]] = defaultdict(list)
+    for each in own:
+        if each.replicated:
+            alike[each.rank % procs, each.step, each.generation].append(each)
+    enough = len(membership.members) if leaving is None else leaving
+    safe = {key for key, of in alike.items() if len(of) > enough or any(each.in_folder for each in of)}
+    return [
+        replace(each, in_folder=True) if (each.rank % procs, each.step, each.generation) in safe else each
+        for each in own
+    ]
 
 
 def _outliving(own: list[Held], outlasting: list[Held]) -> list[Held]:

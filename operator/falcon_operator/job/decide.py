@@ -43,7 +43,18 @@ from falcon_operator.effects import (
     PublishPeers,
     PublishPlan,
 )
-from falcon_operator.intent import copies, exclusion, finish, gang, last_resort, observe, on_demand, preflight, smoke
+from falcon_operator.intent import (
+    copies,
+    exclusion,
+    finish,
+    gang,
+    last_resort,
+    observe,
+    on_demand,
+    preflight,
+    restores,
+    smoke,
+)
 from falcon_operator.intent.intent import (
     Intent,
     JobNames,
@@ -182,6 +193,10 @@ def _recover(snap: Snapshot, intent: Intent, obs: Observation, policy: Policy) -
     """Run one step of the recovery's ladders, and apply their actions to the intent."""
     intent, recovery, actions = on_demand.recover(snap, intent, obs, policy)
     closed = [incident for action in actions if (incident := _closed(action, snap.now)) is not None]
+    restore = restores.restored(snap, intent.membership)
+    closed = [
+        replace(each, restore=restore) if each.outcome == "Resumed" and each.retry is None else each for each in closed
+    ]
     intent = remember(replace(intent, recovery=recovery), closed)
     seats = intent.membership.members
     membership = apply_actions(intent.membership, actions, JobNames(snap.job), snap.now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from falcon_core.wire.checkpoint import newest_of_all
+from falcon_core.wire.checkpoint import newest_of_all, spread
 from falcon_operator.intent import copies, on_demand
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.view import View
@@ -30,6 +30,10 @@ def checkpoint_in_memory(view: View) -> Finding:
         saved = clock_time(min(newest.unix_ms / 1000, view.snap.now))
         message = f"all {view.total} ranks hold step {newest.step} in memory, saved at {saved}"
         return Finding(TYPE, True, "Held", message)
+    among = newest_of_all(spread(held, view.total, view.snap.job.spec.procs_per_replica), view.total)
+    if among is not None:
+        message = f"step {among.step} is in memory; pods without it get it from others, which hold the same state"
+        return Finding(TYPE, True, "HeldByReplicas", message)
     having = {each.rank for each in held}
     without = [str(rank) for rank in range(view.total) if rank not in having]
     if not having:

@@ -32,7 +32,17 @@ from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.slow_steps import beside_next, done_step, slow_done, slow_next, unavailable
 from falcon_operator.status.verdicts import verdict_words
-from falcon_operator.status.words import fault_where, link_where, listed, milliseconds, op_name, percent, place, seconds
+from falcon_operator.status.words import (
+    fault_where,
+    link_where,
+    listed,
+    milliseconds,
+    op_name,
+    percent,
+    place,
+    restore_words,
+    seconds,
+)
 from falcon_operator.times import clock_time, timestamp
 
 replace = msgspec.structs.replace
@@ -94,12 +104,13 @@ def _result(closed: ClosedIncident) -> str:
     healthy = milliseconds(closed.slow.healthy_ns) if closed.slow else ""
     cost = f"; cost {seconds(closed.cost_seconds)}" if closed.cost_seconds is not None else ""
     lasted = seconds(closed.seconds or 0.0)
+    began = "" if closed.restore is None else f", {restore_words(closed.restore)}"
     return {
         "Relieved": f"relieved by itself: {iteration} at {at}",
         "Helped": f"{iteration} at {at}{cost}",
         "NotHelped": f"did not help: {iteration} at {at}, healthy {healthy}{cost}",
         "Superseded": f"its node was left at {at} for another reason",
-        "Resumed": f"training again {lasted} after the {'restart began' if closed.move else 'failure'}",
+        "Resumed": f"training again {lasted} after the {'restart began' if closed.move else 'failure'}{began}",
         "GivenUp": f"given up after {lasted}: spec.recovery allows no further attempt",
         "Moved": f"training moves again by itself at {at}, after {lasted}",
         "Restarted": f"all ranks were restarted at {at}, after {lasted}",

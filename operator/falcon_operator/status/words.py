@@ -9,6 +9,7 @@ from falcon_core.recovery.remembered import Place
 from falcon_core.recovery.state import Fault, JobChange, SlowLink
 from falcon_core.text import clip
 from falcon_core.wire.ring import Op
+from falcon_operator.restore import Restore
 from falcon_operator.times import timestamp
 
 _BRIEF = {Cause.NODE_LOST: "node lost", Cause.OUT_OF_MEMORY: "out of memory"}
@@ -100,6 +101,23 @@ def link_brief(link: SlowLink) -> str:
     ranks = listed([str(end.rank) for end in link.ranks], link.members)
     nodes = listed(list(dict.fromkeys(end.node for end in link.ranks)), most=3)
     return f"{which} between ranks {ranks} ({nodes}) is slow"
+
+
+def restore_words(restore: Restore) -> str:
+    """Return from what the ranks began again, as ``from step 120: 4 ranks from their own memory …``."""
+    if not restore.step:
+        return "from the beginning: there was no checkpoint that all ranks could load"
+    pods = (
+        f"pod{'' if len(restore.keepers) == 1 else 's'} {listed(restore.keepers)}" if restore.keepers else "other pods"
+    )
+    parts = (
+        (restore.own, "the memory of their own pods"),
+        (restore.copied, f"copies in the memory of {pods}"),
+        (restore.replicas, "ranks of other pods that hold the same"),
+        (restore.folder, "their folder"),
+    )
+    where = [f"{count} rank{'' if count == 1 else 's'} from {place}" for count, place in parts if count]
+    return f"from step {restore.step}: {', '.join(where)}"
 
 
 def change_words(change: JobChange) -> str:

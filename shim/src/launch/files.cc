@@ -40,21 +40,36 @@ std::string read_regular(const std::string& path, size_t most) {
   return content;
 }
 
+bool write_all(int file, const char* bytes, size_t count) {
+  while (count > 0) {
+    const ssize_t written = write(file, bytes, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes += written;
+    count -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+bool sync_folder(const std::string& path) {
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return false;
+  const bool done = fsync(folder) == 0 || errno == EINVAL;  // EINVAL: this file system needs none
+  const int error = errno;
+  close(folder);
+  errno = error;
+  return done;
+}
+
 bool write_file(const std::string& path, const std::string& content, int mode) {
   const std::string fresh = path + ".new";
   unlink(fresh.c_str());  // a training process may have put a FIFO or a link there: we wait for nobody
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (file < 0) return false;
-  size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t count = write(file, content.data() + done, content.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      close(file);
-      unlink(fresh.c_str());
-      return false;
-    }
-    done += static_cast<size_t>(count);
+  if (!write_all(file, content.data(), content.size())) {
+    close(file);
+    unlink(fresh.c_str());
+    return false;
   }
   fchmod(file, static_cast<mode_t>(mode));
   close(file);

@@ -14,6 +14,12 @@ std::string read_file(const std::string& path);
 std::string read_regular(const std::string& path, size_t most);
 
 // False with errno set.
+bool write_all(int file, const char* bytes, size_t count);
+
+// The names in a folder are on disk; false with errno set.
+bool sync_folder(const std::string& path);
+
+// False with errno set.
 bool write_file(const std::string& path, const std::string& content, int mode = 0644);
 
 // A new file in the place of any other, open for writing and readable to everybody. -1 with errno set.

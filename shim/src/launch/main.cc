@@ -13,6 +13,7 @@
 #include "behind.h"
 #include "bench.h"
 #include "files.h"
+#include "rescue.h"
 #include "supervisor.h"
 
 namespace {
@@ -128,6 +129,8 @@ int run(int argc, char** argv) {
   }
   for (++at; at < argc; ++at) options.command.emplace_back(argv[at]);
   if (options.command.empty()) return fail("no command: put it after --");
+  const char* store = getenv("FALCON_CHECKPOINT_DIR");
+  if (store != nullptr) options.store = store;
   falcon::block_signals();
   return falcon::Supervisor(options).run();
 }
@@ -181,6 +184,7 @@ int bench(const char* text) {
 int main(int argc, char** argv) {
   if (argc >= 2 && strcmp(argv[1], "run") == 0) return run(argc, argv);
   if (argc >= 2 && strcmp(argv[1], "behind") == 0) return behind(argc, argv);
+  if (argc == 3 && strcmp(argv[1], "rescue") == 0) return falcon::rescue(argv[2]);
   if (argc == 3 && strcmp(argv[1], "install") == 0) return install(argv[2]);
   if (argc == 3 && strcmp(argv[1], "bench") == 0) return bench(argv[2]);
   if (argc == 2 && strcmp(argv[1], "smoke") == 0) return printf("%s", falcon::smoke_json().c_str()) < 0;

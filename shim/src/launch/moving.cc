@@ -44,17 +44,6 @@ class File {
   int number_;
 };
 
-bool write_all(int file, const char* bytes, size_t count) {
-  while (count > 0) {
-    const ssize_t written = write(file, bytes, count);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    bytes += written;
-    count -= static_cast<size_t>(written);
-  }
-  return true;
-}
-
 }  // namespace
 
 bool remove_all(const std::string& path) {
@@ -160,10 +149,7 @@ bool Mover::make_parents(const std::string& path) const {
 Outcome Mover::sync_folder_of(const std::string& path) const {
   if (!durable_) return {};
   const std::string folder = parent(to_ + "/" + path);
-  const File opened(folder, O_RDONLY | O_DIRECTORY);
-  if (opened.number() < 0) return failed(folder);
-  if (fsync(opened.number()) != 0 && errno != EINVAL) return failed(folder);  // EINVAL: this file system needs none
-  return {};
+  return sync_folder(folder) ? Outcome{} : failed(folder);
 }
 
 }  // namespace falcon

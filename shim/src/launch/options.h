@@ -15,6 +15,7 @@ struct Options {
   int procs = 1;           // where the plan names no number
   int grace_seconds = -1;  // no limit of ours
   int restart_grace_seconds = 30;
+  std::string store;             // of checkpoints in the pod's memory; empty: none
   std::string directory;         // in memory, and copied behind; empty: none
   std::string directory_folder;  // where it is copied to
   std::string directory_owner;   // the job's uid

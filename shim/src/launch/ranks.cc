@@ -80,8 +80,9 @@ void Ranks::look_at_standbys(const Plan& plan) {
 std::vector<Process> Ranks::processes() const {
   std::vector<Process> found = list_processes();
   const std::set<pid_t> held = standbys_.pids();
-  const pid_t own = directory_.pid();
-  const auto left_out = [&](const Process& p) { return p.pid == own || held.count(p.pid) != 0; };
+  const auto left_out = [&](const Process& p) {
+    return p.pid == directory_.pid() || p.pid == rescuer_.pid() || held.count(p.pid) != 0;
+  };
   found.erase(std::remove_if(found.begin(), found.end(), left_out), found.end());
   return found;
 }
@@ -132,8 +133,8 @@ std::vector<int> Ranks::reap() {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
     if (check_.ended(pid, status) || smoke_.ended(pid, status)) continue;
-    if (found == reports_.end()) {  // a standby, the copies' process, or an orphan that we adopted
-      const bool ours = directory_.ended(pid) || standbys_.ended(pid);
+    if (found == reports_.end()) {  // a standby, a process of ours, or an orphan that we adopted
+      const bool ours = directory_.ended(pid) || rescuer_.ended(pid) || standbys_.ended(pid);
       others_killed += ours && was_killed(status) ? 1 : 0;
       continue;
     }

@@ -15,6 +15,7 @@
 #include "output.h"
 #include "plan.h"
 #include "report.h"
+#include "rescuer.h"
 #include "rings.h"
 #include "schedules.h"
 #include "smoke.h"
@@ -30,7 +31,8 @@ class Ranks {
         standbys_(options, output),
         check_(options),
         smoke_(options),
-        directory_(options) {}
+        directory_(options),
+        rescuer_(options.store) {}
 
   // Starts every process of the plan. An error text where the command cannot be executed.
   std::string start(const Plan& plan);
@@ -80,6 +82,7 @@ class Ranks {
   Smoke& smoke() { return smoke_; }
   Directory& directory() { return directory_; }
   const Directory& directory() const { return directory_; }
+  Rescuer& rescuer() { return rescuer_; }
 
   // Whether one has failed; whether all have ended with code 0.
   bool failed() const;
@@ -112,6 +115,7 @@ class Ranks {
   Check check_;
   Smoke smoke_;
   Directory directory_;
+  Rescuer rescuer_;
   std::vector<RankReport> reports_;
   Schedules schedules_;
   OomKills oom_;

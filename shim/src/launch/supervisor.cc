@@ -28,7 +28,8 @@ constexpr int64_t kSampleNs = 5 * kSecondNs;    // between two readings of all t
 constexpr int64_t kRestartGraceNs = kSecondNs;  // of a superseded generation that does not care for SIGTERM
 constexpr int64_t kDaemonGraceNs = 5 * kSecondNs;
 constexpr int64_t kStuckNs = 30 * kSecondNs;
-constexpr int kUnusable = 78;  // EX_CONFIG
+constexpr int64_t kMarginNs = kSecondNs;  // of the pod's time, for our own end and the agent's
+constexpr int kUnusable = 78;             // EX_CONFIG
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
 
 sigset_t watched_signals() {
@@ -200,7 +201,12 @@ void Supervisor::begin_stop() {
 void Supervisor::advance() {
   const int64_t now = monotonic_ns();
   if (terminated_by_ != 0) {
-    if (may_still_end() || !ranks_.kill_all() || !ranks_.directory().flush(ranks_.ended_well())) return;
+    if (may_still_end()) {
+      // Ranks that handle the signal may use all of the time there is: what they have saved so far goes out meanwhile.
+      if (now - stop_since_ns_ > options_.restart_grace_seconds * kSecondNs / 2) ranks_.rescuer().begin();
+      return;
+    }
+    if (!ranks_.kill_all() || !is_saved(stop_since_ns_)) return;
     done_ = true;
     exit_code_ = own_exit_code();
     if (exit_code_ == 0) exit_code_ = 128 + terminated_by_;  // work that was cut short is no success
@@ -211,6 +217,7 @@ void Supervisor::advance() {
   if (stopping_) finish_stop();
   if (stopping_) return;
   if (plan_.phase == Phase::kFinish) {
+    if (!ranks_.rescuer().over(stop_since_ns_ + options_.restart_grace_seconds * kSecondNs)) return;
     done_ = true;
     exit_code_ = plan_.exit_code;
     return;
@@ -225,10 +232,17 @@ void Supervisor::advance() {
   } else if (ended_since_ns_ == 0) {
     ended_since_ns_ = now;
   } else if (now - ended_since_ns_ > Heartbeat::kPatienceNs && agent_gone_ &&
-             ranks_.directory().flush(ranks_.ended_well())) {
+             is_saved(ended_since_ns_ + Heartbeat::kPatienceNs)) {
     done_ = true;
     exit_code_ = own_exit_code();
   }
+}
+
+// Whether all that the pod's memory has goes on in a folder, or cannot get there in the time that began then.
+bool Supervisor::is_saved(int64_t since_ns) {
+  const bool directory = ranks_.directory().flush(ranks_.ended_well());
+  const bool store = ranks_.rescuer().over(since_ns + options_.restart_grace_seconds * kSecondNs - kMarginNs);
+  return directory && store;
 }
 
 // Whether somebody who got the signal that ends the pod has time left. What a rank left behind has little: without us

@@ -31,6 +31,7 @@ class Supervisor {
   void look_at_plan();
   void advance();
   bool may_still_end();
+  bool is_saved(int64_t since_ns);
   void begin_stop();
   void finish_stop();
   void fill_and_start();

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from falcon_agent.checkpoint import copying
 from falcon_agent.checkpoint import peers as wire
 from falcon_agent.checkpoint.copying import Copying
 from falcon_agent.checkpoint.store import Store
+from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.launch import Phase
 from falcon_core.wire.peers import CopiesReport, PeerPod, Peers
 from falcon_operator.bus import certs
@@ -115,7 +117,31 @@ async def test_a_new_pod_gets_what_its_predecessor_had_saved(make: Callable[[str
     assert sorted(path.read_bytes() == newer for path in successor.store.buffers(0)) == [False, True]
     assert sorted(path.read_bytes() == older for path in successor.store.buffers(0)) == [False, True]
     await until("the keeper's own goes to the new pod", lambda: successor.steps() == {(1, 40)})
-    assert successor.report.fetched == 2
+    assert successor.copying.origin(Loaded(0, 40, "Memory"), 2) == Loaded(0, 40, "Copy", "keeper")
+    assert successor.copying.origin(Loaded(0, 40, "Folder"), 2) == Loaded(0, 40, "Folder"), "it was not used"
+    assert successor.copying.origin(Loaded(0, 60, "Memory"), 3) == Loaded(0, 60, "Memory"), "a later life found its own"
+
+
+async def test_two_pods_of_which_neither_kept_the_others_copies_may_be_lost_at_once(
+    make: Callable[[str, int], Pod],
+) -> None:
+    ring = [make(f"pod-{rank}", rank) for rank in range(4)]
+    await ready(*ring)
+    tell(ring, {f"pod-{rank}": f"pod-{(rank + 1) % 4}" for rank in range(4)})
+    saved = {pod.uid: pod.save(20 + pod.rank) for pod in ring}
+    await until("all are copied", lambda: all(pod.told == (True, {pod.rank: 20 + pod.rank}) for pod in ring))
+
+    left, news = [ring[1], ring[3]], [make("new-0", 0), make("new-2", 2)]
+    await ready(*news)
+    now = sorted([*left, *news], key=lambda pod: pod.rank)
+    keepers = {pod.uid: now[(place + 1) % 4].uid for place, pod in enumerate(now)}
+    tell(now, keepers, generation=2)
+    await asyncio.gather(*(pod.copying.fetched(2) for pod in now))
+    for pod, lost in zip(news, ("pod-0", "pod-2"), strict=True):
+        assert saved[lost] in [path.read_bytes() for path in pod.store.buffers(0)], "byte for byte"
+        assert pod.copying.origin(Loaded(pod.rank, 20 + pod.rank, "Memory"), 2).keeper == f"pod-{pod.rank + 1}"
+    assert all(saved[pod.uid] in [path.read_bytes() for path in pod.store.buffers(0)] for pod in left)
+    await until("the new pods keep what the lost ones kept", lambda: news[0].steps() == {(3, 23)})
 
 
 async def test_the_ranks_wait_for_the_word_of_their_own_generation(make: Callable[[str, int], Pod]) -> None:
@@ -145,7 +171,7 @@ async def test_what_a_rank_holds_itself_is_never_overwritten(make: Callable[[str
     kept = own.save(40)
     await own.copying.fetched(2)
     assert own.store.buffers(0)[0].read_bytes() == kept
-    assert own.report.fetched == 0
+    assert own.copying.origin(Loaded(0, 40, "Memory"), 2) == Loaded(0, 40, "Memory")
 
 
 async def test_the_first_start_waits_for_nobody(make: Callable[[str, int], Pod]) -> None:
@@ -173,6 +199,27 @@ async def test_why_nothing_is_copied_is_said_and_no_save_waits_for_it(make: Call
     assert pod.told == (False, {})
     tell([pod, keeper], {"pod": "keeper"})
     await until("it is copied after all", lambda: pod.told == (True, {0: 20}))
+
+
+async def test_a_pod_that_ends_waits_until_its_newest_checkpoints_have_copies(make: Callable[[str, int], Pod]) -> None:
+    pod, keeper = make("pod", 0), make("keeper", 1)
+    await ready(pod, keeper)
+    await asyncio.wait_for(pod.copying.finished(), 1.0)  # nothing has been saved
+    tell([pod, keeper], {"pod": "keeper"})
+    await until("copies are made", lambda: pod.report.why == "")
+    pod.save(20)
+    await asyncio.wait_for(pod.copying.finished(), WAIT_SECONDS)
+    assert keeper.steps() == {(0, 20)}
+
+
+async def test_where_no_copy_can_be_made_it_does_not_wait_for_long(
+    make: Callable[[str, int], Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "IN_VAIN_SECONDS", 0.2)
+    pod = make("pod", 0)
+    pod.save(20)
+    await asyncio.wait_for(pod.copying.finished(), WAIT_SECONDS)
+    assert pod.report.why
 
 
 async def test_an_earlier_leaders_word_is_ignored(make: Callable[[str, int], Pod]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,23 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     place = Path(tempfile.mkdtemp(prefix="falcon-checkpoint-", dir="/dev/shm"))
-    job = Job(place, tmp_path)
-    yield job
-    job.end()
+    jobs: list[Job] = []
+
+    def started(program: str, **environ: str) -> Job:
+        jobs.append(Job(place, tmp_path, program, **environ))
+        return jobs[-1]
+
+    yield started
+    for job in jobs:
+        job.end()
     shutil.rmtree(place)
+
+
+@pytest.fixture
+def job(make: Callable[..., Job]) -> Job:
+    return make("on_demand.py")
 
 
 def test_all_ranks_save_one_step_hold_and_go_on_from_it(job: Job) -> None:
@@ -50,3 +62,29 @@ def test_a_wish_that_is_withdrawn_lets_them_go_on_and_another_generations_counts
     await_("the next is saved", lambda: [len(steps) for steps in job.saved(1)] == [3] * RANKS)
     first, *others = job.saved(1)
     assert others == [first] * (RANKS - 1)
+
+
+@pytest.mark.parametrize(("how", "more"), [("", 0), ("async", 0), ("stager", 1)])
+def test_so_do_ranks_that_save_by_pytorchs_distributed_checkpoint(
+    make: Callable[..., Job], how: str, more: int
+) -> None:
+    """A stager of the script's own does not tell Falcon that the save has begun: one step is trained beside it."""
+    job = make("on_demand_distributed.py", HOW=how)
+    job.start(generation=1)
+    await_("the ranks have saved, and listen", lambda: job.safe(0) and all(held.listens for held in job.store.held()))
+    job.run_dir.write_wanted_checkpoint(1, 1)
+    await_("the checkpoint is there", lambda: job.safe(3))
+    [[_, step], *others] = job.saved(1)
+    assert others == [[3, step]] * (RANKS - 1), "the same step on all ranks"
+    time.sleep(1.0)
+    trained = [max(int(line.split()[1]) for line in job.said(1, rank) if "trained" in line) for rank in range(RANKS)]
+    assert max(trained) <= step + more, "they hold"
+    job.end()
+    job.start(generation=2)
+    await_("they go on", lambda: all(job.said(2, rank) for rank in range(RANKS)))
+    assert [job.said(2, rank)[0] for rank in range(RANKS)] == [f"start {step}"] * RANKS
+    job.run_dir.write_wanted_checkpoint(2, 1)
+    await_("the next is there", lambda: job.safe(step + 3))
+    job.run_dir.write_wanted_checkpoint(2, 0)
+    last = job.saved(2)[0][-1]
+    await_("they go on again", lambda: all(f"trained {last + 5}" in job.said(2, rank) for rank in range(RANKS)))

@@ -80,6 +80,12 @@ def test_memory_that_suffices_is_accepted(spec: dict[str, Any]) -> None:
             "all 3 ranks hold step 40 in memory, saved at 01:02:03",
         ),
         ([Held(rank, 40, (1 << 63) - 1) for rank in range(3)], "True", "Held", "step 40 in memory, saved at"),
+        (
+            [Held(0, 40, 0, replicated=True), Held(1, 40, 0, replicated=True)],
+            "True",
+            "HeldByReplicas",
+            "step 40 is in memory; pods without it get it from others, which hold the same state",
+        ),
         ([Held(9, 80, 0)], "False", "NoneYet", "no rank has saved"),
     ],
 )

@@ -164,8 +164,13 @@ def test_a_job_that_never_wanted_copies_is_told_nothing() -> None:
     assert holders(found) == ["", ""], "it wants none any more"
 
 
+def test_while_a_generation_gathers_nothing_is_sent_that_each_report_would_change() -> None:
+    gathering = replace(membership(["a", "b"]), phase="Stop")
+    assert peers(telling(snapshot(["a", "b"]), {0: CopiesReport(port=4000)}), gathering) is None
+
+
 def test_the_report_crosses_the_bus() -> None:
-    said = CopiesReport(port=4000, held=[Held(2, 40, 7, 1)], why="10.0.0.7:4001 cannot be reached", fetched=2)
+    said = CopiesReport(port=4000, held=[Held(2, 40, 7, 1)], why="10.0.0.7:4001 cannot be reached")
     summary = Summary(pod_uid="uid-0", sequence=1, unix_ns=1, generation=3, copies=said)
     assert decode_summary(encode_summary(summary, []), "uid-0").copies == said
 

@@ -16,6 +16,10 @@ def holding(step: int, *, listens: bool = True) -> list[Held]:
     return [Held(rank, step, 0, 1, in_folder=True, listens=listens) for rank in range(3)]
 
 
+def alike(step: int) -> list[Held]:
+    return [Held(rank, step, 0, 1, listens=True, replicated=True) for rank in range(3)]
+
+
 async def asked(world: World) -> None:
     """Let a node be cordoned, until the ranks are asked for a checkpoint."""
     await trained(world)
@@ -53,6 +57,25 @@ async def test_a_replacement_of_a_slow_node_waits_as_well() -> None:
     world.held = holding(57)
     await run(world, operator, runs(2), seconds=30)
     assert world.node_of(1).name == "spare-1"
+
+
+async def test_a_state_that_all_pods_have_is_safe_without_a_folder() -> None:
+    """One of three pods leaves: what the same local rank of two others holds is not lost with it."""
+    world = World(spec=MEMORY)
+    world.held = alike(40)
+    await asked(world)
+    world.held = alike(57)
+    await run(world, operator, runs(2), seconds=30)
+    assert ("CheckpointSaved", "all ranks saved step 57 for a planned restart") in world.events
+
+
+async def test_with_all_pods_it_would_be_lost() -> None:
+    world = World(spec=MEMORY)
+    world.held = alike(40)
+    await trained(world)
+    world.edit_spec(suspend=True)
+    await run(world, operator, state("Suspended"), seconds=30)
+    assert "CheckpointSaved" not in reasons(world)
 
 
 @pytest.mark.parametrize(("urgent", "most"), [(False, WAIT_SECONDS), (True, URGENT_SECONDS)])

@@ -14,7 +14,7 @@ from falcon_core.recovery.membership import Exclusion
 from falcon_core.topology.passes import ring_passes
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinkReport, LinksOrder, LinksReport
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
@@ -151,6 +151,7 @@ class World:
         self.unlinked: set[str] = set()  # nodes whose pods give none of their links
         self.skipped: dict[str, str] = {}  # kinds of work that the pods do not measure
         self.held: list[Held] = []  # what each pod says of checkpoints in memory
+        self.loaded: list[Loaded] = []  # likewise, of what the ranks have begun from
         self.copies: CopiesReport | None = None  # what each says of copies
         self.peers: Peers | None = None  # what the agents were told of each other
         self.directory: DirectoryReport | None = None  # what each pod says of its folder in memory
@@ -514,6 +515,7 @@ class World:
                 window_seconds=1.0, throttled_fraction=node.throttled, healthy_throttled_fraction=0.0
             ),
             checkpoints=self.held,
+            loaded=self.loaded,
             copies=self.copies,
             directory=self.directory,
             check=pod.check if pod.state in ("Idle", "Stopped") else None,

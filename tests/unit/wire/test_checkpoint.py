@@ -36,6 +36,38 @@ def test_a_record_with_a_changed_byte_is_none(at: int, change: int) -> None:
     assert unpack_held(bytes(raw)) is None
 
 
+def loaded_page(**changes: int) -> bytes:
+    record: bytes = client.pack_loaded(**{"generation": 3, "rank": 1, "step": 40, "source": 1, **changes})
+    return bytes(wire.LOADED_OFFSET) + record.ljust(wire.PAGE_BYTES - wire.LOADED_OFFSET, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (client.NOTHING, "Nothing"),
+        (client.FROM_MEMORY, "Memory"),
+        (client.FROM_FOLDER, "Folder"),
+        (client.FROM_REPLICA, "Replica"),
+    ],
+)
+def test_agent_and_client_mean_the_same_place_of_what_was_loaded(source: int, named: str) -> None:
+    found = wire.unpack_loaded(loaded_page(source=source))
+    assert found == (3, wire.Loaded(1, 40, named))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changes", [{"source": 4}, {"step": 1 << 63}])
+def test_what_cannot_have_been_loaded_is_none(changes: dict[str, int]) -> None:
+    assert wire.unpack_loaded(loaded_page(**changes)) is None
+    assert wire.unpack_loaded(bytes(wire.PAGE_BYTES)) is None
+    assert wire.unpack_loaded(loaded_page()[:-1]) is None
+
+
+def test_what_was_loaded_crosses_the_bus() -> None:
+    loaded = [wire.Loaded(1, 40, "Copy", "uid-7"), wire.Loaded(2, 40, "Folder")]
+    summary = Summary(pod_uid="p", sequence=1, unix_ns=1, generation=3, loaded=loaded)
+    assert decode_summary(encode_summary(summary, ()), "p").loaded == loaded
+
+
 @given(st.binary(max_size=4096))
 def test_any_bytes_are_read_without_an_error(page: bytes) -> None:
     assert unpack_held(page) is None

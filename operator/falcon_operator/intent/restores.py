@@ -1,0 +1,39 @@
+"""From what the ranks of a generation have begun, by what their pods report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from falcon_core.recovery.membership import Membership
+from falcon_core.wire.checkpoint import Loaded
+from falcon_operator.intent.snapshot import Snapshot
+from falcon_operator.restore import Restore
+
+
+def restored(snap: Snapshot, membership: Membership) -> Restore | None:
+    """Return from what the ranks have begun; None while not all of them have said it, or they name different steps."""
+    loaded = _loaded(snap, membership)
+    ranks = len(membership.members) * snap.job.spec.procs_per_replica
+    if len({each.rank for each in loaded}) < ranks or len({each.step for each in loaded}) != 1:
+        return None
+    names = {member.pod_uid: member.pod_name for member in membership.members}
+    copied = [each for each in loaded if each.source == "Copy"]
+    return Restore(
+        step=loaded[0].step,
+        own=sum(each.source == "Memory" for each in loaded),
+        copied=len(copied),
+        keepers=sorted({names[each.keeper] for each in copied if each.keeper in names}),
+        replicas=sum(each.source == "Replica" for each in loaded),
+        folder=sum(each.source == "Folder" for each in loaded),
+    )
+
+
+def _loaded(snap: Snapshot, membership: Membership) -> Sequence[Loaded]:
+    """Return what the generation's pods say of their own ranks. Of others' ranks they have nothing to say."""
+    found = []
+    for member in membership.members:
+        summary = snap.summary(member.pod_uid)
+        if summary is not None and summary.generation == membership.generation:
+            own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
+            found += [each for each in summary.loaded if each.rank in own]
+    return found

@@ -1,0 +1,13 @@
+// What is done with the checkpoints in a pod's memory when the pod ends, and the memory with it: what the ranks' own
+// threads did not bring to its end is brought to the folder that the script has named (docs/adr/0086).
+#pragma once
+
+#include <string>
+
+namespace falcon {
+
+// A process of its own, since a volume may hang: it ends when all is in the folders, and is killed before that where
+// the pod has no more time. Exit code 0: all is there.
+int rescue(const std::string& store);
+
+}  // namespace falcon
