@@ -25,6 +25,7 @@ from falcon_core.recovery.remembered import (
     Sharing,
     SinceStart,
     Stay,
+    Swapped,
 )
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
@@ -107,13 +108,14 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
     usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
-    link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done
+    link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, until roles are exchanged
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
     stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
     applied: list[Applied] = []
     moved: Moved | None = None  # what came of moving micro-batches
-    passed_over: str = ""  # why they cannot be moved
+    swapped: Swapped | None = None  # what came of exchanging roles
+    passed_over: str = ""  # why micro-batches cannot be moved, or roles not be exchanged
     blocked: str = ""  # why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement

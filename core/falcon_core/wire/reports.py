@@ -38,6 +38,7 @@ from falcon_core.wire.messages import (
     MAX_COMMS,
     MAX_FRAMES,
     MAX_PAIRS,
+    MAX_SENDS,
     RECENT_ITERATIONS,
     SIZE_CLASSES,
     CommSignals,
@@ -45,6 +46,7 @@ from falcon_core.wire.messages import (
     Onset,
     PairSignals,
     RankSignals,
+    SentSignals,
     Sight,
     Summary,
     ThrottleSignals,
@@ -78,6 +80,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     work: Annotated[int, Meta(ge=0, lt=len(_WORK))] = 0
     load_permille: Known = -1
     stack: Annotated[int, Meta(ge=-1, lt=MAX_STACKS)] = -1  # place in the report's stacks
+    sends: Annotated[list[SentSignals], Meta(max_length=MAX_SENDS)] = []
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -265,6 +268,7 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
         _WORK.index(rank.work),
         permille(rank.load),
         stack,
+        rank.sends[:MAX_SENDS],
     )
 
 
@@ -314,6 +318,7 @@ def _signals(
         holes=detail.holes,
         comms=detail.comms,
         pairs=detail.pairs,
+        sends=detail.sends,
         comms_left_out=detail.left_out,
         work=_WORK[detail.work],
         size_class=of_units(sent.size_class, 1),

@@ -1,0 +1,103 @@
+"""The ladder against a slow link: endure, exchange the roles of running pods when that has paid for itself, check.
+
+What is asked for is stored with the membership that it makes, in one write, so an operator that dies at any instant
+exchanges the roles once. ``Detected`` → (the exchange) → ``Checking`` → the incident is over if iterations are shorter
+by ``swap_nodes.MIN_GAIN``; otherwise it goes on as ``Detected``, and roles are not exchanged again against it.
+
+The loss pays for the exchange only as far as the exchange removes it: one that removes half of a slowdown is due when
+the loss is twice its price.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.planning import ski_rental
+from falcon_core.recovery import prices
+from falcon_core.recovery.failstop import resumed_at
+from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import ignore, swap_nodes
+
+CHECK_ITERATIONS = 3  # × consecutive: before it is judged
+CHECK_SECONDS = 60.0  # of training, for which a rank that is not seen to train is waited for
+SAVING = "all ranks save a checkpoint first"
+replace = msgspec.structs.replace
+
+
+def climb(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Apply each strategy against the incident's link that is due. Unchanged where the spec does not name S3."""
+    if slow.link is None or not any(name == swap_nodes.TYPE for name, _ in policy.strategies):
+        return replace(state, slow=slow), []
+    slow = replace(slow, passed_over=prices.why_not_swapped(state, slow, obs, policy), blocked="")
+    actions: list[Action] = []
+    while (strategy := prices.next_candidate(state, slow, obs, policy)) is not None:
+        if not ski_rental.due(strategy, slow.loss):
+            break
+        if strategy.name == swap_nodes.TYPE and policy.enforce and obs.saving:
+            slow = replace(slow, blocked=SAVING)
+            break
+        if strategy.name == swap_nodes.TYPE:
+            slow, swap = _exchanged(slow, obs, policy)
+            actions += swap
+        slow = replace(slow, applied=[*slow.applied, _applied(strategy, slow, obs, policy)])
+    return replace(state, slow=slow), actions
+
+
+def _exchanged(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[SlowIncident, list[Action]]:
+    """Return the incident with the exchange that is made, or in mode Observe would be made."""
+    assert slow.link is not None  # it has a strategy
+    plan = swap_nodes.plan(slow.link, slow.healthy_ns, obs, policy)
+    assert plan is not None  # else the strategy is passed over
+    slow = replace(slow, swapped=swap_nodes.described(plan, obs))
+    if not policy.enforce:
+        return slow, []
+    return replace(slow, phase="Checking", switched_at=obs.now, trained_at=None), [Swap(plan.pods_of)]
+
+
+def _applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
+    return Applied(
+        strategy=strategy.name,
+        at=obs.now,
+        loss_seconds=slow.loss.seconds,
+        overhead_seconds=strategy.overhead_seconds,
+        redo_seconds=strategy.redo_seconds,
+        due_share=strategy.due_share,
+        observed_only=not policy.enforce and strategy.name != ignore.TYPE,
+    )
+
+
+def is_checked(slow: SlowIncident) -> bool:
+    """Check whether an exchange of roles is being judged."""
+    return slow.phase == "Checking" and slow.swapped is not None and not slow.swapped.after_ns
+
+
+def check(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge by the iteration time whether the exchange helped, and measure what it cost."""
+    if not obs.running or state.stop is not None or slow.swapped is None:
+        return state, []
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
+    if slow.trained_at is None:
+        resumed = resumed_at(obs)
+        if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
+            return state, []
+        slow = replace(slow, trained_at=resumed)
+        state = replace(state, slow=slow)
+    done = min((rank.sent.iterations for rank in tracked), default=0)
+    level = obs.iteration_ns(policy.consecutive)
+    if level is None or done < CHECK_ITERATIONS * policy.consecutive:
+        return state, []
+    cost = max(0.0, (slow.trained_at or obs.now) - (slow.switched_at or obs.now))
+    learned = ski_rental.learn(state.overheads.get(swap_nodes.TYPE), cost)
+    state = replace(state, overheads={**state.overheads, swap_nodes.TYPE: round(learned, 2)})
+    swapped = replace(slow.swapped, after_ns=int(level))
+    if not swap_nodes.did_not_help(slow.swapped, level):
+        slow = replace(slow, swapped=swapped)
+        closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
+        return replace(state, slow=None), [closed]
+    swapped = replace(swapped, failed="it did not make iterations shorter", failed_at=obs.now)
+    return replace(state, slow=replace(slow, phase="Detected", swapped=swapped)), []
