@@ -285,7 +285,7 @@ def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSig
         counts=counts,
         excess_ns=excess_ns,
         period_calls=signals.period_calls,
-        paired={pair.comm for pair in (*told_pairs, *sends)},
+        paired={pair.comm for pair in told_pairs} | {sent.comm for sent in sends},
     )
     left_out = more + more_pairs
     return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, sends=sends, comms_left_out=left_out)

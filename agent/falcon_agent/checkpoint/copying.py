@@ -102,19 +102,20 @@ class Copying:
         """Return what the operator shall know."""
         return CopiesReport(self._port, self._copies.held(), self._why[:MAX_REASON], self._fetched)
 
-    async def fetched(self, generation: int) -> None:
-        """Fetch what other pods have of this pod's ranks before a generation starts; return when that is over.
+    async def fetched(self, generation: int, first_rank: int) -> None:
+        """Fetch what pods have of this pod's ranks before a generation starts; return when that is over.
 
         Nothing is fetched for a rank that holds a checkpoint itself. However it ends, the ranks can start.
         """
-        if generation > 1 and self._lacking():
+        if generation > 1 and self._lacking(first_rank):
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._fetch(generation), self._loop))
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def _lacking(self) -> list[int]:
-        """Return the local ranks that hold no checkpoint."""
-        return [local_rank for local_rank in range(self._store.ranks) if self._store.is_empty(local_rank)]
+    def _lacking(self, first_rank: int) -> list[int]:
+        """Return the local ranks that hold no checkpoint of their own."""
+        ranks = range(self._store.ranks)
+        return [local_rank for local_rank in ranks if not self._store.holds(local_rank, first_rank + local_rank)]
 
     async def _fetch(self, generation: int) -> None:
         known = await self._await_peers(generation)
@@ -128,7 +129,7 @@ class Copying:
         began = time.monotonic()
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                lacking = self._lacking()
+                lacking = self._lacking(own.first_rank)
                 await asyncio.gather(*(self._fetch_rank(sources, own.first_rank, each) for each in lacking))
         except TimeoutError:
             _log.error("not all copies of this pod's checkpoints were fetched in time", seconds=FETCH_SECONDS)
@@ -167,7 +168,8 @@ class Copying:
         try:
             self._copies.make()
             certificate = Certificate(self._tls)
-            holder = Holder(self._copies, self._job_uid, certificate.context, self._wards)  # lives as long as this
+            # It lives as long as this does.
+            holder = Holder(self._copies, self._job_uid, certificate.context, self._wards, self._needed)
             self._port = await holder.start()
             while True:
                 certificate.renew()
@@ -212,6 +214,13 @@ class Copying:
 
     def _wards(self) -> frozenset[int]:
         return self._peers.wards(self._pod_uid) if self._peers is not None else frozenset()
+
+    def _needed(self) -> frozenset[int]:
+        """Return the pod's own ranks that hold no checkpoint: this pod may have kept the copies of its new role."""
+        own = self._peers.pod(self._pod_uid) if self._peers is not None else None
+        if own is None:
+            return frozenset()
+        return frozenset(own.first_rank + local_rank for local_rank in self._lacking(own.first_rank))
 
     def _peer(self, pod: PeerPod) -> Peer:
         # The certificate is renewed while the agent runs: it is read for each transfer.

@@ -17,7 +17,6 @@ _DEFAULT_OVERHEADS = {
     swap_nodes.TYPE: swap_nodes.DEFAULT_OVERHEAD_SECONDS,
     replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
 }
-CARRIED_OUT: Final = frozenset(_DEFAULT_OVERHEADS)  # of the strategies that the API knows, those that this version has
 _AGAINST_RANKS: Final = frozenset({ignore.TYPE, adjust_microbatches.TYPE, replace_node.TYPE})
 _AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_nodes.TYPE})
 
@@ -25,7 +24,7 @@ _AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_nodes.TYPE})
 def next_candidate(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> ski_rental.Candidate | None:
-    """Choose the cheapest strategy that is left, among those that this version knows and that apply to the job now."""
+    """Choose the cheapest strategy that is left, among those that apply to the job now."""
     apt = _AGAINST_RANKS if slow.link is None else _AGAINST_LINKS
     found = [_candidate(name, state, slow, obs, policy) for name, _ in policy.strategies if name in apt]
     done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]

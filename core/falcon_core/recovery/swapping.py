@@ -78,7 +78,8 @@ def check(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
-    if not obs.running or state.stop is not None or slow.swapped is None:
+    swapped = slow.swapped
+    if not obs.running or state.stop is not None or swapped is None:
         return state, []
     tracked = [rank for rank in obs.ranks if rank.sent.iterations]
     if slow.trained_at is None:
@@ -94,10 +95,10 @@ def check(
     cost = max(0.0, (slow.trained_at or obs.now) - (slow.switched_at or obs.now))
     learned = ski_rental.learn(state.overheads.get(swap_nodes.TYPE), cost)
     state = replace(state, overheads={**state.overheads, swap_nodes.TYPE: round(learned, 2)})
-    swapped = replace(slow.swapped, after_ns=int(level))
-    if not swap_nodes.did_not_help(slow.swapped, level):
-        slow = replace(slow, swapped=swapped)
+    measured = replace(swapped, after_ns=int(level))
+    if not swap_nodes.did_not_help(swapped, level):
+        slow = replace(slow, swapped=measured)
         closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
         return replace(state, slow=None), [closed]
-    swapped = replace(swapped, failed="it did not make iterations shorter", failed_at=obs.now)
-    return replace(state, slow=replace(slow, phase="Detected", swapped=swapped)), []
+    measured = replace(measured, failed="it did not make iterations shorter", failed_at=obs.now)
+    return replace(state, slow=replace(slow, phase="Detected", swapped=measured)), []

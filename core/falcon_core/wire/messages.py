@@ -114,7 +114,9 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     op: Int64 = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
     bytes: Int64 | None = None  # payload of that call
     excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
-    link_bytes: Int64 | None = None  # likewise: what its collectives put on a link in an iteration (``signals.traffic``)
+    link_bytes: Int64 | None = (
+        None  # likewise: what its collectives put on a link in an iteration (``signals.traffic``)
+    )
 
 
 class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):

@@ -28,6 +28,7 @@ from falcon_core.recovery.state import RecoveryState, SlowLink
 
 TYPE = "SwapNodes"
 DEFAULT_OVERHEAD_SECONDS = 13.0  # a guess of the standstill; the first exchange measures the job's own
+LEAST_PODS: Final = 3  # with fewer there is a single link
 MIN_GAIN: Final = 0.03  # of an iteration: below it an exchange is not worth a restart, and has not helped
 MOST_NAMED: Final = 8  # pods of an exchange that are named
 NO_GAIN = "no other assignment of pods to roles would be faster"
@@ -76,15 +77,8 @@ def _is_known(rank: RankSeen, names: Names) -> bool:
 
 def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
     """Return what the slow communicator puts on a link in an iteration; of several, the one that puts most."""
-    return max(
-        (
-            comm.link_bytes or 0
-            for rank in obs.ranks
-            for comm in rank.sent.comms
-            if (named := names.get((rank.rank, comm.comm))) is not None and named.name in link.comm
-        ),
-        default=0,
-    )
+    carried = (put for rank in obs.ranks for name, put in _put(rank, names) if name in link.comm)
+    return max(carried, default=0)
 
 
 def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> Plan | None:
@@ -128,26 +122,37 @@ def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> P
 def _traffic(obs: Observation, names: Names) -> Iterable[Communicator]:
     """Return what crosses the links between pods in an iteration, by the pods' roles."""
     role_of = {rank.rank: rank.replica for rank in obs.ranks}
-    rings: dict[str, tuple[tuple[int, ...], int]] = {}
-    pairs: defaultdict[tuple[int, int], int] = defaultdict(int)
+    carried: dict[str, int] = {}
+    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
     for rank in obs.ranks:
-        for comm in rank.sent.comms:
-            named = names.get((rank.rank, comm.comm))
-            if named is not None and comm.link_bytes:
-                carried = max(comm.link_bytes, rings.get(named.name, ((), 0))[1])
-                rings[named.name] = _path([role_of[member] for member in named.members]), carried
-        for sent in rank.sent.sends:
-            named = names.get((rank.rank, sent.comm))
-            if named is not None and 0 <= sent.peer < len(named.members):
-                ends = sorted((rank.replica, role_of[named.members[sent.peer]]))
-                pairs[ends[0], ends[1]] += sent.bytes
+        for name, put in _put(rank, names):
+            carried[name] = max(put, carried.get(name, 0))
+        for peer, size in _sent(rank, names):
+            sent[min(rank.replica, role_of[peer]), max(rank.replica, role_of[peer])] += size
+    paths = {named.name: _path([role_of[member] for member in named.members]) for named in names.values()}
     # Those of one kind run at the same time: "data group of rank 0" and "data group of rank 2".
-    for name, (path, carried) in rings.items():
-        if len(path) > 1:
-            yield Communicator(kind=name.partition(" group of ")[0], roles=path, bytes_per_link=carried)
-    for ends, carried in pairs.items():
-        if ends[0] != ends[1]:
-            yield Communicator(kind="sends", roles=ends, bytes_per_link=carried, ring=False)
+    for name, size in carried.items():
+        if len(paths[name]) > 1:
+            yield Communicator(kind=name.partition(" group of ")[0], roles=paths[name], bytes_per_link=size)
+    for pair, size in sent.items():
+        if pair[0] != pair[1]:
+            yield Communicator(kind="sends", roles=pair, bytes_per_link=size, ring=False)
+
+
+def _put(rank: RankSeen, names: Names) -> Iterable[tuple[str, int]]:
+    """Return what a rank's collectives put on a link, by communicator."""
+    for comm in rank.sent.comms:
+        named = names.get((rank.rank, comm.comm))
+        if named is not None and comm.link_bytes:
+            yield named.name, comm.link_bytes
+
+
+def _sent(rank: RankSeen, names: Names) -> Iterable[tuple[int, int]]:
+    """Return to which ranks a rank sends, and how many bytes."""
+    for sent in rank.sent.sends:
+        named = names.get((rank.rank, sent.comm))
+        if named is not None and 0 <= sent.peer < len(named.members):
+            yield named.members[sent.peer], sent.bytes
 
 
 def _path(roles: Sequence[int]) -> tuple[int, ...]:
@@ -165,9 +170,7 @@ def described(found: Plan, obs: Observation) -> Swapped:
         Exchanged(pod_name=obs.members[of].pod_name, node=obs.members[of].node, role=of, next_role=role)
         for of, role in sorted(moved)
     ]
-    return Swapped(
-        pods=pods[:MOST_NAMED], total=len(pods), before_ns=found.before_ns, expected_ns=found.expected_ns
-    )
+    return Swapped(pods=pods[:MOST_NAMED], total=len(pods), before_ns=found.before_ns, expected_ns=found.expected_ns)
 
 
 def did_not_help(swapped: Swapped, after_ns: float) -> bool:
