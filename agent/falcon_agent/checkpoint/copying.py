@@ -82,6 +82,7 @@ class Copying:
         self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
         self._holder = ""  # uid of the pod that has them
         self._fetched = 0
+        self._being_fetched: frozenset[int] = frozenset()  # ranks
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="falcon-copies", daemon=True)
 
@@ -127,12 +128,15 @@ class Copying:
         if not sources:
             return
         began = time.monotonic()
+        lacking = self._lacking(own.first_rank)
+        self._being_fetched = frozenset(own.first_rank + local_rank for local_rank in lacking)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                lacking = self._lacking(own.first_rank)
                 await asyncio.gather(*(self._fetch_rank(sources, own.first_rank, each) for each in lacking))
         except TimeoutError:
             _log.error("not all copies of this pod's checkpoints were fetched in time", seconds=FETCH_SECONDS)
+        finally:
+            self._being_fetched = frozenset()
         _log.info("copies fetched", checkpoints=self._fetched, seconds=round(time.monotonic() - began, 3))
 
     async def _await_peers(self, generation: int) -> Peers | None:
@@ -216,11 +220,11 @@ class Copying:
         return self._peers.wards(self._pod_uid) if self._peers is not None else frozenset()
 
     def _needed(self) -> frozenset[int]:
-        """Return the pod's own ranks that hold no checkpoint: this pod may have kept the copies of its new role."""
+        """Return the pod's own ranks whose copies are still wanted: this pod may have kept those of its new role."""
         own = self._peers.pod(self._pod_uid) if self._peers is not None else None
         if own is None:
-            return frozenset()
-        return frozenset(own.first_rank + local_rank for local_rank in self._lacking(own.first_rank))
+            return self._being_fetched
+        return self._being_fetched.union(own.first_rank + local_rank for local_rank in self._lacking(own.first_rank))
 
     def _peer(self, pod: PeerPod) -> Peer:
         # The certificate is renewed while the agent runs: it is read for each transfer.

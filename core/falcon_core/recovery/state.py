@@ -108,9 +108,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
     usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
-    link: SlowLink | None = (
-        None  # named while nobody computes slowly; the phase stays Detected, until roles are exchanged
-    )
+    link: SlowLink | None = None  # named while nobody computes slowly; the phase is Detected, then Checking
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
     stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
