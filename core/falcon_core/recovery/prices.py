@@ -53,27 +53,14 @@ def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
     return why or ("" if adjust_microbatches.plan(obs, policy) is not None else adjust_microbatches.NO_GAIN)
 
 
-def why_not_swapped(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> str:
-    """Return why roles are not exchanged against a slow link now; "" where they can be, were, or need not be."""
-    if slow.link is None or any(applied.strategy == swap_nodes.TYPE for applied in slow.applied):
-        return ""
-    why = swap_nodes.hindrance(state, slow.link, obs, policy)
-    if why:
-        return why
-    return "" if swap_nodes.plan(slow.link, slow.healthy_ns, obs, policy) is not None else swap_nodes.NO_GAIN
-
-
 def _exchange(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> ski_rental.Candidate | None:
     """Price an exchange of roles: the standstill, and the work since the last checkpoint that is not saved on demand.
 
-    It is due when what it would have removed of the loss has reached that.
+    It is due when what it would have removed of the loss has reached that. None where no exchange is in sight.
     """
-    if slow.link is None or swap_nodes.hindrance(state, slow.link, obs, policy):
-        return None
-    plan = swap_nodes.plan(slow.link, slow.healthy_ns, obs, policy)
-    if plan is None:
+    if slow.outlook is None or not slow.outlook.removed_share:
         return None
     price = restart_price(
         configured_seconds=dict(policy.strategies)[swap_nodes.TYPE],
@@ -86,7 +73,7 @@ def _exchange(
         name=swap_nodes.TYPE,
         overhead_seconds=price.seconds,
         redo_seconds=price.redo_seconds,
-        due_share=1 / plan.removed_share,
+        due_share=1 / slow.outlook.removed_share,
     )
 
 

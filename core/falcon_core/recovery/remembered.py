@@ -141,6 +141,14 @@ class Exchanged(_State, frozen=True, kw_only=True):
     next_role: int  # from the exchange on
 
 
+class Outlook(_State, frozen=True, kw_only=True):
+    """What an exchange of roles would bring, as it was planned last."""
+
+    at: float  # unix seconds
+    removed_share: float = 0.0  # of what the slowdown costs; 0: there is no exchange
+    why: str = ""  # why there is none
+
+
 class Swapped(_State, frozen=True, kw_only=True):
     """The exchange of roles against a slowdown, and what came of it. Times are of an iteration."""
 

@@ -19,6 +19,7 @@ from falcon_core.recovery.remembered import (
     Lasted,
     LeavingNode,
     Moved,
+    Outlook,
     Place,
     PlannedMove,
     Retried,
@@ -114,8 +115,9 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
     applied: list[Applied] = []
     moved: Moved | None = None  # what came of moving micro-batches
+    outlook: Outlook | None = None  # on an exchange of roles
     swapped: Swapped | None = None  # what came of exchanging roles
-    passed_over: str = ""  # why micro-batches cannot be moved, or roles not be exchanged
+    passed_over: str = ""  # why micro-batches cannot be moved
     blocked: str = ""  # why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement

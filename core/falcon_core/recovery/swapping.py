@@ -16,11 +16,13 @@ from falcon_core.planning import ski_rental
 from falcon_core.recovery import prices
 from falcon_core.recovery.failstop import resumed_at
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
-from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
+from falcon_core.recovery.remembered import Outlook
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import ignore, swap_nodes
 
 CHECK_ITERATIONS = 3  # × consecutive: before it is judged
 CHECK_SECONDS = 60.0  # of training, for which a rank that is not seen to train is waited for
+PLAN_SECONDS = 20.0  # between two plans: a plan for a thousand pods takes two seconds
 SAVING = "all ranks save a checkpoint first"
 replace = msgspec.structs.replace
 
@@ -29,28 +31,50 @@ def climb(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Apply each strategy against the incident's link that is due. Unchanged where the spec does not name S3."""
-    if slow.link is None or not any(name == swap_nodes.TYPE for name, _ in policy.strategies):
+    link = slow.link
+    if link is None or not any(name == swap_nodes.TYPE for name, _ in policy.strategies):
         return replace(state, slow=slow), []
-    slow = replace(slow, passed_over=prices.why_not_swapped(state, slow, obs, policy), blocked="")
+    slow = replace(slow, blocked="")
+    if _is_old(slow.outlook, obs):
+        slow, _ = _planned(state, slow, link, obs, policy)
     actions: list[Action] = []
     while (strategy := prices.next_candidate(state, slow, obs, policy)) is not None:
         if not ski_rental.due(strategy, slow.loss):
             break
-        if strategy.name == swap_nodes.TYPE and policy.enforce and obs.saving:
-            slow = replace(slow, blocked=SAVING)
-            break
         if strategy.name == swap_nodes.TYPE:
-            slow, swap = _exchanged(slow, obs, policy)
+            if policy.enforce and obs.saving:
+                slow = replace(slow, blocked=SAVING)
+                break
+            slow, plan = _planned(state, slow, link, obs, policy)
+            if plan is None:
+                break
+            slow, swap = _exchanged(slow, plan, obs, policy)
             actions += swap
         slow = replace(slow, applied=[*slow.applied, _applied(strategy, slow, obs, policy)])
     return replace(state, slow=slow), actions
 
 
-def _exchanged(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[SlowIncident, list[Action]]:
+def _is_old(outlook: Outlook | None, obs: Observation) -> bool:
+    return outlook is None or not 0 <= obs.now - outlook.at < PLAN_SECONDS
+
+
+def _planned(
+    state: RecoveryState, slow: SlowIncident, link: SlowLink, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, swap_nodes.Plan | None]:
+    """Plan an exchange; the incident has the outlook on it. None once one was made, or where there is none."""
+    if any(applied.strategy == swap_nodes.TYPE for applied in slow.applied):
+        return replace(slow, outlook=Outlook(at=obs.now)), None
+    why = swap_nodes.hindrance(state, link, obs, policy)
+    plan = None if why else swap_nodes.plan(link, slow.healthy_ns, obs, policy)
+    if plan is None:
+        return replace(slow, outlook=Outlook(at=obs.now, why=why or swap_nodes.NO_GAIN)), None
+    return replace(slow, outlook=Outlook(at=obs.now, removed_share=round(plan.removed_share, 3))), plan
+
+
+def _exchanged(
+    slow: SlowIncident, plan: swap_nodes.Plan, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, list[Action]]:
     """Return the incident with the exchange that is made, or in mode Observe would be made."""
-    assert slow.link is not None  # it has a strategy
-    plan = swap_nodes.plan(slow.link, slow.healthy_ns, obs, policy)
-    assert plan is not None  # else the strategy is passed over
     slow = replace(slow, swapped=swap_nodes.described(plan, obs))
     if not policy.enforce:
         return slow, []

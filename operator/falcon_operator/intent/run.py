@@ -211,6 +211,7 @@ def _lasting_slow(slow: SlowIncident) -> SlowIncident:
         slow_ns=0,
         peak_ns=0,
         carried_seconds=0.0,
+        outlook=None,
         common_ns=0,
         quiet_iteration=0,
         refreshed_at=0.0,

@@ -46,8 +46,8 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return "mode Observe: roles would have been exchanged; nothing is done"
     if slow.blocked:
         return f"waits: {slow.blocked}"
-    if slow.passed_over:
-        return f"endured: roles are not exchanged: {slow.passed_over}"
+    if slow.outlook is not None and slow.outlook.why:
+        return f"endured: roles are not exchanged: {slow.outlook.why}"
     if next_strategy is None or next_strategy.name != swap_nodes.TYPE:
         return "endured: so far cheaper than anything else"
     action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"

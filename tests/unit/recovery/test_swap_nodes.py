@@ -18,7 +18,7 @@ from falcon_core.recovery.observation import (
     SlowClosed,
     Swap,
 )
-from falcon_core.recovery.remembered import LeavingNode, Place
+from falcon_core.recovery.remembered import LeavingNode, Outlook, Place
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.topology.parallelism import Parallelism
@@ -192,7 +192,8 @@ def test_it_applies_where_ends_and_traffic_are_known(
 
 
 def price(policy: Policy = POLICY, state: RecoveryState | None = None, **fields: Any) -> tuple[float, float]:
-    slow = incident(applied=[Applied(strategy="Ignore", at=NOW, loss_seconds=0.0, overhead_seconds=0.0)])
+    ignored = Applied(strategy="Ignore", at=NOW, loss_seconds=0.0, overhead_seconds=0.0)
+    slow = incident(applied=[ignored], outlook=Outlook(at=NOW, removed_share=1.0))
     candidate = prices.next_candidate(state or RecoveryState(), slow, job(**fields), policy)
     assert candidate is not None
     assert candidate.name == "SwapNodes"
@@ -224,6 +225,15 @@ def test_it_is_due_when_what_it_removes_has_cost_as_much_as_it_does() -> None:
     half = replace(job(), ranks=job(iteration_ns=HEALTHY + 2 * (SLOW - HEALTHY)).ranks)
     assert climbed(19.0, half)[1] == [], "it would have removed a half"
     assert len(climbed(21.0, half)[1]) == 1
+
+
+def test_it_is_planned_anew_after_a_while_and_when_it_is_due() -> None:
+    known = Outlook(at=NOW - 5, removed_share=0.5)
+    assert climbed(9.0, outlook=known)[0].outlook == known
+    assert climbed(9.0, outlook=replace(known, at=NOW - 60))[0].outlook == Outlook(at=NOW, removed_share=1.0)
+    slow, actions = climbed(100.0, job(members=[member(n, pod="Gone") for n in range(4)]), outlook=known)
+    assert (actions, slow.phase) == ([], "Detected")
+    assert slow.outlook == Outlook(at=NOW, why="not all pods run")
 
 
 def test_a_checkpoint_comes_first() -> None:
