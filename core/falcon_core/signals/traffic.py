@@ -11,8 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from falcon_core.wire.messages import MOST_BYTES
 from falcon_core.wire.ring import EXCHANGE, GRAPH, POINT_TO_POINT, Op, RecordArray
 
+MOST_PAYLOAD: Final = 1 << 40  # of a call; a ring that says more holds noise
 _TWICE: Final = frozenset({Op.ALL_REDUCE})  # a reduce-scatter, then an all-gather
 _EACH_MEMBERS: Final = frozenset({Op.ALL_GATHER, Op.REDUCE_SCATTER})  # the payload is one member's part
 
@@ -45,7 +47,8 @@ def cycle_traffic(cycle: RecordArray, sizes: Mapping[int, int]) -> tuple[dict[in
     """
     collectives: defaultdict[int, float] = defaultdict(float)
     sends: defaultdict[tuple[int, int], int] = defaultdict(int)
-    kinds = np.stack([cycle[name].astype(np.int64) for name in ("comm", "op", "peer_or_root", "bytes")])
+    columns = [cycle[name].astype(np.int64) for name in ("comm", "op", "peer_or_root")]
+    kinds = np.stack([*columns, np.minimum(cycle["bytes"], MOST_PAYLOAD).astype(np.int64)])
     for (comm, op, peer, payload), count in zip(*_counted(kinds), strict=True):
         if comm & POINT_TO_POINT:
             if op == Op.SEND and peer >= 0:
@@ -53,7 +56,13 @@ def cycle_traffic(cycle: RecordArray, sizes: Mapping[int, int]) -> tuple[dict[in
         elif not comm & GRAPH:
             comm &= ~EXCHANGE
             collectives[comm] += link_bytes(op, payload, sizes.get(comm, 0)) * count
-    return {comm: round(carried) for comm, carried in collectives.items()}, dict(sends)
+    return {comm: _bounded(carried) for comm, carried in collectives.items()}, {
+        to: _bounded(carried) for to, carried in sends.items()
+    }
+
+
+def _bounded(carried: float) -> int:
+    return min(round(carried), MOST_BYTES)
 
 
 def _counted(columns: np.ndarray) -> tuple[list[list[int]], list[int]]:

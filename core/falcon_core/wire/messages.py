@@ -28,6 +28,8 @@ MAX_FRAMES = 6  # of a stack in a report
 MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
+MOST_BYTES = 1 << 60  # of an iteration
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]  # likewise
 # What is seen of a rank's calls: all; or only when they are made, and why not how long they take on the device; or not
 # all of them, since a table of the shim has no room.
 Sight = Literal["Full", "NoDriver", "OldDriver", "NoThread", "DriverFails", "CommunicatorsFull", "CountersFull"]
@@ -114,9 +116,7 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     op: Int64 = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
     bytes: Int64 | None = None  # payload of that call
     excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
-    link_bytes: Int64 | None = (
-        None  # likewise: what its collectives put on a link in an iteration (``signals.traffic``)
-    )
+    link_bytes: Bytes | None = None  # likewise: what its collectives put on a link (``signals.traffic``)
 
 
 class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -134,7 +134,7 @@ class SentSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
 
     comm: Int64
     peer: Int64  # its place in the communicator
-    bytes: Int64
+    bytes: Bytes
 
 
 SIZE_CLASSES = 128  # so that a class takes one byte

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from falcon_core.signals.traffic import cycle_traffic, link_bytes
+from falcon_core.signals.traffic import MOST_PAYLOAD, cycle_traffic, link_bytes
+from falcon_core.wire.messages import MOST_BYTES
 from falcon_core.wire.ring import EXCHANGE, GRAPH, POINT_TO_POINT, RECORD_DTYPE, Op, RecordArray
 
 
@@ -51,3 +52,9 @@ def test_calls_of_a_communicator_add_up_and_sends_are_counted_by_peer() -> None:
 
 def test_nothing_carries_nothing() -> None:
     assert cycle_traffic(calls(), {}) == ({}, {})
+
+
+def test_noise_in_a_ring_stays_within_what_a_report_may_hold() -> None:
+    cycle = calls((7, Op.ALL_GATHER, -1, 1), (1 | POINT_TO_POINT, Op.SEND, 2, 1))
+    cycle["bytes"] = np.iinfo(np.uint64).max
+    assert cycle_traffic(cycle, {7: 1 << 32}) == ({7: MOST_BYTES}, {(1, 2): MOST_PAYLOAD})

@@ -315,6 +315,9 @@ def test_more_than_the_bounds_is_refused() -> None:
     comms = fields(0)
     comms[6][0][16][3] = [[1]] * (MAX_COMMS + 1)
     refused(comms)
+    carried = fields(0)
+    carried[6][0][16][-1] = [[1, 2, -1]]
+    refused(carried)
     text = fields()
     text[4][7] = "x" * (1 << 20)
     refused(text)

@@ -7,7 +7,8 @@ demand that outlives the exchange, no work is done again.
 
 **The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
 link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. What a link carries is
-what the ranks report of an iteration's calls (``signals.traffic``). Everything else stays as long as it is.
+what the ranks report of an iteration's calls (``signals.traffic``). Everything else stays as long as it is. E is the
+least of the newest windows (``links``), so that the gain is rather larger than the model says.
 """
 
 from __future__ import annotations
