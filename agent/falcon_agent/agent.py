@@ -32,7 +32,7 @@ from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.directory import DirectoryReport, report_of
-from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchStatus
+from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
@@ -128,9 +128,11 @@ class Agent:
         links = links_for(plan, self._settings.pod_uid)
         if links is not None:
             self._run_dir.ask_for_links(links)
-        if plan.phase == "Run" and self._waits_for_copies(plan):
-            return
         mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
+        if mine.phase == "Run" and self._store is not None and not self._runs(mine.generation):
+            self._store.forget_others(mine.first_rank)
+            if self._waits_for_copies(mine):
+                return
         if self._run_dir.write_plan(mine):
             _log.info("plan", generation=mine.generation, phase=mine.phase, first_rank=mine.first_rank)
 
@@ -145,20 +147,22 @@ class Agent:
             on_copied=self._run_dir.write_copied,
         )
 
-    def _waits_for_copies(self, plan: Plan) -> bool:
-        """Check whether the ranks wait for what other pods have of their checkpoints, and begin to fetch it, once."""
-        if self._copying is None or self._fetched_for >= plan.generation:
-            return False
+    def _runs(self, generation: int) -> bool:
+        """Check whether the ranks of a generation run, and use their buffers."""
         status = self._run_dir.status()
-        if status is not None and status.generation >= plan.generation and status.ranks:
-            return False  # the ranks of this generation run, and use their buffers
+        return status is not None and status.generation >= generation and bool(status.ranks)
+
+    def _waits_for_copies(self, mine: LaunchPlan) -> bool:
+        """Check whether the ranks wait for the copies of their checkpoints, and begin to fetch them, once."""
+        if self._copying is None or self._fetched_for >= mine.generation:
+            return False
         if self._fetching is None or self._fetching.done():
-            self._fetching = asyncio.create_task(self._fetch(self._copying, plan.generation))
+            self._fetching = asyncio.create_task(self._fetch(self._copying, mine))
         return True
 
-    async def _fetch(self, copying: Copying, generation: int) -> None:
-        await copying.fetched(generation)
-        self._fetched_for = generation
+    async def _fetch(self, copying: Copying, mine: LaunchPlan) -> None:
+        await copying.fetched(mine.generation, mine.first_rank)
+        self._fetched_for = mine.generation
         if self._plan is not None:
             self._write_plan(self._plan)
 

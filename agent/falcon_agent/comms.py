@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, CommSignals, PairSignals
+from falcon_core.signals.traffic import cycle_traffic
+from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, CommSignals, PairSignals, SentSignals
 from falcon_core.wire.ring import (
     EXCHANGE,
     GRAPH,
@@ -102,6 +103,7 @@ class CommTable:
             key=lambda comm: (not (comm in counts and counts[comm].waiting), -sum(excess_ns.get(comm, ())), comm),
         )
         cycle = self._cycle(period_calls) if wanted else None
+        carried = self._traffic(cycle)[0] if excess_ns else {}
         left_out = max(0, len(wanted) - MAX_COMMS)
         wanted += sorted(comm for comm in paired if comm in self._shapes and comm not in wanted)
         found = []
@@ -118,9 +120,20 @@ class CommTable:
                     op=op,
                     bytes=size,
                     excess_ns=[round(part) for part in excess_ns.get(comm, ())],
+                    link_bytes=carried.get(comm),
                 )
             )
         return found, left_out
+
+    def sends(self, period_calls: int | None) -> list[SentSignals]:
+        """Return what the rank sends in an iteration, the peers that get most first, at most MAX_SENDS."""
+        by_peer = self._traffic(self._cycle(period_calls))[1]
+        most = sorted(by_peer.items(), key=lambda each: (-each[1], each[0]))[:MAX_SENDS]
+        return [SentSignals(comm=comm, peer=peer, bytes=carried) for (comm, peer), carried in most]
+
+    def _traffic(self, cycle: RecordArray | None) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
+        sizes = {shape.comm: shape.size for shape in self._shapes.values()}
+        return ({}, {}) if cycle is None else cycle_traffic(cycle, sizes)
 
     def _cycle(self, period_calls: int | None) -> RecordArray | None:
         """Return the newest cycle; None where it is not known or longer than what is kept."""

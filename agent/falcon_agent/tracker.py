@@ -287,13 +287,15 @@ def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSig
     if counters is not None:
         counts = collective_counts(counters, enqueues=tracked.enqueues)
         told_pairs, more_pairs = pairs(counters, enqueues=tracked.enqueues)
+    sends = tracked.comms.sends(signals.period_calls) if excess_ns else []
     comms, more = tracked.comms.comms(
         counts=counts,
         excess_ns=excess_ns,
         period_calls=signals.period_calls,
-        paired={pair.comm for pair in told_pairs},
+        paired={pair.comm for pair in told_pairs} | {sent.comm for sent in sends},
     )
-    return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, comms_left_out=more + more_pairs)
+    left_out = more + more_pairs
+    return msgspec.structs.replace(signals, comms=comms, pairs=told_pairs, sends=sends, comms_left_out=left_out)
 
 
 def _decode(memory: bytes) -> Memory:

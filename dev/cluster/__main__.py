@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     link = commands.add_parser("link", help="limit a node's link to a rate, e.g. 50mbit")
     link.add_argument("node")
     link.add_argument("rate")
+    link.add_argument("--peer", default="", help="another node: only what the pods of the two send each other")
     for name, text in (("cut", "take a node's link down"), ("kill", "SIGKILL a node"), ("heal", "undo its faults")):
         commands.add_parser(name, help=text).add_argument("node")
     return parser
@@ -67,7 +68,7 @@ def main() -> int:
             case "compete":
                 faults.compete(options.node, options.share)
             case "link":
-                faults.link(options.node, options.rate)
+                faults.link(options.node, options.rate, options.peer)
             case "cut":
                 faults.cut(options.node)
             case "kill":

@@ -58,12 +58,20 @@ def compete(name: str, share: float = 0.67) -> None:
         processes.start(_competitor(name), ["sh", "-c", command])
 
 
-def link(name: str, rate: str) -> None:
-    """Shape the node's link to a rate such as ``50mbit``."""
+def link(name: str, rate: str, peer: str = "") -> None:
+    """Shape the node's link to a rate such as ``50mbit``.
+
+    With ``peer``, another node, only what the pods of the two send each other is shaped.
+    """
     with exclusive():
         chosen = find(name)
-        _note(name, "link", {"rate": rate})
-        network.limit(chosen, rate)
+        other = find(peer) if peer else None
+        _undo_link(chosen)
+        _note(name, "link", {"rate": rate, "peer": peer})
+        if other is None:
+            network.limit(chosen, rate)
+        else:
+            network.limit_between(chosen, other, rate)
 
 
 def cut(name: str) -> None:
@@ -92,8 +100,7 @@ def heal(name: str) -> None:
         processes = Processes()
         if "cut" in faults:
             network.set_link(chosen, up=True)
-        if "link" in faults:
-            network.limit(chosen, None)
+        _undo_link(chosen)
         _undo_compete(chosen, processes)
         _undo_slow(chosen)
         if "kill" in faults:
@@ -152,6 +159,14 @@ def find(name: str) -> Node:
     if name not in members:
         raise ClusterError(f"no node {name!r} to hurt: there are {', '.join(members)}")
     return members[name]
+
+
+def _undo_link(chosen: Node) -> None:
+    if fault := active().get(chosen.name, {}).get("link"):
+        if peer := fault.get("peer"):
+            network.limit_between(chosen, find(peer), None)
+        else:
+            network.limit(chosen, None)
 
 
 def _undo_slow(chosen: Node) -> None:

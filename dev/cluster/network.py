@@ -9,6 +9,7 @@ from dev.cluster.process import run
 
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _FORWARD_BEFORE = CLUSTER / "ip_forward.before"
+_CABLE = ("169.254.77.1", "169.254.77.2")  # the ends of a cable between two nodes, known to these alone
 
 
 def create(nodes: list[Node]) -> None:
@@ -58,24 +59,46 @@ def set_link(node: Node, up: bool) -> None:
 
 def limit(node: Node, rate: str | None) -> None:
     """Shape the node's traffic to a rate such as ``50mbit`` (tc tbf on both ends of its veth); None: no limit."""
-    inside = ("nsenter", f"--net=/run/netns/{node.namespace}")
-    ends: list[tuple[tuple[str, ...], str]] = [((), node.veth), (inside, "eth0")]
-    for prefix, device in ends:
-        run(*prefix, "tc", "qdisc", "delete", "dev", device, "root", check=False)
-        if rate:
-            run(
-                *prefix,
-                "tc",
-                "qdisc",
-                "add",
-                "dev",
-                device,
-                "root",
-                "tbf",
-                "rate",
-                rate,
-                "burst",
-                "64kb",
-                "latency",
-                "50ms",
-            )
+    for prefix, device in (((), node.veth), (_inside(node), "eth0")):
+        _shape(prefix, device, rate)
+
+
+def limit_between(first: Node, second: Node, rate: str | None) -> None:
+    """Shape what the pods of two nodes send each other, by a cable of their own beside the bridge; None: no cable."""
+    ends = ((first, second, _CABLE[0], _CABLE[1]), (second, first, _CABLE[1], _CABLE[0]))
+    for node, peer, _, _ in ends:  # back to the bridge, before the cable goes
+        run("ip", "-netns", node.namespace, "route", "replace", peer.pod_subnet, "via", peer.address)
+    names = [_cable(peer) for _, peer, _, _ in ends]
+    run("ip", "-netns", first.namespace, "link", "delete", names[0], check=False)
+    if rate is None:
+        return
+    run(
+        *("ip", "-netns", first.namespace, "link", "add", names[0], "type", "veth"),
+        *("peer", "name", names[1], "netns", second.namespace),
+    )
+    for node, peer, own, _ in ends:
+        run("ip", "-netns", node.namespace, "address", "add", own, "peer", _other(own), "dev", _cable(peer))
+        run("ip", "-netns", node.namespace, "link", "set", _cable(peer), "up")
+        _shape(_inside(node), _cable(peer), rate)
+    for node, peer, _, other in ends:
+        route = ("route", "replace", peer.pod_subnet, "via", other, "dev", _cable(peer))
+        run("ip", "-netns", node.namespace, *route)
+
+
+def _cable(peer: Node) -> str:
+    return f"cable-{peer.index}"
+
+
+def _other(own: str) -> str:
+    return _CABLE[1] if own == _CABLE[0] else _CABLE[0]
+
+
+def _inside(node: Node) -> tuple[str, ...]:
+    return ("nsenter", f"--net=/run/netns/{node.namespace}")
+
+
+def _shape(prefix: tuple[str, ...], device: str, rate: str | None) -> None:
+    run(*prefix, "tc", "qdisc", "delete", "dev", device, "root", check=False)
+    if rate:
+        shape = ("tbf", "rate", rate, "burst", "64kb", "latency", "50ms")
+        run(*prefix, "tc", "qdisc", "add", "dev", device, "root", *shape)

@@ -199,9 +199,10 @@ class TrainingJob(_Api, frozen=True, kw_only=True):
 
 
 class RunMember(_Api, frozen=True, kw_only=True):
-    """The pod of a replica, named ``<job>-<replica>-<suffix>``; the replica's number is the place in the list."""
+    """The pod of a replica, named ``<job>-<number>-<suffix>``; the replica's number is the place in the list."""
 
     suffix: str
+    number: int | None = None  # in the pod's name, where it is not the replica's: pods have exchanged their roles
     uid: str = ""  # "" until the pod exists
     node: str = ""  # "" until the pod is placed
 

@@ -170,7 +170,7 @@ class Job:
         """Return the pods of the current generation, by rank (one process a pod)."""
         return [
             {
-                "podName": f"{self.name}-{rank}-{member['suffix']}",
+                "podName": f"{self.name}-{member.get('number', rank)}-{member['suffix']}",
                 "podUid": member.get("uid"),
                 "node": member.get("node"),
             }

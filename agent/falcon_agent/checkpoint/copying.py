@@ -86,6 +86,7 @@ class Copying:
         self._holder = ""  # uid of the pod that has them
         self._keepers: dict[int, str] = {}  # by rank: uid of the pod from which its checkpoints came
         self._fetched_for = 0  # the generation that began with them
+        self._being_fetched: frozenset[int] = frozenset()  # ranks
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="falcon-copies", daemon=True)
 
@@ -111,14 +112,14 @@ class Copying:
         keeper = self._keepers.get(loaded.rank, "") if generation == self._fetched_for else ""
         return Loaded(loaded.rank, loaded.step, "Copy", keeper) if keeper and loaded.source == "Memory" else loaded
 
-    async def fetched(self, generation: int) -> None:
-        """Fetch what other pods have of this pod's ranks before a generation starts; return when that is over.
+    async def fetched(self, generation: int, first_rank: int) -> None:
+        """Fetch what pods have of this pod's ranks before a generation starts; return when that is over.
 
         Nothing is fetched for a rank that holds a checkpoint itself. However it ends, the ranks can start.
         """
         self._fetched_for = generation
         self._keepers = {}
-        if generation > 1 and self._lacking():
+        if generation > 1 and self._lacking(first_rank):
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._fetch(generation), self._loop))
 
     async def finished(self) -> None:
@@ -143,9 +144,10 @@ class Copying:
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def _lacking(self) -> list[int]:
-        """Return the local ranks that hold no checkpoint."""
-        return [local_rank for local_rank in range(self._store.ranks) if self._store.is_empty(local_rank)]
+    def _lacking(self, first_rank: int) -> list[int]:
+        """Return the local ranks that hold no checkpoint of their own."""
+        ranks = range(self._store.ranks)
+        return [local_rank for local_rank in ranks if not self._store.holds(local_rank, first_rank + local_rank)]
 
     async def _fetch(self, generation: int) -> None:
         known = await self._await_peers(generation)
@@ -157,12 +159,15 @@ class Copying:
         if not sources:
             return
         began = time.monotonic()
+        lacking = self._lacking(own.first_rank)
+        self._being_fetched = frozenset(own.first_rank + local_rank for local_rank in lacking)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                lacking = self._lacking()
                 await asyncio.gather(*(self._fetch_rank(sources, own.first_rank, each) for each in lacking))
         except TimeoutError:
             _log.error("not all copies of this pod's checkpoints were fetched in time", seconds=FETCH_SECONDS)
+        finally:
+            self._being_fetched = frozenset()
         _log.info("copies fetched", ranks=sorted(self._keepers), seconds=round(time.monotonic() - began, 3))
 
     async def _await_peers(self, generation: int) -> Peers | None:
@@ -198,7 +203,8 @@ class Copying:
         try:
             self._copies.make()
             certificate = Certificate(self._tls)
-            holder = Holder(self._copies, self._job_uid, certificate.context, self._wards)  # lives as long as this
+            # It lives as long as this does.
+            holder = Holder(self._copies, self._job_uid, certificate.context, self._wards, self._needed)
             self._port = await holder.start()
             while True:
                 certificate.renew()
@@ -243,6 +249,13 @@ class Copying:
 
     def _wards(self) -> frozenset[int]:
         return self._peers.wards(self._pod_uid) if self._peers is not None else frozenset()
+
+    def _needed(self) -> frozenset[int]:
+        """Return the pod's own ranks whose copies are still wanted: this pod may have kept those of its new role."""
+        own = self._peers.pod(self._pod_uid) if self._peers is not None else None
+        if own is None:
+            return self._being_fetched
+        return self._being_fetched.union(own.first_rank + local_rank for local_rank in self._lacking(own.first_rank))
 
     def _peer(self, pod: PeerPod) -> Peer:
         # The certificate is renewed while the agent runs: it is read for each transfer.

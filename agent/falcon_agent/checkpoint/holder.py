@@ -102,15 +102,25 @@ def _page(path: Path) -> bytes:
 
 
 class Holder:
-    """The server. ``wards``: returns the ranks whose copies are kept here by the newest plan."""
+    """The server.
+
+    ``wards``: returns the ranks whose copies are kept here by the newest plan. ``needed``: those whose copies are not
+    to be overwritten though they are no wards.
+    """
 
     def __init__(
-        self, copies: Copies, job_uid: str, context: ssl.SSLContext, wards: Callable[[], Collection[int]]
+        self,
+        copies: Copies,
+        job_uid: str,
+        context: ssl.SSLContext,
+        wards: Callable[[], Collection[int]],
+        needed: Callable[[], Collection[int]] = frozenset,
     ) -> None:
         self._copies = copies
         self._job_uid = job_uid
         self._context = context
         self._wards = wards
+        self._needed = needed
         self._server: asyncio.Server | None = None
         self._writing: set[int] = set()  # ranks
         self._busy: set[Path] = set()
@@ -167,7 +177,7 @@ class Holder:
         if any(copy.page == page for copy in files):
             await peers.send(writer, bytes([peers.HAVE]))
             return
-        path = room(files, rank, wards, self._busy)
+        path = room(files, rank, {*wards, *self._needed()}, self._busy)
         if path is None:
             await peers.send(writer, bytes([peers.REFUSED]))
             return

@@ -86,9 +86,21 @@ class Store:
         ]
         return max(found, key=lambda each: each[1].sequence, default=None)
 
-    def is_empty(self, local_rank: int) -> bool:
-        """Check that no buffer of a rank holds a checkpoint."""
-        return all(unpack_held(_page(path)[0]) is None for path in self.buffers(local_rank))
+    def holds(self, local_rank: int, rank: int) -> bool:
+        """Check whether a buffer of a local rank holds a checkpoint of the job's rank ``rank``."""
+        held = (unpack_held(_page(path)[0]) for path in self.buffers(local_rank))
+        return any(each is not None and each.rank == rank for each in held)
+
+    def forget_others(self, first_rank: int) -> None:
+        """Clear the buffers that hold checkpoints of other ranks than the pod's own, from ``first_rank`` on.
+
+        The pod had another role when they were saved. No rank runs.
+        """
+        for local_rank in range(self._ranks):
+            for path in self.buffers(local_rank):
+                held = unpack_held(_page(path)[0])
+                if held is not None and held.rank != first_rank + local_rank:
+                    _clear(path)
 
     def _put(self, name: str, size: int) -> None:
         """Make a file of this size, with all its pages, unless there is one. It appears only when it is complete."""
@@ -119,6 +131,18 @@ def _page(path: Path) -> tuple[bytes, int]:
         return b"", 0
     finally:
         os.close(file)
+
+
+def _clear(path: Path) -> None:
+    """Take a buffer's records away. What cannot be written is logged; nobody loads another rank's checkpoint."""
+    try:
+        file = open_regular(path, os.O_RDWR)
+        try:
+            os.pwrite(file, bytes(PAGE_BYTES), 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        _log.warning("a checkpoint of another rank stays in memory", buffer=str(path), error=str(error))
 
 
 def _is_file(path: Path, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""Strategy S3: which node plays which role, so that slow nodes hurt least (called by the simulator alone).
+"""Strategy S3: which node plays which role, so that slow nodes hurt least.
 
 Congested links are placed in the same way (FALCON §5.3). The model is that of ``placement_model``. Under it, a
 congested link belongs where the least traffic runs, and stragglers share a cell, the stages with the least work, or

@@ -1,4 +1,4 @@
-"""A time that no placement goes below, to hold S3's answer against (called by the simulator alone).
+"""A time that no placement goes below, to hold S3's answer against.
 
 Two relaxations of the model in ``placement_model``; each is a true bound, the larger one counts.
 

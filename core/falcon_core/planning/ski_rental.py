@@ -63,7 +63,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     overhead_seconds: float
     spare_seconds: float = 0.0  # of it, for the spare that it takes (``spare_price``)
     redo_seconds: float = 0.0  # of it, for the work since the last checkpoint (``restart_price``)
-    due_share: float = 1.0  # λ: of the price, at which it is due; below 1 only where a long rest is expected
+    # λ: of the price, at which it is due; below 1 where a long rest is expected, above where it removes only a part of
+    # the loss.
+    due_share: float = 1.0
     rest_seconds: float = 0.0  # the rest that is expected, where ``due_share`` is below 1
     seen: int = 0  # earlier slowdowns behind that expectation
 

@@ -4,8 +4,8 @@ See FALCON §5.
 
 ``Suspected``: the agents report an onset, or the job is slow against its own earlier generations. The cause is sought;
 nothing is reported, and no action is taken (``habits``).
-``Detected``: the slowdown lasts, and no rank is named. A link may be named where no rank computes slowly, but no
-strategy of this version mends a link.
+``Detected``: the slowdown lasts, and no rank is named. A link may be named where no rank computes slowly; pods may then
+exchange their roles (``swapping``).
 ``Located``: the median rule, or a rank's own excess, names the culprit; the loss counts from the onset. A rank that has
 been slower than its peers since the first iteration (``from_start``), or for long though the job hardly is
 (``without_onset``), is named without an onset. A node is taken only
@@ -37,6 +37,7 @@ from falcon_core.recovery import (
     made_beside,
     pieces,
     sharing,
+    swapping,
     together,
     without_onset,
 )
@@ -75,7 +76,8 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow is None:
         return _open(_detect(state, obs, policy), obs, policy, shared)
     if slow.phase == "Checking":
-        return checking.step(state, slow, obs, policy)
+        check = swapping.check if swapping.is_checked(slow) else checking.step
+        return check(state, slow, obs, policy)
     if obs.running and state.stop is None:
         slow = losses.counted(slow, obs, policy, shared)
         if slow.unexplained:
@@ -211,7 +213,7 @@ def _watch(
         return replace(state, slow=None, change=change, healthy_ns=change.after_ns), []
     if link is not None and not slow.id:
         state, slow = together.numbered(state, replace(slow, phase="Detected"), policy)
-    return replace(state, slow=replace(slow, link=link)), []
+    return swapping.climb(state, replace(slow, link=link), obs, policy)
 
 
 def _passed(

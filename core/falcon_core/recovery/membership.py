@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from falcon_core.recovery.observation import Abandon, Action, Prepare, Recreate, Replace, Restart, Switch
+from falcon_core.recovery.observation import Abandon, Action, Prepare, Recreate, Replace, Restart, Swap, Switch
 
 replace = msgspec.structs.replace
 
@@ -29,6 +29,12 @@ class Member(_Stored, frozen=True, kw_only=True):
     pod_uid: str = ""  # "" until the pod exists
     node: str = ""  # "" until it is placed
     first_rank: int = 0
+    pod_number: int | None = None  # in the names of its pod and host; None: the replica
+
+    @property
+    def number(self) -> int:
+        """Return the number in the names of its pod and host: the replica's own until roles are exchanged."""
+        return self.replica if self.pod_number is None else self.pod_number
 
 
 class Replacement(_Stored, frozen=True, kw_only=True):
@@ -104,7 +110,7 @@ def apply_actions(membership: Membership, actions: Sequence[Action], names: Name
     """Return the membership after the recovery's actions: at most one new generation, however many the actions are."""
     for action in actions:
         membership = _applied(membership, action, names, now)
-    stops = any(isinstance(action, Restart | Recreate | Replace | Switch) for action in actions)
+    stops = any(isinstance(action, Restart | Recreate | Replace | Swap | Switch) for action in actions)
     return _next_generation(membership, now) if stops else membership
 
 
@@ -123,6 +129,8 @@ def _applied(membership: Membership, action: Action, names: Names, now: float) -
             return _move(membership, names, replica, now, prepared=True)
         case Switch(replica=replica, lost=lost):
             return _switch(membership, replica, lost=lost)
+        case Swap(pods_of=pods_of):
+            return _exchange(membership, pods_of)
         case Abandon(replica=replica):
             return _abandon(membership, replica)
         case _:
@@ -185,7 +193,7 @@ def _move(
     pool = "" if stay else names.pool
     move = Replacement(
         replica=replica,
-        pod_name=names.pod(replica, number),
+        pod_name=names.pod(member.number, number),
         pool=pool,
         claim_key=names.claim(number) if pool else "",
         node=member.node if stay else "",
@@ -214,6 +222,30 @@ def _switch(membership: Membership, replica: int, *, lost: bool) -> Membership:
     moves = [replace(move, prepared=False) if move.replica == replica else move for move in membership.replacements]
     membership = _take_over(replace(membership, replacements=moves), replica)
     return _count_replaced(membership, uid if lost else "")
+
+
+def _exchange(membership: Membership, pods_of: Sequence[int]) -> Membership:
+    """Give each role the pod of another: ``pods_of``, by replica, the replica whose pod takes its role.
+
+    A pod keeps its names; a pod that is made later in its place gets its number.
+    """
+    before = membership.members
+    members = [
+        replace(
+            before[pods_of[member.replica]],
+            replica=member.replica,
+            first_rank=member.first_rank,
+            pod_number=_unless_own(before[pods_of[member.replica]].number, member.replica),
+        )
+        for member in before
+    ]
+    role_of = {of: replica for replica, of in enumerate(pods_of)}
+    moves = [replace(move, replica=role_of[move.replica]) for move in membership.replacements]
+    return replace(membership, members=members, replacements=moves)
+
+
+def _unless_own(number: int, replica: int) -> int | None:
+    return None if number == replica else number
 
 
 def _count_replaced(membership: Membership, lost_pod: str) -> Membership:

@@ -152,6 +152,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     prepared: dict[int, PreparedSeen] = {}  # by replica
     spares: Spares = Spares()
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
+    saves: bool = False  # all ranks can save a checkpoint on demand, that outlives a planned restart (``on_demand``)
+    saving: bool = False  # they have been asked to, and a planned restart waits for it
 
     @cached_property
     def iterations(self) -> int:
@@ -258,6 +260,15 @@ class Switch(msgspec.Struct, frozen=True):
     lost: bool = False  # as of Replace
 
 
+class Swap(msgspec.Struct, frozen=True):
+    """Let running pods exchange their roles, in a new generation.
+
+    ``pods_of``: for each replica the one whose pod takes its role, a permutation.
+    """
+
+    pods_of: tuple[int, ...]
+
+
 class Abandon(msgspec.Struct, frozen=True):
     """Give the prepared pod and its spare back, and let the job use the replica's node again."""
 
@@ -314,6 +325,7 @@ Action = (
     | Replace
     | Prepare
     | Switch
+    | Swap
     | Abandon
     | GiveUp
     | SlowClosed

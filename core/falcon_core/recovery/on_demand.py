@@ -49,7 +49,7 @@ def wait(
     """
     if state.generation != generation or now - state.asked_at > AGAIN_SECONDS:
         newest = newest_of_all(held, ranks)
-        if newest is None or not _can_answer(held, ranks):
+        if newest is None or not can_answer(held, ranks):
             return state, False
         return Demand(number=state.number + 1, generation=generation, asked_at=now, before=newest.step), True
     if state.saved or state.given_up:
@@ -62,8 +62,13 @@ def wait(
     return state, True
 
 
-def _can_answer(held: Sequence[Held], ranks: int) -> bool:
-    """Check whether all ranks ask for Falcon's wish, and have copied a checkpoint to a folder before."""
+def can_answer(held: Sequence[Held], ranks: int) -> bool:
+    """Check whether all ranks ask for Falcon's wish, and have copied a checkpoint to a folder before.
+
+    Args:
+        held: what the ranks hold in the memory of their pods.
+        ranks: of the job.
+    """
     listening = {each.rank for each in held if each.listens}
     copied = {each.rank for each in held if each.in_folder}
     return all(rank in listening and rank in copied for rank in range(ranks))

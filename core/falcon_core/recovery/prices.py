@@ -9,33 +9,39 @@ from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery import departures, durations
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_nodes
 
 _DEFAULT_OVERHEADS = {
     ignore.TYPE: ignore.DEFAULT_OVERHEAD_SECONDS,
     adjust_microbatches.TYPE: adjust_microbatches.DEFAULT_OVERHEAD_SECONDS,
+    swap_nodes.TYPE: swap_nodes.DEFAULT_OVERHEAD_SECONDS,
     replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
 }
-CARRIED_OUT: Final = frozenset(_DEFAULT_OVERHEADS)  # of the strategies that the API knows, those that this version has
+_AGAINST_RANKS: Final = frozenset({ignore.TYPE, adjust_microbatches.TYPE, replace_node.TYPE})
+_AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_nodes.TYPE})
 
 
 def next_candidate(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> ski_rental.Candidate | None:
-    """Choose the cheapest strategy that is left, among those that this version knows and that apply to the job now."""
-    candidates = [
-        _replacement(state, slow, obs, policy, configured)
-        if name == replace_node.TYPE
-        else ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
-        for name, configured in policy.strategies
-        if name in CARRIED_OUT and not _passed_over(name, slow, obs, policy)
-    ]
+    """Choose the cheapest strategy that is left, among those that apply to the job now."""
+    apt = _AGAINST_RANKS if slow.link is None else _AGAINST_LINKS
+    found = [_candidate(name, state, slow, obs, policy) for name, _ in policy.strategies if name in apt]
     done = [applied.strategy for applied in slow.applied if not (applied.observed_only and policy.enforce)]
-    return ski_rental.next_strategy(candidates, done)
+    return ski_rental.next_strategy([candidate for candidate in found if candidate is not None], done)
 
 
-def _passed_over(name: str, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    return name == adjust_microbatches.TYPE and bool(why_not_moved(slow, obs, policy))
+def _candidate(
+    name: str, state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> ski_rental.Candidate | None:
+    """Price a strategy; None where it does not apply now."""
+    if name == replace_node.TYPE:
+        return replacement(state, slow, obs, policy)
+    if name == swap_nodes.TYPE:
+        return _exchange(state, slow, obs, policy)
+    if name == adjust_microbatches.TYPE and why_not_moved(slow, obs, policy):
+        return None
+    return ski_rental.Candidate(name=name, overhead_seconds=overhead_seconds(state, policy, name))
 
 
 def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
@@ -45,6 +51,30 @@ def why_not_moved(slow: SlowIncident, obs: Observation, policy: Policy) -> str:
         return ""
     why = adjust_microbatches.hindrance(obs, policy)
     return why or ("" if adjust_microbatches.plan(obs, policy) is not None else adjust_microbatches.NO_GAIN)
+
+
+def _exchange(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> ski_rental.Candidate | None:
+    """Price an exchange of roles: the standstill, and the work since the last checkpoint that is not saved on demand.
+
+    It is due when what it would have removed of the loss has reached that. None where no exchange is in sight.
+    """
+    if slow.outlook is None or not slow.outlook.removed_share:
+        return None
+    price = restart_price(
+        configured_seconds=dict(policy.strategies)[swap_nodes.TYPE],
+        measured_seconds=state.overheads.get(swap_nodes.TYPE),
+        default_seconds=swap_nodes.DEFAULT_OVERHEAD_SECONDS,
+        trained_seconds=0.0 if obs.saves else obs.iterations * slow.healthy_ns / 1e9,
+        interval_seconds=policy.checkpoint_interval_seconds,
+    )
+    return ski_rental.Candidate(
+        name=swap_nodes.TYPE,
+        overhead_seconds=price.seconds,
+        redo_seconds=price.redo_seconds,
+        due_share=1 / slow.outlook.removed_share,
+    )
 
 
 def replacement(

@@ -132,6 +132,35 @@ class Moved(_State, frozen=True, kw_only=True):
     failed_at: float = 0.0
 
 
+class Exchanged(_State, frozen=True, kw_only=True):
+    """A pod whose role another pod takes, and gives it its own or a third one's."""
+
+    pod_name: str
+    node: str
+    role: int  # replica, until the exchange
+    next_role: int  # from the exchange on
+
+
+class Outlook(_State, frozen=True, kw_only=True):
+    """What an exchange of roles would bring, as it was planned last."""
+
+    at: float  # unix seconds
+    removed_share: float = 0.0  # of what the slowdown costs; 0: there is no exchange
+    why: str = ""  # why there is none
+
+
+class Swapped(_State, frozen=True, kw_only=True):
+    """The exchange of roles against a slowdown, and what came of it. Times are of an iteration."""
+
+    pods: list[Exchanged]  # the first ``swap_nodes.MOST_NAMED``
+    total: int  # all of them
+    before_ns: int
+    expected_ns: int  # by the model (``planning.placement_model``)
+    after_ns: int = 0  # 0: not measured yet
+    failed: str = ""  # why it counts as not having helped
+    failed_at: float = 0.0
+
+
 class Lasted(_State, frozen=True, kw_only=True):
     """How long a slowdown with a culprit lasted (``durations``)."""
 

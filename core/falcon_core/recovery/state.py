@@ -19,12 +19,14 @@ from falcon_core.recovery.remembered import (
     Lasted,
     LeavingNode,
     Moved,
+    Outlook,
     Place,
     PlannedMove,
     Retried,
     Sharing,
     SinceStart,
     Stay,
+    Swapped,
 )
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
@@ -109,13 +111,15 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     without_onset: bool = False  # the job is hardly slower, so that its iteration time shows no relief either
     culprit: Culprit | None = None
     usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
-    link: SlowLink | None = None  # named while nobody computes slowly; the phase stays Detected, nothing is done
+    link: SlowLink | None = None  # named while nobody computes slowly; the phase is Detected, then Checking
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
     stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
     applied: list[Applied] = []
     moved: Moved | None = None  # what came of moving micro-batches
-    passed_over: str = ""  # why they cannot be moved
+    outlook: Outlook | None = None  # on an exchange of roles
+    swapped: Swapped | None = None  # what came of exchanging roles
+    passed_over: str = ""  # why micro-batches cannot be moved
     blocked: str = ""  # why the next strategy waits
     retry_at: float = 0.0  # earliest time of the next preparation
     switched_at: float | None = None  # when the generation was stopped for the replacement

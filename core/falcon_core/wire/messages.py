@@ -24,10 +24,13 @@ MESSAGE_VERSION = 1
 RECENT_ITERATIONS = 16  # newest iterations carried in a rank's detail: keeps it within 1 KiB
 MAX_COMMS = 8  # communicators of a rank in its detail, reported while it is slow or silent: another KiB
 MAX_PAIRS = 8  # likewise, pairs of it and a peer
+MAX_SENDS = 8  # likewise, peers that it sends to
 MAX_FRAMES = 6  # of a stack in a report
 MAX_DETAILED = 512  # ranks of a job whose detail the operator asks for at a time
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # whoever reports more is not read
+MOST_BYTES = 1 << 60  # of an iteration
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]  # likewise
 # What is seen of a rank's calls: all; or only when they are made, and why not how long they take on the device; or not
 # all of them, since a table of the shim has no room.
 Sight = Literal["Full", "NoDriver", "OldDriver", "NoThread", "DriverFails", "CommunicatorsFull", "CountersFull"]
@@ -115,6 +118,7 @@ class CommSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     op: Int64 = 0  # ring.Op of the call it is in, or would be in next, as far as its cycle shows
     bytes: Int64 | None = None  # payload of that call
     excess_ns: list[Int64] = []  # while slow: an iteration, in the cycle's first call and in the rest (attribution)
+    link_bytes: Bytes | None = None  # likewise: what its collectives put on a link (``signals.traffic``)
 
 
 class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -125,6 +129,14 @@ class PairSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
     sending: bool
     entered: Int64
     finished: Int64 | None = None
+
+
+class SentSignals(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """What a rank sends to one peer in an iteration."""
+
+    comm: Int64
+    peer: Int64  # its place in the communicator
+    bytes: Bytes
 
 
 SIZE_CLASSES = 128  # so that a class takes one byte
@@ -167,6 +179,7 @@ class RankSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     holes: Int64 = 0
     comms: list[CommSignals] = []  # ≤ MAX_COMMS, while it is slow or silent; absent in the reports of earlier agents
     pairs: list[PairSignals] = []  # ≤ MAX_PAIRS, while it is silent
+    sends: list[SentSignals] = []  # ≤ MAX_SENDS, the most bytes first, while it is slow
     comms_left_out: Int64 = 0  # communicators and pairs beyond the bounds
     work: Work = "Fixed"  # in the detail; earlier agents do not say it
     size_class: Int64 | None = None  # of the bytes of an iteration (``size_class``); None where they depend on the data

@@ -28,7 +28,8 @@ class PeerPod(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
     port: Port = 0  # 0: not known yet
     holder: str = ""  # uid of the pod that is to keep its copies; "": none
-    sources: list[str] = []  # uids of the pods that have said that they keep copies of its ranks
+    # Uids of the pods that have said that they keep copies of its ranks; its own, where roles were exchanged.
+    sources: list[str] = []
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):

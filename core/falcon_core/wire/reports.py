@@ -38,6 +38,7 @@ from falcon_core.wire.messages import (
     MAX_COMMS,
     MAX_FRAMES,
     MAX_PAIRS,
+    MAX_SENDS,
     RECENT_ITERATIONS,
     SIZE_CLASSES,
     CommSignals,
@@ -45,6 +46,7 @@ from falcon_core.wire.messages import (
     Onset,
     PairSignals,
     RankSignals,
+    SentSignals,
     Sight,
     Summary,
     ThrottleSignals,
@@ -83,6 +85,7 @@ class _Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
     healthy_collecting_permille: Known = -1
     stall_permille: Known = -1
     samples: StackSamples | None = None
+    sends: Annotated[list[SentSignals], Meta(max_length=MAX_SENDS)] = []
 
 
 class _Rank(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -279,6 +282,7 @@ def _detail(rank: RankSignals, stack: int) -> _Detail:
         permille(rank.healthy_collecting_fraction),
         permille(rank.stall_share),
         rank.samples,
+        rank.sends[:MAX_SENDS],
     )
 
 
@@ -328,6 +332,7 @@ def _signals(
         holes=detail.holes,
         comms=detail.comms,
         pairs=detail.pairs,
+        sends=detail.sends,
         comms_left_out=detail.left_out,
         work=_WORK[detail.work],
         size_class=of_units(sent.size_class, 1),

@@ -40,7 +40,7 @@ def peers(snap: Snapshot, membership: Membership) -> Peers | None:
                 host=_host(snap, member),
                 port=reports[member.pod_uid].port if member.pod_uid in reports else 0,
                 holder=keepers.get(member.pod_uid, ""),
-                sources=[uid for uid in sources.get(member.first_rank, []) if uid != member.pod_uid],
+                sources=sources.get(member.first_rank, []),
             )
             for member in members
         ],

@@ -8,7 +8,7 @@ import msgspec
 
 from falcon_core.recovery import machine, on_demand
 from falcon_core.recovery.membership import Member, Membership
-from falcon_core.recovery.observation import Action, Observation, Policy, Switch
+from falcon_core.recovery.observation import Action, Observation, Policy, Swap, Switch
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.checkpoint import Held
 from falcon_operator.intent import copies
@@ -22,12 +22,13 @@ replace = msgspec.structs.replace
 def recover(
     snap: Snapshot, intent: Intent, obs: Observation, policy: Policy
 ) -> tuple[Intent, RecoveryState, list[Action]]:
-    """Run one step of the recovery's ladders; a switch that was planned waits for a checkpoint.
+    """Run one step of the recovery's ladders; a switch, or an exchange of roles, waits for a checkpoint.
 
-    While it waits, the ladders see the prepared pods as not ready yet. So everything else is decided as ever.
+    While it waits, the ladders see that ranks save, and the prepared pods as not ready yet. So everything else is
+    decided as ever.
     """
     recovery, actions = machine.step(intent.recovery, obs, policy)
-    planned = obs.running and recovery.stop is None and any(isinstance(action, Switch) for action in actions)
+    planned = obs.running and recovery.stop is None and any(isinstance(action, Switch | Swap) for action in actions)
     if not planned:
         return intent, recovery, actions
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
@@ -38,7 +39,13 @@ def recover(
         replica: replace(seen, ready=False, message=WAITING) if seen.ready else seen
         for replica, seen in obs.prepared.items()
     }
-    return intent, *machine.step(intent.recovery, replace(obs, prepared=prepared), policy)
+    return intent, *machine.step(intent.recovery, replace(obs, prepared=prepared, saving=True), policy)
+
+
+def can_save(snap: Snapshot, membership: Membership) -> bool:
+    """Check whether all ranks can save a checkpoint on demand that outlives a restart which no pod leaves."""
+    ranks = len(membership.members) * snap.job.spec.procs_per_replica
+    return on_demand.can_answer(_outliving(held(snap, membership), copies.copied(snap, membership)), ranks)
 
 
 def before_restart(
@@ -53,7 +60,7 @@ def before_restart(
         return intent, False
     ranks = len(membership.members) * snap.job.spec.procs_per_replica
     # What one pod takes along, another pod has. Of two pods that leave, one may keep the other's copies.
-    outlasting = copies.copied(snap, membership) if leaving == 1 else []
+    outlasting = copies.copied(snap, membership) if leaving is not None and leaving <= 1 else []
     demand, waits = on_demand.wait(
         intent.demand,
         _outliving(_with_replicas(snap, membership, leaving), outlasting),

@@ -1,7 +1,8 @@
 """Make a lost TrainingRun again from the job's pods, so that training goes on undisturbed.
 
-Each pod's labels say which replica it is; its launcher says which generation it runs. What cannot be seen is lost:
-exclusions (the pool and the fences still know the nodes), counters, learned figures, the history.
+Each pod's labels say for which replica it was made; its launcher says which generation it runs, and which ranks, since
+pods may have exchanged their roles. What cannot be seen is lost: exclusions (the pool and the fences still know the
+nodes), counters, learned figures, the history.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def rebuild(snap: Snapshot) -> Intent | None:
         return _ended(job)
     if not snap.pods:
         return Intent()
-    pods = _newest_by_replica(snap.pods)
+    pods = _by_role(snap, _newest_by_number(snap.pods))
     first = pods.get(0)
     launches = [summary.launch for pod in pods.values() if (summary := snap.summary(pod.uid)) and summary.launch]
     generation = max((launch.generation for launch in launches), default=0)
@@ -67,7 +68,7 @@ def _ended(job: TrainingJob) -> Intent:
     )
 
 
-def _newest_by_replica(pods: list[PodView]) -> dict[int, PodView]:
+def _newest_by_number(pods: list[PodView]) -> dict[int, PodView]:
     newest: dict[int, PodView] = {}
     for pod in sorted(pods, key=lambda pod: pod.created_unix):
         if not pod.deleting:
@@ -75,11 +76,33 @@ def _newest_by_replica(pods: list[PodView]) -> dict[int, PodView]:
     return newest
 
 
+def _by_role(snap: Snapshot, pods: dict[int, PodView]) -> dict[int, PodView]:
+    """Return the pods by the replica that each plays, as their launchers say; as made where that is unclear."""
+    played = {role: pod for pod in pods.values() if (role := _role(snap, pod)) is not None}
+    return played if len(played) == len(pods) else pods
+
+
+def _role(snap: Snapshot, pod: PodView) -> int | None:
+    """Return the replica whose ranks run in a pod; None where its launcher does not say."""
+    summary = snap.summary(pod.uid)
+    ranks = summary.launch.ranks if summary is not None and summary.launch is not None else []
+    role = (ranks[0].rank - ranks[0].local_rank) // snap.job.spec.procs_per_replica if ranks else None
+    return role if role is not None and 0 <= role < snap.job.spec.replicas else None
+
+
 def _member(job: TrainingJob, replica: int, pod: PodView | None) -> Member:
     first_rank = replica * job.spec.procs_per_replica
     if pod is None:
         return Member(replica=replica, pod_name="", first_rank=first_rank)
-    return Member(replica=replica, pod_name=pod.name, pod_uid=pod.uid, node=pod.node, first_rank=first_rank)
+    number = int(pod.labels[LABEL_REPLICA])
+    return Member(
+        replica=replica,
+        pod_name=pod.name,
+        pod_uid=pod.uid,
+        node=pod.node,
+        first_rank=first_rank,
+        pod_number=None if number == replica else number,
+    )
 
 
 def _unused_number(now: float) -> int:

@@ -45,7 +45,10 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
         nodes=sum(bool(member.node) for member in membership.members),
         members=[
             RunMember(
-                suffix=member.pod_name[start + len(str(member.replica)) + 1 :], uid=member.pod_uid, node=member.node
+                suffix=member.pod_name[start + len(str(member.number)) + 1 :],
+                number=member.pod_number,
+                uid=member.pod_uid,
+                node=member.node,
             )
             for member in membership.members
         ],
@@ -81,7 +84,8 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
             members=[
                 Member(
                     replica=replica,
-                    pod_name=f"{job.metadata.name}-{replica}-{member.suffix}",
+                    pod_name=_pod_name(job, replica, member),
+                    pod_number=member.number,
                     pod_uid=member.uid,
                     node=member.node,
                     first_rank=replica * procs,
@@ -107,6 +111,11 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
         started_at=spec.started_at,
         end=spec.end,
     )
+
+
+def _pod_name(job: TrainingJob, replica: int, member: RunMember) -> str:
+    number = replica if member.number is None else member.number
+    return f"{job.metadata.name}-{number}-{member.suffix}"
 
 
 def build_run(job: TrainingJob, spec: TrainingRunSpec, resource_version: str) -> Manifest:
@@ -204,6 +213,7 @@ def _lasting_slow(slow: SlowIncident) -> SlowIncident:
         slow_ns=0,
         peak_ns=0,
         carried_seconds=0.0,
+        outlook=None,
         common_ns=0,
         quiet_iteration=0,
         refreshed_at=0.0,

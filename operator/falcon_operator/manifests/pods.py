@@ -32,7 +32,10 @@ _SUFFIX_LENGTH = 5
 
 
 def pod_name(job: TrainingJob, replica: int, number: int) -> str:
-    """Return ``<job>-<replica>-<suffix>`` of the job's ``number``-th pod."""
+    """Return ``<job>-<replica>-<suffix>`` of the job's ``number``-th pod.
+
+    ``replica``: the pod's own number, by which its host is called as well. It stays when roles are exchanged.
+    """
     digest = int.from_bytes(hashlib.sha256(f"{job.metadata.uid}/{replica}/{number}".encode()).digest()[:8], "big")
     suffix = ""
     for _ in range(_SUFFIX_LENGTH):
@@ -116,7 +119,7 @@ def build_pod(
     )
     spec = instrument(template["spec"], identity, settings)
     spec["restartPolicy"] = "Never"
-    spec["hostname"] = f"{job.metadata.name}-{member.replica}"
+    spec["hostname"] = f"{job.metadata.name}-{member.number}"
     spec["subdomain"] = job.metadata.name
     pin = replacement.node if replacement else ""
     _place(spec, job, pin, excluded)
@@ -135,7 +138,7 @@ def build_pod(
                 **(metadata.get("labels") or {}),
                 LABEL_JOB: job.metadata.name,
                 LABEL_JOB_UID: job.metadata.uid,
-                LABEL_REPLICA: str(member.replica),
+                LABEL_REPLICA: str(member.number),
                 LABEL_ROLE: ROLE_TRAINER,
             },
             "annotations": {**(metadata.get("annotations") or {}), ANNOTATION_TEMPLATE_HASH: template_hash(job)},

@@ -28,9 +28,10 @@ from falcon_core.wire.samples import StackSamples
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, imbalance_words
+from falcon_operator.status.exchanges import link_done, link_next
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
-from falcon_operator.status.slow_steps import beside_next, done_step, slow_done, slow_next, unavailable
+from falcon_operator.status.slow_steps import beside_next, done_step, slow_done, slow_next
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import (
     fault_where,
@@ -131,7 +132,7 @@ def describe_slowdown(
     """
     culprit = slow.culprit
     if culprit is None:
-        return None if slow.link is None else _describe_link(slow, slow.link, policy)
+        return None if slow.link is None else _describe_link(slow, slow.link, policy, next_strategy)
     cause = cause_of(slow, culprit)
     return DiagnosisStatus(
         id=slow.id,
@@ -158,7 +159,9 @@ def _slowdown(slow: SlowIncident, culprit: Culprit, *, by_itself: bool) -> str:
     return f"{job}; rank {culprit.slowdown:.1f}x"
 
 
-def _describe_link(slow: SlowIncident, link: SlowLink, policy: Policy) -> DiagnosisStatus:
+def _describe_link(
+    slow: SlowIncident, link: SlowLink, policy: Policy, next_strategy: Candidate | None
+) -> DiagnosisStatus:
     growth = f"{(link.compute_growth - 1) * 100:+.0f} %"
     if link.compute_growth > 1 + policy.verify:
         others = "no computation, though slower as well, accounts for it"
@@ -177,8 +180,9 @@ def _describe_link(slow: SlowIncident, link: SlowLink, policy: Policy) -> Diagno
             f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
             f" of the rank whose own grew most: {growth}"
         ),
-        next=f"endured: no strategy of this version mends a link{unavailable(policy)}",
-        state="Open",
+        done=link_done(slow),
+        next=link_next(slow, policy, next_strategy),
+        state="Mitigating" if slow.phase == "Checking" else "Open",
         node=link.node,
     )
 

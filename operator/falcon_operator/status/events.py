@@ -73,7 +73,8 @@ def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Eve
     if old is None or (old.cause == Cause.SLOW_LINK != new.cause):
         found.append(_opened(new, slow))
     elif slow and old.state == "Open" and new.state == "Mitigating":
-        found.append(Event("Normal", "Replacing", f"{new.where}: {new.done[-1].what if new.done else new.next}"))
+        reason = "RolesExchanged" if new.cause == Cause.SLOW_LINK else "Replacing"
+        found.append(Event("Normal", reason, f"{new.where}: {new.done[-1].what if new.done else new.next}"))
     elif not slow and old.severity != new.severity and new.severity == "SEV1":
         found.append(Event("Warning", _grave(new), f"{new.where}: {new.why}; {new.evidence}"))
     if new.state == "Resolved" and (old is None or old.state != "Resolved"):

@@ -15,6 +15,7 @@ from falcon_operator.status.conditions import live_conditions, put
 from falcon_operator.status.diagnoses import diagnoses
 from falcon_operator.status.directories import checkpoints_durable, waiting
 from falcon_operator.status.doubt import is_kept
+from falcon_operator.status.exchanges import swapping_words
 from falcon_operator.status.limits import fit
 from falcon_operator.status.moves import move_summary
 from falcon_operator.status.tracking import tracking
@@ -158,7 +159,7 @@ def _slow_summary(slow: SlowIncident, policy: Policy, beside: int) -> str:
         return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
     factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"
     if slow.link is not None:
-        return f"{factor}: {link_brief(slow.link)}; ignored so far, {slow.loss.seconds:.1f} s lost"
+        return f"{factor}: {link_brief(slow.link)}; {swapping_words(slow)}"
     return f"{factor}; no rank stands out"
 
 

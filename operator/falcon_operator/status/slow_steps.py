@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy
-from falcon_core.recovery.prices import CARRIED_OUT
 from falcon_core.recovery.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
 from falcon_operator.api import DoneStep
@@ -16,8 +15,8 @@ from falcon_operator.times import timestamp
 
 def slow_done(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done about a slowdown, oldest first."""
-    ignored = _applied(slow, ignore.TYPE)
-    acted = _applied(slow, replace_node.TYPE)
+    ignored = applied(slow, ignore.TYPE)
+    acted = applied(slow, replace_node.TYPE)
     steps = _moved_steps(slow)
     if acted is None:
         if ignored is None or steps:
@@ -34,12 +33,13 @@ def slow_done(slow: SlowIncident) -> list[DoneStep]:
     return steps
 
 
-def _applied(slow: SlowIncident, strategy: str) -> Applied | None:
-    return next((applied for applied in slow.applied if applied.strategy == strategy), None)
+def applied(slow: SlowIncident, strategy: str) -> Applied | None:
+    """Return how a strategy was applied to an incident; None where it was not."""
+    return next((each for each in slow.applied if each.strategy == strategy), None)
 
 
 def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
-    acted, moved = _applied(slow, adjust_microbatches.TYPE), slow.moved
+    acted, moved = applied(slow, adjust_microbatches.TYPE), slow.moved
     if acted is None:
         return []
     if moved is None:
@@ -98,11 +98,11 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return doubt_words(slow, slow.culprit) + _passed_over(slow)
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
-    replaced = _applied(slow, replace_node.TYPE)
+    replaced = applied(slow, replace_node.TYPE)
     if replaced is not None and replaced.observed_only:
         return "mode Observe: the node would have been replaced; nothing is done"
     if next_strategy is None:
-        return f"endured: spec.mitigation.strategies offers nothing further{unavailable(policy)}{_passed_over(slow)}"
+        return f"endured: spec.mitigation.strategies offers nothing further{_passed_over(slow)}"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
     due = f"{due_words(next_strategy)} ({_cost(next_strategy)}){why_early(next_strategy)}"
     return f"{action} when the loss reaches {due}{_passed_over(slow)}"
@@ -110,7 +110,7 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
 
 def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
     """Return what is next for a node beside the first slow node."""
-    acted = _applied(slow, replace_node.TYPE)
+    acted = applied(slow, replace_node.TYPE)
     observed = acted is not None and acted.observed_only
     if slow.phase != "Located" or slow.blocked or observed or is_kept(slow, policy) or first.culprit is None:
         return slow_next(slow, policy, None)
@@ -124,9 +124,3 @@ def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
 
 def _passed_over(slow: SlowIncident) -> str:
     return f"; micro-batches are not moved: {slow.passed_over}" if slow.passed_over else ""
-
-
-def unavailable(policy: Policy) -> str:
-    """Return which strategies of the spec this version does not have, as the end of a sentence."""
-    missing = [name for name, _ in policy.strategies if name not in CARRIED_OUT]
-    return f" ({', '.join(missing)}: not available in this version)" if missing else ""

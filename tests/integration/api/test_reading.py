@@ -175,7 +175,7 @@ def test_names(api: ApiServer, job: str) -> None:
         ("trainingjob.spec.mitigation.mode", "only failures are handled"),
         ("trainingjob.spec.mitigation.confidence", "Low replaces the node of every rank that is named"),
         ("trainingjob.spec.mitigation.strategies.type", "AdjustMicrobatches"),
-        ("trainingjob.spec.mitigation.strategies.type", "passed over"),
+        ("trainingjob.spec.mitigation.strategies.type", "exchange their roles"),
         ("trainingjob.spec.checkpoint.intervalSeconds", "how often"),
         ("trainingjob.spec.weight", "Not supported yet"),
         ("trainingjob.spec.template.spec.containers.command", "falcon-launch"),

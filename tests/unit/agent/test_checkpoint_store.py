@@ -27,7 +27,7 @@ def umask() -> Iterator[None]:
 def commit(step: int, rank: int = 0) -> bytes:
     places = {"index_offset": 8192, "index_bytes": 1, "data_offset": 12288, "end": 12288, "index_crc": 0}
     made: bytes = client.pack_commit(
-        client.Commit(generation=1, rank=rank, world_size=2, step=step, sequence=1, unix_ns=2_000_000, **places)
+        client.Commit(generation=1, rank=rank, world_size=8, step=step, sequence=1, unix_ns=2_000_000, **places)
     )
     return made
 
@@ -55,6 +55,18 @@ def test_the_next_agent_finds_what_is_there(tmp_path: Path) -> None:
     later = Store(tmp_path, ranks=2, memory_bytes=32 * MIB)
     later.make()
     assert later.held() == [Held(5, 40, 2, 1)]
+
+
+def test_what_another_rank_saved_here_is_forgotten_and_the_own_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path, ranks=2, memory_bytes=32 * MIB)
+    store.make()
+    for name, rank in (("rank-0.0", 4), ("rank-0.1", 2), ("rank-1.0", 5)):
+        written(tmp_path / name, commit(40, rank=rank))
+    assert (store.holds(0, 2), store.holds(0, 4), store.holds(1, 3)) == (True, True, False)
+    store.forget_others(4)
+    assert store.held() == [Held(4, 40, 2, 1), Held(5, 40, 2, 1)]
+    store.forget_others(2)
+    assert store.held() == []
 
 
 def test_both_steps_of_a_rank_are_read_and_empty_buffers_say_nothing(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from falcon_agent.comms import CommTable, Count, Shape, collective_counts, pairs
 from falcon_agent.tracker import Tracker
 from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR
-from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS
+from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, SentSignals
 from tests.unit.agent.rings import descriptor, write_ring
 from tests.unit.signals.streams import MS, Call, Script
+from tests.unit.signals.test_traffic import calls
 
 KEY = ring.counter_key
 
@@ -49,6 +50,23 @@ def test_the_call_that_a_rank_is_in_is_known_from_its_cycle() -> None:
     assert (second.comm, second.size, second.op) == (9, 0, ring.Op.BARRIER)
     ((largest,), _) = table.comms(counts={}, excess_ns={7: (1.0,)}, period_calls=3)
     assert (largest.op, largest.entered, largest.excess_ns) == (ring.Op.ALL_REDUCE, None, [1])
+
+
+def test_what_a_slow_rank_puts_on_links_is_added_up_over_its_cycle() -> None:
+    sends = [(7 | ring.POINT_TO_POINT, ring.Op.SEND, peer, 100 + peer) for peer in range(MAX_SENDS + 1)]
+    cycle = calls((7, ring.Op.ALL_REDUCE, -1, 64), (7, ring.Op.ALL_REDUCE, -1, 36), *sends)
+    cycle["kind"] = ring.Kind.BLOCKING
+    table = CommTable([Shape(7, 2, 0)])
+    table.feed(cycle)
+    table.feed(cycle)
+    period = len(cycle)
+    ((slow,), _) = table.comms(counts={}, excess_ns={7: (1.0,)}, period_calls=period)
+    assert slow.link_bytes == 100, "of a ring of two, a half there and a half back"
+    ((silent,), _) = table.comms(counts={7: Count(8, 8)}, excess_ns={}, period_calls=period)
+    assert silent.link_bytes is None, "nobody asks"
+    told = table.sends(period)
+    assert (len(told), told[0]) == (MAX_SENDS, SentSignals(comm=7, peer=MAX_SENDS, bytes=100 + MAX_SENDS))
+    assert table.sends(None) == []
 
 
 def test_communicators_with_a_waiting_rank_come_first_then_the_largest_excess_and_the_rest_is_counted() -> None:

@@ -84,6 +84,23 @@ def intent(of: TrainingJob) -> Intent:
     )
 
 
+def test_pods_that_have_exchanged_their_roles_keep_their_names() -> None:
+    of = job()
+    members = intent(of).membership.members
+    swapped = [
+        replace(members[2], replica=0, first_rank=0, pod_number=2),
+        members[1],
+        replace(members[0], replica=2, first_rank=16, pod_number=0),
+    ]
+    stored = encode(of, replace(intent(of), membership=replace(intent(of).membership, members=swapped)))
+    assert [(member.suffix, member.number) for member in stored.members] == [
+        ("x7kfd", 2),
+        ("x7kfd", None),
+        ("x7kfd", 0),
+    ]
+    assert decode(of, stored).membership.members == swapped
+
+
 @pytest.mark.parametrize("name", ["gpt2", LONG])
 def test_an_intent_comes_back_as_it_was_stored(name: str) -> None:
     of = job(name)

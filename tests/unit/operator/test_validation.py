@@ -114,6 +114,7 @@ def test_notes_say_what_will_not_happen() -> None:
         trainer={"livenessProbe": {"exec": {"command": ["true"]}}},
         mitigation={"strategies": [{"type": "SwapNodes"}, {"type": "ReplaceNode"}]},
         warmPoolRef=None,
+        replicas=2,
     )
     assert problems(asked) == []
     assert [note.field for note in notes(asked)] == [

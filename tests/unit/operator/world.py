@@ -36,6 +36,7 @@ from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.run import decode, read_run
 from falcon_operator.ports import Manifest, NodeReport, Occupant, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
+from tests.unit.operator.flows import Flows
 from tests.unit.operator.voices import Voices
 
 COMPUTE_SECONDS = 0.2
@@ -162,6 +163,7 @@ class World:
         self.hindrance = ""
         self.deaf = False  # the ranks do not take orders
         self.shares: list[int] = []  # in force; empty: even
+        self.flows = Flows()
         self.slow_run = 0
         self.onset: Onset | None = None
         self.broken_at: float | None = None
@@ -424,7 +426,8 @@ class World:
         if self.hanging or not self._is_complete(group, plan.world_size):
             return
         self.iterating_for += seconds
-        while self.iterating_for >= (length := self._slowest(group) + COMMUNICATION_SECONDS):
+        talking = COMMUNICATION_SECONDS + self.flows.extra_seconds(self._nodes())
+        while self.iterating_for >= (length := self._slowest(group) + talking):
             self.iterating_for -= length
             self.iterations += 1
             self.moved_unix = self.clock.unix()
@@ -432,10 +435,14 @@ class World:
             for pod in group:
                 own = COMPUTE_SECONDS * self.nodes[pod.node].slow  # as the agent reports it: with the even share
                 for rank in pod.ranks:
-                    wait = length - COMMUNICATION_SECONDS - self._computed(pod, rank)
+                    wait = length - talking - self._computed(pod, rank)
                     self.history.setdefault(rank, []).append((int(length * 1e9), int(own * 1e9), int(wait * 1e9)))
 
             self._share(plan)
+
+    def _nodes(self) -> dict[int, str]:
+        """Return the node of each rank that runs."""
+        return {rank: pod.node for pod in self.pods.values() for rank in pod.ranks}
 
     def _slowest(self, group: list[Pod]) -> float:
         return max(self._computed(pod, rank) for pod in group for rank in pod.ranks)
@@ -546,7 +553,8 @@ class World:
             cpu_fraction=0.0 if self.hanging else 0.8,
             run_delay_fraction=0.01,
             healthy_run_delay_fraction=0.01,
-            comms=[self._comm(rank, len(values))] if self.hanging else [],
+            comms=self._comms(rank, len(values)),
+            sends=self.flows.sends(rank) if self.onset is not None else [],
             work=self.work,
             retries=self.retries.get(rank, 0),
             sight=self.sights.get(rank, "Full"),
@@ -557,6 +565,11 @@ class World:
         share = self.shares[rank] if self.shares else self.per_rank
         micro_ns = None if self.hindrance else int(self._micro(node.name) * 1e9)
         return MicroShare(per_rank=self.per_rank, share=share, micro_ns=micro_ns, hindrance=self.hindrance)
+
+    def _comms(self, rank: int, done: int) -> list[CommSignals]:
+        if self.hanging:
+            return [self._comm(rank, done)]
+        return self.flows.comms(rank, self._nodes()) if self.onset is not None else []
 
     def _comm(self, rank: int, done: int) -> CommSignals:
         """Return the state of a hang: all ranks but the first have entered one call more than is finished."""

@@ -20,6 +20,7 @@ from falcon_core.wire.messages import (
     Onset,
     PairSignals,
     RankSignals,
+    SentSignals,
     Summary,
     ThrottleSignals,
 )
@@ -140,7 +141,12 @@ def test_detail_arrives_whole() -> None:
     slow = rank(
         5,
         onset=Onset(iteration=7, unix_ns=NOW_NS - 5, reported_iteration=12, before_ns=1, after_ns=2),
-        comms=[CommSignals(comm=1 << 40, size=8, place=5, entered=9, finished=None, op=1, bytes=77, excess_ns=[5, 0])],
+        comms=[
+            CommSignals(
+                comm=1 << 40, size=8, place=5, entered=9, finished=None, op=1, bytes=77, excess_ns=[5, 0], link_bytes=99
+            )
+        ],
+        sends=[SentSignals(comm=1, peer=3, bytes=1 << 33)],
         pairs=[PairSignals(comm=1, peer=2, sending=True, entered=4, finished=3)],
         comms_left_out=2,
         work="Hidden",
@@ -318,6 +324,9 @@ def test_more_than_the_bounds_is_refused() -> None:
     comms = fields(0)
     comms[6][0][16][3] = [[1]] * (MAX_COMMS + 1)
     refused(comms)
+    carried = fields(0)
+    carried[6][0][16][-1] = [[1, 2, -1]]
+    refused(carried)
     text = fields()
     text[4][7] = "x" * (1 << 20)
     refused(text)
@@ -332,7 +341,7 @@ def test_what_is_no_report_is_refused(raw: bytes) -> None:
 def test_the_detail_of_an_earlier_agent_says_nothing_of_its_work() -> None:
     earlier = fields(0)
     detail = earlier[6][0][16]
-    assert [detail.pop() for _ in range(7)] == [None, -1, -1, -1, -1, -1, 0]
+    assert [detail.pop() for _ in range(8)] == [[], None, -1, -1, -1, -1, -1, 0]
     assert earlier[6][0].pop() == -1
     (found,) = decode_summary(msgspec.msgpack.encode(earlier), "p").ranks
     assert (found.detailed, found.work, found.load, found.size_class) == (True, "Fixed", None, None)
@@ -425,6 +434,6 @@ def test_causes_in_the_program_pass_with_the_detail() -> None:
 )
 def test_samples_beyond_the_bounds_are_refused(samples: list[Any]) -> None:
     report = fields(0)
-    report[6][0][16][-1] = samples
+    report[6][0][16][-2] = samples
     with pytest.raises(msgspec.ValidationError):
         decode_summary(msgspec.msgpack.encode(report), "p")

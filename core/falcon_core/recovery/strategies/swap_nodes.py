@@ -1,0 +1,179 @@
+"""S3: running pods exchange their roles, so that a slow link carries the lightest traffic (FALCON §5.3, algorithm 1).
+
+It applies where a link is named and the two nodes at its ends are known, or the one node whose adapter is slow, while
+another assignment of pods to roles puts fewer bytes on it. No pod is made and no spare is taken: all ranks restart in
+their pods, as other ranks. So the price is a restart's, without a spare; where all ranks can save a checkpoint on
+demand that outlives the exchange, no work is done again.
+
+**The model** is ``planning.placement``'s. Only what a slow link adds counts: B bytes of the slow communicator on that
+link take E seconds longer than healthy ones, so b bytes in its place are taken to add b/B · E. What a link carries is
+what the ranks report of an iteration's calls (``signals.traffic``). Everything else stays as long as it is. E is the
+least of the newest windows (``links``), so that the gain is rather larger than the model says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from falcon_core.planning import placement
+from falcon_core.planning.placement_model import Cluster, Communicator, Roles
+from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.progress import Names, communicators
+from falcon_core.recovery.remembered import Exchanged, Swapped
+from falcon_core.recovery.state import RecoveryState, SlowLink
+
+TYPE = "SwapNodes"
+DEFAULT_OVERHEAD_SECONDS = 13.0  # a guess of the standstill; the first exchange measures the job's own
+LEAST_PODS: Final = 3  # with fewer there is a single link
+MIN_GAIN: Final = 0.03  # of an iteration: below it an exchange is not worth a restart, and has not helped
+MOST_NAMED: Final = 8  # pods of an exchange that are named
+NO_GAIN = "no other assignment of pods to roles would be faster"
+_SLOW: Final = 1e6  # times a healthy link's seconds a byte: what the healthy transfer takes is in the iteration already
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A better assignment."""
+
+    pods_of: tuple[int, ...]  # for each replica the one whose pod takes its role
+    before_ns: int  # iteration time
+    expected_ns: int
+    removed_share: float  # of what the slowdown costs
+
+
+def hindrance(state: RecoveryState, link: SlowLink, obs: Observation, policy: Policy) -> str:
+    """Return why roles cannot be exchanged against a slow link now; "" if they can."""
+    if state.leaving or state.move is not None or obs.prepared:
+        return "a pod is about to be moved to another node"
+    if any(member.pod != "Present" or not member.node for member in obs.members):
+        return "not all pods run"
+    if not _ends(link, obs):
+        return f"the link is one of several between {link.members} ranks, and it is not known which"
+    names = communicators(obs, policy)
+    unknown = next((rank.rank for rank in obs.ranks if not _is_known(rank, names)), None)
+    if unknown is not None:
+        return f"it is not known what rank {unknown} sends to whom"
+    return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow communicator carries"
+
+
+def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
+    """Return the replicas at the ends of the slow link: one for a node's own adapter; none where it is not known."""
+    if link.node:
+        return tuple(member.replica for member in obs.members if member.node == link.node)[:1]
+    nodes = {place.node for place in link.ranks}
+    found = tuple(member.replica for member in obs.members if member.node in nodes)
+    return found if len(found) == 2 and len(link.ranks) == link.members else ()
+
+
+def _is_known(rank: RankSeen, names: Names) -> bool:
+    """Check whether the traffic of a rank is reported, and all peers are known."""
+    carried = [comm.comm for comm in rank.sent.comms if comm.link_bytes] + [sent.comm for sent in rank.sent.sends]
+    measured = all(comm.link_bytes is not None for comm in rank.sent.comms if comm.excess_ns)
+    return rank.fresh and rank.sent.detailed and measured and all((rank.rank, comm) in names for comm in carried)
+
+
+def _slow_bytes(link: SlowLink, obs: Observation, names: Names) -> int:
+    """Return what the slow communicator puts on a link in an iteration; of several, the one that puts most."""
+    carried = (put for rank in obs.ranks for name, put in _put(rank, names) if name in link.comm)
+    return max(carried, default=0)
+
+
+def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> Plan | None:
+    """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
+
+    There is no ``hindrance``. ``healthy_ns``: iteration time.
+    """
+    level = obs.iteration_ns(policy.consecutive)
+    names = communicators(obs, policy)
+    slow_bytes, ends, count = _slow_bytes(link, obs, names), _ends(link, obs), len(obs.members)
+    if level is None or level <= healthy_ns or not slow_bytes:
+        return None
+    adapters = [1.0] * count
+    if len(ends) == 1:
+        adapters[ends[0]] = _SLOW
+    roles = Roles(
+        cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
+        stage_seconds=(level / 1e9,),
+        microbatches=(1,),
+        communicators=tuple(_traffic(obs, names)),
+        ranks_per_role=max(1, policy.world_size // count),
+    )
+    cluster = Cluster(
+        compute_slowdown=(1.0,) * count,
+        link_slowdown=tuple(adapters),
+        pair_slowdown={(min(ends), max(ends)): _SLOW} if len(ends) == 2 else {},
+        seconds_per_byte=link.excess_ns / 1e9 / slow_bytes / _SLOW,
+    )
+    found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))
+    gained_ns = 1e9 * (found.current_seconds - found.seconds)
+    if not found.moved_roles or gained_ns < MIN_GAIN * level:
+        return None
+    return Plan(
+        pods_of=found.nodes,
+        before_ns=round(level),
+        expected_ns=round(max(healthy_ns, level - gained_ns)),
+        removed_share=min(1.0, gained_ns / (level - healthy_ns)),
+    )
+
+
+def _traffic(obs: Observation, names: Names) -> Iterable[Communicator]:
+    """Return what crosses the links between pods in an iteration, by the pods' roles."""
+    role_of = {rank.rank: rank.replica for rank in obs.ranks}
+    carried: dict[str, int] = {}
+    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for rank in obs.ranks:
+        for name, put in _put(rank, names):
+            carried[name] = max(put, carried.get(name, 0))
+        for peer, size in _sent(rank, names):
+            sent[min(rank.replica, role_of[peer]), max(rank.replica, role_of[peer])] += size
+    paths = {named.name: _path([role_of[member] for member in named.members]) for named in names.values()}
+    # Those of one kind run at the same time: "data group of rank 0" and "data group of rank 2".
+    for name, size in carried.items():
+        if len(paths[name]) > 1:
+            yield Communicator(kind=name.partition(" group of ")[0], roles=paths[name], bytes_per_link=size)
+    for pair, size in sent.items():
+        if pair[0] != pair[1]:
+            yield Communicator(kind="sends", roles=pair, bytes_per_link=size, ring=False)
+
+
+def _put(rank: RankSeen, names: Names) -> Iterable[tuple[str, int]]:
+    """Return what a rank's collectives put on a link, by communicator."""
+    for comm in rank.sent.comms:
+        named = names.get((rank.rank, comm.comm))
+        if named is not None and comm.link_bytes:
+            yield named.name, comm.link_bytes
+
+
+def _sent(rank: RankSeen, names: Names) -> Iterable[tuple[int, int]]:
+    """Return to which ranks a rank sends, and how many bytes."""
+    for sent in rank.sent.sends:
+        named = names.get((rank.rank, sent.comm))
+        if named is not None and 0 <= sent.peer < len(named.members):
+            yield named.members[sent.peer], sent.bytes
+
+
+def _path(roles: Sequence[int]) -> tuple[int, ...]:
+    """Leave out the steps of a ring that stay within a pod, and its return to the first."""
+    path = [role for role, _ in groupby(roles)]
+    if len(path) > 1 and path[0] == path[-1]:
+        path.pop()
+    return tuple(path)
+
+
+def described(found: Plan, obs: Observation) -> Swapped:
+    """Return what is remembered of an exchange: who moves, and what it is expected to bring."""
+    moved = [(of, role) for role, of in enumerate(found.pods_of) if of != role]
+    pods = [
+        Exchanged(pod_name=obs.members[of].pod_name, node=obs.members[of].node, role=of, next_role=role)
+        for of, role in sorted(moved)
+    ]
+    return Swapped(pods=pods[:MOST_NAMED], total=len(pods), before_ns=found.before_ns, expected_ns=found.expected_ns)
+
+
+def did_not_help(swapped: Swapped, after_ns: float) -> bool:
+    """Check whether iterations are hardly shorter than before."""
+    return after_ns > swapped.before_ns * (1 - MIN_GAIN)

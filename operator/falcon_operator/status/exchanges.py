@@ -1,0 +1,86 @@
+"""The exchange of roles against a slow link, in the words of ``kubectl describe``."""
+
+from __future__ import annotations
+
+from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.remembered import Swapped
+from falcon_core.recovery.state import Applied, SlowIncident
+from falcon_core.recovery.strategies import ignore, swap_nodes
+from falcon_operator.api import DoneStep
+from falcon_operator.status.slow_steps import applied, done_step
+from falcon_operator.status.words import listed, milliseconds, percent, seconds
+
+
+def link_done(slow: SlowIncident) -> list[DoneStep]:
+    """Return what was done about a slow link, oldest first."""
+    acted, swapped = applied(slow, swap_nodes.TYPE), slow.swapped
+    if acted is None or swapped is None:
+        ignored = applied(slow, ignore.TYPE)
+        return [] if ignored is None else [done_step(ignored.at, "ignored: so far cheaper than anything else")]
+    steps = [done_step(acted.at, _endured(slow, acted))]
+    if acted.observed_only:
+        words = f"mode Observe: the roles of {_pods(swapped)} would have been exchanged; nothing was done"
+        return [*steps, done_step(acted.at, words)]
+    now = f"{milliseconds(swapped.after_ns)} since, " if swapped.after_ns else ""
+    words = (
+        f"roles of {_pods(swapped)} exchanged; all ranks restarted in their pods; iteration"
+        f" {milliseconds(swapped.before_ns)} before, {now}{milliseconds(swapped.expected_ns)} by the model"
+    )
+    steps.append(done_step(acted.at, words))
+    if swapped.failed:
+        steps.append(done_step(swapped.failed_at, f"the exchange has not helped: {swapped.failed}"))
+    return steps
+
+
+def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
+    """Return what is next against a slow link."""
+    if slow.phase == "Checking":
+        return "all ranks restart from the last checkpoint; the iteration time shows whether it helped"
+    if not any(name == swap_nodes.TYPE for name, _ in policy.strategies):
+        return f"endured: none of spec.mitigation.strategies is against a slow link; {swap_nodes.TYPE} is"
+    if slow.swapped is not None and slow.swapped.failed:
+        return "endured: the exchange of roles has not helped, and is not tried again in this incident"
+    acted = applied(slow, swap_nodes.TYPE)
+    if acted is not None and acted.observed_only:
+        return "mode Observe: roles would have been exchanged; nothing is done"
+    if slow.blocked:
+        return f"waits: {slow.blocked}"
+    if slow.outlook is not None and slow.outlook.why:
+        return f"endured: roles are not exchanged: {slow.outlook.why}"
+    if next_strategy is None or next_strategy.name != swap_nodes.TYPE:
+        return "endured: so far cheaper than anything else"
+    action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
+    return f"{action} when the loss reaches {_due(next_strategy)}"
+
+
+def swapping_words(slow: SlowIncident) -> str:
+    """Return what is being done about a slow link, for a line in a table."""
+    if slow.phase == "Checking":
+        return "pods have exchanged their roles, restarting"
+    if slow.blocked:
+        return f"roles are exchanged when {slow.blocked}"
+    return f"ignored so far, {slow.loss.seconds:.1f} s lost"
+
+
+def _pods(swapped: Swapped) -> str:
+    """Return ``pod gpt2-1-x7kfd (node node-b, replica 1, then 3) and …``."""
+    places = [f"pod {pod.pod_name} (node {pod.node}, replica {pod.role}, now {pod.next_role})" for pod in swapped.pods]
+    if swapped.total == len(places) == 2:
+        return " and ".join(places)
+    return listed(places, swapped.total)
+
+
+def _endured(slow: SlowIncident, acted: Applied) -> str:
+    return (
+        f"ignored for {seconds(acted.at - slow.onset_at)}, until the loss ({acted.loss_seconds:.1f} s) reached"
+        f" {_due(acted)}"
+    )
+
+
+def _due(price: Applied | Candidate) -> str:
+    """Return ``26 s: an exchange costs 13 s, and removes 50 % of the loss``."""
+    redo = f", {seconds(price.redo_seconds)} of it for the work since the last checkpoint" if price.redo_seconds else ""
+    due = seconds(price.due_share * price.overhead_seconds)
+    removes = percent(1 / price.due_share)
+    return f"{due}: an exchange costs {seconds(price.overhead_seconds)}{redo}, and removes {removes} of the loss"

@@ -1,0 +1,345 @@
+"""S3: which exchange of roles takes a slow link out of heavy traffic, when it pays, and when it has not helped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery import prices, swapping
+from falcon_core.recovery.membership import Member, Membership, Replacement, apply_actions
+from falcon_core.recovery.observation import (
+    Action,
+    Observation,
+    Policy,
+    PreparedSeen,
+    Recreate,
+    SlowClosed,
+    Swap,
+)
+from falcon_core.recovery.remembered import LeavingNode, Outlook, Place
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import swap_nodes
+from falcon_core.topology.parallelism import Parallelism
+from falcon_core.wire.messages import CommSignals
+from tests.unit.operator.flows import MB, Flow, Flows, two_by_two
+from tests.unit.recovery.seen import MS, NOW, member, rank, replace
+
+POLICY = Policy(
+    job="gpt2",
+    strategies=[("Ignore", None), ("SwapNodes", 10.0)],
+    world_size=4,
+    stages=2,
+    layout=Parallelism(data=2, pipeline=2),
+)
+HEALTHY, SLOW = 250 * MS, 450 * MS
+LINK = SlowLink(
+    ranks=[Place(rank=0, pod_name="gpt2-0", node="node-0"), Place(rank=1, pod_name="gpt2-1", node="node-1")],
+    members=2,
+    comm="data group of rank 0",
+    excess_ns=SLOW - HEALTHY,
+    compute_growth=1.0,
+)
+
+
+def job(flows: Flows | None = None, iteration_ns: int = SLOW, **fields: Any) -> Observation:
+    """Return four ranks in four pods, whose agents say what they send."""
+    flows = two_by_two() if flows is None else flows
+    nodes = {number: f"node-{number}" for number in range(4)}
+    flows.congested = {frozenset(("node-0", "node-1")): 5e-9}
+    ranks = [
+        rank(
+            number,
+            iteration_ns=[iteration_ns] * 16,
+            comms=flows.comms(number, nodes),
+            sends=flows.sends(number),
+        )
+        for number in range(4)
+    ]
+    base = Observation(
+        now=NOW,
+        generation=1,
+        running=True,
+        running_seconds=100.0,
+        members=[member(number) for number in range(4)],
+        ranks=ranks,
+    )
+    return replace(base, **fields)
+
+
+def incident(loss: float = 100.0, **fields: Any) -> SlowIncident:
+    base = SlowIncident(
+        id="gpt2-1",
+        phase="Detected",
+        onset_at=NOW - 30,
+        onset_generation=1,
+        onset_iteration=60,
+        reported_iteration=65,
+        healthy_ns=HEALTHY,
+        slow_ns=SLOW,
+        loss=Loss(seconds=loss, generation=1, counted_iterations=100),
+        link=LINK,
+    )
+    return replace(base, **fields)
+
+
+def found(obs: Observation, link: SlowLink = LINK) -> swap_nodes.Plan | None:
+    assert swap_nodes.hindrance(RecoveryState(), link, obs, POLICY) == ""
+    return swap_nodes.plan(link, HEALTHY, obs, POLICY)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_pods_exchange_their_roles_so_that_the_slow_link_carries_nothing() -> None:
+    plan = found(job())
+    assert plan is not None
+    roles = [plan.pods_of.index(replica) for replica in (0, 1)]
+    assert set(roles) in ({0, 3}, {1, 2})
+    assert sum(of != role for role, of in enumerate(plan.pods_of)) == 2, "nobody else moves"
+    assert (plan.before_ns, plan.expected_ns) == (SLOW, pytest.approx(HEALTHY, rel=1e-3))
+    assert plan.removed_share == pytest.approx(1.0, rel=1e-3)
+
+
+def test_where_something_crosses_every_link_the_lightest_is_chosen_and_the_rest_is_said() -> None:
+    """A link between 0 and 3 carries a tenth of the gradients, between 1 and 2 a quarter."""
+    flows = Flows(
+        (
+            Flow((0, 1), 40 * MB),
+            Flow((2, 3), 40 * MB),
+            Flow((0, 2), 20 * MB, sends=True),
+            Flow((1, 3), 20 * MB, sends=True),
+            Flow((0, 3), 4 * MB, sends=True),
+            Flow((1, 2), 10 * MB, sends=True),
+        ),
+        world_size=4,
+    )
+    plan = found(job(flows))
+    assert plan is not None
+    assert {plan.pods_of.index(replica) for replica in (0, 1)} == {0, 3}
+    assert plan.expected_ns == pytest.approx(SLOW - 0.9 * (SLOW - HEALTHY), rel=1e-3)
+    assert plan.removed_share == pytest.approx(0.9, rel=1e-3)
+
+
+def test_a_slow_adapter_goes_where_least_is_sent() -> None:
+    """The second stage's gradients are a fifth of the first's, whoever plays which part in it."""
+    flows = Flows(
+        (Flow((0, 1), 40 * MB), Flow((2, 3), 8 * MB), Flow((0, 2), MB, sends=True), Flow((1, 3), MB, sends=True)),
+        world_size=4,
+    )
+    adapter = replace(LINK, node="node-1", ranks=LINK.ranks[1:])
+    plan = found(job(flows), adapter)
+    assert plan is not None
+    assert plan.pods_of.index(1) in (2, 3)
+    # The sends come after the gradients, and cross the adapter wherever it is.
+    assert plan.removed_share == pytest.approx(0.8, rel=1e-2)
+
+
+def test_equal_roles_are_not_exchanged() -> None:
+    assert found(job(), replace(LINK, node="node-1", ranks=LINK.ranks[1:])) is None
+
+
+def test_noise_is_not_worth_a_restart() -> None:
+    assert found(job(iteration_ns=HEALTHY + 5 * MS), replace(LINK, excess_ns=5 * MS)) is None
+
+
+# -- when it applies ---------------------------------------------------------------------------------------------------
+
+
+def without(obs: Observation, number: int, **fields: Any) -> Observation:
+    ranks = [rank(number, **fields) if seen.rank == number else seen for seen in obs.ranks]
+    return replace(obs, ranks=ranks)
+
+
+UNKNOWN = [CommSignals(comm=99, size=2, place=1, link_bytes=5)]  # along no axis that is declared: the place is wrong
+OLD_AGENT = [CommSignals(comm=2, size=2, place=1, excess_ns=[0, 5])]
+LEAVING = LeavingNode(replica=2, pod_name="gpt2-2", node="node-2", why="cordoned", since=NOW)
+MOVING = "a pod is about to be moved to another node"
+
+
+@pytest.mark.parametrize(
+    ("state", "link", "obs", "why"),
+    [
+        (RecoveryState(), LINK, job(), ""),
+        (RecoveryState(leaving=[LEAVING]), LINK, job(), MOVING),
+        (RecoveryState(), LINK, job(prepared={2: PreparedSeen(pod_name="gpt2-2-new")}), MOVING),
+        (RecoveryState(), LINK, job(members=[member(n, pod="Gone") for n in range(4)]), "not all pods run"),
+        (
+            RecoveryState(),
+            replace(LINK, members=4, ranks=[replace(LINK.ranks[0], node=f"node-{n}") for n in range(4)]),
+            job(),
+            "the link is one of several between 4 ranks, and it is not known which",
+        ),
+        (RecoveryState(), LINK, without(job(), 3, comms=OLD_AGENT), "it is not known what rank 3 sends to whom"),
+        (RecoveryState(), LINK, without(job(), 2, comms=UNKNOWN), "it is not known what rank 2 sends to whom"),
+        (RecoveryState(), LINK, without(job(), 2, detailed=False), "it is not known what rank 2 sends to whom"),
+        (
+            RecoveryState(),
+            replace(LINK, comm="tensor group of rank 0"),
+            job(),
+            "it is not known how much the slow communicator carries",
+        ),
+    ],
+)
+def test_it_applies_where_ends_and_traffic_are_known(
+    state: RecoveryState, link: SlowLink, obs: Observation, why: str
+) -> None:
+    assert swap_nodes.hindrance(state, link, obs, POLICY) == why
+
+
+# -- what it costs, and when it is due ---------------------------------------------------------------------------------
+
+
+def price(policy: Policy = POLICY, state: RecoveryState | None = None, **fields: Any) -> tuple[float, float]:
+    ignored = Applied(strategy="Ignore", at=NOW, loss_seconds=0.0, overhead_seconds=0.0)
+    slow = incident(applied=[ignored], outlook=Outlook(at=NOW, removed_share=1.0))
+    candidate = prices.next_candidate(state or RecoveryState(), slow, job(**fields), policy)
+    assert candidate is not None
+    assert candidate.name == "SwapNodes"
+    return candidate.overhead_seconds, candidate.redo_seconds
+
+
+def test_the_price_is_the_standstill_and_the_work_that_is_not_saved_on_demand() -> None:
+    unpriced = replace(POLICY, strategies=[("Ignore", None), ("SwapNodes", None)])
+    trained = 100 * HEALTHY / 1e9
+    assert price() == (10.0, 0.0), "the owner's word for the whole"
+    assert price(unpriced) == (swap_nodes.DEFAULT_OVERHEAD_SECONDS + trained, trained)
+    assert price(unpriced, saves=True) == (swap_nodes.DEFAULT_OVERHEAD_SECONDS, 0.0)
+    assert price(unpriced, RecoveryState(overheads={"SwapNodes": 4.0}), saves=True) == (4.0, 0.0)
+
+
+def climbed(
+    loss: float, obs: Observation | None = None, policy: Policy = POLICY, **fields: Any
+) -> tuple[SlowIncident, list[Action]]:
+    state, actions = swapping.climb(RecoveryState(), incident(loss, **fields), obs or job(), policy)
+    assert state.slow is not None
+    return state.slow, actions
+
+
+def test_it_is_due_when_what_it_removes_has_cost_as_much_as_it_does() -> None:
+    assert climbed(9.0)[1] == []
+    slow, actions = climbed(11.0)
+    assert [type(action) for action in actions] == [Swap]
+    assert (slow.phase, [applied.strategy for applied in slow.applied]) == ("Checking", ["Ignore", "SwapNodes"])
+    half = replace(job(), ranks=job(iteration_ns=HEALTHY + 2 * (SLOW - HEALTHY)).ranks)
+    assert climbed(19.0, half)[1] == [], "it would have removed a half"
+    assert len(climbed(21.0, half)[1]) == 1
+
+
+def test_it_is_planned_anew_after_a_while_and_when_it_is_due() -> None:
+    known = Outlook(at=NOW - 5, removed_share=0.5)
+    assert climbed(9.0, outlook=known)[0].outlook == known
+    assert climbed(9.0, outlook=replace(known, at=NOW - 60))[0].outlook == Outlook(at=NOW, removed_share=1.0)
+    slow, actions = climbed(100.0, job(members=[member(n, pod="Gone") for n in range(4)]), outlook=known)
+    assert (actions, slow.phase) == ([], "Detected")
+    assert slow.outlook == Outlook(at=NOW, why="not all pods run")
+
+
+def test_a_checkpoint_comes_first() -> None:
+    slow, actions = climbed(100.0, replace(job(), saving=True))
+    assert (actions, slow.blocked, slow.phase) == ([], swapping.SAVING, "Detected")
+
+
+def test_observe_writes_it_down() -> None:
+    slow, actions = climbed(100.0, policy=replace(POLICY, enforce=False))
+    assert (actions, slow.phase) == ([], "Detected")
+    assert slow.swapped is not None
+    assert slow.applied[-1].observed_only
+
+
+def test_a_spec_without_it_exchanges_nothing() -> None:
+    slow, actions = climbed(100.0, policy=replace(POLICY, strategies=[("Ignore", None), ("ReplaceNode", 13.0)]))
+    assert (actions, slow) == ([], incident(100.0))
+
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
+
+
+def checked(iteration_ns: int, iterations: int = 20) -> tuple[RecoveryState, list[Action]]:
+    """Return what is judged of the exchange twelve seconds later, when its generation trains."""
+    slow, _ = climbed(100.0)
+    obs = job(iteration_ns=iteration_ns, now=NOW + 12, generation=2, running_seconds=5.0)
+    ranks = [replace(each, sent=replace(each.sent, iterations=iterations)) for each in obs.ranks]
+    assert swapping.is_checked(slow)
+    return swapping.check(RecoveryState(slow=slow), slow, replace(obs, ranks=ranks), POLICY)
+
+
+def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_learned() -> None:
+    state, (closed,) = checked(HEALTHY)
+    assert isinstance(closed, SlowClosed)
+    assert (closed.outcome, closed.iteration_ns) == ("Helped", HEALTHY)
+    assert closed.incident.swapped is not None
+    assert closed.incident.swapped.after_ns == HEALTHY
+    assert state.slow is None
+    assert state.overheads["SwapNodes"] == pytest.approx(closed.cost_seconds)
+
+
+def test_it_is_judged_after_some_iterations() -> None:
+    assert checked(HEALTHY, iterations=10)[1] == []
+
+
+def test_one_that_has_not_helped_is_not_tried_again() -> None:
+    state, actions = checked(SLOW - 5 * MS)
+    assert actions == []
+    assert state.slow is not None
+    assert state.slow.phase == "Detected"
+    assert state.slow.swapped is not None
+    assert state.slow.swapped.failed
+    assert not swapping.is_checked(state.slow)
+    again, more = swapping.climb(state, replace(state.slow, loss=Loss(seconds=1e6)), job(), POLICY)
+    assert more == []
+    assert again.slow is not None
+    assert again.slow.phase == "Detected"
+
+
+# -- the pods ----------------------------------------------------------------------------------------------------------
+
+
+class Names:
+    pool = ""
+
+    def pod(self, replica: int, number: int) -> str:
+        return f"gpt2-{replica}-{number}"
+
+    def claim(self, number: int) -> str:
+        return f"claim-{number}"
+
+
+def pods() -> Membership:
+    members = [
+        Member(replica=n, pod_name=f"gpt2-{n}-{n}", pod_uid=f"uid-{n}", node=f"node-{n}", first_rank=2 * n)
+        for n in range(3)
+    ]
+    return Membership(generation=4, phase="Run", members=members, pods_made=3)
+
+
+def test_roles_are_exchanged_and_names_stay_with_the_pods() -> None:
+    after = apply_actions(pods(), [Swap((2, 0, 1))], Names(), NOW)
+    assert [(each.replica, each.first_rank) for each in after.members] == [(0, 0), (1, 2), (2, 4)]
+    assert [each.pod_uid for each in after.members] == ["uid-2", "uid-0", "uid-1"]
+    assert [each.number for each in after.members] == [2, 0, 1]
+    assert (after.generation, after.phase, after.pods_made) == (5, "Stop", 3)
+    back = apply_actions(replace(after, phase="Run"), [Swap((1, 2, 0))], Names(), NOW)
+    assert back.members == pods().members, "a role that is a pod's own is no longer an exchanged one"
+
+
+def test_a_new_pod_gets_the_number_of_the_pod_whose_place_it_takes() -> None:
+    after = apply_actions(pods(), [Swap((1, 0, 2))], Names(), NOW)
+    after = apply_actions(after, [Recreate(0, stay=False)], Names(), NOW)
+    assert (after.members[0].pod_name, after.members[0].number, after.members[0].first_rank) == ("gpt2-1-4", 1, 0)
+    assert len({each.number for each in after.members}) == 3
+
+
+def test_the_end_of_an_earlier_move_follows_its_pod() -> None:
+    move = Replacement(
+        replica=2,
+        pod_name="gpt2-2-2",
+        old_pod_name="gpt2-2-0",
+        old_pod_uid="old",
+        old_node="node-x",
+        prepared=False,
+        at=NOW,
+    )
+    after = apply_actions(replace(pods(), replacements=[move]), [Swap((0, 2, 1))], Names(), NOW)
+    assert [each.replica for each in after.replacements] == [1]
