@@ -122,8 +122,10 @@ def unpack_held(page: bytes) -> Held | None:
 
 
 def _unpack_notes(page: bytes) -> tuple[int | None, int]:
-    """Read the notes of a buffer: the newest sequence that is in a folder, and whether the script listens (1) and the
-    state is replicated (2)."""
+    """Read the notes of a buffer: the newest sequence that is in a folder, and two flags.
+
+    1: the script listens; 2: the state is replicated.
+    """
     raw = page[NOTES_OFFSET : NOTES_OFFSET + _NOTES.size]
     if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, NOTES_OFFSET + _NOTES.size)[0]:
         return None, 0

@@ -32,7 +32,8 @@ def recover(
     if not planned:
         return intent, recovery, actions
     urgent = any(member.notice is not None and member.notice.urgent for member in obs.members)
-    intent, waits = before_restart(snap, intent, urgent=urgent, leaving=len(obs.prepared))
+    moving = sum(role != of for action in actions if isinstance(action, Swap) for role, of in enumerate(action.pods_of))
+    intent, waits = before_restart(snap, intent, urgent=urgent, leaving=len(obs.prepared), moving=moving)
     if not waits:
         return intent, recovery, actions
     prepared = {
@@ -49,11 +50,12 @@ def can_save(snap: Snapshot, membership: Membership) -> bool:
 
 
 def before_restart(
-    snap: Snapshot, intent: Intent, *, urgent: bool = False, leaving: int | None = None
+    snap: Snapshot, intent: Intent, *, urgent: bool = False, leaving: int | None = None, moving: int = 0
 ) -> tuple[Intent, bool]:
     """Ask for a checkpoint before a restart or a suspension; return whether it has to wait.
 
-    ``leaving``: how many pods the restart leaves; None: all.
+    ``leaving``: how many pods the restart leaves; None: all. ``moving``: how many get another role; these forget what
+    they hold of their ranks, and copies alone are theirs again.
     """
     membership = intent.membership
     if membership.phase != "Run" or intent.recovery.stop is not None or intent.recovery.hang is not None:
@@ -63,7 +65,7 @@ def before_restart(
     outlasting = copies.copied(snap, membership) if leaving is not None and leaving <= 1 else []
     demand, waits = on_demand.wait(
         intent.demand,
-        _outliving(_with_replicas(snap, membership, leaving), outlasting),
+        _outliving(_with_replicas(snap, membership, None if leaving is None else leaving + moving), outlasting),
         ranks,
         generation=membership.generation,
         now=snap.now,
@@ -72,8 +74,8 @@ def before_restart(
     return replace(intent, demand=demand), waits
 
 
-def _with_replicas(snap: Snapshot, membership: Membership, leaving: int | None) -> list[Held]:
-    """Return what the ranks hold. What the same local rank of more pods holds than leave is as safe as in a folder.
+def _with_replicas(snap: Snapshot, membership: Membership, losing: int | None) -> list[Held]:
+    """Return what the ranks hold. What the same local rank of more pods holds than lose it is as safe as in a folder.
 
     So is what one of them has in a folder.
     """
@@ -82,7 +84,7 @@ def _with_replicas(snap: Snapshot, membership: Membership, leaving: int | None) 
     for each in own:
         if each.replicated:
             alike[each.rank % procs, each.step, each.generation].append(each)
-    enough = len(membership.members) if leaving is None else leaving
+    enough = len(membership.members) if losing is None else losing
     safe = {key for key, of in alike.items() if len(of) > enough or any(each.in_folder for each in of)}
     return [
         replace(each, in_folder=True) if (each.rank % procs, each.step, each.generation) in safe else each
