@@ -45,8 +45,8 @@ def cause_of(summary: Summary, excess: float) -> Cause:
     return explain(replace(slow, excess=excess), [fast]).cause
 
 
-async def test_late_data(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
-    _, summary = await slowed(make_pod, tmp_path, python_dir, "late")
+async def test_late_data_and_the_ranks_go_on_unharmed(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
+    pod, summary = await slowed(make_pod, tmp_path, python_dir, "late")
     rank = summary.ranks[1]
     assert rank.stall_share is not None
     assert rank.stall_share > 0.7, "the other gaps are as long as before"
@@ -54,6 +54,15 @@ async def test_late_data(make_pod: MakePod, tmp_path: Path, python_dir: Path) ->
     assert rank.samples.places[0].frames[0].startswith("read_batch (stalling.py:"), rank.samples
     assert cause_of(summary, 0.5) is Cause.LATE_DATA
     assert summary.ranks[0].samples is None, "only the rank that computes longer is sampled"
+    (tmp_path / "fault").write_text("")
+
+    def over(summary: Summary) -> bool:
+        return all(rank.onset is None and rank.samples is None for rank in summary.ranks)
+
+    await pod.reported("the relief", over)
+    status = pod.launcher.status()
+    assert status is not None
+    assert [rank.state for rank in status.ranks] == ["Running", "Running"]
 
 
 async def test_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
@@ -68,16 +77,3 @@ async def test_garbage_collections(make_pod: MakePod, tmp_path: Path, python_dir
     assert rank.samples is not None
     assert any("make_garbage (stalling.py:" in frame for frame in rank.samples.places[0].frames), rank.samples
     assert cause_of(summary, rank.collecting_fraction or 0.0) is Cause.GARBAGE_COLLECTION
-
-
-async def test_samples_harm_nobody(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:
-    pod, _ = await slowed(make_pod, tmp_path, python_dir, "late")
-    (tmp_path / "fault").write_text("")
-
-    def over(summary: Summary) -> bool:
-        return all(rank.onset is None and rank.samples is None for rank in summary.ranks)
-
-    await pod.reported("the relief", over)
-    status = pod.launcher.status()
-    assert status is not None
-    assert [rank.state for rank in status.ranks] == ["Running", "Running"]
