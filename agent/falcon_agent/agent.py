@@ -148,9 +148,12 @@ class Agent:
         )
 
     def _runs(self, generation: int) -> bool:
-        """Check whether the ranks of a generation run, and use their buffers."""
+        """Check whether the ranks of a generation were started, and use their buffers.
+
+        A launcher that has stopped for a generation still lists the ranks of the one before.
+        """
         status = self._run_dir.status()
-        return status is not None and status.generation >= generation and bool(status.ranks)
+        return status is not None and status.generation >= generation and status.state in ("Running", "Exited")
 
     def _waits_for_copies(self, mine: LaunchPlan) -> bool:
         """Check whether the ranks wait for the copies of their checkpoints, and begin to fetch them, once."""
