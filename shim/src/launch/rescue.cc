@@ -127,7 +127,9 @@ int rescue(const std::string& store) {
   for (const std::string& name : list_files(store, kMostNames)) {
     const size_t dot = name.rfind('.');
     if (name.rfind("rank-", 0) != 0 || dot == std::string::npos) continue;
-    const auto buffer = open_buffer(store + "/" + name);
+    std::string path = store;
+    path.append("/").append(name);
+    const auto buffer = open_buffer(path);
     if (buffer) found[name.substr(5, dot - 5)].push_back(*buffer);
   }
   std::atomic<bool> all{true};
