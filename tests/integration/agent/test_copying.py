@@ -141,7 +141,7 @@ async def test_two_pods_of_which_neither_kept_the_others_copies_may_be_lost_at_o
     now = sorted([*left, *news], key=lambda pod: pod.rank)
     keepers = {pod.uid: now[(place + 1) % 4].uid for place, pod in enumerate(now)}
     tell(now, keepers, generation=2)
-    await asyncio.gather(*(pod.copying.fetched(2) for pod in now))
+    await asyncio.gather(*(pod.fetched(2) for pod in now))
     for pod, lost in zip(news, ("pod-0", "pod-2"), strict=True):
         assert saved[lost] in [path.read_bytes() for path in pod.store.buffers(0)], "byte for byte"
         assert pod.copying.origin(Loaded(pod.rank, 20 + pod.rank, "Memory"), 2).keeper == f"pod-{pod.rank + 1}"
@@ -200,7 +200,8 @@ async def test_pods_that_exchange_their_roles_get_each_others_state(make: Callab
     for pod, rank in ((pods[0], 1), (pods[1], 0), (pods[2], 2)):
         held = {path.read_bytes() for path in pod.store.buffers(0)}
         assert held == {older[rank], newer[rank]}, f"rank {rank}"
-    assert [pod.report.fetched for pod in pods] == [2, 2, 0]
+    origins = [pod.copying.origin(Loaded(pod.rank, 40, "Memory"), 2) for pod in pods]
+    assert [each.keeper for each in origins] == ["pod-2", "pod-1", ""]
     await until("the copies follow", lambda: pods[1].steps() >= {(2, 40)} and pods[0].steps() >= {(0, 40)})
 
 
