@@ -33,7 +33,7 @@ def schema_of(struct: type[msgspec.Struct]) -> Schema:
     """Return the schema of a struct. The descriptions are its docstrings and its fields' comments.
 
     Raises:
-        UnsupportedTypeError: for a union of two types, a tuple of fixed length, and the like.
+        UnsupportedTypeError: for a union of two types, a tuple of fixed length, a struct that is written as an array, and the like.
     """
     return _schema(inspect.type_info(struct), struct.__name__)
 
@@ -106,6 +106,8 @@ def _nullable(kind: inspect.UnionType, at: str) -> Schema:
 
 
 def _object(kind: inspect.StructType, at: str) -> Schema:
+    if kind.array_like:
+        raise UnsupportedTypeError(f"{at}: {kind.cls.__name__} is written as an array, whose entries have many types")
     text = description(kind.cls)
     comments = field_comments(kind.cls)
     return {

@@ -15,6 +15,7 @@ from falcon_core.recovery.common import Common
 from falcon_core.recovery.medians import Floats, median, medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.own_excess import measured
+from falcon_core.recovery.sampled import sampled
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import least_excess_ns, median_of_others
@@ -281,7 +282,7 @@ def _culprit(
         cause_peers=cause.peers,
         cause_healthy=cause.healthy,
         work=culprit.sent.work,
-        samples=culprit.sent.samples,
+        samples=sampled(culprit.sent.samples),
         also=others[:NAMED_RANKS],
         also_total=len(others),
     )

@@ -28,9 +28,9 @@ from falcon_core.recovery.remembered import (
     Stay,
     Swapped,
 )
+from falcon_core.recovery.sampled import Sampled
 from falcon_core.signals.level import Level
 from falcon_core.wire.messages import Work
-from falcon_core.wire.samples import StackSamples
 
 NAMED_RANKS = 8  # of a group that is at fault: the rest is counted
 MOST_BESIDE = 7  # slow nodes besides the first: with a failure and a hang they fit into a status
@@ -59,7 +59,7 @@ class Culprit(_State, frozen=True, kw_only=True):
     cause_healthy: float | None = None
     node_reports: str = ""  # the condition behind the cause HARDWARE
     work: Work = "Fixed"  # what its calls show of how much it has to do
-    samples: StackSamples | None = None  # at which places of the program it was found
+    samples: Sampled | None = None  # at which places of the program it was found
     also: list[int] = []  # further slow ranks without an incident of their own, the first NAMED_RANKS
     also_total: int = 0  # all of them
 

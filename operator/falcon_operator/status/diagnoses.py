@@ -16,6 +16,7 @@ from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import retries
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import RetryIncident
+from falcon_core.recovery.sampled import Sampled
 from falcon_core.recovery.state import (
     Culprit,
     Fault,
@@ -24,7 +25,6 @@ from falcon_core.recovery.state import (
     Step,
     StopIncident,
 )
-from falcon_core.wire.samples import StackSamples
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, imbalance_words
@@ -258,7 +258,7 @@ def _evidence(culprit: Culprit) -> str:
     return text + (_sampled(culprit.samples) if culprit.samples is not None else "")
 
 
-def _sampled(samples: StackSamples) -> str:
+def _sampled(samples: Sampled) -> str:
     """Say at which places of the program the rank was found."""
     places = [f"{place.samples} times in {', called by '.join(place.frames)}" for place in samples.places]
     return f"; of {samples.taken} samples of its main thread's stack: {'; '.join(places)}" if places else ""

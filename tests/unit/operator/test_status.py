@@ -10,8 +10,8 @@ import pytest
 from falcon_core.model import Cause, Evidence
 from falcon_core.planning.ski_rental import Candidate, Loss
 from falcon_core.recovery.observation import Policy
+from falcon_core.recovery.sampled import Sampled, SampledPlace
 from falcon_core.recovery.state import Applied, Culprit, JobChange, RecoveryState, SlowIncident
-from falcon_core.wire.samples import StackPlace, StackSamples
 from falcon_operator.api import ClosedIncident, Condition, DoneStep, NodeVerdict, TrainingJobStatus
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import job_changed, set_condition
@@ -333,10 +333,10 @@ def test_collections_are_named_with_what_shortens_them() -> None:
 
 def test_late_data_are_named_with_the_place_of_the_program() -> None:
     places = [
-        StackPlace(["_try_get_data (dataloader.py:1286)", "main (train.py:35)"], 9),
-        StackPlace(["f (g.py:1)"], 3),
+        SampledPlace(frames=["_try_get_data (dataloader.py:1286)", "main (train.py:35)"], samples=9),
+        SampledPlace(frames=["f (g.py:1)"], samples=3),
     ]
-    culprit = replace(CULPRIT, cause=Cause.LATE_DATA, cause_culprit=0.84, samples=StackSamples(12, places))
+    culprit = replace(CULPRIT, cause=Cause.LATE_DATA, cause_culprit=0.84, samples=Sampled(taken=12, places=places))
     note = described(Evidence.WAS_HEALTHY_HERE, culprit=culprit)
     assert note.why.startswith("late data: it is late between two of its calls and hardly anywhere else")
     assert "(84 %; 0 %: as a slow device, 100 %: there alone)" in note.why
