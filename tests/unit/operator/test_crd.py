@@ -141,11 +141,6 @@ def test_the_committed_definition_is_the_generated_definition() -> None:
 def test_a_struct_that_is_written_as_an_array_is_refused() -> None:
     """Such a value was refused by the API server, and the job that it belonged to stood still."""
 
-    class Pair(msgspec.Struct, array_like=True):
-        first: int
-
-    class Holder(msgspec.Struct):
-        inner: Pair
-
+    pair = msgspec.defstruct("Pair", [("first", int)], array_like=True)
     with pytest.raises(UnsupportedTypeError, match=r"^Holder\.inner: Pair is written as an array"):
-        schema_of(Holder)
+        schema_of(msgspec.defstruct("Holder", [("inner", pair)]))
