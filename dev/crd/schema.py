@@ -33,8 +33,8 @@ def schema_of(struct: type[msgspec.Struct]) -> Schema:
     """Return the schema of a struct. The descriptions are its docstrings and its fields' comments.
 
     Raises:
-        UnsupportedTypeError: for a union of two types, a tuple of fixed length, a struct that is written as an array, and
-            the like.
+        UnsupportedTypeError: for a union of two types, a tuple of fixed length, a struct that is written as an
+            array, and the like.
     """
     return _schema(inspect.type_info(struct), struct.__name__)
 
