@@ -251,16 +251,13 @@ def _culprit(
     healthy = culprit.sent.healthy_compute_ns
     if healthy is not None and shared is not None:
         healthy = round(healthy * shared.of(worst.rank, policy))
-    evidence = replace(culprit.cpu, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
+    evidence = replace(culprit.cpu, stall_share=culprit.sent.stall_share)
     if never_well or (healthy is not None and worst.value_ns <= healthy * (1 + policy.verify)):
         # A generation that was slow from its first iteration has taken that for its health.
         healthy = None
-        evidence = CpuEvidence(
-            throttled=evidence.throttled,
-            run_delay=evidence.run_delay,
-            collecting=evidence.collecting,
-            excess=_excess(culprit, worst.value_ns, worst.peers_ns),
-        )
+        now = culprit.cpu
+        evidence = CpuEvidence(throttled=now.throttled, run_delay=now.run_delay, collecting=now.collecting)
+    evidence = replace(evidence, excess=_excess(culprit, worst.value_ns, healthy or worst.peers_ns))
     cause = explain(evidence, [peers.cpu])
     member = obs.members[culprit.replica]
     trouble = member.trouble
@@ -290,8 +287,8 @@ def _culprit(
 
 def _excess(culprit: RankSeen, compute_ns: int, reference_ns: int) -> float | None:
     """Return by how much of an iteration the culprit computes longer; None where its iterations are not known."""
-    times = culprit.sent.iteration_ns
-    return (compute_ns - reference_ns) / median(times) if times and median(times) > 0 else None
+    typical_ns = median(culprit.sent.iteration_ns) if culprit.sent.iteration_ns else 0.0
+    return (compute_ns - reference_ns) / typical_ns if typical_ns > 0 else None
 
 
 def _typical_cpu(ranks: list[RankSeen]) -> CpuEvidence:

@@ -68,7 +68,6 @@ class RankSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             healthy_run_delay=self.sent.healthy_run_delay_fraction,
             collecting=self.sent.collecting_fraction,
             healthy_collecting=self.sent.healthy_collecting_fraction,
-            stall_share=self.sent.stall_share,
         )
 
 

@@ -42,7 +42,7 @@ async def slowed(make_pod: MakePod, folder: Path, python_dir: Path, fault: str) 
 def cause_of(summary: Summary, excess: float) -> Cause:
     fast, slow = (seen(rank).cpu for rank in summary.ranks)
     assert slow.collecting is not None, "its interpreter counts collections"
-    return explain(replace(slow, excess=excess), [fast]).cause
+    return explain(replace(slow, excess=excess, stall_share=summary.ranks[1].stall_share), [fast]).cause
 
 
 async def test_late_data_and_the_ranks_go_on_unharmed(make_pod: MakePod, tmp_path: Path, python_dir: Path) -> None:

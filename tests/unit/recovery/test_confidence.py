@@ -13,7 +13,7 @@ from falcon_core.recovery import confidence, machine
 from falcon_core.recovery.observation import Observation, Policy, Prepare
 from falcon_core.recovery.remembered import Stay
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
-from falcon_core.signals.cause import CpuEvidence
+from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import Work
 from tests.unit.recovery.seen import FAST, NOW, POLICY, SLOW, STRAGGLER, member, rank, replace, seen
@@ -61,6 +61,12 @@ def test_collections_of_the_program_take_no_node() -> None:
     ranks = {**STRAGGLER, 2: {**SLOW, **collecting}}
     assert looked(seen(ranks=ranks), suspect()) == (Evidence.PROGRAM, False)
     assert looked(seen(ranks=ranks), suspect(), LOW)[1], "unless the job's owner wants it"
+
+
+def test_a_gap_that_grew_is_nobodys_counter() -> None:
+    """Check what a link's naming asks of every rank: none has a cause of its own. Noise may well be in one gap."""
+    obs = seen(ranks={**STRAGGLER, 1: {"stall_share": 0.95}})
+    assert all(explain(rank.cpu, []).cause is Cause.UNKNOWN for rank in obs.ranks)
 
 
 def test_late_data_are_no_counter() -> None:
