@@ -130,7 +130,7 @@ class RunDir:
 
     def stacks(self, pid: int) -> str:
         """Read the stacks of a process; empty where it has written none."""
-        return self._of_process(str(pid))
+        return self._of_process(pid)
 
     def ask_for_samples(self, unix_ns: int, pids: Iterable[int]) -> None:
         """Ask the launcher for the stack of the main thread of these processes."""
@@ -138,21 +138,18 @@ class RunDir:
 
     def stack_sample(self, pid: int) -> str:
         """Read the newest sample of a process's stack; empty where it has written none."""
-        return self._of_process(f"{pid}{SAMPLE_SUFFIX}")
+        return self._of_process(pid, SAMPLE_SUFFIX)
 
     def collected_ns(self, pid: int) -> int | None:
         """Read for how long Python's garbage collector has stopped a process; None where it does not say."""
-        totals = self._of_process(f"{pid}{COLLECTED_SUFFIX}").split()
+        totals = self._of_process(pid, COLLECTED_SUFFIX).split()
         if len(totals) != 2 or totals[0] != totals[1] or not totals[0].isdecimal() or len(totals[0]) > 20:
             return None  # it says nothing, or writes just now
         return int(totals[0])
 
-    def _of_process(self, name: str) -> str:
+    def _of_process(self, pid: int, suffix: str = "") -> str:
         """Read a file that a training process writes; empty where there is none."""
-        try:
-            return read_regular(self.path / STACKS_DIR / name, MOST_BYTES).decode(errors="replace")
-        except OSError:
-            return ""
+        return self._printed(f"{STACKS_DIR}/{pid}{suffix}").decode(errors="replace")
 
     def is_uncaught(self, pid: int) -> bool:
         """Check whether a process has noted that its program has ended with an exception that nobody caught."""

@@ -32,17 +32,12 @@ def step(
     """
     if not obs.running or state.stop is not None:
         return state, []
-    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
-    done = min((rank.sent.iterations for rank in tracked), default=0)
+    slow = trains_again(slow, obs)
     if slow.trained_at is None:
-        resumed = resumed_at(obs)
-        if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
-            return state, []
-        slow = replace(slow, trained_at=resumed)
-        state = replace(state, slow=slow)
-    level = obs.iteration_ns(policy.consecutive)
-    assert slow.trained_at is not None
-    if level is None or done < CHECK_ITERATIONS * policy.consecutive:
+        return state, []
+    state = replace(state, slow=slow)
+    level = level_after(obs, policy, CHECK_ITERATIONS)
+    if level is None:
         return state, []
     if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
         return _judged(state, level, _checked(state), obs, policy)
@@ -51,17 +46,38 @@ def step(
     return _judged(state, level, well, obs, policy) if over else (state, [])
 
 
+def trains_again(slow: SlowIncident, obs: Observation) -> SlowIncident:
+    """Return the incident with the time at which training went on after the restart, once that is known."""
+    if slow.trained_at is not None:
+        return slow
+    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
+    resumed = resumed_at(obs)
+    if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
+        return slow
+    return replace(slow, trained_at=resumed)
+
+
+def level_after(obs: Observation, policy: Policy, windows: int) -> float | None:
+    """Return the iteration time [ns]; None until each rank that trains has done so many windows of C iterations."""
+    done = min((rank.sent.iterations for rank in obs.ranks if rank.sent.iterations), default=0)
+    return obs.iteration_ns(policy.consecutive) if done >= windows * policy.consecutive else None
+
+
+def learned_cost(state: RecoveryState, slow: SlowIncident, strategy: str) -> tuple[RecoveryState, float | None]:
+    """Learn for how long training stood still for a strategy; the second value is that time [s], None: not known."""
+    if slow.trained_at is None or slow.switched_at is None:
+        return state, None
+    cost = max(0.0, slow.trained_at - slow.switched_at)
+    learned = ski_rental.learn(state.overheads.get(strategy), cost)
+    return replace(state, overheads={**state.overheads, strategy: round(learned, 2)}), cost
+
+
 def _judged(
     state: RecoveryState, level: float, helped: Collection[SlowIncident], obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Close the incidents whose nodes were replaced, and learn what the restart cost. ``helped``: these did."""
     slow, checked = together.first_of(state), _checked(state)
-    cost = None
-    overheads = state.overheads
-    if slow.trained_at is not None and slow.switched_at is not None:
-        cost = max(0.0, slow.trained_at - slow.switched_at)
-        learned = ski_rental.learn(overheads.get(replace_node.TYPE), cost)
-        overheads = {**overheads, replace_node.TYPE: round(learned, 2)}
+    state, cost = learned_cost(state, slow, replace_node.TYPE)
     closed: list[Action] = [
         SlowClosed(
             incident=incident,
@@ -79,7 +95,7 @@ def _judged(
         else:
             state = confidence.did_not_help(state, incident, obs, policy)
     left = [incident for incident in state.beside if incident not in checked]
-    state, given_back = together.promoted(replace(state, slow=None, beside=left, overheads=overheads))
+    state, given_back = together.promoted(replace(state, slow=None, beside=left))
     return state, [*closed, *given_back]
 
 

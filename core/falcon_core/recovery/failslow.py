@@ -36,6 +36,7 @@ from falcon_core.recovery import (
     losses,
     made_beside,
     pieces,
+    prices,
     sharing,
     swapping,
     together,
@@ -55,8 +56,8 @@ from falcon_core.recovery.observation import (
     Switch,
 )
 from falcon_core.recovery.prices import next_candidate, why_not_moved
-from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import adjust_microbatches, replace_node
 from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
 
 replace = msgspec.structs.replace
@@ -294,7 +295,7 @@ def _ladder(
             actions.append(prepare)
         if strategy.name == adjust_microbatches.TYPE and policy.enforce:
             state, slow = sharing.order(state, slow, obs, policy)
-        slow = replace(slow, applied=[*slow.applied, _applied(strategy, slow, obs, policy)])
+        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
     state = replace(state, slow=slow)
     if any(applied.strategy == replace_node.TYPE for applied in slow.applied):
         state, joined = together.join(state, obs, policy)
@@ -312,19 +313,6 @@ def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[Slo
     culprit = together.culprit(slow)
     prepare = Prepare(culprit.replica, replace_node.reason(culprit), slow.id)
     return replace(slow, phase="Mitigating", blocked=""), prepare
-
-
-def _applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
-    return Applied(
-        strategy=strategy.name,
-        at=obs.now,
-        loss_seconds=slow.loss.seconds,
-        overhead_seconds=strategy.overhead_seconds,
-        spare_seconds=strategy.spare_seconds,
-        redo_seconds=strategy.redo_seconds,
-        due_share=strategy.due_share,
-        observed_only=not policy.enforce and strategy.name != ignore.TYPE,
-    )
 
 
 def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:

@@ -8,7 +8,7 @@ from falcon_core.planning import ski_rental
 from falcon_core.planning.restart_price import restart_price
 from falcon_core.recovery import departures, durations
 from falcon_core.recovery.observation import Observation, Policy
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_nodes
 
 _DEFAULT_OVERHEADS = {
@@ -80,19 +80,15 @@ def _exchange(
 def replacement(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> ski_rental.Candidate | None:
-    """Price the replacement of the incident's node; None where the policy has no such strategy."""
+    """Price the replacement of the incident's node: the standstill, the work since the last checkpoint, and the spare.
+
+    None where the policy has no such strategy.
+    """
     configured = dict(policy.strategies)
     if replace_node.TYPE not in configured:
         return None
-    return _replacement(state, slow, obs, policy, configured[replace_node.TYPE])
-
-
-def _replacement(
-    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy, configured_seconds: float | None
-) -> ski_rental.Candidate:
-    """Price a replacement: the standstill, the work since the last checkpoint, and the spare that it takes."""
     price = restart_price(
-        configured_seconds=configured_seconds,
+        configured_seconds=configured[replace_node.TYPE],
         measured_seconds=state.overheads.get(replace_node.TYPE),
         default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
         trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
@@ -106,6 +102,20 @@ def _replacement(
         redo_seconds=price.redo_seconds,
     )
     return durations.early(candidate, state, slow, obs.now)
+
+
+def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
+    """Return what is remembered of a strategy that is applied now, or in mode Observe would be."""
+    return Applied(
+        strategy=strategy.name,
+        at=obs.now,
+        loss_seconds=slow.loss.seconds,
+        overhead_seconds=strategy.overhead_seconds,
+        spare_seconds=strategy.spare_seconds,
+        redo_seconds=strategy.redo_seconds,
+        due_share=strategy.due_share,
+        observed_only=not policy.enforce and strategy.name != ignore.TYPE,
+    )
 
 
 def overhead_seconds(state: RecoveryState, policy: Policy, name: str) -> float:

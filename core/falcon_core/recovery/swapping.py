@@ -13,15 +13,13 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import prices
-from falcon_core.recovery.failstop import resumed_at
+from falcon_core.recovery import checking, prices
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
 from falcon_core.recovery.remembered import Outlook
-from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
-from falcon_core.recovery.strategies import ignore, swap_nodes
+from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import swap_nodes
 
 CHECK_ITERATIONS = 3  # × consecutive: before it is judged
-CHECK_SECONDS = 60.0  # of training, for which a rank that is not seen to train is waited for
 PLAN_SECONDS = 20.0  # between two plans: a plan for a thousand pods takes two seconds
 SAVING = "all ranks save a checkpoint first"
 replace = msgspec.structs.replace
@@ -50,7 +48,7 @@ def climb(
                 break
             slow, swap = _exchanged(slow, plan, obs, policy)
             actions += swap
-        slow = replace(slow, applied=[*slow.applied, _applied(strategy, slow, obs, policy)])
+        slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
     return replace(state, slow=slow), actions
 
 
@@ -81,18 +79,6 @@ def _exchanged(
     return replace(slow, phase="Checking", switched_at=obs.now, trained_at=None), [Swap(plan.pods_of)]
 
 
-def _applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
-    return Applied(
-        strategy=strategy.name,
-        at=obs.now,
-        loss_seconds=slow.loss.seconds,
-        overhead_seconds=strategy.overhead_seconds,
-        redo_seconds=strategy.redo_seconds,
-        due_share=strategy.due_share,
-        observed_only=not policy.enforce and strategy.name != ignore.TYPE,
-    )
-
-
 def is_checked(slow: SlowIncident) -> bool:
     """Check whether an exchange of roles is being judged."""
     return slow.phase == "Checking" and slow.swapped is not None and not slow.swapped.after_ns
@@ -105,20 +91,14 @@ def check(
     swapped = slow.swapped
     if not obs.running or state.stop is not None or swapped is None:
         return state, []
-    tracked = [rank for rank in obs.ranks if rank.sent.iterations]
+    slow = checking.trains_again(slow, obs)
     if slow.trained_at is None:
-        resumed = resumed_at(obs)
-        if not tracked or (len(tracked) < len(obs.ranks) and obs.now - resumed < CHECK_SECONDS):
-            return state, []
-        slow = replace(slow, trained_at=resumed)
-        state = replace(state, slow=slow)
-    done = min((rank.sent.iterations for rank in tracked), default=0)
-    level = obs.iteration_ns(policy.consecutive)
-    if level is None or done < CHECK_ITERATIONS * policy.consecutive:
         return state, []
-    cost = max(0.0, (slow.trained_at or obs.now) - (slow.switched_at or obs.now))
-    learned = ski_rental.learn(state.overheads.get(swap_nodes.TYPE), cost)
-    state = replace(state, overheads={**state.overheads, swap_nodes.TYPE: round(learned, 2)})
+    state = replace(state, slow=slow)
+    level = checking.level_after(obs, policy, CHECK_ITERATIONS)
+    if level is None:
+        return state, []
+    state, cost = checking.learned_cost(state, slow, swap_nodes.TYPE)
     measured = replace(swapped, after_ns=int(level))
     if not swap_nodes.did_not_help(swapped, level):
         slow = replace(slow, swapped=measured)

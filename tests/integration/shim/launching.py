@@ -11,7 +11,8 @@ import msgspec
 
 from falcon_agent.output_reader import OutputReader
 from falcon_agent.run_dir import TAIL_BYTES
-from falcon_core.wire.launch import LaunchPlan, LaunchStatus, Standby, render_plan
+from falcon_core.wire.check import CheckReport, read_printed
+from falcon_core.wire.launch import LaunchCheck, LaunchPlan, LaunchStatus, Standby, render_plan
 
 SHIM = Path(os.environ.get("SHIM_OUT", ""))
 
@@ -81,6 +82,21 @@ class Launcher:
     def status(self) -> LaunchStatus | None:
         path = self.run_dir / "launch" / "status.json"
         return msgspec.json.decode(path.read_bytes(), type=LaunchStatus) if path.exists() else None
+
+    def measured(self, number: int, what: str = "check") -> LaunchCheck:
+        """Wait for the end of a measurement; ``what``: check, or smoke."""
+        deadline = time.monotonic() + 60
+        while True:
+            status = self.status()
+            found: LaunchCheck | None = getattr(status, what, None)
+            if found is not None and found.number == number and not found.running:
+                return found
+            assert time.monotonic() < deadline, status
+            time.sleep(0.02)
+
+    def printed(self, number: int, what: str = "check") -> CheckReport:
+        """Return what a measurement has found."""
+        return read_printed(number, (self.run_dir / "launch" / what).read_bytes())
 
     def tail(self, local_rank: int, generation: int = 1) -> bytes:
         """Return the newest bytes of a process's output, as the agent reads them at its end."""

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import falcon_bench
-from falcon_core.wire.check import CheckReport, read_printed
-from falcon_core.wire.launch import LaunchCheck, LaunchPlan
+from falcon_core.wire.launch import LaunchPlan
 from tests.integration.shim.launching import Launcher
 
 AGENT = Path(falcon_bench.__file__).parents[1]
@@ -28,21 +27,6 @@ def stop(launcher: Launcher, check: int, *, generation: int = 1, check_ms: int =
     launcher.plan(LaunchPlan(generation=generation, phase="Stop", check=check, check_ms=check_ms))
 
 
-def over(launcher: Launcher, number: int) -> LaunchCheck:
-    deadline = time.monotonic() + 60
-    while True:
-        status = launcher.status()
-        check = status.check if status is not None else None
-        if check is not None and check.number == number and not check.running:
-            return check
-        assert time.monotonic() < deadline, status
-        time.sleep(0.02)
-
-
-def result(launcher: Launcher, number: int) -> CheckReport:
-    return read_printed(number, (launcher.run_dir / "launch" / "check").read_bytes())
-
-
 def below(launcher: Launcher) -> list[int]:
     """Return the processes whose parent is the launcher."""
     pid = launcher.process.pid
@@ -56,8 +40,8 @@ def measures(launcher: Launcher) -> bool:
 def test_it_is_made_once_for_each_number(start: Start) -> None:
     launcher = begin(start)
     stop(launcher, 1)
-    assert over(launcher, 1).error == ""
-    first = result(launcher, 1)
+    assert launcher.measured(1).error == ""
+    first = launcher.printed(1)
     assert first.why == ""
     assert first.problems == []
     assert first.micros
@@ -68,7 +52,7 @@ def test_it_is_made_once_for_each_number(start: Start) -> None:
     launcher.wait(state="Stopped")
     assert (launcher.run_dir / "launch" / "check").stat().st_mtime_ns == written
     stop(launcher, 2)
-    assert over(launcher, 2).error == ""
+    assert launcher.measured(2).error == ""
     assert (launcher.run_dir / "launch" / "check").stat().st_mtime_ns > written
     assert launcher.wait(state="Stopped").dead_below == 1
 
@@ -82,15 +66,15 @@ def test_the_ranks_start_without_waiting_for_it(start: Start) -> None:
         time.sleep(0.02)
     launcher.run()
     status = launcher.wait(state="Running")
-    ended = over(launcher, 1)
+    ended = launcher.measured(1)
     assert ended.error == f"ended by signal {int(signal.SIGKILL)}"
     assert below(launcher) == [status.ranks[0].pid]
 
 
 def assert_own(launcher: Launcher, number: int) -> None:
     """Check that the launcher's own benchmark has measured, and found nothing wrong."""
-    assert over(launcher, number).error == ""
-    found = result(launcher, number)
+    assert launcher.measured(number).error == ""
+    found = launcher.printed(number)
     assert (found.why, found.backend, found.devices, found.problems) == ("", "falcon-launch", "1 × CPU", [])
     assert set(found.micros) == {"copy", "fp32"}
     assert min(found.micros.values()) > 0
@@ -140,7 +124,7 @@ def test_the_commands_own_interpreter_measures(start: Start, tmp_path: Path) -> 
     own = interpreter(tmp_path, f"touch {tmp_path}/used", f'exec {sys.executable} "$@"')
     launcher = begin(start, own, "train.py")
     stop(launcher, 1)
-    assert over(launcher, 1).error == ""
+    assert launcher.measured(1).error == ""
     assert (tmp_path / "used").exists()
 
 
@@ -157,7 +141,7 @@ def test_an_interpreter_that_is_of_no_use_is_replaced(start: Start, tmp_path: Pa
 def test_how_a_measurement_that_gives_nothing_has_ended(start: Start, tmp_path: Path, line: str, error: str) -> None:
     launcher = begin(start, interpreter(tmp_path, line), "train.py")
     stop(launcher, 1)
-    said = over(launcher, 1).error
+    said = launcher.measured(1).error
     assert error in said
     assert bool(said) == bool(error)
-    assert "printed no result" in result(launcher, 1).why
+    assert "printed no result" in launcher.printed(1).why

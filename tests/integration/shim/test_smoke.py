@@ -10,8 +10,7 @@ import msgspec
 
 from falcon_core.recovery.preflight import Machine
 from falcon_core.recovery.smoke import Smoke, begin_round, step
-from falcon_core.wire.check import CheckReport, read_printed
-from falcon_core.wire.launch import LaunchCheck, LaunchPlan, Phase
+from falcon_core.wire.launch import LaunchPlan, Phase
 from tests.integration.shim.launching import Launcher
 
 Start = Callable[..., Launcher]
@@ -35,21 +34,6 @@ def plan(launcher: Launcher, smoke: int, *, generation: int = 2, phase: Phase = 
     launcher.plan(LaunchPlan(generation=generation, phase=phase, smoke=smoke, **(run if phase == "Run" else {})))
 
 
-def over(launcher: Launcher, number: int) -> LaunchCheck:
-    deadline = time.monotonic() + 60
-    while True:
-        status = launcher.status()
-        smoke = status.smoke if status is not None else None
-        if smoke is not None and smoke.number == number and not smoke.running:
-            return smoke
-        assert time.monotonic() < deadline, status
-        time.sleep(0.02)
-
-
-def result(launcher: Launcher, number: int) -> CheckReport:
-    return read_printed(number, (launcher.run_dir / "launch" / "smoke").read_bytes())
-
-
 def test_it_begins_when_the_processes_are_dead_and_is_made_once_for_each_number(start: Start) -> None:
     launcher = start(*CLOSER)
     launcher.run()
@@ -64,8 +48,8 @@ def test_it_begins_when_the_processes_are_dead_and_is_made_once_for_each_number(
         seen.append(status)
     assert any(status.state == "Stopping" for status in seen)
     assert all(status.smoke is None for status in seen if status.state == "Stopping")
-    assert over(launcher, 1).error == ""
-    first = result(launcher, 1)
+    assert launcher.measured(1, "smoke").error == ""
+    first = launcher.printed(1, "smoke")
     assert (first.why, first.backend, first.problems) == ("", "falcon-launch", [])
     assert set(first.micros) == {"fp32"}
     assert first.micros["fp32"] > 0
@@ -75,7 +59,7 @@ def test_it_begins_when_the_processes_are_dead_and_is_made_once_for_each_number(
     plan(launcher, 0, phase="Run")
     assert (launcher.run_dir / "launch" / "smoke").stat().st_mtime_ns == written
     plan(launcher, 2, phase="Run")
-    assert over(launcher, 2).error == ""
+    assert launcher.measured(2, "smoke").error == ""
     assert (launcher.run_dir / "launch" / "smoke").stat().st_mtime_ns > written
     assert launcher.wait(state="Running").generation == 2, "the rank goes on"
 
@@ -91,8 +75,8 @@ def test_the_ranks_start_beside_it_and_let_it_end(start: Start) -> None:
         status = launcher.status()
         together = status is not None and status.state == "Running" and status.smoke is not None
         assert time.monotonic() < deadline
-    assert over(launcher, 1).error == ""
-    assert result(launcher, 1).micros["fp32"] > 0
+    assert launcher.measured(1, "smoke").error == ""
+    assert launcher.printed(1, "smoke").micros["fp32"] > 0
     assert launcher.wait(state="Running").ranks[0].state == "Running"
 
 
@@ -102,7 +86,7 @@ def test_where_it_cannot_be_made_the_ranks_start_all_the_same(start: Start) -> N
     (launcher.run_dir / "launch" / "smoke").mkdir()
     plan(launcher, 1, phase="Run")
     launcher.wait(state="Running")
-    assert "launch/smoke" in over(launcher, 1).error
+    assert "launch/smoke" in launcher.measured(1, "smoke").error
 
 
 def test_a_next_stop_ends_it(start: Start) -> None:
@@ -111,9 +95,9 @@ def test_a_next_stop_ends_it(start: Start) -> None:
     launcher.wait(dead_below=2)
     plan(launcher, 0, generation=3)
     launcher.wait(dead_below=3)
-    assert over(launcher, 1).number == 1
+    assert launcher.measured(1, "smoke").number == 1
     plan(launcher, 2, generation=3)
-    assert over(launcher, 2).error == ""
+    assert launcher.measured(2, "smoke").error == ""
 
 
 def test_a_machine_of_a_tenth_of_the_speed_is_sick_beside_what_two_launchers_measure(start: Start) -> None:
@@ -124,8 +108,8 @@ def test_a_machine_of_a_tenth_of_the_speed_is_sick_beside_what_two_launchers_mea
         for _ in range(2):
             launcher = start(*SLEEPER)
             plan(launcher, number)
-            over(launcher, number)
-            found.append(result(launcher, number))
+            launcher.measured(number, "smoke")
+            found.append(launcher.printed(number, "smoke"))
         slow = msgspec.structs.replace(found[0], micros={"fp32": min(each.micros["fp32"] for each in found) // 10})
         rounds.append(
             [
