@@ -18,6 +18,7 @@ from falcon_agent.checkpoint.store import Store
 from falcon_agent.checks import Checks, Smoke
 from falcon_agent.collected import with_collections
 from falcon_agent.ends import Ends
+from falcon_agent.imported import ImportRecord
 from falcon_agent.news import News
 from falcon_agent.output import Output
 from falcon_agent.reporter import Reporter
@@ -32,6 +33,7 @@ from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
 from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.directory import DirectoryReport, report_of
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
@@ -58,6 +60,7 @@ class Agent:
         self._slow: dict[int, int] = {}  # process ids, by rank, of those that compute longer than they did
         self._checks = Checks(self._run_dir)
         self._smoke = Smoke(self._run_dir)
+        self._imports = ImportRecord(self._run_dir)
         self._speaker = Speaker(settings.job.uid)
         self._store = (
             Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
@@ -86,7 +89,9 @@ class Agent:
         self._run_dir.write_control()
         self._run_dir.touch_alive()
         _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
-        reporter = Reporter(self._settings, self.take_plan, self.take_request, self.take_order, self.take_peers)
+        reporter = Reporter(
+            self._settings, self.take_plan, self.take_request, self.take_order, self.take_peers, self.take_imports
+        )
         tasks = [
             asyncio.create_task(reporter.run()),
             asyncio.create_task(reporter.log_connection()),
@@ -128,7 +133,12 @@ class Agent:
         links = links_for(plan, self._settings.pod_uid)
         if links is not None:
             self._run_dir.ask_for_links(links)
-        mine = plan_for(plan, self._settings.pod_uid, settled=self._settled >= plan.generation)
+        mine = plan_for(
+            plan,
+            self._settings.pod_uid,
+            settled=self._settled >= plan.generation,
+            has_imports=self._imports.known,
+        )
         if mine.phase == "Run" and self._store is not None and not self._runs(mine.generation):
             self._store.forget_others(mine.first_rank)
             if self._waits_for_copies(mine):
@@ -173,6 +183,11 @@ class Agent:
         """Take over who keeps copies of whose checkpoints."""
         if self._copying is not None:
             self._copying.take(peers)
+
+    def take_imports(self, imports: Imports) -> None:
+        """Take over what the job's ranks import, for a pod that stands by without a replica."""
+        if self._imports.take(imports) and self._plan is not None and self._store_made:
+            self._write_plan(self._plan)
 
     def _settle(self, status: LaunchStatus | None) -> None:
         """Tell the launcher, once a generation, that its ranks train: what is wanted beside them may be made."""
@@ -302,6 +317,7 @@ class Agent:
             smoke=self._smoke.of(time.monotonic()),
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
+            imported=self._imports.asked(self._plan, self._settings.pod_uid, status),
         )
 
     def _loaded(self, generation: int) -> list[Loaded]:

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from falcon_agent.settings import Settings
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.messages import DetailRequest, Plan, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
@@ -25,7 +26,7 @@ REFUSED_SECONDS: Final = 30.0  # after a refusal that lasts until somebody chang
 QUIET_SECONDS: Final = 5.0  # on the way from one gateway to another there is nothing to say
 _LOOK_SECONDS: Final = 0.5
 _log = structlog.get_logger()
-_Message = TypeVar("_Message", Plan, DetailRequest, MicrobatchOrder, Peers)
+_Message = TypeVar("_Message", Plan, DetailRequest, MicrobatchOrder, Peers, Imports)
 
 
 class Reporter:
@@ -38,6 +39,7 @@ class Reporter:
         on_request: Callable[[DetailRequest], None],
         on_order: Callable[[MicrobatchOrder], None],
         on_peers: Callable[[Peers], None],
+        on_imports: Callable[[Imports], None],
     ) -> None:
         folder = settings.gateway_tls_dir
         tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
@@ -46,6 +48,7 @@ class Reporter:
         self._on_plan = on_plan
         self._on_request = on_request
         self._on_peers = on_peers
+        self._on_imports = on_imports
         self._on_order = on_order
 
     def report(self, summary: Summary, detailed: Collection[int], *, urgent: bool) -> None:
@@ -85,6 +88,8 @@ class Reporter:
                 _hand_on(command.payload, DetailRequest, self._on_request)
             case "peers":
                 _hand_on(command.payload, Peers, self._on_peers)
+            case "imports":
+                _hand_on(command.payload, Imports, self._on_imports)
             case "microbatches":
                 _hand_on(command.payload, MicrobatchOrder, self._on_order)
 

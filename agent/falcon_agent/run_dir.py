@@ -26,6 +26,8 @@ from falcon_core.wire.launch import (
     COUNTERS_FILE,
     DIRECTORY_FILE,
     ENDED,
+    IMPORTED_FILE,
+    IMPORTS_FILE,
     LINKS_ASKED_FILE,
     LINKS_FILE,
     MICROBATCHES_FILE,
@@ -100,6 +102,14 @@ class RunDir:
             return read_regular(self.path / file, MOST_BYTES)
         except OSError:
             return b""
+
+    def imports(self) -> bytes:
+        """Read what the pod's first rank has imported; empty where nothing can be read."""
+        return self._printed(IMPORTED_FILE)
+
+    def write_imports(self, record: bytes) -> None:
+        """Write what standbys in a pod without ranks import."""
+        self._write(IMPORTS_FILE, record)
 
     def links(self) -> LinksPrinted | None:
         """Read how far the executor of the links has come; None where nothing can be read."""

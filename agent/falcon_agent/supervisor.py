@@ -8,14 +8,23 @@ from falcon_core.wire.launch import LaunchPlan
 from falcon_core.wire.messages import Plan
 
 
-def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False) -> LaunchPlan:
+def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False, has_imports: bool = False) -> LaunchPlan:
     """Return what this pod's launcher has to run. A pod that is no member of the generation stops its processes.
 
-    ``settled``: this pod's ranks of that generation train.
+    ``settled``: this pod's ranks of that generation train. ``has_imports``: it is known what the job's ranks import.
     """
     member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
     if plan.phase == "Finish":
         return LaunchPlan(generation=plan.generation, phase="Finish", exit_code=plan.exit_code)
+    if pod_uid in plan.standby_pods:
+        # Which rank it will be is not known, so no program of this pod can wait beyond its imports.
+        makes = has_imports and plan.standby != "None"
+        return LaunchPlan(
+            generation=plan.generation,
+            phase="Stop",
+            procs=plan.procs_per_replica,
+            standby="Imports" if makes else "None",
+        )
     if member is None or plan.phase == "Stop":
         wanted = member is not None
         return LaunchPlan(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from falcon_core.errors.table import JobRule
-from falcon_core.recovery.membership import Exclusion, Replacement
+from falcon_core.recovery.membership import Exclusion, Replacement, StandbyPod
 from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.remembered import PlannedMove, RetryIncident
@@ -71,6 +71,7 @@ class MitigationSpec(_Api, frozen=True, kw_only=True):
 class RecoverySpec(_Api, frozen=True, kw_only=True):
     retries: int = 3
     standby: Literal["None", "Imports", "Processes"] = "None"
+    standby_replicas: int = 0  # pods that hold no replica and are ready to take one over
     restarts: int = 3
     window: str = "1h"  # a Kubernetes duration string
     rules: list[JobRule] = []  # what the program's own errors and exit codes mean
@@ -287,6 +288,7 @@ class TrainingRunSpec(_Api, frozen=True, kw_only=True):
     master_addr: str = ""  # where the ranks meet: MASTER_ADDR
     master_port: int = 0  # MASTER_PORT
     replacements: list[Replacement] = []  # replicas that are moving to another pod
+    standbys: list[StandbyPod] = []  # pods that hold no replica and are ready to take one over
     exclusions: list[Exclusion] = []  # nodes that the job does not use
     lost_pods: list[str] = []  # uids of pods whose node was lost: their processes count as dead
     pods_made: int = 0  # number of pod names given so far; the next pod's name derives from it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.messages import Plan
 from falcon_core.wire.peers import Peers
 from falcon_operator.ports import Manifest, PodView
@@ -45,6 +46,12 @@ class PublishPeers(msgspec.Struct, frozen=True):
     """Who keeps copies of whose checkpoints."""
 
     peers: Peers
+
+
+class PublishImports(msgspec.Struct, frozen=True):
+    """What standbys in pods without a replica import."""
+
+    imports: Imports
 
 
 class OrderMicrobatches(msgspec.Struct, frozen=True):
@@ -100,6 +107,7 @@ Effect = (
     | PublishPlan
     | AskDetail
     | PublishPeers
+    | PublishImports
     | OrderMicrobatches
     | ChangeClaims
     | BurnIn

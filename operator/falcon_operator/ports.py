@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan, Summary
 from falcon_core.wire.peers import Peers
@@ -227,8 +228,8 @@ class Bus(Protocol):
         """Ask the agents for the detail of these ranks, if the request that stands is another."""
         ...
 
-    async def publish_peers(self, key: JobKey, peers: Peers) -> None:
-        """Publish to the agents who keeps whose copies, if what stands is something else."""
+    async def publish(self, key: JobKey, message: Peers | Imports) -> None:
+        """Publish to the agents who keeps whose copies, or what standbys import, if what stands is something else."""
         ...
 
     async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:

@@ -50,6 +50,20 @@ class Replacement(_Stored, frozen=True, kw_only=True):
     old_node: str
     prepared: bool  # the new pod is made while training goes on; False: the new pod is a member already
     at: float
+    pod_number: int | None = None  # in the names of the new pod and its host; None: that of the pod before
+
+
+class StandbyPod(_Stored, frozen=True, kw_only=True):
+    """A pod that holds no replica and is ready to take over any; claim and pod are named here before they are made."""
+
+    number: int  # in the names of its pod and host: no replica's, so that host names stay unique
+    pod_name: str
+    pod_uid: str = ""  # "" until the pod exists
+    pool: str = ""  # "": any free node
+    claim_key: str = ""
+    node: str = ""  # the claimed spare node, then the pod's
+    ready: bool = False  # its launcher waits for a plan
+    at: float
 
 
 class Exclusion(_Stored, frozen=True, kw_only=True):
@@ -74,6 +88,7 @@ class Membership(_Stored, frozen=True, kw_only=True):
     since: float = 0.0  # of the phase
     members: list[Member] = []  # by replica; empty while the job holds no pods
     replacements: list[Replacement] = []
+    standbys: list[StandbyPod] = []
     exclusions: list[Exclusion] = []
     lost_pods: list[str] = []  # uids of pods whose node was lost with a witness: their processes count as dead
     pods_made: int = 0  # the names of pods and claims derive from this number
@@ -154,13 +169,14 @@ def begin(membership: Membership, names: Names, *, replicas: int, procs: int, no
         since=now,
         members=members,
         replacements=[],
+        standbys=[],
         pods_made=made + replicas,
     )
 
 
 def release(membership: Membership) -> Membership:
     """Return the membership without any pods (suspension, or a gang that found no room)."""
-    return replace(membership, phase="Stop", members=[], replacements=[], lost_pods=[])
+    return replace(membership, phase="Stop", members=[], replacements=[], standbys=[], lost_pods=[])
 
 
 def _next_generation(membership: Membership, now: float) -> Membership:
@@ -187,8 +203,14 @@ def _exclude(membership: Membership, replica: int, reason: str, incident: str, n
 def _move(
     membership: Membership, names: Names, replica: int, now: float, *, prepared: bool, stay: bool = False
 ) -> Membership:
-    """Name the replica's new pod, and the claim of a spare for the pod; ``stay``: the pod stays on the present node."""
+    """Name the replica's new pod, and the claim of a spare for the pod; ``stay``: the pod stays on the present node.
+
+    A standby pod that is ready becomes the new pod.
+    """
     member = membership.members[replica]
+    standby = None if stay else _ready_standby(membership, member)
+    if standby is not None:
+        return _moved_to(membership, standby, replica, now, prepared=prepared)
     number = membership.pods_made + 1
     pool = "" if stay else names.pool
     move = Replacement(
@@ -207,11 +229,41 @@ def _move(
     return replace(membership, pods_made=number, replacements=[*others, move])
 
 
+def _ready_standby(membership: Membership, member: Member) -> StandbyPod | None:
+    unfit = {member.node, *membership.excluded_nodes}
+    return next((each for each in membership.standbys if each.ready and each.node not in unfit), None)
+
+
+def _moved_to(membership: Membership, standby: StandbyPod, replica: int, now: float, *, prepared: bool) -> Membership:
+    """Let the standby pod, which holds its node already, be the replica's new pod."""
+    member = membership.members[replica]
+    move = Replacement(
+        replica=replica,
+        pod_name=standby.pod_name,
+        pool=standby.pool,
+        claim_key=standby.claim_key,
+        node=standby.node,
+        old_pod_name=member.pod_name,
+        old_pod_uid=member.pod_uid,
+        old_node=member.node,
+        prepared=prepared,
+        at=now,
+        pod_number=standby.number,
+    )
+    return replace(
+        membership,
+        replacements=[*(other for other in membership.replacements if other.replica != replica), move],
+        standbys=[other for other in membership.standbys if other is not standby],
+    )
+
+
 def _take_over(membership: Membership, replica: int) -> Membership:
     """Make the replica's named new pod its member."""
     move = membership.replacement(replica)
     assert move is not None  # named by _move, or by the Prepare before a Switch
-    member = replace(membership.members[replica], pod_name=move.pod_name, pod_uid="", node="")
+    before = membership.members[replica]
+    number = before.number if move.pod_number is None else move.pod_number
+    member = replace(before, pod_name=move.pod_name, pod_uid="", node="", pod_number=_unless_own(number, replica))
     members = [member if other.replica == replica else other for other in membership.members]
     return replace(membership, members=members)
 
@@ -261,8 +313,22 @@ def _abandon(membership: Membership, replica: int) -> Membership:
     move = membership.replacement(replica)
     if move is None or not move.prepared:
         return membership
+    if move.pod_number is not None:
+        membership = replace(membership, standbys=[*membership.standbys, _standing_by(move, move.pod_number)])
     return replace(
         membership,
         replacements=[other for other in membership.replacements if other is not move],
         exclusions=[exclusion for exclusion in membership.exclusions if exclusion.node != move.old_node],
+    )
+
+
+def _standing_by(move: Replacement, number: int) -> StandbyPod:
+    """Return the standby pod that a given-up move would have used; it is ready again once it has been looked at."""
+    return StandbyPod(
+        number=number,
+        pod_name=move.pod_name,
+        pool=move.pool,
+        claim_key=move.claim_key,
+        node=move.node,
+        at=move.at,
     )

@@ -6,6 +6,7 @@ The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<jo
     commands/plan              the operator's desired state for every pod of the job
     commands/detail            the ranks of which the operator wants to know more
     commands/peers             who keeps copies of whose checkpoints (``wire.peers``)
+    commands/imports           what standbys in pods without a replica import (``wire.imports``)
     commands/microbatches      how many micro-batches each rank is to compute
 
 Gateways write, and the operator reads::
@@ -27,7 +28,7 @@ ROOT = "/falcon/v1/"
 REPORTS = "/falcon/reports/v1/"
 GATEWAYS = "/falcon/gateways/"
 LEADER_KEY = "/falcon/leader"
-PLAN, DETAIL, MICROBATCHES, PEERS = "plan", "detail", "microbatches", "peers"  # the commands' names
+PLAN, DETAIL, MICROBATCHES, PEERS, IMPORTS = "plan", "detail", "microbatches", "peers", "imports"  # the commands
 
 
 class JobKey(NamedTuple):
@@ -52,10 +53,6 @@ class JobKey(NamedTuple):
     @property
     def detail(self) -> str:
         return self.command(DETAIL)
-
-    @property
-    def peers(self) -> str:
-        return self.command(PEERS)
 
     @property
     def microbatches(self) -> str:

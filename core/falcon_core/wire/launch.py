@@ -66,6 +66,8 @@ CONTROL_FILE = "agent/control"
 CHECKPOINT_FILE = "agent/checkpoint"
 COPIED_FILE = "agent/copied"
 MICROBATCHES_FILE = "agent/microbatches"
+IMPORTS_FILE = "agent/imports"  # of a pod that stands by without ranks
+IMPORTED_FILE = "launch/standby/imports.0"  # of local rank 0
 SAID_FILE = "launch/microbatches."  # and the local rank
 STATUS_FILE = "launch/status.json"
 COUNTERS_FILE = "launch/counters.json"
@@ -102,7 +104,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str = ""
     master_port: int = 0
     retries: int = 0  # of a communicator's set-up call, in place
-    standby: Standby = "None"  # what waits beside each rank for the next generation
+    standby: Standby = "None"  # what waits for the next generation, beside each rank; Stop: in place of each rank
     next_master_port: int = 0  # of the next generation, for standbys that run their program; 0: not known
     settled: int = 0  # 1: training runs as it will, and standbys may be made
     check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none

@@ -77,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: int = 0  # Run only: the number of the checkpoint that all ranks are to save now; 0: none
     exit_code: int = 0
     members: list[PlanMember]
+    standby_pods: list[str] = []  # uids of pods that have no replica and get ready to take one over
+    imports_of: str = ""  # uid of the pod whose agent is to report what its ranks import; "": none
     detection: Detection = Detection()
     errors: str = ""  # what is laid over the shipped table of error classes (``errors.judge.ErrorRules``)
 
@@ -217,4 +219,5 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckReport | None = None  # of the machine, before the ranks start
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
     smoke: CheckReport | None = None  # of the machine, beside the start of the ranks
+    imported: bytes = b""  # what its ranks import (``wire.imports``), while the plan asks for it
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none

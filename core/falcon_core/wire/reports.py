@@ -33,6 +33,7 @@ from falcon_core.wire.bounds import (
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.checkpoint import MAX_HELD, Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
+from falcon_core.wire.imports import Packed
 from falcon_core.wire.launch_reports import NO_LAUNCH, decode_launch, encode_launch
 from falcon_core.wire.messages import (
     MAX_COMMS,
@@ -160,6 +161,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     directory: DirectoryReport | None = None
     smoke: CheckReport | None = None
     loaded: Annotated[list[Loaded], Meta(max_length=MAX_RANKS)] = []
+    imported: Packed = b""
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -188,14 +190,14 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     ]
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
-    rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke)
+    rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke, summary.imported)
     lists = (shared, summary.output, troubles, held, summary.loaded)
     if not any(rare) and not any(lists):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
     rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest))
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest, summary.imported))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -233,6 +235,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         directory=report.directory,
         smoke=report.smoke,
         loaded=report.loaded,
+        imported=report.imported,
     )
 
 

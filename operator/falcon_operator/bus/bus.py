@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from falcon_core.times import HEARTBEAT_SECONDS
 from falcon_core.wire import keys
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import GATEWAYS, LEADER_KEY, REPORTS, JobKey, gateway_of, job_of
 from falcon_core.wire.messages import DetailRequest, Plan
 from falcon_core.wire.microbatches import MicrobatchOrder
@@ -51,6 +52,7 @@ _NO_GATEWAY = (
     "NoGateway: no falcon-gateway is heard, and so no agent: no report and no plan passes; training goes on. Look at"
     " the pods of the gateway's Deployment."
 )
+_Message = Plan | DetailRequest | MicrobatchOrder | Peers | Imports
 log = structlog.get_logger(__name__)
 
 
@@ -139,9 +141,9 @@ class EtcdBus:
         self._publish(key, keys.DETAIL, DetailRequest(epoch=0, generation=generation, ranks=ranks))
         await self._pass_on(key, key.detail)
 
-    async def publish_peers(self, key: JobKey, peers: Peers) -> None:
-        self._publish(key, keys.PEERS, peers)
-        await self._pass_on(key, key.peers)
+    async def publish(self, key: JobKey, message: Peers | Imports) -> None:
+        self._publish(key, name := keys.PEERS if isinstance(message, Peers) else keys.IMPORTS, message)
+        await self._pass_on(key, key.command(name))
 
     async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
         if self._publish(key, keys.MICROBATCHES, MicrobatchOrder(epoch=0, generation=generation, shares=shares)):
@@ -357,7 +359,7 @@ class EtcdBus:
 
     # -- what goes ---------------------------------------------------------------------------------------------------
 
-    def _publish(self, key: JobKey, name: str, message: Plan | DetailRequest | MicrobatchOrder | Peers) -> bool:
+    def _publish(self, key: JobKey, name: str, message: _Message) -> bool:
         """Publish a command under this leader's epoch; return whether that is news."""
         ours = msgspec.structs.replace(message, epoch=self._leadership.epoch)
         return self._wanted.publish(key, name, msgspec.json.encode(ours), ours.epoch)

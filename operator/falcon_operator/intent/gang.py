@@ -18,7 +18,7 @@ from falcon_core.recovery.on_demand import wanted
 from falcon_core.recovery.preflight import LOAD_MS
 from falcon_core.wire.messages import Detection, Plan, PlanMember
 from falcon_operator.api import TAINT_FENCED, Gang, TrainingJob
-from falcon_operator.intent import last_resort, observe
+from falcon_operator.intent import last_resort, observe, standbys
 from falcon_operator.intent.intent import Intent, give_up_pods, master_port
 from falcon_operator.intent.link_order import are_comparable, link_order
 from falcon_operator.intent.pod_ends import over
@@ -53,9 +53,10 @@ def gather(snap: Snapshot, intent: Intent) -> Gathering:
 
 
 def leavers(snap: Snapshot, membership: Membership) -> list[PodView]:
-    """Return the pods that are not members of the generation and are not being prepared for the next one."""
+    """Return the pods that are not members of the generation, are not being prepared for the next, nor stand by."""
     kept = {member.pod_name for member in membership.members}
     kept |= {move.pod_name for move in membership.replacements if move.prepared}
+    kept |= {standby.pod_name for standby in membership.standbys}
     return [pod for pod in snap.pods if pod.name not in kept]
 
 
@@ -207,6 +208,8 @@ def plan(snap: Snapshot, intent: Intent, exit_code: int = 0) -> Plan:
             for member in membership.members
             if member.pod_uid
         ],
+        standby_pods=[each.pod_uid for each in membership.standbys if each.pod_uid],
+        imports_of=standbys.imports_of(snap, membership) if membership.phase == "Run" else "",
         detection=Detection(
             verify_percent=spec.detection.verify_percent,
             consecutive_iterations=spec.detection.consecutive_iterations,

@@ -101,7 +101,7 @@ def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> In
     """Take over what was created (pod uids, nodes, claimed spares); forget what is no longer needed."""
     membership = intent.membership
     seats = [_seated(member, pods.get(member.pod_name)) for member in membership.members]
-    claimed = {spare.claimed_by: spare.node for spare in pool.status.spares if spare.claimed_by} if pool else {}
+    claimed = claimed_nodes(pool)
     present = {pod.uid for pod in pods.values()}
     placed = {member.pod_name for member in seats if member.node}
     under_way = [
@@ -120,6 +120,11 @@ def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> In
     )
 
 
+def claimed_nodes(pool: WarmPool | None) -> dict[str, str]:
+    """Return the nodes of the pool's claimed spares, by the key of the claim."""
+    return {spare.claimed_by: spare.node for spare in pool.status.spares if spare.claimed_by} if pool else {}
+
+
 def _seated(member: Member, pod: PodView | None) -> Member:
     """Return the member with what is known of its pod. A pod of the same name with another uid is not its pod."""
     if pod is None or member.pod_uid not in ("", pod.uid):
@@ -135,7 +140,8 @@ def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], 
     if pool is None:
         return []
     ours = claim_prefix(job)
-    wanted = {move.claim_key for move in intent.membership.replacements} if intent else set()
+    membership = intent.membership if intent else Membership()
+    wanted = {move.claim_key for move in membership.replacements} | {pod.claim_key for pod in membership.standbys}
     used = {pod.node for pod in pods if pod.phase not in ("Succeeded", "Failed")}
     return [
         spare.claimed_by

@@ -312,7 +312,15 @@ def pool_messages(snap: Snapshot) -> list[str]:
 
 
 def spares(snap: Snapshot, membership: Membership) -> Spares:
-    """Return where a replacement would go; if there is no place, the reason."""
+    """Return where a replacement would go; if there is no place, the reason. Pods that stand by are places."""
+    found, standing = unclaimed(snap, membership), sum(standby.ready for standby in membership.standbys)
+    if not standing or found.ready is None:
+        return found
+    return msgspec.structs.replace(found, available=True, message="", ready=found.ready + standing)
+
+
+def unclaimed(snap: Snapshot, membership: Membership) -> Spares:
+    """Return which spares the job may still claim; if there is none, the reason."""
     reference = snap.job.spec.warm_pool_ref
     if reference is None:
         return Spares()

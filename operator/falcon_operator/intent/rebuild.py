@@ -79,7 +79,7 @@ def _newest_by_number(pods: list[PodView]) -> dict[int, PodView]:
 def _by_role(snap: Snapshot, pods: dict[int, PodView]) -> dict[int, PodView]:
     """Return the pods by the replica that each plays, as their launchers say; as made where that is unclear."""
     played = {role: pod for pod in pods.values() if (role := _role(snap, pod)) is not None}
-    return played if len(played) == len(pods) else pods
+    return played if len(played) in (len(pods), snap.job.spec.replicas) else pods
 
 
 def _role(snap: Snapshot, pod: PodView) -> int | None:

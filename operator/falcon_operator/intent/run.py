@@ -55,6 +55,7 @@ def encode(job: TrainingJob, intent: Intent) -> TrainingRunSpec:
         master_addr=intent.master_addr,
         master_port=intent.master_port,
         replacements=membership.replacements,
+        standbys=membership.standbys,
         exclusions=membership.exclusions,
         lost_pods=membership.lost_pods,
         pods_made=membership.pods_made,
@@ -93,6 +94,7 @@ def decode(job: TrainingJob, spec: TrainingRunSpec) -> Intent:
                 for replica, member in enumerate(spec.members)
             ],
             replacements=spec.replacements,
+            standbys=spec.standbys,
             exclusions=spec.exclusions,
             lost_pods=spec.lost_pods,
             pods_made=spec.pods_made,

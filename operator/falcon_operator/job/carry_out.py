@@ -137,7 +137,9 @@ class EffectRunner:
             case fx.AskDetail(generation=generation, ranks=ranks):
                 await self._bus.ask_detail(key, generation, ranks)
             case fx.PublishPeers(peers=peers):
-                await self._bus.publish_peers(key, peers)
+                await self._bus.publish(key, peers)
+            case fx.PublishImports(imports=imports):
+                await self._bus.publish(key, imports)
             case fx.OrderMicrobatches(generation=generation, shares=shares):
                 await self._bus.order_microbatches(key, generation, shares)
             case fx.ChangeClaims():

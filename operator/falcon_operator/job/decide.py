@@ -13,7 +13,7 @@ import msgspec
 
 from falcon_core.recovery import planned
 from falcon_core.recovery.detail import wanted_detail
-from falcon_core.recovery.membership import apply_actions
+from falcon_core.recovery.membership import Member, Membership, Replacement, StandbyPod, apply_actions
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -40,6 +40,7 @@ from falcon_operator.effects import (
     EnsureGroundwork,
     Event,
     OrderMicrobatches,
+    PublishImports,
     PublishPeers,
     PublishPlan,
 )
@@ -54,6 +55,7 @@ from falcon_operator.intent import (
     preflight,
     restores,
     smoke,
+    standbys,
 )
 from falcon_operator.intent.intent import (
     Intent,
@@ -136,7 +138,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         if snap.now < intent.gang.retry_at:
             return _conclude(snap, before, inactive.released(snap, intent))
         intent = begin(snap.job, intent, snap.now)
-    intent = adopt(intent, snap.pods_by_name, snap.pool)
+    intent = standbys.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
     policy = policy_of(snap.job, snap.settings)
     obs = observe.observe(snap, intent.membership)
     obs = replace(obs, saves=on_demand.can_save(snap, intent.membership))
@@ -257,11 +259,13 @@ def _warnings(snap: Snapshot, before: Intent) -> list[Event]:
 
 def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
     peers = copies.peers(snap, intent.membership)
+    imports = standbys.imports(snap, intent.membership)
     return [
         EnsureGroundwork(build_service(snap.job)),
         EnsureBudget(_budget(snap, intent)),
         *([PublishPeers(peers)] if peers is not None else []),  # before the plan: ranks start by it
         PublishPlan(gang.plan(snap, intent)),
+        *([PublishImports(imports)] if imports is not None else []),
         *_claims(snap, intent),
         *_creations(snap, intent),
         *_deletions(snap, intent),
@@ -284,10 +288,11 @@ def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:
 
 
 def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
-    """Claim the spares that replacements have named; give back those that abandoned replacements held."""
+    """Claim the spares that replacements and standby pods have named; give back those that nobody holds any more."""
     membership = intent.membership
-    take = [move.claim_key for move in membership.replacements if move.claim_key and not move.node]
-    if not take or not observe.spares(snap, membership).available:
+    holders: list[Replacement | StandbyPod] = [*membership.replacements, *membership.standbys]
+    take = [holder.claim_key for holder in holders if holder.claim_key and not holder.node]
+    if not take or not observe.unclaimed(snap, membership).available:
         take = []
     release = unused_claims(snap.job, intent, snap.pods, snap.pool)
     return [ChangeClaims(take, release, snap.avoided(membership))] if take or release else []
@@ -296,23 +301,32 @@ def _claims(snap: Snapshot, intent: Intent) -> list[Effect]:
 def _creations(snap: Snapshot, intent: Intent) -> list[Effect]:
     """Create the pods that are named and do not exist yet, except pods whose spare is not claimed yet."""
     membership = intent.membership
-    moves = {move.pod_name: move for move in membership.replacements}
-    seats = [member for member in membership.members if not member.pod_uid]
-    seats += [
-        replace(membership.members[move.replica], pod_name=move.pod_name, pod_uid="", node=move.node)
-        for move in membership.replacements
-        if move.prepared
-    ]
     wanted: list[Effect] = []
-    for member in seats:
-        move = moves.get(member.pod_name)
-        if snap.pod(member.pod_name) or (move is not None and move.pool and not move.node):
+    for member, holder in _seats(membership):
+        if snap.pod(member.pod_name) or (holder is not None and holder.pool and not holder.node):
             continue
         # A prepared pod never lands on the node that it leaves, whatever its tolerations are.
-        excluded = [*membership.excluded_nodes, *([move.old_node] if move is not None and move.prepared else [])]
-        manifest = build_pod(snap.job, member, snap.settings, excluded=excluded, replacement=move)
+        leaves = [holder.old_node] if isinstance(holder, Replacement) and holder.prepared else []
+        excluded = [*membership.excluded_nodes, *leaves]
+        manifest = build_pod(snap.job, member, snap.settings, excluded=excluded, replacement=holder)
         wanted.append(CreatePod(manifest))
     return wanted
+
+
+def _seats(membership: Membership) -> list[tuple[Member, Replacement | StandbyPod | None]]:
+    """Return the pods that the job wants and of which no uid is known, with what names their node."""
+    moves = {move.pod_name: move for move in membership.replacements}
+    seats: list[tuple[Member, Replacement | StandbyPod | None]] = [
+        (member, moves.get(member.pod_name)) for member in membership.members if not member.pod_uid
+    ]
+    for move in membership.replacements:
+        if move.prepared:
+            before = membership.members[move.replica]
+            seats.append((replace(before, pod_name=move.pod_name, pod_uid="", node=move.node), move))
+    for standby in membership.standbys:
+        if not standby.pod_uid:
+            seats.append((Member(replica=standby.number, pod_name=standby.pod_name, node=standby.node), standby))
+    return seats
 
 
 def _deletions(snap: Snapshot, intent: Intent) -> list[Effect]:

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import json
 
-from falcon_core.recovery.membership import Member, Replacement
+from falcon_core.recovery.membership import Member, Replacement, StandbyPod
 from falcon_operator.api import (
     ANNOTATION_TEMPLATE_HASH,
     API_VERSION,
@@ -99,9 +99,9 @@ def build_pod(
     settings: PodSettings,
     *,
     excluded: list[str],
-    replacement: Replacement | None = None,
+    replacement: Replacement | StandbyPod | None = None,
 ) -> Manifest:
-    """Build the manifest of one replica's pod; ``replacement`` pins it to a claimed spare or to the node it had."""
+    """Build the manifest of one pod; ``replacement`` pins it to a claimed spare or to the node it had."""
     template = copy.deepcopy(job.spec.template)
     metadata = template.get("metadata") or {}
     identity = Identity(

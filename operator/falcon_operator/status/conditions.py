@@ -10,9 +10,10 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.recovery.membership import StandbyPod
 from falcon_core.recovery.state import JobChange
 from falcon_operator.api import Condition, TrainingJobStatus
-from falcon_operator.intent import last_resort, observe
+from falcon_operator.intent import last_resort, observe, standbys
 from falcon_operator.status.moves import moving_words
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import change_words, link_where, listed
@@ -252,11 +253,13 @@ def standby_ready(view: View) -> Finding | None:
     """Build the finding on whether a standby waits beside each rank; None where that cannot be said now."""
     spec = view.snap.job.spec
     if spec.recovery.standby == "None":
+        if spec.recovery.standby_replicas:
+            return _with_pods(view, None) if view.obs.running else None
         return Finding("StandbyReady", False, "NotWanted", "spec.recovery.standby is None", quiet=True)
     if spec.launcher == "Own":
         message = "spec.launcher is Own: it starts its workers itself, so spec.recovery.standby has no effect"
         return Finding("StandbyReady", False, "OwnLauncher", message, shown=True)
-    return _standbys(view) if view.obs.running else None
+    return _with_pods(view, _standbys(view)) if view.obs.running else None
 
 
 def _standbys(view: View) -> Finding:
@@ -273,6 +276,37 @@ def _standbys(view: View) -> Finding:
         message = f"{ready}; the others start cold: {listed(reasons) if reasons else view.untracked}"
         return Finding("StandbyReady", False, "StartsCold", message, shown=True)
     return Finding("StandbyReady", False, "Preparing", f"{ready}; they are made when training has settled", shown=True)
+
+
+def _with_pods(view: View, ranks: Finding | None) -> Finding:
+    """Add the pods that stand by to the finding on the ranks' standbys; None: none are wanted beside the ranks."""
+    wanted, pods = view.snap.job.spec.recovery.standby_replicas, view.intent.membership.standbys
+    if not wanted:
+        assert ranks is not None  # neither is wanted: this is not asked
+        return ranks
+    ready = [f"{pod.pod_name} on {pod.node}" for pod in pods if pod.ready]
+    message = f"{len(ready)} of {wanted} pods stand by without a replica" + (f": {listed(ready)}" if ready else "")
+    if ranks is not None:
+        message += (
+            f", {standbys.held(view.snap, view.intent.membership)} of them with its imports done; {ranks.message}"
+        )
+    late = next((why for pod in pods if not pod.ready and (why := _waits_for(view, pod))), "")
+    if len(ready) < wanted:
+        message += f"; {late or 'they are made when training has settled'}"
+        return Finding("StandbyReady", False, "Preparing", message, shown=True)
+    if ranks is not None and not ranks.value:
+        return msgspec.structs.replace(ranks, message=message)
+    return Finding("StandbyReady", True, "Waiting", message)
+
+
+def _waits_for(view: View, standby: StandbyPod) -> str:
+    """Return what a pod that is to stand by waits for; "" where nothing is known to be missing."""
+    pod = view.snap.pod(standby.pod_name)
+    if pod is not None:
+        return observe.waiting_for(pod)
+    if standby.pool and not standby.node:
+        return observe.unclaimed(view.snap, view.intent.membership).message or f"WarmPool {standby.pool} gives a spare"
+    return view.snap.refused
 
 
 def reports_readable(view: View) -> Finding:

@@ -91,6 +91,8 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
     plan.next_master_port = numbers.get("next_master_port", 0, 65535, 0);
     plan.settled = numbers.get("settled", 0, 1, 0) == 1;
   } else if (phase == Phase::kStop) {
+    plan.procs = numbers.get("procs", 0, INT32_MAX, 0);
+    plan.standby = standby_of(fields["standby"]);
     plan.check = numbers.get("check", 0, INT32_MAX, 0);
     plan.check_ms = numbers.get("check_ms", 0, kMostCheckMs, 0);
     plan.check_links = numbers.get("check_links", 0, 1, 0) == 1;

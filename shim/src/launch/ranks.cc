@@ -71,6 +71,7 @@ std::string Ranks::start(const Plan& plan) {
 bool Ranks::whole_lines(const Plan& plan) const { return plan.procs > 1 && !options_.own; }
 
 void Ranks::look_at_standbys(const Plan& plan) {
+  if (!judged_) judge_programs();
   std::vector<pid_t> pids;
   pids.reserve(reports_.size());
   for (const RankReport& rank : reports_) pids.push_back(rank.pid);
@@ -88,6 +89,7 @@ std::vector<Process> Ranks::processes() const {
 }
 
 void Ranks::judge_programs() {
+  judged_ = true;
   ours_ = {};
   if (options_.shim == "off") {
     untracked_ = "tracking is switched off";

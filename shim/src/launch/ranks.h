@@ -111,6 +111,7 @@ class Ranks {
   Output* output_;
   std::string untracked_;
   Additions ours_;
+  bool judged_ = false;  // what is ours in the processes that we start
   Standbys standbys_;
   Check check_;
   Smoke smoke_;

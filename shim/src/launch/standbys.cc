@@ -100,7 +100,7 @@ std::string clean(std::string text) {
 }  // namespace
 
 void Standbys::look(const Plan& plan, const Additions& ours, const std::vector<pid_t>& ranks) {
-  if (plan.phase != Phase::kRun) return;
+  if (plan.phase == Phase::kFinish) return;
   if (plan.standby == Standby::kNone) {
     end();
     report_.reset();
@@ -108,11 +108,13 @@ void Standbys::look(const Plan& plan, const Additions& ours, const std::vector<p
   }
   const int64_t now = monotonic_ns();
   hear();
-  restrain(now);
+  const bool alone = plan.phase == Phase::kStop;  // no rank of this pod runs, nor minds what they cost
+  if (!alone) restrain(now);
   const bool room = memory_allows(now);
-  if (plan.settled && refusal_.empty()) refusal_ = refusal(ours, ranks);
+  const bool settled = plan.settled || alone;
+  if (settled && refusal_.empty()) refusal_ = refusal(ours, ranks);
   judge_program(plan, ours);
-  const bool starts = plan.settled && refusal_.empty() && room && failures_ < kMostFailures && now >= not_before_ns_;
+  const bool starts = settled && refusal_.empty() && room && failures_ < kMostFailures && now >= not_before_ns_;
   for (int local = 0; starts && !importing() && local < plan.procs; ++local) {
     if (held_.count(local) == 0) start(plan, ours, local);
   }
@@ -245,9 +247,10 @@ void Standbys::start(const Plan& plan, const Additions& ours, int local_rank) {
   }
   held.environment = rank_environment(own_environment(), options_, next, local_rank, ours);
   Variables environment = held.environment;
+  if (plan.phase == Phase::kStop) environment["FALCON_IMPORTS"] = options_.run_dir + "/agent/imports";
   environment["FALCON_STANDBY"] = std::to_string(ends[1]);
   if (held.program) environment["FALCON_STANDBY_PORT"] = std::to_string(next.master_port);
-  const bool niced = may_be_niced();
+  const bool niced = plan.phase != Phase::kStop && may_be_niced();
   const Started started = start_command(options_.command, environment, pipes.write, [&] {
     fcntl(ends[1], F_SETFD, 0);
     yield_to_ranks(niced);

@@ -3,7 +3,8 @@
 // (shim/src/shim/hold.h).
 //
 // One for each rank, started one after the other once training has settled, and held to a fifth of a core until it is
-// ready. A standby is no rank: it has no report, no ring and no output until it is released as one.
+// ready. In a pod that has no ranks and may get some, they import what the agent says that the job's ranks import, at
+// once and unhindered. A standby is no rank: it has no report, no ring and no output until it is released as one.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +30,8 @@ class Standbys {
   Standbys(const Standbys&) = delete;
   Standbys& operator=(const Standbys&) = delete;
 
-  // Takes the next step towards what the plan wants. `ranks`: the running generation's processes, by local rank.
+  // Takes the next step towards what the plan wants. `ranks`: the running generation's processes, by local rank; none
+  // in a pod that has no ranks.
   void look(const Plan& plan, const Additions& ours, const std::vector<pid_t>& ranks);
 
   // A generation begins: hands over the processes, by local rank, that are its ranks from now on, and ends all others.

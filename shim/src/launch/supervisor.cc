@@ -187,6 +187,8 @@ void Supervisor::look_at_standbys() {
     ranks_.standbys().end();
   } else if (started_ && ranks_.running()) {
     ranks_.look_at_standbys(plan_);
+  } else if (plan_.phase == Phase::kStop && plan_.standby != Standby::kNone && !stopping_) {
+    ranks_.look_at_standbys(plan_);
   }
 }
 

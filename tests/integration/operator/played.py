@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Plan, RankSignals, Summary
@@ -108,7 +109,7 @@ class Agents:
 
     def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None: ...
 
-    async def publish_peers(self, key: JobKey, peers: Peers) -> None: ...
+    async def publish(self, key: JobKey, message: Peers | Imports) -> None: ...
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None: ...
 

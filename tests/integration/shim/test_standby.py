@@ -120,6 +120,27 @@ def why(launcher: Launcher) -> str:
     return str(until(said))
 
 
+def test_a_pod_without_ranks_imports_what_its_agent_names_and_becomes_ranks(start: Start, tmp_path: Path) -> None:
+    launcher = begin(start, tmp_path)
+    launcher.plan(LaunchPlan(generation=1, phase="Stop", procs=2))
+    launcher.wait(generation=1, dead_below=1, state="Stopped")
+    assert not below(launcher.process.pid)
+    (launcher.run_dir / "agent" / "imports").write_text("p 7\ni heavy\n")
+    launcher.plan(LaunchPlan(generation=1, phase="Stop", procs=2, standby="Imports"))
+    until(lambda: ready(launcher, 2))
+    held = sorted(below(launcher.process.pid))
+    assert all((tmp_path / f"imported-{pid}").exists() for pid in held)
+    launcher.plan(LaunchPlan(generation=2, phase="Stop", procs=2, standby="Imports"))  # another pod's restart
+    launcher.wait(generation=2, dead_below=2, state="Stopped")
+    assert sorted(below(launcher.process.pid)) == held
+    assert not lines(tmp_path, 1), "no line of the program has run"
+    launcher.run(generation=3, procs=2, port=29513, standby="Imports")
+    ranks = all_run(tmp_path, 3)
+    assert sorted(pid for _, pid in ranks) == held
+    assert [rank for rank, _ in ranks] == [0, 1]
+    standbys(launcher, 2)  # the record of this pod's own ranks is good for the next generation
+
+
 def test_a_restart_makes_ranks_of_the_standbys(start: Start, tmp_path: Path) -> None:
     launcher = begin(start, tmp_path)
     launcher.run(procs=2, standby="Imports")

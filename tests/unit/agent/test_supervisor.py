@@ -47,6 +47,18 @@ def test_standbys_are_made_once_the_ranks_train_and_where_they_are_wanted() -> N
     assert (plan_for(ahead, "b").standby, plan_for(ahead, "b").next_master_port) == ("Processes", 29501)
 
 
+def test_a_pod_without_a_replica_imports_ahead_once_it_knows_what() -> None:
+    plan = msgspec.structs.replace(PLAN, standby="Processes", next_master_port=29501, standby_pods=["c"])
+    found = [plan_for(plan, "c"), plan_for(plan, "c", has_imports=True)]
+    assert [(each.phase, each.generation, each.procs, each.standby) for each in found] == [
+        ("Stop", 3, 2, "None"),
+        ("Stop", 3, 2, "Imports"),
+    ]
+    assert plan_for(msgspec.structs.replace(plan, standby="None"), "c", has_imports=True).standby == "None"
+    assert plan_for(plan, "d", has_imports=True).standby == "None", "a pod that leaves"
+    assert plan_for(msgspec.structs.replace(plan, phase="Finish"), "c", has_imports=True).phase == "Finish"
+
+
 def test_members_alone_measure_their_machines_and_only_before_the_ranks_start() -> None:
     held = msgspec.structs.replace(PLAN, phase="Stop", check=4, check_ms=2000)
     assert [(plan.check, plan.check_ms) for plan in (plan_for(held, "b"), plan_for(held, "nobody"))] == [

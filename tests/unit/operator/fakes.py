@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from falcon_core.wire.burn_in import BurnInReport, encode_report
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan
 from falcon_core.wire.peers import Peers
@@ -248,13 +249,18 @@ class FakeBus:
         world.plans.append(world.plan)
         world.mutate()
 
-    async def publish_peers(self, key: JobKey, peers: Peers) -> None:
+    async def publish(self, key: JobKey, message: Peers | Imports) -> None:
         world = self.world
         if world.bus_up_since is None:
             raise OSError("etcd cannot be reached")
-        if world.peers != peers:
-            world.peers = peers
-            world.mutate()
+        known = world.peers if isinstance(message, Peers) else world.imports
+        if message == known:
+            return
+        if isinstance(message, Peers):
+            world.peers = message
+        else:
+            world.imports = message
+        world.mutate()
 
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None:
         world = self.world

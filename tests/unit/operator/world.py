@@ -16,6 +16,7 @@ from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinkReport, LinksOrder, LinksReport
 from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
+from falcon_core.wire.imports import Imports
 from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
 from falcon_core.wire.microbatches import MicroShare
@@ -155,6 +156,7 @@ class World:
         self.loaded: list[Loaded] = []  # likewise, of what the ranks have begun from
         self.copies: CopiesReport | None = None  # what each says of copies
         self.peers: Peers | None = None  # what the agents were told of each other
+        self.imports: Imports | None = None  # what standbys in pods without a replica import
         self.directory: DirectoryReport | None = None  # what each pod says of its folder in memory
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
@@ -514,7 +516,7 @@ class World:
                 generation=pod.generation,
                 dead_below=pod.dead_below,
                 state=pod.state,
-                standby=self.standby,
+                standby=self._standby(pod),
                 ranks=list(pod.ranks.values()),
             ),
             ranks=[self._signals(rank, node) for rank in pod.ranks if rank not in self.unseen] if running else [],
@@ -527,11 +529,17 @@ class World:
             directory=self.directory,
             check=pod.check if pod.state in ("Idle", "Stopped") else None,
             smoke=pod.smoke,
+            imported=b"imports" if self.plan is not None and self.plan.imports_of == pod.uid else b"",
         )
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)
         if report is not None:
             self.received[pod.uid] = Received(summary=report, at_seconds=now, gateway_unix=self.clock.unix())
+
+    def _standby(self, pod: Pod) -> LaunchStandby | None:
+        """Return what waits in the pod; in a pod without a replica nothing waits before it knows what to import."""
+        waits = self.plan is not None and pod.uid in self.plan.standby_pods
+        return None if waits and self.imports is None else self.standby
 
     def _signals(self, rank: int, node: Node) -> RankSignals:
         values = self.history.get(rank, [])

@@ -1,0 +1,74 @@
+"""The pods of a job that stand by without a replica: what there is of them, and what they still need. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from falcon_core.recovery import standing_by
+from falcon_core.recovery.membership import Membership, StandbyPod
+from falcon_core.recovery.standing_by import Seen
+from falcon_core.wire.imports import Imports
+from falcon_operator.intent import observe
+from falcon_operator.intent.intent import Intent, JobNames, claimed_nodes
+from falcon_operator.intent.pod_ends import over
+from falcon_operator.intent.snapshot import Snapshot
+
+replace = msgspec.structs.replace
+
+
+def look(snap: Snapshot, intent: Intent) -> Intent:
+    """Take over what was created of the standby pods, let go of those that are over, and name missing ones."""
+    wanted = snap.job.spec.recovery.standby_replicas
+    membership = intent.membership
+    if not wanted and not membership.standbys:
+        return intent
+    claimed = claimed_nodes(snap.pool)
+    seen = {each.pod_name: _seen(snap, each, claimed) for each in membership.standbys}
+    return replace(
+        intent, membership=standing_by.look(membership, seen, JobNames(snap.job), wanted=wanted, now=snap.now)
+    )
+
+
+def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Seen:
+    pod = snap.pod(standby.pod_name)
+    if pod is None:
+        return Seen(node=claimed.get(standby.claim_key, ""))
+    node = snap.nodes.get(pod.node)
+    launch = observe.launch_status(snap, pod.uid)
+    return Seen(
+        pod_uid=pod.uid,
+        node=pod.node,
+        ready=node is not None and node.ready and launch is not None and observe.alive(snap, pod.uid) is True,
+        over=over(snap.job, pod) or pod.deleting,
+    )
+
+
+def imports_of(snap: Snapshot, membership: Membership) -> str:
+    """Return the uid of the pod that is to say what its ranks import; "" where nobody needs to know.
+
+    Asked is a pod in which standbys wait already: there it has been seen that the command can be held.
+    """
+    if snap.job.spec.launcher != "Falcon" or snap.job.spec.recovery.standby == "None":
+        return ""
+    if all(_held(snap, each.pod_uid) for each in membership.standbys if each.pod_uid):
+        return ""
+    return next((member.pod_uid for member in membership.members if _held(snap, member.pod_uid)), "")
+
+
+def imports(snap: Snapshot, membership: Membership) -> Imports | None:
+    """Return what the standbys are to import; None where nothing has been reported, or nothing is needed."""
+    summary = snap.summary(imports_of(snap, membership))
+    return Imports(epoch=0, packed=summary.imported) if summary is not None and summary.imported else None
+
+
+def held(snap: Snapshot, membership: Membership) -> int:
+    """Return how many standby pods have an interpreter in place of each rank."""
+    return sum(_held(snap, each.pod_uid) for each in membership.standbys)
+
+
+def _held(snap: Snapshot, pod_uid: str) -> bool:
+    launch = observe.launch_status(snap, pod_uid)
+    standby = launch.standby if launch is not None else None
+    return standby is not None and 0 < standby.wanted <= standby.ready
