@@ -53,7 +53,8 @@ $(NCCL_RELEASES)/.done: shim/tests/nccl-releases.txt $(UV)
 
 shim-lint: shim $(SHIM_TEST_OUT)/build.ninja ## clang-format, clang-tidy, and which symbols the library needs
 	@clang-format --dry-run --Werror $(CXX_FILES)
-	@clang-tidy -quiet -p $(SHIM_TEST_OUT) --warnings-as-errors='*' $(filter %.cc,$(CXX_FILES)) 2>/dev/null
+	@printf '%s\n' $(filter %.cc,$(CXX_FILES)) | xargs -n 4 -P $$(nproc) \
+		clang-tidy -quiet -p $(SHIM_TEST_OUT) --warnings-as-errors='*' 2>/dev/null
 	@shim/check_symbols.sh $(SHIM_OUT)/libfalcon_shim.so
 
 shim-format: venv ## rewrite the C++ sources in the project's format

@@ -14,6 +14,7 @@ sys.path[:] = [place for place in sys.path if os.path.abspath(place) != _folder]
 _socket = os.environ.pop("FALCON_STANDBY", "")
 _port = os.environ.pop("FALCON_STANDBY_PORT", "")
 _imports = os.environ.pop("FALCON_IMPORTS", "")
+_others = os.environ.pop("FALCON_STANDBY_IMPORTS", "")  # another pod's record: this one has had no ranks
 
 
 def _listen():  # type: () -> None
@@ -31,7 +32,7 @@ def _stand_by():  # type: () -> None
     try:
         from falcon_start import standby
 
-        standby.hold(int(_socket), _imports, _port)
+        standby.hold(int(_socket), _others or _imports, _port)
     except BaseException:  # it must not run the program
         os._exit(1)
 
@@ -40,7 +41,7 @@ def _record():  # type: () -> None
     try:
         from falcon_start import imports
 
-        imports.record(_imports, begin=not _socket)
+        imports.record(_imports, begin=not _socket, ahead=_others)
     except Exception:  # there will be no standby
         pass
 

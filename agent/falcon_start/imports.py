@@ -27,10 +27,16 @@ def code(value):  # type: (bytes | None) -> str
     return "-" if value is None else str(crc32(value))
 
 
-def record(path, *, begin):  # type: (str, bool) -> None
-    """Write to the file from now on. ``begin``: forget what it holds."""
+def record(path, *, begin, ahead=""):  # type: (str, bool, str) -> None
+    """Write to the file from now on.
+
+    begin: forget what it holds. ``ahead``: the record that this process has imported already; the file begins with it.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path, flags | (os.O_TRUNC if begin else 0), 0o644)
+    file = os.open(path, flags | (os.O_TRUNC if begin or ahead else 0), 0o644)
+    if ahead:
+        with open(ahead, "rb") as others:
+            os.write(file, others.read(MOST_BYTES))
     sys.meta_path.insert(0, _Recorder(file))
 
 

@@ -247,7 +247,7 @@ void Standbys::start(const Plan& plan, const Additions& ours, int local_rank) {
   }
   held.environment = rank_environment(own_environment(), options_, next, local_rank, ours);
   Variables environment = held.environment;
-  if (plan.phase == Phase::kStop) environment["FALCON_IMPORTS"] = options_.run_dir + "/agent/imports";
+  if (plan.phase == Phase::kStop) environment["FALCON_STANDBY_IMPORTS"] = options_.run_dir + "/agent/imports";
   environment["FALCON_STANDBY"] = std::to_string(ends[1]);
   if (held.program) environment["FALCON_STANDBY_PORT"] = std::to_string(next.master_port);
   const bool niced = plan.phase != Phase::kStop && may_be_niced();
