@@ -22,7 +22,8 @@ def _stands_by(status: Json) -> bool:
 @pytest.mark.long  # two minutes, and it takes the pool's spare
 def test_a_lost_nodes_replica_goes_on_in_the_pod_that_stands_by(nodes: None, start: Callable[[Json], Job]) -> None:
     recovery = {"standby": "Imports", "standbyReplicas": 1}
-    job = start(training_job("ready", steps=MANY, spec={"recovery": recovery}))
+    spec = {"recovery": recovery, "warmPoolRef": {"name": "spares"}}
+    job = start(training_job("ready", steps=MANY, spec=spec))
     job.wait_training()
     status = job.wait("a pod stands by with its imports done", _stands_by, 180)
     print(condition(status, "StandbyReady")["message"])
@@ -38,6 +39,6 @@ def test_a_lost_nodes_replica_goes_on_in_the_pod_that_stands_by(nodes: None, sta
         assert after["podName"] in before, "no pod was made for the restart"
         assert after["node"] != victim["node"]
         job.wait("it is resolved", lambda s: s["state"] == "Running" and job.diagnoses(s), 60)
-        print(job.kubectl.run("describe", "trainingjob", job.name, "-n", job.namespace))
+        print(job.kubectl.run("describe", "trainingjob", job.name))
     finally:
         faults.heal(victim["node"])

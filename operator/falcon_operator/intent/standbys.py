@@ -12,6 +12,7 @@ from falcon_core.recovery.standing_by import Seen
 from falcon_core.wire.imports import Imports
 from falcon_operator.intent import observe
 from falcon_operator.intent.intent import Intent, JobNames, claimed_nodes
+from falcon_operator.intent.notices import notice
 from falcon_operator.intent.pod_ends import over
 from falcon_operator.intent.snapshot import Snapshot
 
@@ -41,7 +42,7 @@ def _seen(snap: Snapshot, standby: StandbyPod, claimed: Mapping[str, str]) -> Se
         pod_uid=pod.uid,
         node=pod.node,
         ready=node is not None and node.ready and launch is not None and observe.alive(snap, pod.uid) is True,
-        over=over(snap.job, pod) or pod.deleting,
+        over=over(snap.job, pod) or pod.deleting or notice(node, pod, snap.settings.departure_taints) is not None,
     )
 
 

@@ -57,7 +57,7 @@ def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:
     """Build the budget that holds evictions off until the job has left the node, or admits them all.
 
     A rank that is evicted stops all ranks, so no pod may go before its successor is ready. ``minAvailable`` is a number
-    that the job's pods never reach, its prepared pods included: ``maxUnavailable`` and percentages need a ``scale``
+    that the job's pods never reach, those that are prepared or stand by included: ``maxUnavailable`` and percentages need a ``scale``
     subresource. Pods that are not ready may go: nothing is lost with them.
     """
     return {
@@ -65,7 +65,7 @@ def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(job, budget_name(job)),
         "spec": {
-            "minAvailable": 2 * job.spec.replicas + 1 if holds else 0,
+            "minAvailable": 2 * job.spec.replicas + job.spec.recovery.standby_replicas + 1 if holds else 0,
             "selector": {"matchLabels": {LABEL_JOB_UID: job.metadata.uid, LABEL_ROLE: ROLE_TRAINER}},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

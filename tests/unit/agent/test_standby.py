@@ -195,3 +195,32 @@ def test_a_child_of_a_rank_records_nothing(place: Place) -> None:
     )
     place.run()
     assert not [line for line in place.recorded() if "alpha" in line]
+
+
+def test_what_another_pods_rank_imported_is_imported_and_begins_this_ranks_own_record(place: Place) -> None:
+    others = place.folder / "others"
+    others.write_text("p 7\ni alpha\n")
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=place.folder,
+        env={
+            **place.environment,
+            "FALCON_STANDBY": str(theirs.fileno()),
+            "FALCON_STANDBY_IMPORTS": str(others),
+        },
+        pass_fds=[theirs.fileno()],
+    ) as process:
+        theirs.close()
+        ours.settimeout(20)
+        assert ours.recv(1000) == b"ready \n"
+        assert not place.record.exists()
+        ours.sendall(b"RANK=3\0.")
+        assert ours.recv(1) == b"o"
+        ours.sendall(b"g")
+        process.wait(timeout=20)
+    ours.close()
+    lines = place.recorded()
+    assert lines[:3] == ["p 7", "i alpha", f"p {process.pid}"]
+    assert "i alpha.deep" in lines[3:], "what the program imports itself follows"
+    assert others.read_text() == "p 7\ni alpha\n"

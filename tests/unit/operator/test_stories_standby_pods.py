@@ -97,6 +97,17 @@ async def test_it_is_a_place_for_a_replica_where_the_pool_has_no_other_spare() -
     assert "0 of 1 pods stand by without a replica; WarmPool spares has no ready spare" in found.message
 
 
+async def test_one_on_a_cordoned_node_goes_and_another_is_made() -> None:
+    world = training()
+    await standing(world)
+    [standby] = world.intent.membership.standbys
+    world.nodes[standby.node].cordoned = True
+    await run(world, operator, lambda w: standby.pod_name not in w.pods, seconds=AGAIN_SECONDS + 10)
+    await standing(world)
+    assert world.intent.membership.standbys[0].node != standby.node
+    assert world.generation == 1
+
+
 @pytest.mark.parametrize("cause", ["node", "pod"])
 async def test_one_that_is_lost_is_made_again_after_a_while(cause: str) -> None:
     world = training()
