@@ -57,8 +57,8 @@ def build_budget(job: TrainingJob, *, holds: bool) -> Manifest:
     """Build the budget that holds evictions off until the job has left the node, or admits them all.
 
     A rank that is evicted stops all ranks, so no pod may go before its successor is ready. ``minAvailable`` is a number
-    that the job's pods never reach, those that are prepared or stand by included: ``maxUnavailable`` and percentages need a ``scale``
-    subresource. Pods that are not ready may go: nothing is lost with them.
+    that the job's pods never reach, those that are prepared or stand by included: ``maxUnavailable`` and percentages
+    need a ``scale`` subresource. Pods that are not ready may go: nothing is lost with them.
     """
     return {
         "apiVersion": "policy/v1",
