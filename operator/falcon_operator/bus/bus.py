@@ -13,9 +13,7 @@ authentication, and remove what is left of jobs and gateways that are gone.
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -30,9 +28,10 @@ from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
-from falcon_operator.bus import access, certs
+from falcon_operator.bus import access
 from falcon_operator.bus.alarms import ALARMS_SECONDS, Alarms, BusState
 from falcon_operator.bus.census import Pods, read_registration
+from falcon_operator.bus.credentials import BusCertificates, Credentials
 from falcon_operator.bus.gateways import Gateways
 from falcon_operator.bus.health import SessionHealth
 from falcon_operator.bus.leader_key import BusUnavailable, LeaderKey, Leadership
@@ -54,16 +53,6 @@ _NO_GATEWAY = (
 )
 _Message = Plan | DetailRequest | MicrobatchOrder | Peers | Imports
 log = structlog.get_logger(__name__)
-
-
-class BusCertificates(Protocol):
-    """The authority that signs the agents' certificates, and the one with which agents verify the gateways'."""
-
-    @property
-    def jobs(self) -> certs.Pair: ...
-
-    @property
-    def control(self) -> bytes: ...
 
 
 class EtcdBus:
@@ -92,7 +81,6 @@ class EtcdBus:
     ) -> None:
         self._client = client
         self._leadership = leadership
-        self._certificates = certificates
         self._clock = clock
         self._on_change = on_change
         self._on_restored = on_restored
@@ -113,7 +101,7 @@ class EtcdBus:
             clock,
         )
         self._sweep = Sweep(self._leader_key, self._stored, clock, live_jobs)
-        self._credentials: dict[str, certs.Pair] = {}
+        self._credentials = Credentials(certificates, clock)
         self._authenticating = asyncio.Lock()
 
     # -- ports.Bus ---------------------------------------------------------------------------------------------------
@@ -159,16 +147,7 @@ class EtcdBus:
         log.info("job forgotten", job=key.name, namespace=key.namespace, uid=key.uid)
 
     def agent_credentials(self, job_uid: str) -> dict[str, bytes]:
-        now = dt.datetime.fromtimestamp(self._clock.unix(), dt.UTC)
-        pair = self._credentials.get(job_uid)
-        if pair is None or now >= certs.renew_at(pair.cert):
-            pair = self._credentials[job_uid] = certs.issue_agents(self._certificates.jobs, job_uid, now)
-        return {
-            "ca.crt": self._certificates.control,
-            "jobs-ca.crt": self._certificates.jobs.cert,
-            "tls.crt": pair.cert,
-            "tls.key": pair.key,
-        }
+        return self._credentials.of(job_uid)
 
     # -- the leader --------------------------------------------------------------------------------------------------
 
@@ -269,7 +248,7 @@ class EtcdBus:
     def _drop(self, key: JobKey) -> None:
         self._wanted.withdraw(key)
         self._cache.forget(key.uid)
-        self._credentials.pop(key.uid, None)
+        self._credentials.forget(key.uid)
 
     # -- what comes --------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from falcon_operator.bus import certs
 from falcon_operator.clock import Clock
 
 
-class Certificates(Protocol):
+class BusCertificates(Protocol):
     """The authority that signs the agents' certificates, and the one with which agents verify the gateways'."""
 
     @property
@@ -22,7 +22,7 @@ class Certificates(Protocol):
 class Credentials:
     """What the agents of each job prove themselves with."""
 
-    def __init__(self, certificates: Certificates, clock: Clock) -> None:
+    def __init__(self, certificates: BusCertificates, clock: Clock) -> None:
         self._certificates = certificates
         self._clock = clock
         self._pairs: dict[str, certs.Pair] = {}  # by the job's uid
