@@ -3,9 +3,9 @@
     make cluster-up images gateway torch-venv && python -m benchmarks.ready --check   # ten minutes
     make cluster-up images gateway torch-venv shim && python -m benchmarks.ready --full   # over an hour
 
-``--check`` kills a rank of a job on the cluster three times with each kind of standby and none, lets thirty spares
-be claimed at once, and checks machines, and the links between them, three times each way. ``--full`` takes twenty of
-each, and adds restarts on one machine beside torchrun's own, and what standbys cost. Ends with exit code 1 where a
+``--check`` kills a rank of a job on the cluster three times with each kind of standby and none, and a node with and
+without a pod that stands by, lets thirty spares be claimed at once, and checks machines, and the links between them,
+three times each way. ``--full`` takes twenty of each (ten nodes), and adds restarts on one machine beside torchrun's own, and what standbys cost. Ends with exit code 1 where a
 limit is not kept or anything was not as expected.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.limits import Limit, table
-from benchmarks.ready import claims, executor, links, restarts, standby
+from benchmarks.ready import claims, executor, links, lost, restarts, standby
 from benchmarks.results import provenance, put
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
@@ -29,6 +29,7 @@ MOST_SECONDS: Final = {"None": 4.0, "Imports": 1.2, "Processes": 0.8}
 CHECKED_RUNS: Final = 3
 FULL_RUNS: Final = 20
 LOCAL_RUNS: Final = 10
+RUNS_A_NODE: Final = 2  # a killed node takes long to be a spare again: so many other kills for one
 LOCAL_RANKS: Final = (2, 3)
 
 
@@ -45,17 +46,34 @@ def restart_limits(found: Sequence[restarts.Restarts]) -> list[Limit]:
     ]
 
 
+def lost_limits(found: Sequence[lost.Lost]) -> list[Limit]:
+    """Compare the median time after a lost node with its limit, where a pod stands by."""
+    return [
+        Limit(
+            what=f"node lost, a pod stands by: all ranks train again, median of {len(each.seconds)}",
+            measured=statistics.median(each.seconds),
+            most=lost.MOST_SECONDS,
+            unit="s",
+        )
+        for each in found
+        if each.pods
+    ]
+
+
 def claim_limits(row: claims.Row) -> list[Limit]:
     """Compare the time until every lost replica has a spare with its limit."""
     return [Limit(what=row.what, measured=row.claims_seconds, most=claims.LIMIT_SECONDS, unit="s")]
 
 
-def spread(found: Sequence[restarts.Restarts], row: claims.Row) -> str:
+def spread(found: Sequence[restarts.Restarts], nodes: Sequence[lost.Lost], row: claims.Row) -> str:
     """Return the worst beside the medians, as a Markdown table."""
     lines = ["| | median | worst |", "|---|---|---|"]
     for each in found:
         median, worst = statistics.median(each.seconds), max(each.seconds)
         lines.append(f"| standby {each.standby}, {len(each.seconds)} kills | {median:.2f} s | {worst:.2f} s |")
+    for gone in nodes:
+        median, worst = statistics.median(gone.seconds), max(gone.seconds)
+        lines.append(f"| {gone.pods} pods stand by, {len(gone.seconds)} nodes lost | {median:.2f} s | {worst:.2f} s |")
     lines.append(f"| every claimed spare has its pod | {row.pods_seconds:.2f} s | – |")
     return "\n".join([*lines, ""])
 
@@ -84,13 +102,20 @@ def main() -> int:
     runs = asked.runs or (FULL_RUNS if asked.full else CHECKED_RUNS)
     claimed = claims.measure_once()
     found = restarts.measure(runs)
+    nodes = lost.measure(max(1, runs // RUNS_A_NODE))
     checked, linked = executor.measure(runs), links.measure(runs)
-    kept = [*restart_limits(found), *claim_limits(claimed), *executor.limits(checked), *links.limits(linked)]
-    problems = [*claimed.problems, *(problem for each in found for problem in each.problems)]
+    kept = [
+        *restart_limits(found),
+        *lost_limits(nodes),
+        *claim_limits(claimed),
+        *executor.limits(checked),
+        *links.limits(linked),
+    ]
+    problems = [*claimed.problems, *(problem for each in (*found, *nodes) for problem in each.problems)]
     figures = "\n".join(
         [
             table(kept),
-            spread(found, claimed),
+            spread(found, nodes, claimed),
             executor.table(checked),
             links.table(linked),
             *(f"- {problem}" for problem in problems),
