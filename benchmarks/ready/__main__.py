@@ -5,8 +5,8 @@
 
 ``--check`` kills a rank of a job on the cluster three times with each kind of standby and none, and a node with and
 without a pod that stands by, lets thirty spares be claimed at once, and checks machines, and the links between them,
-three times each way. ``--full`` takes twenty of each (ten nodes), and adds restarts on one machine beside torchrun's own, and what standbys cost. Ends with exit code 1 where a
-limit is not kept or anything was not as expected.
+three times each way. ``--full`` takes twenty of each (ten nodes), and adds restarts on one machine beside torchrun's
+own, and what standbys cost. Ends with exit code 1 where a limit is not kept or anything was not as expected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A killed node of a job on the real cluster until the next step of all ranks, with a pod that stands by and without.
 
-The job is that of ``restarts``, with standbys of its imports beside its ranks. A warm spare is ready in both cases: with
-no pod that stands by, the difference is what a new pod takes (containers, the agent's first connection) and what its
-ranks import.
+The job is that of ``restarts``, with standbys of its imports beside its ranks. A warm spare is ready in both cases:
+with no pod that stands by, the difference is what a new pod takes (containers, the agent's first connection) and what
+its ranks import.
 """
 
 from __future__ import annotations
