@@ -25,9 +25,9 @@ struct Plan {
   int first_rank = 0;
   std::string master_addr;
   int master_port = 0;
-  int retries = 0;  // of a set-up call, in place
+  int retries = 0;                   // of a set-up call, in place
   Standby standby = Standby::kNone;  // Stop: in a pod that has no ranks and may get some
-  int next_master_port = 0;  // where the next generation most likely meets; 0: unknown
+  int next_master_port = 0;          // where the next generation most likely meets; 0: unknown
   bool settled = false;      // training runs as it will: nobody minds what they cost, and what is imported is imported
   int check = 0;             // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
   int check_ms = 0;          // under load
