@@ -6,6 +6,7 @@ about a slow rank is possible. So a test that failed while that happened is repe
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -45,10 +46,29 @@ def seconds_for_the_machine() -> float:
     return _STARTED + BUDGET_SECONDS - time.monotonic()
 
 
+class Rest:
+    """The time since the newest test was over: what was seen then need not be waited for again."""
+
+    def __init__(self) -> None:
+        self._since = math.inf
+        self._times = CpuTimes(0, 0)
+
+    def begin(self) -> None:
+        """Note that a test is over."""
+        self._since, self._times = time.monotonic(), cpu_times()
+
+    def was_quiet(self) -> bool:
+        """Check whether the rest was long enough, and the hypervisor left the CPUs alone meanwhile."""
+        return time.monotonic() - self._since >= QUIET_SECONDS and stolen_share(self._times) <= DISTURBING
+
+
+REST = Rest()
+
+
 def wait_for_quiet(limit_seconds: float) -> None:
     """Wait until the hypervisor has left the CPUs alone for ten seconds, or the limit is reached."""
     until = time.monotonic() + limit_seconds
-    while time.monotonic() < until:
+    while time.monotonic() < until and not REST.was_quiet():
         begun = cpu_times()
         time.sleep(QUIET_SECONDS)
         if stolen_share(begun) <= DISTURBING:

@@ -14,7 +14,7 @@ import pytest
 from dev.install import CACHE, KUBECONFIG, ROOT, SYSTEM_NAMESPACE, heal_nodes, prepare_cluster, wait_for_spare
 from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job
-from tests.machine import seconds_for_the_machine, wait_for_quiet
+from tests.machine import REST, seconds_for_the_machine, wait_for_quiet
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,7 +63,7 @@ def namespace(cluster: Kubectl) -> Iterator[Kubectl]:
     name = f"e2e-{uuid.uuid4().hex[:6]}"
     cluster.run("create", "namespace", name)
     yield cluster.within(name)
-    cluster.run("delete", "namespace", name, "--wait", timeout_seconds=120)
+    cluster.run("delete", "namespace", name, "--wait=false")  # the next test has a namespace of its own
 
 
 @pytest.fixture
@@ -85,6 +85,7 @@ def start(namespace: Kubectl) -> Iterator[Callable[[Json], Job]]:
         return started[-1]
 
     yield apply
+    REST.begin()
     for job in started:
         job.delete()
 
