@@ -28,6 +28,7 @@ from falcon_agent.settings import Settings
 from falcon_agent.speaking import Speaker
 from falcon_agent.stacks import Stacks
 from falcon_agent.supervisor import links_for, newer, plan_for
+from falcon_agent.telemetry.network import read_counters
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
@@ -37,6 +38,7 @@ from falcon_core.wire.imports import Imports
 from falcon_core.wire.launch import LAUNCH_DIR, LaunchCounters, LaunchPlan, LaunchStatus
 from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
+from falcon_core.wire.network import NetworkCounters
 from falcon_core.wire.peers import Peers
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
@@ -77,6 +79,7 @@ class Agent:
         self._order: MicrobatchOrder | None = None
         self._settled = 0  # the newest generation whose ranks train
         self._sequence = 0
+        self._network = (0, NetworkCounters())  # read with the launcher's counters of that time
         self._last_status: LaunchStatus | None = None
         self._directory: DirectoryReport | None = None
 
@@ -246,8 +249,14 @@ class Agent:
             await news.wait(max(0.0, min(*due, self._samples.seconds_to_next(now))))
 
     def _counters(self) -> LaunchCounters | None:
-        """Read the launcher's counters, and the collections that the ranks' interpreters count."""
-        return with_collections(self._run_dir.counters(), self._tracker.processes(), self._run_dir, time.time_ns())
+        """Read the launcher's counters, the collections that the ranks' interpreters count, and the pod's network."""
+        counters = self._run_dir.counters()
+        if counters is None:
+            return None
+        if counters.unix_ns != self._network[0]:
+            self._network = (counters.unix_ns, read_counters())
+        counters = msgspec.structs.replace(counters, network=self._network[1])
+        return with_collections(counters, self._tracker.processes(), self._run_dir, time.time_ns())
 
     def _look_at_directory(self, status: LaunchStatus | None) -> bool:
         """Read how far the copies behind are; return whether somebody waits for the news: no rank runs."""
@@ -310,6 +319,7 @@ class Agent:
             ended=self._ends.before(status),
             ranks=[self._with_stack(rank) for rank in self._tracker.signals(generation)],
             throttle=self._tracker.throttle(),
+            network=self._tracker.network(),
             output=self._uncaught.marked(generation, self._output.reports(generation)),
             checkpoints=self._store.held() if self._store is not None else [],
             loaded=self._loaded(generation),

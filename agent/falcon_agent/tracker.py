@@ -24,6 +24,7 @@ from falcon_agent.troubles import Troubles
 from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.launch import RINGS_DIR, SAID_FILE, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
+from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.ring import Kind, RingFormatError
 
 MOST_RINGS = 64  # ranks of a pod that are followed
@@ -195,6 +196,11 @@ class Tracker:
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()
+
+    def network(self) -> NetworkSignals | None:
+        """Return what the pod's network says, while a rank is slow; None while none is."""
+        slow = any(tracked.chain.slowdown is not None for tracked in self._tracked.values())
+        return self._pressure.network() if slow else None
 
     def memory(self) -> bytes:
         """Return what the next agent needs to know."""

@@ -10,6 +10,7 @@ import msgspec
 
 from falcon_core.wire.launch import LaunchCounters
 from falcon_core.wire.messages import ThrottleSignals
+from falcon_core.wire.network import NetworkSignals
 
 WINDOW_SECONDS = 5.0
 HEALTHY_SECONDS = 60.0  # of readings whose median is the healthy rate
@@ -59,6 +60,20 @@ class Pressure:
             window_seconds=round((last.unix_ns - first.unix_ns) / 1e9, 1),
             throttled_fraction=_throttled(first, last),
             healthy_throttled_fraction=self._cgroup.while_healthy(_throttled),
+        )
+
+    def network(self) -> NetworkSignals | None:
+        """Return what the pod's network says; None before two readings."""
+        window = self._cgroup.window()
+        if window is None:
+            return None
+        return NetworkSignals(
+            _whole(_sent_again(*window)),
+            _whole(self._cgroup.while_healthy(_sent_again)),
+            _whole(_a_second("congested")(*window)),
+            _whole(self._cgroup.while_healthy(_a_second("congested"))),
+            _whole(_a_second("faulty")(*window)),
+            _whole(self._cgroup.while_healthy(_a_second("faulty"))),
         )
 
     def rank(self, local_rank: int) -> RankRates:
@@ -163,3 +178,31 @@ def _throttled(first: LaunchCounters, last: LaunchCounters) -> float | None:
     throttled = (last.cgroup.nr_throttled or 0) - (first.cgroup.nr_throttled or 0)
     # No quota, no periods: nothing was throttled.
     return min(1.0, max(0.0, throttled / periods)) if periods > 0 else 0.0
+
+
+def _grown(first: LaunchCounters, last: LaunchCounters, field: str) -> int | None:
+    """Return by how much a counter of the network grew between two readings; None where it is unknown, or fell."""
+    values = [getattr(each.network, field) for each in (first, last) if each.network is not None]
+    if len(values) < 2 or None in values or values[1] < values[0]:
+        return None
+    return int(values[1] - values[0])
+
+
+def _sent_again(first: LaunchCounters, last: LaunchCounters) -> float | None:
+    """Return the TCP segments that were sent again between two readings, of a million that were sent."""
+    sent, again = _grown(first, last, "sent"), _grown(first, last, "again")
+    return None if sent is None or again is None else 1e6 * again / max(1, sent)
+
+
+def _a_second(field: str) -> Callable[[LaunchCounters, LaunchCounters], float | None]:
+    """Return how to compute a counter's growth in a second."""
+
+    def rate(first: LaunchCounters, last: LaunchCounters) -> float | None:
+        grown, ns = _grown(first, last, field), last.unix_ns - first.unix_ns
+        return None if grown is None or ns <= 0 else 1e9 * grown / ns
+
+    return rate
+
+
+def _whole(rate: float | None) -> int:
+    return -1 if rate is None else round(rate)

@@ -22,6 +22,7 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.locate import comparable
 from falcon_core.recovery.medians import Floats, medians
+from falcon_core.recovery.network import network_seen
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.progress import Names, communicators, place
 from falcon_core.recovery.state import NAMED_RANKS, SlowIncident, SlowLink
@@ -115,7 +116,7 @@ def _named(obs: Observation, verdict: Verdict, names: Names, compute_growth: flo
         for comm in rank.sent.comms
         if comm.op and (named := names.get((rank.rank, comm.comm))) is not None and named.name in verdict.comm
     )
-    first = set(verdict.ranks[:NAMED_RANKS])
+    members, first = set(verdict.ranks), set(verdict.ranks[:NAMED_RANKS])
     return SlowLink(
         ranks=[place(obs, rank) for rank in sorted(obs.ranks, key=lambda rank: rank.rank) if rank.rank in first],
         members=len(verdict.ranks),
@@ -124,4 +125,5 @@ def _named(obs: Observation, verdict: Verdict, names: Names, compute_growth: flo
         op=ops.most_common(1)[0][0] if ops else 0,
         excess_ns=round(verdict.excess_ns),
         compute_growth=round(compute_growth, 2),
+        network=network_seen(obs.members, {rank.replica for rank in obs.ranks if rank.rank in members}),
     )

@@ -21,6 +21,7 @@ from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
+from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.printed import Printed
 
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
@@ -110,6 +111,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     node_usable: bool = True  # ready and not cordoned
     trouble: NodeTrouble | None = None  # of its node
     notice: Notice | None = None
+    network: NetworkSignals | None = None  # of its pod, while a rank is slow
     acknowledged: bool = False  # its launcher has no process of an older generation
     unacknowledged_seconds: float = 0.0  # since the order to stop
     stuck: bool = False  # a process survived SIGKILL for 30 s

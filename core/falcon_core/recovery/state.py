@@ -14,6 +14,7 @@ import msgspec
 
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.remembered import (
     Grown,
     Lasted,
@@ -74,6 +75,7 @@ class SlowLink(_State, frozen=True, kw_only=True):
     op: int = 0  # ring.Op of its first call in an iteration, where known
     excess_ns: int  # by how much the transfers of an iteration grew
     compute_growth: float  # of the rank whose computation grew most: compute time ÷ healthy compute time
+    network: NetworkSeen | None = None  # None: unknown
 
 
 class Applied(_State, frozen=True, kw_only=True):

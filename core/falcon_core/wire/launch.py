@@ -57,6 +57,8 @@ from typing import Literal
 
 import msgspec
 
+from falcon_core.wire.network import NetworkCounters
+
 LAUNCH_VERSION = 1
 AGENT_DIR = "agent"
 LAUNCH_DIR = "launch"
@@ -212,6 +214,7 @@ class LaunchCounters(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: CgroupCounters
     ranks_unix_ns: int | None = None  # when the ranks' counters were read, if not with the cgroup's
     collected_unix_ns: int | None = None  # when the agent added the collections
+    network: NetworkCounters | None = None  # the agent adds it
     ranks: list[RankCounters] = []
 
 

@@ -16,6 +16,7 @@ from falcon_core.wire.checkpoint import Held, Loaded
 from falcon_core.wire.directory import DirectoryReport
 from falcon_core.wire.launch import LaunchStatus, Phase, Standby
 from falcon_core.wire.microbatches import MicroShare
+from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput
 from falcon_core.wire.samples import StackSamples
@@ -219,5 +220,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckReport | None = None  # of the machine, before the ranks start
     copies: CopiesReport | None = None  # of other pods' checkpoints; None: none are wanted
     smoke: CheckReport | None = None  # of the machine, beside the start of the ranks
+    network: NetworkSignals | None = None  # while a rank is slow
     imported: bytes = b""  # what its ranks import (``wire.imports``), while the plan asks for it
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none

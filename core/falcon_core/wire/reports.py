@@ -54,6 +54,7 @@ from falcon_core.wire.messages import (
     Work,
 )
 from falcon_core.wire.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShare, PerRank, Share
+from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput, bounded
 from falcon_core.wire.samples import StackSamples
@@ -162,6 +163,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     smoke: CheckReport | None = None
     loaded: Annotated[list[Loaded], Meta(max_length=MAX_RANKS)] = []
     imported: Packed = b""
+    network: NetworkSignals | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -190,14 +192,22 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     ]
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
-    rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke, summary.imported)
+    rare = (
+        summary.ended,
+        summary.check,
+        summary.copies,
+        summary.directory,
+        summary.smoke,
+        summary.imported,
+        summary.network,
+    )
     lists = (shared, summary.output, troubles, held, summary.loaded)
     if not any(rare) and not any(lists):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
     rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest, summary.imported))
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest, summary.imported, summary.network))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -236,6 +246,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         smoke=report.smoke,
         loaded=report.loaded,
         imported=report.imported,
+        network=report.network,
     )
 
 

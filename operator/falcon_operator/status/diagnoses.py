@@ -14,17 +14,11 @@ from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import retries
+from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import RetryIncident
 from falcon_core.recovery.sampled import Sampled
-from falcon_core.recovery.state import (
-    Culprit,
-    Fault,
-    SlowIncident,
-    SlowLink,
-    Step,
-    StopIncident,
-)
+from falcon_core.recovery.state import Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, imbalance_words
@@ -178,13 +172,26 @@ def _describe_link(
         evidence=(
             f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
             f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
-            f" of the rank whose own grew most: {growth}"
+            f" of the rank whose own grew most: {growth}{network_words(link.network)}"
         ),
         done=link_done(slow),
         next=link_next(slow, policy, next_strategy),
         state="Mitigating" if slow.phase == "Checking" else "Open",
         node=link.node,
     )
+
+
+def network_words(seen: NetworkSeen | None) -> str:
+    """Say what the members' networks show; nothing where none is known."""
+    if seen is None:
+        return ""
+    before = "" if seen.healthy_again_ppm < 0 else f" ({seen.healthy_again_ppm / 1e4:.2f} % before)"
+    words = f"; TCP segments sent again: {seen.again_ppm / 1e4:.2f} %{before} by pod {seen.pod_name} (node {seen.node})"
+    if seen.congested:
+        words += f"; RDMA adapters slowed down by {seen.congested} congestion notices a second"
+    if seen.faulty:
+        words += f"; {seen.faulty} RDMA packets a second lost or out of order"
+    return words
 
 
 def _comms(link: SlowLink) -> str:
