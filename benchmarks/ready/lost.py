@@ -55,6 +55,6 @@ def _measure(kubectl: Kubectl, pods: int, runs: int) -> Lost:
 def _wait_for_standbys(long: Stage, pods: int) -> None:
     def ready(status: dict[str, object]) -> bool:
         found = condition(status, "StandbyReady")
-        return found.get("status") == "True" and (not pods or f" {pods} of them with" in found["message"])
+        return found.get("status") == "True" and (not pods or f", {pods} with all imports" in found["message"])
 
     long.job.wait("every rank and every pod that stands by is ready", ready, STANDBY_SECONDS)

@@ -285,18 +285,22 @@ def _with_pods(view: View, ranks: Finding | None) -> Finding:
         assert ranks is not None  # neither is wanted: this is not asked
         return ranks
     ready = [f"{pod.pod_name} on {pod.node}" for pod in pods if pod.ready]
-    message = f"{len(ready)} of {wanted} pods stand by without a replica" + (f": {listed(ready)}" if ready else "")
-    if ranks is not None:
-        message += (
-            f", {standbys.held(view.snap, view.intent.membership)} of them with its imports done; {ranks.message}"
-        )
+    message = f"{len(ready)} of {wanted} standby pods ready" + (f" ({listed(ready)})" if ready else "")
     late = next((why for pod in pods if not pod.ready and (why := _waits_for(view, pod))), "")
-    if len(ready) < wanted:
-        message += f"; {late or 'they are made when training has settled'}"
-        return Finding("StandbyReady", False, "Preparing", message, shown=True)
-    if ranks is not None and not ranks.value:
-        return msgspec.structs.replace(ranks, message=message)
-    return Finding("StandbyReady", True, "Waiting", message)
+    if late:
+        message += f"; {late}"
+    if ranks is not None:
+        held = standbys.held(view.snap, view.intent.membership)
+        message += f", {held} with all imports done; {ranks.message}" if ready else f"; {ranks.message}"
+    if len(ready) == wanted:
+        return (
+            Finding("StandbyReady", True, "Waiting", message)
+            if ranks is None
+            else msgspec.structs.replace(ranks, message=message)
+        )
+    if ranks is None or ranks.value:
+        message += "" if late else "; they are made when training has settled"
+    return Finding("StandbyReady", False, "Preparing", message, shown=True)
 
 
 def _waits_for(view: View, standby: StandbyPod) -> str:

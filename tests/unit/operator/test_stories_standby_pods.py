@@ -51,7 +51,7 @@ async def test_a_pod_stands_by_on_a_claimed_spare_once_training_has_settled() ->
     assert found is not None
     assert (found.status, found.message) == (
         "True",
-        f"1 of 1 pods stand by without a replica: {standby.pod_name} on {standby.node}",
+        f"1 of 1 standby pods ready ({standby.pod_name} on {standby.node})",
     )
 
 
@@ -94,7 +94,7 @@ async def test_it_is_a_place_for_a_replica_where_the_pool_has_no_other_spare() -
     found = shown(world, "StandbyReady")
     assert found is not None
     assert (found.status, found.reason) == ("False", "Preparing")
-    assert "0 of 1 pods stand by without a replica; WarmPool spares has no ready spare" in found.message
+    assert "0 of 1 standby pods ready; WarmPool spares has no ready spare" in found.message
 
 
 async def test_one_on_a_cordoned_node_goes_and_another_is_made() -> None:
@@ -143,7 +143,7 @@ async def test_what_the_ranks_import_is_asked_once_and_handed_on() -> None:
     assert world.plan.imports_of == "", "the standby pod has imported it all"
     found = shown(world, "StandbyReady")
     assert found is not None
-    assert ", 1 of them with its imports done; all 3 ranks have a standby" in found.message
+    assert ", 1 with all imports done; all 3 ranks have a standby" in found.message
 
 
 @pytest.mark.parametrize("spec", [{"standby": "None"}, {"standby": "Imports"}])
