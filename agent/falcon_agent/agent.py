@@ -21,6 +21,7 @@ from falcon_agent.ends import Ends
 from falcon_agent.imported import ImportRecord
 from falcon_agent.news import News
 from falcon_agent.output import Output
+from falcon_agent.probing import Probing
 from falcon_agent.reporter import Reporter
 from falcon_agent.run_dir import RunDir
 from falcon_agent.samples import Samples
@@ -40,6 +41,7 @@ from falcon_core.wire.messages import DetailRequest, Plan, RankSignals, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.network import NetworkCounters
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
 MEMORY_SECONDS = 5.0
@@ -63,6 +65,7 @@ class Agent:
         self._checks = Checks(self._run_dir)
         self._smoke = Smoke(self._run_dir)
         self._imports = ImportRecord(self._run_dir)
+        self._probing = Probing(self._run_dir, self._tracker)
         self._speaker = Speaker(settings.job.uid)
         self._store = (
             Store(settings.checkpoint_dir, settings.checkpoint_ranks, settings.checkpoint_bytes)
@@ -81,6 +84,7 @@ class Agent:
         self._sequence = 0
         self._network = (0, NetworkCounters())  # read with the launcher's counters of that time
         self._last_status: LaunchStatus | None = None
+        self._news: News | None = None
         self._directory: DirectoryReport | None = None
 
     async def run(self) -> None:
@@ -90,11 +94,11 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
         self._run_dir.write_control()
+        self._probing.take_over()
         self._run_dir.touch_alive()
         _log.info("agent started", pod=self._settings.pod, node=self._settings.node, job=self._settings.job.name)
-        reporter = Reporter(
-            self._settings, self.take_plan, self.take_request, self.take_order, self.take_peers, self.take_imports
-        )
+        takers = (self.take_request, self.take_order, self.take_peers, self.take_imports, self.take_probe)
+        reporter = Reporter(self._settings, self.take_plan, *takers)
         tasks = [
             asyncio.create_task(reporter.run()),
             asyncio.create_task(reporter.log_connection()),
@@ -141,6 +145,7 @@ class Agent:
             self._settings.pod_uid,
             settled=self._settled >= plan.generation,
             has_imports=self._imports.known,
+            probe=self._probe_of(plan),
         )
         if mine.phase == "Run" and self._store is not None and not self._runs(mine.generation):
             self._store.forget_others(mine.first_rank)
@@ -192,6 +197,21 @@ class Agent:
         if self._imports.take(imports) and self._plan is not None and self._store_made:
             self._write_plan(self._plan)
 
+    def take_probe(self, order: ProbeOrder) -> None:
+        """Take over what is to be measured while the ranks stand still, and where they stop."""
+        plan = self._plan
+        own = (each.replica for each in plan.members if each.pod_uid == self._settings.pod_uid) if plan else iter(())
+        replica = next(own, None)
+        if plan is None or replica is None or order.generation != plan.generation:
+            return
+        if self._probing.take(order, replica, time.monotonic()):
+            self._write_plan(plan)
+            if self._news is not None:
+                self._news.wake()  # ranks that stand still wait for what comes of it
+
+    def _probe_of(self, plan: Plan) -> int:
+        return self._probing.wanted if plan.phase == "Run" else 0
+
     def _settle(self, status: LaunchStatus | None) -> None:
         """Tell the launcher, once a generation, that its ranks train: what is wanted beside them may be made."""
         plan = self._plan
@@ -215,6 +235,7 @@ class Agent:
 
     async def _watch(self, reporter: Reporter) -> None:
         with News(self._run_dir.path / LAUNCH_DIR) as news:
+            self._news = news
             await self._look_on(reporter, news)
 
     async def _look_on(self, reporter: Reporter, news: News) -> None:
@@ -229,12 +250,7 @@ class Agent:
                 self._slow = self._tracker.computing_longer()
                 self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
             status = self._run_dir.status()
-            urgent = self._listen(status, now) or urgent or status != self._last_status
-            urgent = self._checks.look(status) or urgent
-            urgent = self._samples.look(self._slow, now) or urgent
-            urgent = self._smoke.look(status, now) or urgent
-            self._last_status = status
-            urgent = self._look_at_directory(status) or urgent
+            urgent = self._look_at(status, now, reads=reads) or urgent
             self._settle(status)
             if urgent or reads or self._speaker.moment_has_come(time.time_ns()):
                 self._run_dir.touch_alive()
@@ -245,8 +261,30 @@ class Agent:
                 remembered = now
                 self._run_dir.save_memory(self._tracker.memory())
             now = time.monotonic()
-            due = (read + READ_SECONDS - now, self._speaker.seconds_to_moment(time.time_ns()))
-            await news.wait(max(0.0, min(*due, self._samples.seconds_to_next(now))))
+            moment, sample = self._speaker.seconds_to_moment(time.time_ns()), self._samples.seconds_to_next(now)
+            due = min(read + READ_SECONDS - now, moment, sample, self._probing.seconds_to_next())
+            await news.wait(max(0.0, due))
+
+    def _look_at(self, status: LaunchStatus | None, now: float, *, reads: bool) -> bool:
+        """Look at all that may be news at once; ``reads``: the rings have just been read."""
+        news = (
+            self._listen(status, now),
+            status != self._last_status,
+            self._checks.look(status),
+            self._samples.look(self._slow, now),
+            self._smoke.look(status, now),
+            self._look_at_probe(status, reads=reads),
+            self._look_at_directory(status),
+        )
+        self._last_status = status
+        return any(news)
+
+    def _look_at_probe(self, status: LaunchStatus | None, *, reads: bool) -> bool:
+        """Go on with the probe that is on; return whether there is something new to report."""
+        changed = self._probing.look(status, time.monotonic(), reads=reads)
+        if changed and self._plan is not None:
+            self._write_plan(self._plan)  # the executor may be wanted no more
+        return changed
 
     def _counters(self) -> LaunchCounters | None:
         """Read the launcher's counters, the collections that the ranks' interpreters count, and the pod's network."""
@@ -325,6 +363,7 @@ class Agent:
             loaded=self._loaded(generation),
             check=self._checks.of(status),
             smoke=self._smoke.of(time.monotonic()),
+            probe=self._probing.report(time.monotonic()),
             copies=self._copying.report if self._copying is not None else None,
             directory=self._directory,
             imported=self._imports.asked(self._plan, self._settings.pod_uid, status),

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from falcon_core.signals.traffic import cycle_traffic
 from falcon_core.wire.messages import MAX_COMMS, MAX_PAIRS, MAX_SENDS, CommSignals, PairSignals, SentSignals
@@ -124,6 +125,15 @@ class CommTable:
                 )
             )
         return found, left_out
+
+    def records(self, numbers: npt.NDArray[np.int64]) -> RecordArray:
+        """Return the records with these numbers in the ring, as far as they are kept."""
+        kept = list(self._newest)
+        return np.concatenate([part[np.isin(part["seq"], numbers + 1)] for part in kept]) if kept else _NONE
+
+    def shape(self, comm: int) -> Shape | None:
+        """Return what is known of a communicator."""
+        return self._shapes.get(comm)
 
     def sends(self, period_calls: int | None) -> list[SentSignals]:
         """Return what the rank sends in an iteration, the peers that get most first, at most MAX_SENDS."""

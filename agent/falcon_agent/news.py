@@ -24,6 +24,7 @@ class News:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._notify: INotify | None = None
+        self._waiting: asyncio.Event | None = None
 
     def __enter__(self) -> News:
         return self
@@ -41,7 +42,7 @@ class News:
             return
         await asyncio.sleep(LEAST_SECONDS)
         loop = asyncio.get_running_loop()
-        written = asyncio.Event()
+        written = self._waiting = asyncio.Event()
         loop.add_reader(notify.fileno(), written.set)
         try:
             async with asyncio.timeout(max(0.0, seconds - LEAST_SECONDS)):
@@ -52,6 +53,11 @@ class News:
             pass
         finally:
             loop.remove_reader(notify.fileno())
+
+    def wake(self) -> None:
+        """Let whoever waits go on."""
+        if self._waiting is not None:
+            self._waiting.set()
 
     def _watch(self) -> INotify | None:
         """Let the kernel watch the folder; None while it does not."""

@@ -19,6 +19,7 @@ from falcon_core.wire.imports import Imports
 from falcon_core.wire.messages import DetailRequest, Plan, Summary
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 from falcon_core.wire.reports import encode_summary
 from falcon_gateway import AgentClient, Command, Pod, Refused, Tls
 
@@ -26,7 +27,7 @@ REFUSED_SECONDS: Final = 30.0  # after a refusal that lasts until somebody chang
 QUIET_SECONDS: Final = 5.0  # on the way from one gateway to another there is nothing to say
 _LOOK_SECONDS: Final = 0.5
 _log = structlog.get_logger()
-_Message = TypeVar("_Message", Plan, DetailRequest, MicrobatchOrder, Peers, Imports)
+_Message = TypeVar("_Message", Plan, DetailRequest, MicrobatchOrder, Peers, Imports, ProbeOrder)
 
 
 class Reporter:
@@ -40,6 +41,7 @@ class Reporter:
         on_order: Callable[[MicrobatchOrder], None],
         on_peers: Callable[[Peers], None],
         on_imports: Callable[[Imports], None],
+        on_probe: Callable[[ProbeOrder], None],
     ) -> None:
         folder = settings.gateway_tls_dir
         tls = Tls(ca=folder / "ca.crt", cert=folder / "tls.crt", key=folder / "tls.key")
@@ -50,6 +52,7 @@ class Reporter:
         self._on_peers = on_peers
         self._on_imports = on_imports
         self._on_order = on_order
+        self._on_probe = on_probe
 
     def report(self, summary: Summary, detailed: Collection[int], *, urgent: bool) -> None:
         """Hand over this pod's report, with the detail of some ranks. It replaces a report that has not left yet."""
@@ -92,6 +95,8 @@ class Reporter:
                 _hand_on(command.payload, Imports, self._on_imports)
             case "microbatches":
                 _hand_on(command.payload, MicrobatchOrder, self._on_order)
+            case "probe":
+                _hand_on(command.payload, ProbeOrder, self._on_probe)
 
 
 def _hand_on(raw: bytes, kind: type[_Message], take: Callable[[_Message], None]) -> None:

@@ -33,6 +33,8 @@ from falcon_core.wire.launch import (
     MICROBATCHES_FILE,
     OUTPUT_FILE,
     PLAN_FILE,
+    PROBE_ASKED_FILE,
+    PROBE_FILE,
     RINGS_FILE,
     SAMPLE_SUFFIX,
     SAMPLES_ASKED_FILE,
@@ -120,6 +122,14 @@ class RunDir:
         if links != self._asked_links:
             self._write(LINKS_ASKED_FILE, msgspec.json.encode(links))
             self._asked_links = links
+
+    def probe(self) -> LinksPrinted | None:
+        """Read how far the executor beside the ranks has come; None where nothing can be read."""
+        return self._read(PROBE_FILE, LinksPrinted)
+
+    def ask_for_probe(self, links: PodLinks) -> None:
+        """Let the executor beside the ranks measure these links now."""
+        self._write(PROBE_ASKED_FILE, msgspec.json.encode(links))
 
     def tail(self, local_rank: int, generation: int) -> str:
         """Read the end of a process's output; empty where there is none."""

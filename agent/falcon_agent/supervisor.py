@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from falcon_core.topology.passes import ring_passes
-from falcon_core.wire.check_links import PodLinks, turns_of
+from falcon_core.wire.check_links import LinksOrder, PodLinks, turns_of
 from falcon_core.wire.launch import LaunchPlan
 from falcon_core.wire.messages import Plan
 
 
-def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False, has_imports: bool = False) -> LaunchPlan:
+def plan_for(
+    plan: Plan, pod_uid: str, *, settled: bool = False, has_imports: bool = False, probe: int = 0
+) -> LaunchPlan:
     """Return what this pod's launcher has to run. A pod that is no member of the generation stops its processes.
 
     ``settled``: this pod's ranks of that generation train. ``has_imports``: it is known what the job's ranks import.
+    ``probe``: the number of the executor of links beside them; 0: none.
     """
     member = next((member for member in plan.members if member.pod_uid == pod_uid), None)
     if plan.phase == "Finish":
@@ -49,6 +52,7 @@ def plan_for(plan: Plan, pod_uid: str, *, settled: bool = False, has_imports: bo
         standby=plan.standby,
         next_master_port=plan.next_master_port,
         settled=int(settled and plan.standby != "None"),
+        links=probe,
         smoke=plan.smoke,
     )
 
@@ -59,10 +63,13 @@ def links_for(plan: Plan, pod_uid: str) -> PodLinks | None:
     order = plan.links
     if member is None or order is None or plan.phase != "Stop":
         return None
-    turns = turns_of(order, ring_passes([replica for replica, _, _ in order.ring]), member.replica)
-    return PodLinks(
-        number=order.number, token=order.token, own=member.replica, milliseconds=order.milliseconds, turns=turns
-    )
+    return pod_links(order, member.replica)
+
+
+def pod_links(order: LinksOrder, replica: int) -> PodLinks:
+    """Return one pod's part of an order to measure links."""
+    turns = turns_of(order, ring_passes([own for own, _, _ in order.ring]), replica)
+    return PodLinks(number=order.number, token=order.token, own=replica, milliseconds=order.milliseconds, turns=turns)
 
 
 def newer(plan: Plan, current: Plan | None) -> bool:

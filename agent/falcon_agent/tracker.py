@@ -55,7 +55,9 @@ class _Turn(NamedTuple):
     comm_error: int
 
 
-class _Tracked(msgspec.Struct):
+class Followed(msgspec.Struct):
+    """A rank's ring, and what is known by it."""
+
     reader: RingReader
     chain: RankChain
     comms: CommTable
@@ -83,7 +85,7 @@ class Tracker:
         self._monotonic_ns = monotonic_ns
         self._run_dir = run_dir
         self._rings_dir = run_dir / RINGS_DIR
-        self._tracked: dict[str, _Tracked] = {}
+        self._tracked: dict[str, Followed] = {}
         self._refused: set[str] = set()
         self._memory = _decode(memory)
         self._generation = 0
@@ -128,7 +130,7 @@ class Tracker:
         now_ns = self._monotonic_ns()
         offset_ns = time.time_ns() - now_ns
 
-        def report(tracked: _Tracked) -> RankSignals | None:
+        def report(tracked: Followed) -> RankSignals | None:
             header = tracked.reader.header
             if header.generation != generation:
                 return None
@@ -193,6 +195,11 @@ class Tracker:
                 found[header.rank] = header.pid
         return found
 
+    def followed(self, generation: int) -> dict[int, Followed]:
+        """Return the rings of a generation, by rank."""
+        found = (tracked for tracked in self._tracked.values() if tracked.reader.header.generation == generation)
+        return {each.reader.header.rank: each for each in found}
+
     def throttle(self) -> ThrottleSignals | None:
         """Return how much the container's CPU quota throttles it."""
         return self._pressure.throttle()
@@ -211,7 +218,7 @@ class Tracker:
             )
         )
 
-    def _of_each(self, make: Callable[[_Tracked], T]) -> dict[str, T]:
+    def _of_each(self, make: Callable[[Followed], T]) -> dict[str, T]:
         """Return what ``make`` returns for each ring, by name; a ring for which it fails is refused."""
         made = {}
         for name, tracked in list(self._tracked.items()):
@@ -258,7 +265,7 @@ class Tracker:
         if reader.header.generation > self._generation:
             self._generation = reader.header.generation
             self._pressure = Pressure()
-        self._tracked[name] = _Tracked(
+        self._tracked[name] = Followed(
             reader,
             RankChain(self.detection, self._memory.ranks.get(name)),
             CommTable(self._memory.comms.get(name, ())),
@@ -268,7 +275,7 @@ class Tracker:
         _log.info("following a rank", rank=reader.header.rank, generation=reader.header.generation)
 
 
-def _turn(tracked: _Tracked, now_ns: int) -> _Turn:
+def _turn(tracked: Followed, now_ns: int) -> _Turn:
     chain = tracked.chain
     slowdown = chain.slowdown
     return _Turn(
@@ -281,7 +288,7 @@ def _turn(tracked: _Tracked, now_ns: int) -> _Turn:
     )
 
 
-def _with_comms(signals: RankSignals, tracked: _Tracked, now_ns: int) -> RankSignals:
+def _with_comms(signals: RankSignals, tracked: Followed, now_ns: int) -> RankSignals:
     """Add what is compared with the other ranks' reports: excess while the rank is slow, counts while it is silent."""
     chain = tracked.chain
     excess_ns = chain.lasting_excess() if chain.slowdown is not None else {}

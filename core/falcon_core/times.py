@@ -39,6 +39,11 @@ SILENT_SECONDS = 20.0
 # Likewise where the agent lives, beyond the pod's own grace: the launcher may take as long to say that it is stuck.
 OBSTINATE_SECONDS = 45.0
 
+# -- a pause in which links are measured: ranks stand still until the operator's word, or until nobody gives it
+
+PAUSE_UNENDED_SECONDS = 4.0  # after a pod's last result it lets its ranks go on by itself
+PAUSE_TURN_SECONDS = 3.0  # falcon_bench/links.py: a turn of its executor lasts so long at most
+
 # -- a job that does not move: silence until it is an incident
 
 # Where no awaited rank ran for an instant: stopped, or blocked for good. The launcher reports uninterruptible sleep

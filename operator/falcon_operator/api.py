@@ -18,7 +18,9 @@ from falcon_core.recovery.remembered import PlannedMove, RetryIncident
 from falcon_core.recovery.smoke import Smoke
 from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident, StopIncident
 from falcon_operator.checkpoint_spec import CheckpointSpec
+from falcon_operator.detection_spec import DetectionSpec
 from falcon_operator.node_checks import NodeChecks
+from falcon_operator.pauses import PausesStatus
 from falcon_operator.restore import Restore
 
 GROUP = "falcon.dev"
@@ -46,13 +48,6 @@ class Parallelism(_Api, frozen=True, kw_only=True):
     context: int = 1
     expert: int = 1
     pipeline: int = 1
-
-
-class DetectionSpec(_Api, frozen=True, kw_only=True):
-    verify_percent: int = 10
-    median_percent: int = 150
-    consecutive_iterations: int = 5
-    hang_factor: int = 3
 
 
 class Strategy(_Api, frozen=True, kw_only=True):
@@ -138,7 +133,7 @@ class DiagnosisStatus(_Api, frozen=True, kw_only=True):
     done: list[DoneStep] = []  # oldest first
     result: str = ""
     next: str = ""
-    state: Literal["Open", "Mitigating", "Resolved"] = "Open"
+    state: Literal["Open", "Validating", "Mitigating", "Resolved"] = "Open"
     severity: Literal["", "SEV1", "SEV2", "SEV3"] = ""
     node: str = ""
     rank: int | None = None
@@ -154,7 +149,7 @@ class IterationStatus(_Api, frozen=True, kw_only=True):
 
 
 class Counters(_Api, frozen=True, kw_only=True, omit_defaults=False):
-    """The repairs that were made since the job began."""
+    """The repairs since the job began."""
 
     restarts: int = 0  # generations that followed another, whatever the reason
     replacements: int = 0  # nodes replaced
@@ -172,6 +167,7 @@ class TrainingJobStatus(_Api, frozen=True, kw_only=True):
     iterations: IterationStatus = IterationStatus()
     conditions: list[Condition] = []
     counters: Counters = Counters()
+    pauses: PausesStatus | None = None  # None: there were none
     diagnoses: list[DiagnosisStatus] = []  # newest first, bounded
     start_time: str = ""
     completion_time: str = ""

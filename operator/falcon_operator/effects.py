@@ -7,6 +7,7 @@ import msgspec
 from falcon_core.wire.imports import Imports
 from falcon_core.wire.messages import Plan
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.ports import Manifest, PodView
 
 
@@ -61,6 +62,12 @@ class OrderMicrobatches(msgspec.Struct, frozen=True):
     shares: list[int]
 
 
+class OrderProbe(msgspec.Struct, frozen=True):
+    """Where ranks are to stand still, and what is measured then."""
+
+    order: ProbeOrder
+
+
 class ChangeClaims(msgspec.Struct, frozen=True):
     """The spares that a job takes and gives back, all in one write of the pool's status."""
 
@@ -109,6 +116,7 @@ Effect = (
     | PublishPeers
     | PublishImports
     | OrderMicrobatches
+    | OrderProbe
     | ChangeClaims
     | BurnIn
     | TaintNode

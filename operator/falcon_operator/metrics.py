@@ -122,7 +122,7 @@ class Metrics:
         self._events.labels(reason).inc()
 
     def stood_still(self, cause: str, error_class: str, seconds: float) -> None:
-        """Count the standstill of a failure or a hang that is over."""
+        """Count the standstill of a failure, a hang or a pause that is over."""
         self._standstill.labels(cause, error_class).inc(seconds)
 
     def watch_interrupted(self, resource: str, reason: str) -> None:

@@ -17,6 +17,7 @@ from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan, Summary
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api import TrainingJob, TrainingJobStatus, TrainingRun, TrainingRunSpec, WarmPool, WarmPoolStatus
 
 Manifest = dict[str, Any]
@@ -234,6 +235,13 @@ class Bus(Protocol):
 
     async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None:
         """Publish how many micro-batches each rank is to compute, by rank, if the order that stands is another."""
+        ...
+
+    async def order_probe(self, key: JobKey, order: ProbeOrder) -> None:
+        """Publish where ranks are to stand still and what is measured then, if the order that stands is another.
+
+        The order's epoch is this leader's, whatever it says.
+        """
         ...
 
     async def forget(self, key: JobKey) -> None:

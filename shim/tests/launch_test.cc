@@ -72,6 +72,9 @@ void plans() {
   EXPECT(ahead && ahead->standby == falcon::Standby::kProcesses && ahead->next_master_port == 29502);
   const auto later = falcon::parse_plan(std::string(run) + "standby=FromANewerAgent\n", &error);
   EXPECT(later && later->standby == falcon::Standby::kNone);
+  EXPECT(plan && plan->links == 0);
+  const auto probed = falcon::parse_plan(std::string(run) + "links=7\n", &error);
+  EXPECT(probed && probed->links == 7);
   const char* stop = "version=1\ngeneration=4\nphase=Stop\n";
   const auto unchecked = falcon::parse_plan(stop, &error);
   EXPECT(unchecked && unchecked->check == 0);

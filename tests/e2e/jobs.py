@@ -197,6 +197,12 @@ class Job:
         """Return the script's own steps: step, loss, step_seconds, unix_seconds."""
         return [line for line in self.log_lines() if line["event"] == "step"]
 
+    def all_lines(self) -> list[Json]:
+        """Return what the logging rank has printed, in whatever pod it ran, oldest first."""
+        texts = [self.kubectl.run("logs", pod["metadata"]["name"], "-c", "trainer") for pod in self.pods()]
+        found = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
+        return sorted(found, key=lambda line: float(line.get("unix_seconds", 0.0)))
+
     def restarted_seconds(self) -> float | None:
         """Return when the newest restart of the processes made its first step, unix seconds; None: not yet."""
         lines = self.log_lines()

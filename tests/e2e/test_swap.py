@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 
@@ -31,16 +30,8 @@ def stages(kubectl: Kubectl, name: str, steps: int, every: int = 50) -> Json:
     return with_script(kubectl, manifest, "stages.py", "--steps", str(steps), "--every", str(every))
 
 
-def lines(job: Job) -> list[Json]:
-    """Return what the logging rank has printed, in whatever pod it ran, oldest first."""
-    names = [pod["metadata"]["name"] for pod in job.pods()]
-    texts = [job.kubectl.run("logs", name, "-c", "trainer") for name in names]
-    found = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
-    return sorted(found, key=lambda line: float(line.get("unix_seconds", 0.0)))
-
-
 def steps(job: Job) -> list[Json]:
-    return [line for line in lines(job) if line["event"] == "step"]
+    return [line for line in job.all_lines() if line["event"] == "step"]
 
 
 def seconds(job: Job, since: float) -> float:
@@ -74,7 +65,7 @@ def test_a_slow_link_gets_the_lightest_traffic_and_the_losses_stay_what_they_wer
     assert note["cause"] == "SlowLink"
     assert note["where"].startswith("the link between rank 0 ")
     exchanged = job.wait("it is over", lambda s: job.diagnoses(s)[0].get("state") == "Resolved", 300)
-    restarted = [line for line in lines(job) if line["event"] == "start"]
+    restarted = [line for line in job.all_lines() if line["event"] == "start"]
     after = seconds(job, restarted[-1]["unix_seconds"])
     between = [each for each in steps(job) if began + 5 < each["unix_seconds"] < restarted[-1]["unix_seconds"]]
     slow = statistics.median(each["step_seconds"] for each in between)

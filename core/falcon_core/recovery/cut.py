@@ -1,4 +1,4 @@
-"""Find where a pause shall stop: the next iteration's start. Called by ``pause`` alone, which production does not use.
+"""Find where a pause shall stop: the next iteration's start.
 
 Every rank knows where its own iterations begin (:mod:`falcon_core.signals.iteration_counts`). The ranks' starts are a
 cut on two conditions. All members of a channel make equally many calls of the channel in an iteration. The counts at

@@ -37,6 +37,7 @@ from falcon_core.recovery import (
     made_beside,
     pieces,
     prices,
+    probing,
     sharing,
     swapping,
     together,
@@ -80,7 +81,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
         check = swapping.check if swapping.is_checked(slow) else checking.step
         return check(state, slow, obs, policy)
     if obs.running and state.stop is None:
-        slow = losses.counted(slow, obs, policy, shared)
+        slow = losses.counted(slow, obs, policy, shared, paused=probing.disturbs(state, obs))
         if slow.unexplained:
             return _watch(state, slow, obs, policy, shared)
         return _act(replace(state, slow=slow), obs, policy, shared)

@@ -13,14 +13,21 @@ from falcon_core.wire.messages import RECENT_ITERATIONS
 replace = msgspec.structs.replace
 
 
-def counted(slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None) -> SlowIncident:
-    """Add the loss of the iterations since the last look, without what all ranks gained alike."""
+def counted(
+    slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None, *, paused: bool = False
+) -> SlowIncident:
+    """Add the loss of the iterations since the last look, without what all ranks gained alike.
+
+    ``paused``: one of them may be long because ranks stood still to be measured, which is no part of the slowdown.
+    """
     done = obs.iterations
     counted = slow.loss.counted_iterations if slow.loss.generation == obs.generation else 0
     fresh = done - counted
     level = obs.iteration_ns(min(fresh, RECENT_ITERATIONS)) if fresh > 0 else None
     if level is None:
         return slow
+    if paused:
+        level = min(level, slow.slow_ns)
     common_ns = shared.gain_ns(policy, slow.healthy_ns) if shared is not None else slow.common_ns
     loss = ski_rental.accumulate(
         slow.loss,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery import departures, failslow, failstop, hanging, planned, retries, sharing, together
+from falcon_core.recovery import departures, failslow, failstop, hanging, planned, probing, retries, sharing, together
 from falcon_core.recovery.observation import (
     Action,
     GiveUp,
@@ -31,6 +31,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     """Look at the job once. The caller stores the state before it carries out the actions."""
     state, actions = _ladders(state, obs, policy)
     state = sharing.step(state, obs, policy)
+    state = probing.step(state, obs, policy)
     state, closed = retries.step(state, obs, policy)
     actions = [*actions, *closed]
     return departures.record(state, actions, obs), actions

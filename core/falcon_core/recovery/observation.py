@@ -23,6 +23,7 @@ from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import RankSignals, ThrottleSignals
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.printed import Printed
+from falcon_core.wire.probe import ProbeReport
 
 ClaimLimit = Literal["", "PerJob", "PerNamespace", "PerHour"]
 NOTHING_SENT = RankSignals(rank=-1, tracking="NoRing")
@@ -130,6 +131,14 @@ class PreparedSeen(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""  # what it waits for
 
 
+class ProbeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod's answer to a probe."""
+
+    report: ProbeReport
+    address: str = ""  # the pod's
+    age_seconds: float = 0.0  # since the operator has it
+
+
 class Spares(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that a replacement could go to."""
 
@@ -154,6 +163,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     spares: Spares = Spares()
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
     saves: bool = False  # all ranks can save a checkpoint on demand, that outlives a planned restart (``on_demand``)
+    probes: dict[int, ProbeSeen] = {}  # by replica
+    nonce: str = ""  # new at each look: nobody can guess it
     saving: bool = False  # they have been asked to, and a planned restart waits for it
 
     @cached_property
@@ -205,6 +216,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
+    pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
     judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
     grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM
     stages: int = 1  # pipeline stages: ranks of one stage do the same work

@@ -1,4 +1,6 @@
-"""Pause all ranks at a cut with no call half-launched. Called by nothing in production yet (docs/architecture.md §6).
+"""Pause all ranks at a cut with no call half-launched, for a coordinator that sees all of them at once.
+
+The tests of the shim's gates use it. Across pods the cut is an iteration's start alone (``cut_order``, ADR 90).
 
 The logical clock is a count per **channel**: the collectives of a communicator, which all members count alike, and the
 transfers of an ordered pair, where the sender's sends equal the receiver's receives. A rank waits before a call when

@@ -30,7 +30,7 @@ def climb(
 ) -> tuple[RecoveryState, list[Action]]:
     """Apply each strategy against the incident's link that is due. Unchanged where the spec does not name S3."""
     link = slow.link
-    if link is None or not any(name == swap_nodes.TYPE for name, _ in policy.strategies):
+    if link is None or not _may_act(state, policy):
         return replace(state, slow=slow), []
     slow = replace(slow, blocked="")
     if _is_old(slow.outlook, obs):
@@ -50,6 +50,11 @@ def climb(
             actions += swap
         slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
     return replace(state, slow=slow), actions
+
+
+def _may_act(state: RecoveryState, policy: Policy) -> bool:
+    """Check that the spec names S3, and that no links are being measured: first see what that shows."""
+    return state.probe is None and any(name == swap_nodes.TYPE for name, _ in policy.strategies)
 
 
 def _is_old(outlook: Outlook | None, obs: Observation) -> bool:

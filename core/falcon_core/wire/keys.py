@@ -8,6 +8,7 @@ The operator writes, and gateways read, under ``/falcon/v1/<namespace>/<job>/<jo
     commands/peers             who keeps copies of whose checkpoints (``wire.peers``)
     commands/imports           what standbys in pods without a replica import (``wire.imports``)
     commands/microbatches      how many micro-batches each rank is to compute
+    commands/probe             where the ranks are to stand still, and what is measured then (``wire.probe``)
 
 Gateways write, and the operator reads::
 
@@ -28,7 +29,8 @@ ROOT = "/falcon/v1/"
 REPORTS = "/falcon/reports/v1/"
 GATEWAYS = "/falcon/gateways/"
 LEADER_KEY = "/falcon/leader"
-PLAN, DETAIL, MICROBATCHES, PEERS, IMPORTS = "plan", "detail", "microbatches", "peers", "imports"  # the commands
+PLAN, DETAIL, MICROBATCHES, PEERS, IMPORTS = "plan", "detail", "microbatches", "peers", "imports"
+PROBE = "probe"  # these are the commands' names
 
 
 class JobKey(NamedTuple):
@@ -57,6 +59,10 @@ class JobKey(NamedTuple):
     @property
     def microbatches(self) -> str:
         return self.command(MICROBATCHES)
+
+    @property
+    def probe(self) -> str:
+        return self.command(PROBE)
 
     def command(self, name: str) -> str:
         return f"{self.prefix}commands/{name}"

@@ -12,6 +12,7 @@ rings and output grow in place)::
                            its newest checkpoint that another pod has, too}}
     agent/microbatches     JSON, for the client of rank 0: the shares that are wanted (wire.microbatches)
     agent/links            JSON (wire.check_links.PodLinks): the links that the executor is to measure now
+    agent/probe            likewise, of the executor beside the ranks: they stand still now
     agent/stacks           any text: a new text asks the launcher for the Python stacks of the ranks
     agent/samples          a time and process ids: a new text asks it for the stack of the main thread of these
     launch/status.json     LaunchStatus, written at every change
@@ -25,6 +26,7 @@ rings and output grow in place)::
     launch/smoke           what the newest smoke test printed, in the same form (``falcon-launch smoke``)
     launch/links           JSON (wire.check_links.LinksPrinted): where the executor waits for its peers, and what the
                            links were measured to be (agent/falcon_bench/links.py)
+    launch/probe           likewise, of the executor beside the ranks
     launch/rings/g<generation>-r<rank>-<pid>.ring   one ring per process that makes collectives (wire.ring)
     launch/rings.json      LaunchRings: which of them are the ranks' own
     launch/standby/imports.<local>   what that rank has imported (agent/falcon_start/imports.py), for its standby
@@ -42,6 +44,8 @@ A plan is desired state. The launcher compares it with what runs:
 - ``Stop``: every process of an older generation is killed, then ``dead_below`` becomes ``generation``: acknowledged.
   If ``check`` is a new number, the machine is measured then; and if ``check_links`` is 1, an executor waits afterwards
   for ``agent/links`` to have that number, and measures the links; ``Run`` ends a measurement that has not ended yet;
+- ``Run`` with ``links``: an executor of that number waits beside the ranks for ``agent/probe`` to have that number,
+  and measures the links; another number, 0 among them, ends it;
 - either: if ``smoke`` is a new number, the smoke test begins when no older process is left, and runs beside the start;
 - ``Finish``: everything is killed and the launcher exits with ``exit_code``.
 
@@ -65,6 +69,8 @@ LAUNCH_DIR = "launch"
 PLAN_FILE = "agent/plan"
 ALIVE_FILE = "agent/alive"
 CONTROL_FILE = "agent/control"
+PROBE_ASKED_FILE = "agent/probe"
+PROBE_FILE = "launch/probe"
 CHECKPOINT_FILE = "agent/checkpoint"
 COPIED_FILE = "agent/copied"
 MICROBATCHES_FILE = "agent/microbatches"
@@ -112,6 +118,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     check: int = 0  # Stop only: the number of the measurement that is wanted; 0: none
     check_ms: int = 0  # under load
     check_links: int = 0  # 1: an executor waits for the pod's peers afterwards
+    links: int = 0  # Run only: the number of the executor of the links beside the ranks; 0: none is wanted
     smoke: int = 0  # not Finish: the number of the smoke test that is wanted; 0: none
     exit_code: int = 0  # Finish only
 
@@ -176,6 +183,7 @@ class LaunchStatus(msgspec.Struct, frozen=True, kw_only=True):
     standby: LaunchStandby | None = None  # None: none are wanted
     check: LaunchCheck | None = None  # None: nothing was measured
     smoke: LaunchCheck | None = None  # the newest smoke test, which printed into ``SMOKE_FILE``; likewise
+    links: LaunchCheck | None = None  # the newest executor of the links beside the ranks: ``PROBE_FILE``; likewise
     ranks: list[LaunchRank] = []
 
 

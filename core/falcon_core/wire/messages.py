@@ -19,6 +19,7 @@ from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput
+from falcon_core.wire.probe import ProbeReport
 from falcon_core.wire.samples import StackSamples
 
 MESSAGE_VERSION = 1
@@ -223,3 +224,4 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     network: NetworkSignals | None = None  # while a rank is slow
     imported: bytes = b""  # what its ranks import (``wire.imports``), while the plan asks for it
     directory: DirectoryReport | None = None  # the folder in memory that is copied behind; None: there is none
+    probe: ProbeReport | None = None  # what it has done of the newest order

@@ -57,6 +57,7 @@ from falcon_core.wire.microbatches import MAX_HINDRANCE, MAX_MICRO_NS, MicroShar
 from falcon_core.wire.network import NetworkSignals
 from falcon_core.wire.peers import CopiesReport
 from falcon_core.wire.printed import RankOutput, bounded
+from falcon_core.wire.probe import ProbeReport
 from falcon_core.wire.samples import StackSamples
 from falcon_core.wire.whole_numbers import fraction, in_units, median_in, of_units, permille
 
@@ -164,6 +165,7 @@ class _LongReport(_Report, array_like=True, frozen=True, gc=False):
     loaded: Annotated[list[Loaded], Meta(max_length=MAX_RANKS)] = []
     imported: Packed = b""
     network: NetworkSignals | None = None
+    probe: ProbeReport | None = None
 
 
 _NO_TROUBLES: Final = _Troubles(-1)
@@ -192,22 +194,15 @@ def encode_summary(summary: Summary, detailed: Collection[int]) -> bytes:
     ]
     held = summary.checkpoints[:MAX_HELD]
     shared, hindrance = _shared(summary)
-    rare = (
-        summary.ended,
-        summary.check,
-        summary.copies,
-        summary.directory,
-        summary.smoke,
-        summary.imported,
-        summary.network,
-    )
+    rare = (summary.ended, summary.check, summary.copies, summary.directory, summary.smoke)
+    last = (summary.imported, summary.network, summary.probe)
     lists = (shared, summary.output, troubles, held, summary.loaded)
-    if not any(rare) and not any(lists):
+    if not any((*rare, *last, *lists)):
         return _encoder.encode(_Report(*fields))
     printed = bounded(summary.output[:MAX_RANKS])
     ended, loaded = encode_launch(summary.ended), summary.loaded[:MAX_RANKS]
     rest = (ended, summary.check, summary.copies, shared, hindrance, summary.directory, summary.smoke, loaded)
-    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest, summary.imported, summary.network))
+    return _encoder.encode(_LongReport(*fields, printed, troubles, held, *rest, *last))
 
 
 def decode_summary(raw: bytes, pod_uid: str) -> Summary:
@@ -247,6 +242,7 @@ def decode_summary(raw: bytes, pod_uid: str) -> Summary:
         loaded=report.loaded,
         imported=report.imported,
         network=report.network,
+        probe=report.probe,
     )
 
 

@@ -26,6 +26,7 @@ from falcon_core.wire.keys import GATEWAYS, LEADER_KEY, REPORTS, JobKey, gateway
 from falcon_core.wire.messages import DetailRequest, Plan
 from falcon_core.wire.microbatches import MicrobatchOrder
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 from falcon_etcd import Client, Closed, EtcdError, KeyValue, Op, Relisted, WatchEvent
 from falcon_gateway import Batch, Leader, Tls
 from falcon_operator.bus import access
@@ -51,7 +52,7 @@ _NO_GATEWAY = (
     "NoGateway: no falcon-gateway is heard, and so no agent: no report and no plan passes; training goes on. Look at"
     " the pods of the gateway's Deployment."
 )
-_Message = Plan | DetailRequest | MicrobatchOrder | Peers | Imports
+_Message = Plan | DetailRequest | MicrobatchOrder | Peers | Imports | ProbeOrder
 log = structlog.get_logger(__name__)
 
 
@@ -137,6 +138,11 @@ class EtcdBus:
         if self._publish(key, keys.MICROBATCHES, MicrobatchOrder(epoch=0, generation=generation, shares=shares)):
             log.info("micro-batches", job=key.name, namespace=key.namespace, generation=generation, shares=shares)
         await self._pass_on(key, key.microbatches)
+
+    async def order_probe(self, key: JobKey, order: ProbeOrder) -> None:
+        if self._publish(key, keys.PROBE, order):
+            log.info("probe", job=key.name, namespace=key.namespace, number=order.number, phase=order.phase)
+        await self._pass_on(key, key.probe)
 
     async def forget(self, key: JobKey) -> None:
         self._drop(key)

@@ -18,6 +18,7 @@ from falcon_core.recovery.observation import (
     MemberSeen,
     Observation,
     PreparedSeen,
+    ProbeSeen,
     RankSeen,
     Spares,
 )
@@ -53,8 +54,24 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
         ranks=[rank for member in membership.members for rank in _ranks(snap, member, observed)],
         prepared={move.replica: _prepared(snap, move) for move in membership.replacements if move.prepared},
         spares=spares(snap, membership),
+        probes=_probes(snap, membership) if running else {},
+        nonce=snap.nonce,
         bus_healthy=bus_healthy(snap),
     )
+
+
+def _probes(snap: Snapshot, membership: Membership) -> dict[int, ProbeSeen]:
+    """Return the pods' answers to a probe, by replica."""
+    found = {}
+    for member in membership.members:
+        received, pod = snap.reports.summaries.get(member.pod_uid), snap.pod(member.pod_name)
+        if received is not None and received.summary.probe is not None:
+            found[member.replica] = ProbeSeen(
+                report=received.summary.probe,
+                address=pod.pod_ip if pod is not None else "",
+                age_seconds=max(0.0, snap.monotonic - received.at_seconds),
+            )
+    return found
 
 
 def bus_healthy(snap: Snapshot) -> bool:

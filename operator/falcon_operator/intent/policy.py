@@ -7,7 +7,7 @@ from falcon_core.recovery.observation import Policy
 from falcon_core.topology.parallelism import LayoutError, Parallelism
 from falcon_operator.api import TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings, grace_seconds
-from falcon_operator.times import parse_duration
+from falcon_operator.times import parse_duration, parse_percent
 
 
 def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
@@ -30,6 +30,7 @@ def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
         verify=spec.detection.verify_percent / 100,
         median_factor=spec.detection.median_percent / 100,
         consecutive=spec.detection.consecutive_iterations,
+        pause_budget=parse_percent(spec.detection.pause_budget),
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),
         judge=usable_judge(error_rules(job, settings)),

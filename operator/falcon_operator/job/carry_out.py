@@ -27,7 +27,7 @@ GROUNDWORK_SECONDS = 300.0  # between repairs of Service, Secret and PodDisrupti
 REFUSED_SECONDS = 5.0
 LEAST_SECONDS = 0.5  # of effects in a turn after one that ended early: all of them are carried out in the end
 BROKEN_SECONDS = 1.0
-_COMMANDS = (fx.PublishPeers, fx.PublishPlan)  # ranks stand still until their agents have them
+_COMMANDS = (fx.PublishPeers, fx.PublishPlan, fx.OrderProbe)  # ranks stand still until their agents have them
 log = structlog.get_logger(__name__)
 
 
@@ -142,6 +142,8 @@ class EffectRunner:
                 await self._bus.publish(key, imports)
             case fx.OrderMicrobatches(generation=generation, shares=shares):
                 await self._bus.order_microbatches(key, generation, shares)
+            case fx.OrderProbe(order=order):
+                await self._bus.order_probe(key, order)
             case fx.ChangeClaims():
                 assert snap.pool is not None  # its status says which spares are ready, and who holds them
                 status = claims.changed(snap.pool, effect, job.metadata.namespace, now=snap.now)

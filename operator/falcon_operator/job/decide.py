@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from falcon_core.recovery import planned
+from falcon_core.recovery import planned, probing
 from falcon_core.recovery.detail import wanted_detail
 from falcon_core.recovery.membership import Member, Membership, Replacement, StandbyPod, apply_actions
 from falcon_core.recovery.observation import (
@@ -26,9 +26,11 @@ from falcon_core.recovery.observation import (
     StopClosed,
 )
 from falcon_core.recovery.prices import next_step
+from falcon_core.recovery.probe_state import Probe
 from falcon_core.recovery.quiet import is_quiet
 from falcon_core.recovery.witness import assess_liveness
 from falcon_core.times import KUBELET_SECONDS, LEAVE_SECONDS
+from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api import ClosedIncident, TrainingJobStatus
 from falcon_operator.effects import (
     AskDetail,
@@ -40,6 +42,7 @@ from falcon_operator.effects import (
     EnsureGroundwork,
     Event,
     OrderMicrobatches,
+    OrderProbe,
     PublishImports,
     PublishPeers,
     PublishPlan,
@@ -81,6 +84,7 @@ from falcon_operator.status.view import View
 LOOK_SECONDS = 2.0  # while it runs: losses accumulate and deadlines pass also when nothing happens
 QUIET_SECONDS = 5.0  # while it runs, and is well
 GATHER_SECONDS = 1.0
+PROBE_SECONDS = 0.5  # while ranks stand still, or are about to
 replace = msgspec.structs.replace
 
 
@@ -183,6 +187,8 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
 def _again_seconds(intent: Intent, obs: Observation) -> float:
     if intent.membership.phase != "Run":
         return GATHER_SECONDS
+    if intent.recovery.probe is not None:
+        return PROBE_SECONDS
     if any(member.alive is False and member.silent_seconds < KUBELET_SECONDS for member in obs.members):
         return KUBELET_SECONDS / 3
     is_settled = not intent.membership.exclusions and not intent.membership.replacements
@@ -274,10 +280,28 @@ def _effects(snap: Snapshot, intent: Intent) -> list[Effect]:
 
 
 def _orders(intent: Intent) -> list[Effect]:
-    sharing, generation = intent.recovery.sharing, intent.membership.generation
-    if sharing is None or sharing.generation != generation:
-        return []
-    return [OrderMicrobatches(generation, sharing.shares)]
+    sharing, probe, generation = intent.recovery.sharing, intent.recovery.probe, intent.membership.generation
+    orders: list[Effect] = []
+    if sharing is not None and sharing.generation == generation:
+        orders.append(OrderMicrobatches(generation, sharing.shares))
+    if probe is not None and probe.generation == generation:
+        orders.append(OrderProbe(_probe_order(probe)))
+    return orders
+
+
+def _probe_order(probe: Probe) -> ProbeOrder:
+    """Return what the agents are told of a probe."""
+    holds = probe.phase == "Hold"
+    return ProbeOrder(
+        epoch=0,  # the bus writes this leader's
+        generation=probe.generation,
+        number=probe.number,
+        phase=probe.phase,
+        stops=probe.stops if holds else {},
+        arrive_ms=round(1e3 * probing.arrive_seconds(probe)) if holds else 0,
+        deadline_ms=round(1e3 * probing.deadline_seconds(probe)) if holds else 0,
+        links=probing.links_order(probe) if holds else None,
+    )
 
 
 def _budget(snap: Snapshot, intent: Intent) -> Manifest | None:

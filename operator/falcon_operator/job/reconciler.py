@@ -55,7 +55,7 @@ class Metrics(Protocol):
         ...
 
     def stood_still(self, cause: str, error_class: str, seconds: float) -> None:
-        """Count the standstill of a failure or a hang that is over."""
+        """Count the standstill of a failure, a hang or a pause that is over."""
         ...
 
     def iterations(self, name: tuple[str, str], current_seconds: float | None, healthy_seconds: float | None) -> None:
@@ -142,8 +142,11 @@ class JobReconciler:
         memory.reports_until = snap.monotonic
 
     def _count_standstills(self, before: Intent | None, after: Intent) -> None:
-        """Count the failures and hangs that were over at this look."""
+        """Count the failures, hangs and pauses that were over at this look."""
         known = before.history if before is not None else []
+        paused = after.recovery.pauses.seconds - (before.recovery.pauses.seconds if before is not None else 0.0)
+        if paused > 0:
+            self._metrics.stood_still("Validation", "", paused)
         for closed in after.history:
             if closed in known or closed.seconds is None:
                 continue

@@ -18,13 +18,14 @@ from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import RetryIncident
 from falcon_core.recovery.sampled import Sampled
-from falcon_core.recovery.state import Culprit, Fault, SlowIncident, SlowLink, Step, StopIncident
+from falcon_core.recovery.state import Culprit, Fault, RecoveryState, SlowIncident, SlowLink, Step, StopIncident
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.doubt import cause_of, imbalance_words
 from falcon_operator.status.exchanges import link_done, link_next
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
+from falcon_operator.status.probes import is_probed, probe_evidence, probe_next
 from falcon_operator.status.slow_steps import beside_next, done_step, slow_done, slow_next
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import (
@@ -53,11 +54,27 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
         describe_stop(recovery.stop, policy) if recovery.stop else None,
         describe_hang(recovery.hang, policy) if recovery.hang else None,
         describe_move(recovery.move) if recovery.move else None,
-        describe_slowdown(recovery.slow, policy, next_strategy) if recovery.slow else None,
+        _with_probe(
+            describe_slowdown(recovery.slow, policy, next_strategy), recovery, policy, len(intent.membership.members)
+        )
+        if recovery.slow
+        else None,
         *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
     ]
     return sorted((note for note in found if note is not None), key=_number, reverse=True)
+
+
+def _with_probe(
+    note: DiagnosisStatus | None, state: RecoveryState, policy: Policy, pods: int
+) -> DiagnosisStatus | None:
+    """Add what is being measured, or about to be, where a link is slow and it is not known which."""
+    if note is None or state.slow is None:
+        return note
+    wanted = probe_next(state, state.slow, policy, pods)
+    if not wanted:
+        return note
+    return replace(note, next=wanted, state="Validating" if is_probed(state, state.slow) else note.state)
 
 
 def _number(diagnosis: DiagnosisStatus) -> int:
@@ -172,7 +189,7 @@ def _describe_link(
         evidence=(
             f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
             f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
-            f" of the rank whose own grew most: {growth}{network_words(link.network)}"
+            f" of the rank whose own grew most: {growth}{network_words(link.network)}{probe_evidence(slow)}"
         ),
         done=link_done(slow),
         next=link_next(slow, policy, next_strategy),

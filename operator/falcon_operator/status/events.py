@@ -18,6 +18,7 @@ from falcon_operator.effects import Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.conditions import is_true
 from falcon_operator.status.limits import EVENT, fit_text
+from falcon_operator.status.probes import probe_events
 from falcon_operator.status.verdicts import GOOD_NEWS, NODE_RETURNS, verdict_words
 from falcon_operator.status.words import change_words, listed
 
@@ -57,6 +58,7 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
     found += _of_change(before.intent, after.intent)
     found += _of_demand(before.intent.demand, after.intent.demand)
     found += _of_sharing(before.intent, after.intent)
+    found += probe_events(before.intent.recovery, after.intent.recovery)
     found += _of_conditions(before.status, after.status)
     found += _of_generation(before.intent, after.intent, after.status.summary)
     return [Event(event.type, event.reason, fit_text(event.note, EVENT)) for event in found]

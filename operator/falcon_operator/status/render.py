@@ -18,6 +18,7 @@ from falcon_operator.status.doubt import is_kept
 from falcon_operator.status.exchanges import swapping_words
 from falcon_operator.status.limits import fit
 from falcon_operator.status.moves import move_summary
+from falcon_operator.status.probes import is_probed, pauses
 from falcon_operator.status.tracking import tracking
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import fault_brief, link_brief, listed, milliseconds
@@ -38,6 +39,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
         before,
         state=state,
         counters=counters(intent),
+        pauses=pauses(intent.recovery),
         start_time=timestamp(intent.started_at),
         diagnoses=diagnoses(intent, view.policy, next_strategy),
     )
@@ -134,7 +136,7 @@ def _summary(view: View, state: State) -> str:
     if recovery.move is not None:
         return move_summary(recovery.move)
     if slow is not None and _is_shown(slow, view.policy):
-        return _slow_summary(slow, view.policy, len(recovery.beside))
+        return _slow_summary(slow, view.policy, len(recovery.beside), probed=is_probed(recovery, slow))
     if view.unheard:
         return view.snap.job.status.summary
     if copying := waiting(view):
@@ -149,7 +151,7 @@ def _is_shown(slow: SlowIncident, policy: Policy) -> bool:
     return bool(slow.id) or (slow.is_incident and slow.slow_ns > slow.healthy_ns * (1 + policy.verify))
 
 
-def _slow_summary(slow: SlowIncident, policy: Policy, beside: int) -> str:
+def _slow_summary(slow: SlowIncident, policy: Policy, beside: int, *, probed: bool) -> str:
     since = clock_time(slow.onset_at)
     if slow.culprit is not None:
         culprit = slow.culprit
@@ -159,7 +161,7 @@ def _slow_summary(slow: SlowIncident, policy: Policy, beside: int) -> str:
         return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
     factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"
     if slow.link is not None:
-        return f"{factor}: {link_brief(slow.link)}; {swapping_words(slow)}"
+        return f"{factor}: {link_brief(slow.link)}; {'measuring the links' if probed else swapping_words(slow)}"
     return f"{factor}; no rank stands out"
 
 

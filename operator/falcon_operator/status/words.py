@@ -88,6 +88,8 @@ def fault_brief(fault: Fault) -> str:
 def link_where(link: SlowLink) -> str:
     """Return both ends of a slow link; if more than two ranks cannot be told apart, all of these."""
     places = listed([place(end) for end in link.ranks], link.members)
+    if link.pair:
+        return f"the link between {listed([place(end) for end in link.pair])}"
     if link.node:
         return f"the link of node {link.node}: {places}"
     return f"{'the link' if link.members == 2 else 'a link'} between {places}"
@@ -97,6 +99,8 @@ def link_brief(link: SlowLink) -> str:
     """Return the slow link for a line in a table."""
     if link.node:
         return f"the link of {link.node} is slow"
+    if link.pair:
+        return f"the link between {' and '.join(end.node for end in link.pair)} is slow"
     which = "the link" if link.members == 2 else "a link"
     ranks = listed([str(end.rank) for end in link.ranks], link.members)
     nodes = listed(list(dict.fromkeys(end.node for end in link.ranks)), most=3)

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "environment.h"
+#include "executor.h"
 #include "files.h"
 #include "start.h"
 
@@ -45,29 +46,13 @@ void Check::look(const Plan& plan) {
   start();
 }
 
-// The command's own interpreter has the libraries that training uses.
-std::string Check::interpreter() const {
-  const std::string& first = options_.command[0];
-  const size_t slash = first.rfind('/');
-  const std::string name = slash == std::string::npos ? first : first.substr(slash + 1);
-  return name.rfind("python", 0) == 0 ? first : "python3";
-}
-
 void Check::start() {
   own_ = false;
   if (options_.python.empty()) return start_own();
-  const std::string error =
-      run({interpreter(), "-m", "falcon_bench", "--size", "full", "--seconds", seconds(milliseconds_), "--json"},
-          environment());
+  const std::string error = run(
+      {interpreter(options_), "-m", "falcon_bench", "--size", "full", "--seconds", seconds(milliseconds_), "--json"},
+      executor_environment(options_));
   if (!error.empty()) start_own();
-}
-
-// The interpreter finds the executor.
-Variables Check::environment() const {
-  Variables environment = own_environment();
-  const std::string others = environment["PYTHONPATH"];
-  environment["PYTHONPATH"] = options_.python + (others.empty() ? "" : ":" + others);
-  return environment;
 }
 
 void Check::start_own() {
@@ -80,9 +65,10 @@ void Check::start_links() {
     report_.links_error = "the container has no Python of 3.6 or later that could measure the links";
     return;
   }
-  const Started started = start_command({interpreter(), "-m", "falcon_bench.links", std::to_string(report_.number),
-                                         options_.run_dir + "/agent/links", options_.run_dir + "/launch/links"},
-                                        environment(), {STDERR_FILENO, STDERR_FILENO}, [] {});
+  const Started started =
+      start_command({interpreter(options_), "-m", "falcon_bench.links", std::to_string(report_.number),
+                     options_.run_dir + "/agent/links", options_.run_dir + "/launch/links"},
+                    executor_environment(options_), {STDERR_FILENO, STDERR_FILENO}, [] {});
   report_.linking = started.error.empty();
   report_.links_error = started.error;
   pid_ = started.pid;

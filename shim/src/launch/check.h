@@ -36,10 +36,8 @@ class Check {
   void start();
   void start_own();
   void start_links();
-  Variables environment() const;
   std::string run(const std::vector<std::string>& command, const Variables& environment);
   bool has_printed() const;
-  std::string interpreter() const;
   std::string output() const { return options_.run_dir + "/launch/check"; }
 
   const Options& options_;

@@ -89,6 +89,7 @@ std::optional<Plan> parse_plan(const std::string& text, std::string* error) {
     plan.retries = numbers.get("retries", 0, kMostRetries, 0);
     plan.standby = standby_of(fields["standby"]);
     plan.next_master_port = numbers.get("next_master_port", 0, 65535, 0);
+    plan.links = numbers.get("links", 0, INT32_MAX, 0);
     plan.settled = numbers.get("settled", 0, 1, 0) == 1;
   } else if (phase == Phase::kStop) {
     plan.procs = numbers.get("procs", 0, INT32_MAX, 0);

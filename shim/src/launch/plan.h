@@ -32,6 +32,7 @@ struct Plan {
   int check = 0;             // Stop only: the number of the measurement that is wanted before the ranks start; 0: none
   int check_ms = 0;          // under load
   bool check_links = false;  // an executor waits for the pod's peers afterwards
+  int links = 0;             // Run only: the number of the measurement of links beside the ranks; 0: none
   int smoke = 0;             // not Finish: the number of the short measurement that is made beside the start; 0: none
   int exit_code = 0;
 };

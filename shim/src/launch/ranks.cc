@@ -134,7 +134,7 @@ std::vector<int> Ranks::reap() {
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto found =
         std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& r) { return r.running && r.pid == pid; });
-    if (check_.ended(pid, status) || smoke_.ended(pid, status)) continue;
+    if (check_.ended(pid, status) || smoke_.ended(pid, status) || links_.ended(pid, status)) continue;
     if (found == reports_.end()) {  // a standby, a process of ours, or an orphan that we adopted
       const bool ours = directory_.ended(pid) || rescuer_.ended(pid) || standbys_.ended(pid);
       others_killed += ours && was_killed(status) ? 1 : 0;

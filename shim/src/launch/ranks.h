@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "directory.h"
 #include "environment.h"
+#include "links.h"
 #include "oom.h"
 #include "options.h"
 #include "output.h"
@@ -31,6 +32,7 @@ class Ranks {
         standbys_(options, output),
         check_(options),
         smoke_(options),
+        links_(options),
         directory_(options),
         rescuer_(options.store) {}
 
@@ -80,6 +82,7 @@ class Ranks {
   const Standbys& standbys() const { return standbys_; }
   Check& check() { return check_; }
   Smoke& smoke() { return smoke_; }
+  Links& links() { return links_; }
   Directory& directory() { return directory_; }
   const Directory& directory() const { return directory_; }
   Rescuer& rescuer() { return rescuer_; }
@@ -115,6 +118,7 @@ class Ranks {
   Standbys standbys_;
   Check check_;
   Smoke smoke_;
+  Links links_;
   Directory directory_;
   Rescuer rescuer_;
   std::vector<RankReport> reports_;

@@ -54,7 +54,8 @@ std::string status_json(const StatusReport& status) {
                     ",\"error\":" + text_or_null(status.error) + ",\"oom_kills\":" + number_or_null(status.oom_kills) +
                     ",\"oom_kills_before\":" + number_or_null(status.oom_kills_before) +
                     ",\"standby\":" + standby_json(status.standby) + ",\"check\":" + check_json(status.check) +
-                    ",\"smoke\":" + check_json(status.smoke) + ",\"ranks\":[";
+                    ",\"smoke\":" + check_json(status.smoke) + ",\"links\":" + check_json(status.links) +
+                    ",\"ranks\":[";
   const char* comma = "";
   for (const RankReport& rank : status.ranks) {
     out += comma;

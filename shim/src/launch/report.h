@@ -54,6 +54,7 @@ struct StatusReport {
   std::optional<StandbyReport> standby;  // nothing: none are wanted
   CheckReport check;
   CheckReport smoke;  // it has no links
+  CheckReport links;  // that are measured beside the ranks: the executor, and how it ended
   std::vector<RankReport> ranks;
 };
 

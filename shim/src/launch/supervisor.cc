@@ -227,6 +227,7 @@ void Supervisor::advance() {
   if (plan_.phase == Phase::kStop) ranks_.check().look(plan_);
   if (plan_.phase == Phase::kRun && !started_) fill_and_start();
   ranks_.smoke().look(plan_.smoke);  // behind the start, which waits for nothing
+  if (started_) ranks_.links().look(ranks_.running() ? plan_.links : 0);
   if (started_) ranks_.directory().look(plan_, ranks_.failed(), ranks_.ended_well());
   const bool ended = started_ && !ranks_.running();
   if (!ended) {
@@ -328,6 +329,7 @@ void Supervisor::publish_status() {
   status_.standby = ranks_.standbys().report();
   status_.check = ranks_.check().report();
   status_.smoke = ranks_.smoke().report();
+  status_.links = ranks_.links().report();
   status_.ranks = ranks_.reports();
   if (stopping_ || terminated_by_ != 0) {
     status_.state = "Stopping";

@@ -21,6 +21,7 @@ from falcon_core.wire.keys import JobKey
 from falcon_core.wire.launch import LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Plan, RankSignals, Summary
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api import API_VERSION
 from falcon_operator.clock import SystemClock
 from falcon_operator.cluster.client import KubeClient
@@ -114,6 +115,8 @@ class Agents:
     async def ask_detail(self, key: JobKey, generation: int, ranks: list[int]) -> None: ...
 
     async def order_microbatches(self, key: JobKey, generation: int, shares: list[int]) -> None: ...
+
+    async def order_probe(self, key: JobKey, order: ProbeOrder) -> None: ...
 
     async def forget(self, key: JobKey) -> None: ...
 

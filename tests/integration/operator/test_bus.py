@@ -9,6 +9,7 @@ import pytest
 
 from falcon_core.wire.messages import DetailRequest
 from falcon_core.wire.microbatches import MicrobatchOrder
+from falcon_core.wire.probe import ProbeOrder
 from falcon_gateway import Publish
 from falcon_operator.bus.leader_key import BusUnavailable
 from falcon_operator.election import LeadershipLost
@@ -113,6 +114,23 @@ async def test_an_order_of_micro_batches_is_published_when_it_changes(bench: Ben
         assert msgspec.json.decode(payload, type=MicrobatchOrder) == order
         await session.bus.order_microbatches(GPT.key, 1, shares)
         again = await session.client.get(GPT.key.microbatches)
+        assert again is not None
+        assert again.value == kv.value, "the same order is no news: it keeps its revision"
+
+
+async def test_a_probe_is_ordered_under_the_leaders_epoch_when_it_changes(bench: Bench) -> None:
+    session = await bench.session()
+    await session.healthy()
+    session.announce(GPT)
+    for phase in ("Prepare", "Release"):
+        order = ProbeOrder(epoch=0, generation=1, number=4, phase=phase)
+        await session.bus.order_probe(GPT.key, order)
+        kv = await session.client.get(GPT.key.probe)
+        assert kv is not None
+        payload = Publish.FromString(kv.value).payload
+        assert msgspec.json.decode(payload, type=ProbeOrder) == msgspec.structs.replace(order, epoch=1)
+        await session.bus.order_probe(GPT.key, order)
+        again = await session.client.get(GPT.key.probe)
         assert again is not None
         assert again.value == kv.value, "the same order is no news: it keeps its revision"
 

@@ -26,12 +26,14 @@ class Launcher:
         *command: str,
         options: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
+        before: tuple[str, ...] = (),
     ) -> None:
+        """Start it. ``before``: words before its command, that put it into a machine."""
         self.run_dir = run_dir
         (run_dir / "agent").mkdir(parents=True, exist_ok=True)
         (run_dir / "agent" / "alive").touch()
         self.process = subprocess.Popen(
-            [str(SHIM / "falcon-launch"), "run", "--run-dir", str(run_dir), *options, "--", *command],
+            [*before, str(SHIM / "falcon-launch"), "run", "--run-dir", str(run_dir), *options, "--", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "TMPDIR": str(run_dir), **(environment or {})},  # torchrun leaves its files behind

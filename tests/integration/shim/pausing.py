@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 import subprocess
 import time
 from collections.abc import Mapping
@@ -16,13 +15,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from falcon_agent.gates import Gates
 from falcon_agent.ring_reader import RingReader
 from falcon_core.recovery import pause
 from falcon_core.recovery.cut import Channel, Known
 from falcon_core.recovery.pause import Cut, Phase, RankView
 from falcon_core.signals.iteration_counts import iteration_counts
 from falcon_core.signals.rank import RankChain
-from falcon_core.wire import control, ring
+from falcon_core.wire import ring
 from falcon_core.wire.control import Mode, Target, pack_control
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import CounterArray, RecordArray, Traffic
@@ -171,27 +171,23 @@ class Coordinator:
     def __init__(self, folder: Path, layout: Layout) -> None:
         self._layout = layout
         self._members = layout.members()
-        self._file = os.open(folder / "control", os.O_RDWR | os.O_CLOEXEC)
+        self._gates = Gates(folder / "control")
         self._rings = [_Ring(path, layout) for path in sorted(folder.glob("*.ring"))]
-        # Numbers go on where the last agent stopped: a rank that gave a pause up waits for none with its number.
-        self._gate, table = struct.unpack("<QQ", os.pread(self._file, 16, control.GATE_OFFSET))
-        self._table = table + table % 2
 
     def pause(self, deadline_seconds: float, hold_seconds: float = 0.0, prefer: bool = True) -> Outcome:
         """Close the gates, hold them, open them; ``prefer``: at an iteration's start, if that can be."""
         began = time.monotonic()
-        self._gate += 1
         self.listen()
         known = {rank_ring.rank: rank_ring.known() for rank_ring in self._rings} if prefer else None
         now = time.monotonic_ns()
         state = pause.begin(self._members, self._views(), now + int(deadline_seconds * 1e9), now, known)
-        self._write(state, arm=True)
+        self._write(state)
         while state.phase is Phase.CLOSING:
             time.sleep(LOOK_SECONDS)
-            self._beat()
+            self._gates.beat(time.monotonic_ns())
             after = pause.step(state, self._views(), time.monotonic_ns())
             if after.targets != state.targets:
-                self._write(after, arm=False)
+                self._write(after)
             state = after
         seconds = time.monotonic() - began
         closed = state.phase is Phase.CLOSED
@@ -202,7 +198,7 @@ class Coordinator:
         if closed:
             self.listen()
             state = pause.confirmed(state, {rank_ring.rank: rank_ring.at_start for rank_ring in self._rings})
-        self._open()
+        self._gates.open()
         return Outcome(closed, seconds, moved, state.reason, prefer, state.cut, state.fallback, state.moves)
 
     def listen(self) -> None:
@@ -212,51 +208,28 @@ class Coordinator:
 
     def arm_forever(self, deadline_seconds: float) -> None:
         """Begin a pause and never come back to it, as an agent does that dies."""
-        self._gate += 1
         state = pause.begin(self._members, self._views(), time.monotonic_ns() + int(deadline_seconds * 1e9))
-        self._write(state, arm=True)
+        self._write(state)
 
     def close(self) -> None:
         for rank_ring in self._rings:
             rank_ring.close()
-        os.close(self._file)
+        self._gates.close()
 
     def _views(self) -> dict[int, RankView]:
-        return {rank_ring.rank: rank_ring.view(self._gate, self._table) for rank_ring in self._rings}
+        return {rank_ring.rank: rank_ring.view(self._gates.number, self._gates.table) for rank_ring in self._rings}
 
     def begun(self) -> int:
         """Return the calls begun by all ranks, ever."""
         return sum(sum(view.entered.values()) for view in self._views().values())
 
-    def _beat(self) -> None:
-        os.pwrite(self._file, struct.pack("<Q", time.monotonic_ns()), control.HEARTBEAT_OFFSET)
-
-    def _write(self, state: pause.Pause, arm: bool) -> None:
-        """Write the table under an odd epoch, then the even epoch; the gate is armed last."""
-        targets = tuple(
+    def _write(self, state: pause.Pause) -> None:
+        targets = [
             Target(pid=rank_ring.pid, key=rank_ring.keys[channel], calls=calls)
             for rank_ring in self._rings
             for channel, calls in pause.targets_of(state, rank_ring.rank).items()
-        )
-        os.pwrite(self._file, struct.pack("<Q", self._table + 1), control.TABLE_EPOCH_OFFSET)
-        content = pack_control(
-            Mode.TRACK,
-            self._gate,
-            armed=not arm,
-            heartbeat_ns=time.monotonic_ns(),
-            deadline_ns=state.deadline_ns,
-            gate=self._gate,
-            table_epoch=self._table + 1,
-            targets=targets,
-        )
-        os.pwrite(self._file, content, 0)
-        self._table += 2
-        os.pwrite(self._file, struct.pack("<Q", self._table), control.TABLE_EPOCH_OFFSET)
-        if arm:
-            os.pwrite(self._file, struct.pack("<I", Mode.TRACK | control.ARMED), control.MODE_OFFSET)
-
-    def _open(self) -> None:
-        os.pwrite(self._file, struct.pack("<I", Mode.TRACK), control.MODE_OFFSET)
+        ]
+        self._gates.aim(targets, state.deadline_ns, time.monotonic_ns())
 
 
 class Job:

@@ -19,7 +19,7 @@ from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleSignals
 from falcon_core.wire.reports import decode_summary, encode_summary
 from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from falcon_operator.effects import AskDetail, Event
+from falcon_operator.effects import AskDetail, Effect, Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
 from falcon_operator.job.decide import decide
@@ -117,6 +117,8 @@ class Operator:
         )
         self.events: list[Event] = []
         self.asked: list[int] = []
+        self.effects: list[Effect] = []  # of the newest decision
+        self.addresses: dict[str, str] = {}  # of the pods, by node
         self._speakers = [Speaker("u") for _ in range(ranks)]
 
     @property
@@ -149,25 +151,39 @@ class Operator:
             )
             received = decode_summary(encode_summary(summary, detailed or ()), member.pod_uid)
             summaries[member.pod_uid] = Received(summary=received, at_seconds=MONOTONIC)
+        self.decide(summaries)
+
+    def decide(self, summaries: dict[str, Received], monotonic: float = MONOTONIC, nonce: str = "") -> None:
+        """Decide by the newest reports, by pod uid."""
+        members = self.intent.membership.members
         snap = Snapshot(
             job=self.job,
             intent=self.intent,
             pods=[
-                PodView(namespace="ml", name=member.pod_name, uid=member.pod_uid, node=member.node, phase="Running")
+                PodView(
+                    namespace="ml",
+                    name=member.pod_name,
+                    uid=member.pod_uid,
+                    node=member.node,
+                    phase="Running",
+                    pod_ip=self.addresses.get(member.node, ""),
+                )
                 for member in members
             ],
             nodes={member.node: NodeView(name=member.node) for member in members},
             reports=JobReports(
-                summaries=summaries, alive=frozenset(summaries), session_healthy_since_seconds=MONOTONIC - 100
+                summaries=summaries, alive=frozenset(summaries), session_healthy_since_seconds=monotonic - 100
             ),
             settings=PodSettings(agent_image="a", gateways="g:1"),
             now=self.now,
-            monotonic=MONOTONIC,
-            phase_seen_at=MONOTONIC - 600,
+            nonce=nonce,
+            monotonic=monotonic,
+            phase_seen_at=monotonic - 600,
         )
         decision = decide(snap)
         assert decision.intent is not None
         self.intent = decision.intent
         self.events += decision.events
+        self.effects = decision.effects
         self.asked = [rank for effect in decision.effects if isinstance(effect, AskDetail) for rank in effect.ranks]
         self.job = replace(self.job, status=decision.status)

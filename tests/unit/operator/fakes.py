@@ -12,6 +12,7 @@ from falcon_core.wire.imports import Imports
 from falcon_core.wire.keys import JobKey
 from falcon_core.wire.messages import Plan
 from falcon_core.wire.peers import Peers
+from falcon_core.wire.probe import ProbeOrder
 from falcon_operator.api import (
     LABEL_JOB_UID,
     LABEL_ROLE,
@@ -276,6 +277,14 @@ class FakeBus:
             raise OSError("etcd cannot be reached")
         if world.orders[-1:] != [(generation, shares)]:
             world.orders.append((generation, shares))
+            world.mutate()
+
+    async def order_probe(self, key: JobKey, order: ProbeOrder) -> None:
+        world = self.world
+        if world.bus_up_since is None:
+            raise OSError("etcd cannot be reached")
+        if world.paused.orders[-1:] != [order]:
+            world.paused.orders.append(order)
             world.mutate()
 
     def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from falcon_core.wire.messages import CommSignals, SentSignals
@@ -35,8 +36,12 @@ class Flows:
         return max(collectives, default=0.0) + max(sends, default=0.0)
 
     def _extra(self, flow: Flow, nodes: Mapping[int, str]) -> float:
-        places = {nodes[rank] for rank in flow.ranks if rank in nodes}
-        return flow.size * max((slow for where, slow in self.congested.items() if where <= places), default=0.0)
+        """Return what slow links add: to a collective, those between neighbours of its ring."""
+        ranks = [rank for rank in flow.ranks if rank in nodes]
+        around = [*pairwise(ranks), *([(ranks[-1], ranks[0])] if len(ranks) > 2 else [])]
+        links = [frozenset((nodes[one], nodes[other])) for one, other in around]
+        slow = (seconds for where, seconds in self.congested.items() if any(where <= link for link in links))
+        return flow.size * max(slow, default=0.0)
 
     def comms(self, rank: int, nodes: Mapping[int, str]) -> list[CommSignals]:
         """Return a rank's communicators as its agent reports them while the job is slow."""

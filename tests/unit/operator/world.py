@@ -21,6 +21,7 @@ from falcon_core.wire.launch import LaunchRank, LaunchStandby, LaunchStatus
 from falcon_core.wire.messages import CommSignals, Onset, Plan, RankSignals, Sight, Summary, ThrottleSignals, Work
 from falcon_core.wire.microbatches import MicroShare
 from falcon_core.wire.peers import CopiesReport, Peers
+from falcon_core.wire.probe import ProbeReport
 from falcon_operator.api import (
     TAINT_SPARE,
     ObjectMeta,
@@ -38,6 +39,7 @@ from falcon_operator.intent.run import decode, read_run
 from falcon_operator.ports import Manifest, NodeReport, Occupant, PodView, Received
 from tests.unit.operator.fakes import START_UNIX, FakeBus, FakeKube
 from tests.unit.operator.flows import Flows
+from tests.unit.operator.paused import Paused, replica_of
 from tests.unit.operator.voices import Voices
 
 COMPUTE_SECONDS = 0.2
@@ -161,6 +163,7 @@ class World:
         self.work: Work = "Fixed"  # what all ranks' calls show of it
         self.history: dict[int, list[tuple[int, int, int]]] = {}  # rank → (iteration, compute, wait) ns
         self.orders: list[tuple[int, list[int]]] = []  # of micro-batches: generation and shares
+        self.paused = Paused()
         self.per_rank = 0  # micro-batches; 0: the script does not let them move
         self.hindrance = ""
         self.deaf = False  # the ranks do not take orders
@@ -427,6 +430,8 @@ class World:
         group = [pod for pod in self.pods.values() if pod.generation == plan.generation and pod.state == "Running"]
         if self.hanging or not self._is_complete(group, plan.world_size):
             return
+        if self.paused.stops(self.iterations, self.clock.seconds):
+            return
         self.iterating_for += seconds
         talking = COMMUNICATION_SECONDS + self.flows.extra_seconds(self._nodes())
         while self.iterating_for >= (length := self._slowest(group) + talking):
@@ -530,6 +535,7 @@ class World:
             check=pod.check if pod.state in ("Idle", "Stopped") else None,
             smoke=pod.smoke,
             imported=b"imports" if self.plan is not None and self.plan.imports_of == pod.uid else b"",
+            probe=self._probed(pod) if running else None,
         )
         now = self.clock.monotonic()
         report = self.voices.report(summary, now, forgotten=pod.uid not in self.received)
@@ -540,6 +546,10 @@ class World:
         """Return what waits in the pod; in a pod without a replica nothing waits before it knows what to import."""
         waits = self.plan is not None and pod.uid in self.plan.standby_pods
         return None if waits and self.imports is None else self.standby
+
+    def _probed(self, pod: Pod) -> ProbeReport | None:
+        replica = replica_of(pod.ranks)
+        return self.paused.report(replica, len(self._nodes()), self.iterations, self.clock.seconds)
 
     def _signals(self, rank: int, node: Node) -> RankSignals:
         values = self.history.get(rank, [])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from falcon_bench import links
 from falcon_core import times
 from falcon_core.signals.hang import MINIMUM_DEADLINE_NS
 from falcon_operator.election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS
@@ -40,6 +41,9 @@ def launcher_seconds(name: str) -> float:
         (launcher_seconds("kRestartGraceNs") + launcher_seconds("kDaemonGraceNs"), times.FINISH_SECONDS),
         (times.LIVENESS_TTL_SECONDS + times.SILENCE_SECONDS, times.SILENT_SECONDS),
         (launcher_seconds("kStuckNs") + times.URGENT_SECONDS, times.OBSTINATE_SECONDS),
+        # a pause: its operator has the last pod's result, and its word has arrived
+        (times.URGENT_SECONDS, times.PAUSE_UNENDED_SECONDS),
+        (times.PAUSE_TURN_SECONDS + times.PAUSE_UNENDED_SECONDS, MINIMUM_DEADLINE_NS / 1e9),
         # a job that does not move
         (MINIMUM_DEADLINE_NS / 1e9, times.IDLE_SECONDS),
         (launcher_seconds("kBlockedNs") + launcher_seconds("kSampleNs"), times.IDLE_SECONDS),
@@ -54,6 +58,10 @@ def launcher_seconds(name: str) -> float:
 )
 def test_a_wait_is_longer_than_what_it_waits_for(first: float, second: float) -> None:
     assert first < second
+
+
+def test_the_executors_time_is_the_executors() -> None:
+    assert links.TURN_SECONDS == times.PAUSE_TURN_SECONDS
 
 
 def test_the_launchers_time_is_the_launchers() -> None:

@@ -26,6 +26,7 @@ from falcon_core.wire.messages import (
 )
 from falcon_core.wire.microbatches import MAX_HINDRANCE, MicroShare
 from falcon_core.wire.printed import MOST_PRINTED, Printed, RankOutput
+from falcon_core.wire.probe import MOST_CHANNELS, ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.reports import decode_summary, encode_summary
 from falcon_core.wire.samples import MAX_PLACE_FRAMES, MAX_PLACE_TEXT, MAX_PLACES, StackPlace, StackSamples
 
@@ -194,7 +195,7 @@ def refused(report: Any) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, "new"]
+    newer = [3, *fields()[1:], [], [], [], None, None, None, [], "", None, None, [], b"", None, None, "new"]
     newer[6] = [[*newer[6][0], "new"]]
     assert decode_summary(msgspec.msgpack.encode(newer), "p") == sent(pod([rank(0)], [process(0)]))
 
@@ -226,6 +227,18 @@ def test_a_smoke_test_passes_beside_a_check() -> None:
     assert sent(replace(summary, smoke=smoke)).smoke == smoke
     assert sent(replace(summary, smoke=smoke)).check is None
     assert sent(summary).smoke is None
+
+
+def test_an_answer_to_a_probe_passes_and_is_bounded() -> None:
+    summary, channel = pod([], []), ChannelStart(1, 4, 2, 1, 0, 1200, 3)
+    links = LinksReport(40000, True, [LinkReport(2, 5_000_000_000, 80, 250, 100, 950)])
+    probe = ProbeReport(7, links, [RankStart(2, [channel], 5)], True, False, 2100, False, "its time is over")
+    assert sent(replace(summary, probe=probe)).probe == probe
+    assert sent(summary).probe is None
+    with pytest.raises(ValueError, match="length"):
+        sent(replace(summary, probe=ProbeReport(7, ranks=[RankStart(2, [channel] * (MOST_CHANNELS + 1))])))
+    with pytest.raises(ValueError, match=">= 0"):
+        sent(replace(summary, probe=ProbeReport(7, ranks=[RankStart(2, [channel], -1)])))
 
 
 def test_the_copies_of_a_folder_in_memory_pass_and_are_bounded() -> None:

@@ -64,9 +64,9 @@ def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
     """Return the replicas at the ends of the slow link: one for a node's own adapter; none where it is not known."""
     if link.node:
         return tuple(member.replica for member in obs.members if member.node == link.node)[:1]
-    nodes = {place.node for place in link.ranks}
+    nodes = {place.node for place in link.pair or link.ranks}
     found = tuple(member.replica for member in obs.members if member.node in nodes)
-    return found if len(found) == 2 and len(link.ranks) == link.members else ()
+    return found if len(found) == 2 and (link.pair or len(link.ranks) == link.members) else ()
 
 
 def _is_known(rank: RankSeen, names: Names) -> bool:
@@ -89,12 +89,12 @@ def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> P
     """
     level = obs.iteration_ns(policy.consecutive)
     names = communicators(obs, policy)
-    slow_bytes, ends, count = _slow_bytes(link, obs, names), _ends(link, obs), len(obs.members)
+    slow_bytes, at, count = _slow_bytes(link, obs, names), _ends(link, obs), len(obs.members)
     if level is None or level <= healthy_ns or not slow_bytes:
         return None
     adapters = [1.0] * count
-    if len(ends) == 1:
-        adapters[ends[0]] = _SLOW
+    if len(at) == 1:
+        adapters[at[0]] = _SLOW
     roles = Roles(
         cells=(((0, 0),),) * count,  # whoever plays a role computes equally fast
         stage_seconds=(level / 1e9,),
@@ -105,7 +105,7 @@ def plan(link: SlowLink, healthy_ns: int, obs: Observation, policy: Policy) -> P
     cluster = Cluster(
         compute_slowdown=(1.0,) * count,
         link_slowdown=tuple(adapters),
-        pair_slowdown={(min(ends), max(ends)): _SLOW} if len(ends) == 2 else {},
+        pair_slowdown={(min(at), max(at)): _SLOW} if len(at) == 2 else {},
         seconds_per_byte=link.excess_ns / 1e9 / slow_bytes / _SLOW,
     )
     found = placement.plan(roles, cluster, cost=placement.Cost(iterations=1.0))

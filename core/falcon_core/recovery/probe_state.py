@@ -1,0 +1,58 @@
+"""The part of what the recovery remembers (``state``) that is about probes: ranks that stand still to be measured."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base: camelCase, defaults left out; unknown fields of a newer version are ignored."""
+
+
+class RingSeat(_State, frozen=True, kw_only=True):
+    """A pod's place in the ring whose links are measured."""
+
+    replica: int
+    address: str
+    port: int
+
+
+class Probe(_State, frozen=True, kw_only=True):
+    """The probe that is on. Times are unix seconds."""
+
+    number: int
+    generation: int
+    incident: str  # that it is for
+    phase: Literal["Prepare", "Hold", "Release"]
+    since: float  # of the phase
+    held_at: float = 0.0  # when the ranks were told to stand still; 0: they were not
+    lead_seconds: float  # of training between the order and the cut
+    iteration_seconds: float = 0.0  # by which the cut was found
+    token: str = ""  # of this probe alone
+    ring: list[RingSeat] = []
+    stops: dict[int, int] = {}  # by rank: iterations after the start that its agent has reported
+
+
+class Pauses(_State, frozen=True, kw_only=True):
+    """The pauses of a job's life, which have a budget."""
+
+    since: float = 0.0  # when the job was first seen to train; 0: not yet
+    probes: int = 0  # numbered from 1
+    count: int = 0  # those in which ranks stood still
+    seconds: float = 0.0  # for which they did
+    longest_seconds: float = 0.0
+    last_at: float = 0.0  # when the newest ended
+
+
+class Probed(_State, frozen=True, kw_only=True):
+    """What probes have found for an incident."""
+
+    tries: int = 0
+    lead_seconds: float = 0.0  # of the next try; 0: the usual one
+    again_at: float = 0.0  # earliest time of the next try
+    at: float = 0.0  # when the newest ended
+    standstill_seconds: float = 0.0  # of the newest
+    found: Literal["", "Link", "Machine", "Alike"] = ""  # by the newest; "": nothing
+    text: str = ""  # the figures, or why there are none

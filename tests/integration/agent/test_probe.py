@@ -1,0 +1,182 @@
+"""Links that are measured while real ranks stand still: whole pods on machines with a slow link between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from falcon_core.recovery.cut_order import Told, stops
+from falcon_core.wire.check_links import LinksOrder
+from falcon_core.wire.probe import ProbeOrder, ProbeReport
+from tests.integration.agent.networks import Network, machines, why_not
+from tests.integration.agent.pod import eventually
+from tests.integration.agent.ringing import Deciding, Ring
+from tests.integration.gateway.gateways import Site
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    pytest.mark.alone,  # ratios of times
+    pytest.mark.timeout(500),
+]
+
+PODS = 4
+HEALTHY_STEPS = 60
+RATE = "40mbit"
+LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 1}]
+SPEC = {"mitigation": {"strategies": LADDER}, "detection": {"pauseBudget": "50%"}}
+ITERATION_SECONDS = 0.3
+TOKEN = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with machines(PODS) as made:
+        yield made
+
+
+@pytest.fixture
+async def ring(tmp_path: Path, site: Site, network: Network) -> AsyncIterator[Ring]:
+    (gateway,) = site.gateways
+    async with site.leader(gateway) as stream:
+        made = Ring(tmp_path, site, stream, network)
+        made.start()
+        yield made
+        made.stop()
+
+
+async def test_the_slow_one_of_four_links_is_found_while_training_stands_still(ring: Ring, network: Network) -> None:
+    deciding = Deciding(ring, network.addresses, SPEC)
+    await deciding.until("healthy steps", lambda: len(ring.steps()) >= HEALTHY_STEPS)
+    network.limit_between(1, 0, RATE)  # rank 1 sends to rank 0
+    await deciding.until("the link is named", lambda: bool(deciding.decider.status.diagnoses))
+    (note,) = deciding.decider.status.diagnoses
+    print(note.where, note.next, sep="\n")
+    assert note.where.startswith("a link between rank 0 "), "passive evidence names all four"
+    await deciding.until("two ends are named", lambda: "the link between" in deciding.decider.status.diagnoses[0].where)
+    (note,) = deciding.decider.status.diagnoses
+    print(*(f"{name}: {value}" for name, value in msgspec.structs.asdict(note).items()), sep="\n")
+    assert note.where == ("the link between rank 0 (pod gpt2-0, node node-0), rank 1 (pod gpt2-1, node node-1)")
+    await deciding.until("training goes on", lambda: deciding.decider.intent.recovery.probe is None)
+    pauses = deciding.decider.status.pauses
+    assert pauses is not None
+    assert pauses.count == 1
+    print(pauses, f"{deciding.orders[2][0] - deciding.orders[1][0]:.2f} s from the order to the release")
+    assert pauses.milliseconds < 5000
+    assert [order.phase for _, order in deciding.orders] == ["Prepare", "Hold", "Release"]
+    assert {"Validating", "LinkLocated"} <= {event.reason for event in deciding.events}
+    await deciding.until("roles are exchanged", lambda: deciding.decider.intent.membership.generation == 2)
+    order = [int(member.node.removeprefix("node-")) for member in deciding.decider.intent.membership.members]
+    assert abs(order.index(0) - order.index(1)) == 2, "the slow pair are no neighbours of the ring any more"
+    await ring.finish()
+    losses = [[step.loss for step in ring.steps(rank)] for rank in range(PODS)]
+    assert losses[0] == losses[1] == losses[2] == losses[3]
+
+
+class ByHand:
+    """The test in the operator's place: probes whose orders it chooses."""
+
+    def __init__(self, ring: Ring, addresses: list[str]) -> None:
+        self.ring, self._addresses = ring, addresses
+        self.number = 0
+
+    async def prepared(self) -> list[ProbeReport]:
+        """Let the pods get ready; return what they say."""
+        self.number += 1
+        self._order(phase="Prepare")
+
+        async def ready() -> list[ProbeReport] | None:
+            told = [report for report in self.ring.probes() if report.number == self.number]
+            known = [report for report in told if report.links.port > 0 and report.ranks and report.ranks[0].channels]
+            return known if len(known) == PODS else None
+
+        found = await eventually(ready, "all pods are ready")
+        assert found is not None
+        return found
+
+    def hold(self, told: list[ProbeReport], *, lead_seconds: float = 1.0, deadline_seconds: float = 8.0) -> None:
+        """Order the ranks to stand still; nobody may ever end it."""
+        starts = [Told(start, 1.0) for report in told for start in report.ranks]
+        where = stops(starts, PODS, None, lead_seconds=lead_seconds, iteration_seconds=ITERATION_SECONDS / 2)
+        ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(told)]
+        self._order(
+            phase="Hold",
+            stops=where,
+            arrive_ms=5000,
+            deadline_ms=round(1e3 * deadline_seconds),
+            links=LinksOrder(number=self.number, token=TOKEN, milliseconds=200, ring=ring),
+        )
+
+    def _order(self, **fields: object) -> None:
+        order = ProbeOrder(epoch=1, generation=1, number=self.number, **fields)  # type: ignore[arg-type]
+        self.ring.command("probe", msgspec.json.encode(order))
+
+    async def said(self, what: str, pods: list[int]) -> None:
+        """Wait until these pods say why their ranks go on."""
+        uids = [self.ring.job.pod(at).pod_uid for at in pods]
+
+        async def told() -> bool:
+            known = self.ring.summaries()
+            answers = [known[uid].probe for uid in uids]
+            answered = [each for each in answers if each is not None and each.number == self.number and each.why]
+            return len(answered) == len(pods) and all(what in each.why for each in answered)
+
+        try:
+            await eventually(told, what)
+        except AssertionError:
+            print({uid: known.probe for uid, known in self.ring.summaries().items()})
+            raise
+
+
+def longest(ring: Ring, since: float) -> float:
+    """Return the longest time between two steps since then (monotonic seconds)."""
+    ends = [step.at for step in ring.steps() if step.at > since]
+    return max(after - before for before, after in pairwise(ends))
+
+
+async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network) -> None:
+    by_hand = ByHand(ring, network.addresses)
+    await ring.trained(40)
+    usual = statistics.median(b.at - a.at for a, b in pairwise(ring.steps()))
+
+    told = await by_hand.prepared()
+    began = time.monotonic()
+    by_hand.hold(told, deadline_seconds=15.0)
+    await by_hand.said("nobody has ended the pause", list(range(PODS)))
+    await ring.trained(len(ring.steps()) + 5)
+    stood = longest(ring, began)
+    print(f"the operator is silent: {stood:.1f} s, a step usually {usual:.2f} s")
+    assert 4.0 < stood < 8.0
+
+    told = await by_hand.prepared()
+    await asyncio.sleep(3)
+    began = time.monotonic()
+    by_hand.hold(told, lead_seconds=-3.0)
+    await by_hand.said("was past the cut", list(range(PODS)))
+    await ring.trained(len(ring.steps()) + 5)
+    assert longest(ring, began) < 2.5 + usual, "nobody waited for a cut that was passed"
+
+    told = await by_hand.prepared()
+    began = time.monotonic()
+    by_hand.hold(told, deadline_seconds=7.0)
+    await asyncio.sleep(1.5)
+    ring.agents[2].kill()
+    ring.agents[2].wait()
+    await by_hand.said("", [0, 1, 3])  # whatever they say
+    await ring.trained(len(ring.steps()) + 5)
+    print(f"an agent is dead: {longest(ring, began):.1f} s")
+    assert 2.0 < longest(ring, began) < 9.0
+    ring.agents[2] = ring.start_agent(2)
+    await by_hand.said("its agent has begun anew", [2])
+
+    await by_hand.prepared()
+    await ring.finish()
+    losses = [[step.loss for step in ring.steps(rank)] for rank in range(PODS)]
+    assert losses[0] == losses[1] == losses[2] == losses[3]
+    assert [step.number for step in ring.steps()] == list(range(1, len(losses[0]) + 1))

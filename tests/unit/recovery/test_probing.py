@@ -1,0 +1,185 @@
+"""When links are measured under a pause, what a pause costs whom, and which verdicts name an end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_core.planning.ski_rental import Loss
+from falcon_core.recovery import losses, probing
+from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
+from falcon_core.recovery.probe_state import Pauses, Probe, Probed
+from falcon_core.recovery.remembered import Place
+from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.wire.check_links import LinkReport, LinksReport
+from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart
+from falcon_core.wire.ring import Traffic
+from tests.unit.recovery.seen import MS, NOW, member, rank, replace
+
+RANKS = 4
+POLICY = Policy(job="gpt2", strategies=[("Ignore", None)], world_size=RANKS, pause_budget=0.01)
+HEALTHY, SLOW = 250 * MS, 1000 * MS
+LINK = SlowLink(
+    ranks=[Place(rank=at, pod_name=f"gpt2-{at}", node=f"node-{at}") for at in range(RANKS)],
+    members=RANKS,
+    comm="all ranks",
+    excess_ns=SLOW - HEALTHY,
+    compute_growth=1.0,
+)
+INCIDENT = SlowIncident(
+    id="gpt2-1",
+    phase="Detected",
+    onset_at=NOW - 60,
+    onset_generation=1,
+    onset_iteration=40,
+    reported_iteration=45,
+    healthy_ns=HEALTHY,
+    slow_ns=SLOW,
+    loss=Loss(generation=1, counted_iterations=99),
+    link=LINK,
+)
+OLD = Pauses(since=NOW - 3600)
+
+
+def job(**fields: Any) -> Observation:
+    base = Observation(
+        now=NOW,
+        generation=1,
+        running=True,
+        running_seconds=100.0,
+        members=[member(at) for at in range(RANKS)],
+        ranks=[rank(at, iteration_ns=[SLOW] * 16) for at in range(RANKS)],
+        nonce="f" * 32,
+    )
+    return replace(base, **fields)
+
+
+def state(**fields: Any) -> RecoveryState:
+    return replace(RecoveryState(slow=INCIDENT, pauses=OLD), **fields)
+
+
+def answers(report: Any, age: float = 0.0) -> dict[int, ProbeSeen]:
+    """Return the pods' answers: ``report`` by replica."""
+    return {at: ProbeSeen(report=report(at), address=f"10.0.0.{at}", age_seconds=age) for at in range(RANKS)}
+
+
+def ready(at: int) -> ProbeReport:
+    start = RankStart(at, [ChannelStart(1, RANKS, at, Traffic.COLLECTIVE, 0, 10, 2)], 5)
+    return ProbeReport(1, LinksReport(41000 + at), [start], is_open=True)
+
+
+def ordered(before: RecoveryState | None = None) -> RecoveryState:
+    """Return the state in which ranks are told to stand still."""
+    begun = probing.step(before or state(), job(), POLICY)
+    return probing.step(begun, job(probes=answers(ready)), POLICY)
+
+
+def measured(links: dict[frozenset[int], int]) -> Any:
+    def report(at: int) -> ProbeReport:
+        peers = [(at + 1) % RANKS, (at - 1) % RANKS]
+        own = [LinkReport(peer, links.get(frozenset((at, peer)), 5_000_000_000), 80, 100, 100, 950) for peer in peers]
+        return ProbeReport(1, LinksReport(41000 + at, True, own), held=True)
+
+    return report
+
+
+def verdict(report: Any) -> SlowIncident:
+    after = probing.step(ordered(), job(probes=answers(report)), POLICY).slow
+    assert after is not None
+    return after
+
+
+def test_all_ranks_stop_at_the_same_iteration_soon() -> None:
+    probe = ordered().probe
+    assert probe is not None
+    assert (probe.phase, probe.token, len(probe.ring)) == ("Hold", "f" * 32, RANKS)
+    assert set(probe.stops.values()) == {6}, "half a second ahead, at a second an iteration"
+    assert probing.arrive_seconds(probe) < probing.deadline_seconds(probe) < 20
+    assert probing.links_order(probe).ring[3] == (3, "10.0.0.3", 41003)
+
+
+def test_the_slowest_link_names_its_ends() -> None:
+    slow = verdict(measured({frozenset((1, 2)): 40_000_000, frozenset((2, 3)): 2_000_000_000}))
+    assert slow.link is not None
+    assert [(place.rank, place.node) for place in slow.link.pair] == [(1, "node-1"), (2, "node-2")]
+    assert probing.has_ends(slow.link)
+    assert slow.probed is not None
+    assert (slow.probed.found, slow.probed.tries) == ("Link", 1)
+
+
+def test_links_that_could_not_be_measured_name_nobody() -> None:
+    def half(at: int) -> ProbeReport:
+        links = [LinkReport((at + 1) % RANKS, why="10.0.0.9 port 4: Connection refused")]
+        return ProbeReport(1, LinksReport(41000 + at, True, links), held=True)
+
+    slow = verdict(half)
+    assert slow.link == LINK
+    assert slow.probed is not None
+    assert slow.probed.found == ""
+    assert slow.probed.text.startswith("0 of 4 links could be measured: ")
+
+
+@pytest.mark.parametrize(
+    ("pauses", "at"),
+    [
+        (Pauses(since=NOW - 3600), NOW - 3600 + 300),
+        (Pauses(since=NOW - 600, count=1, seconds=4.0, longest_seconds=4.0, last_at=NOW - 300), NOW - 600 + 800),
+        (Pauses(since=NOW - 36000, count=1, seconds=4.0, longest_seconds=4.0, last_at=NOW - 20), NOW + 40),
+    ],
+)
+def test_the_budget_is_of_the_jobs_time_and_pauses_keep_apart(pauses: Pauses, at: float) -> None:
+    before = state(pauses=pauses)
+    assert probing.allowed_at(before, POLICY) == pytest.approx(at)
+    assert (probing.step(before, job(), POLICY).probe is None) == (at > NOW)
+
+
+def test_a_pause_is_no_part_of_the_slowdowns_loss() -> None:
+    stood = job(ranks=[rank(at, iteration_ns=[SLOW] * 15 + [4 * SLOW]) for at in range(RANKS)])
+    counted = losses.counted(INCIDENT, stood, POLICY, None, paused=True)
+    assert counted.loss.seconds == pytest.approx((SLOW - HEALTHY) / 1e9)
+    assert losses.counted(INCIDENT, stood, POLICY, None).loss.seconds > 2
+    assert not probing.disturbs(probing.step(state(), job(), POLICY), job())
+    assert probing.disturbs(ordered(), job())
+    assert probing.disturbs(state(pauses=replace(OLD, last_at=NOW - 2)), job())
+    assert not probing.disturbs(state(pauses=replace(OLD, last_at=NOW - 9)), job())
+
+
+def test_a_pause_that_a_failure_ended_counts_from_its_order() -> None:
+    over = probing.step(ordered(), job(now=NOW + 2, running=False, generation=2), POLICY)
+    assert over.probe is None
+    assert (over.pauses.count, over.pauses.seconds) == (1, 2.0)
+
+
+def test_an_agent_that_is_gone_ends_the_pause_at_once() -> None:
+    members = [member(at, alive=at != 2) for at in range(RANKS)]
+    after = probing.step(ordered(), job(members=members, probes=answers(ready)), POLICY)
+    assert after.probe is not None
+    assert after.probe.phase == "Release"
+    assert after.slow is not None
+    assert after.slow.probed == Probed(
+        tries=1, lead_seconds=0.5, again_at=NOW + 60, at=NOW, text="the agent of pod gpt2-2 is gone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy"),
+    [
+        ({"link": None}, {}),
+        ({"link": replace(LINK, node="node-1")}, {}),
+        ({"link": replace(LINK, ranks=LINK.ranks[:2], members=2)}, {}),
+        ({"phase": "Checking"}, {}),
+        ({"probed": Probed(tries=3)}, {}),
+        ({}, {"enforce": False}),
+        ({}, {"pause_budget": 0.0}),
+    ],
+)
+def test_nobody_is_stopped_without_need(changes: dict[str, Any], policy: dict[str, Any]) -> None:
+    after = probing.step(state(slow=replace(INCIDENT, **changes)), job(), replace(POLICY, **policy))
+    assert after.probe is None
+
+
+def test_a_relief_ends_the_probe() -> None:
+    after = probing.step(replace(ordered(), slow=None), job(probes=answers(ready)), POLICY)
+    assert isinstance(after.probe, Probe)
+    assert after.probe.phase == "Release"
