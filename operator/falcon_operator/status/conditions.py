@@ -19,6 +19,7 @@ from falcon_operator.status.view import State, View
 from falcon_operator.status.words import change_words, link_where, listed
 from falcon_operator.times import clock_time, timestamp
 
+replace = msgspec.structs.replace
 ALWAYS_SHOWN = frozenset({"Ready"})  # the others are added when they are first true, or first matter
 
 
@@ -285,22 +286,17 @@ def _with_pods(view: View, ranks: Finding | None) -> Finding:
         assert ranks is not None  # neither is wanted: this is not asked
         return ranks
     ready = [f"{pod.pod_name} on {pod.node}" for pod in pods if pod.ready]
-    message = f"{len(ready)} of {wanted} standby pods ready" + (f" ({listed(ready)})" if ready else "")
     late = next((why for pod in pods if not pod.ready and (why := _waits_for(view, pod))), "")
-    if late:
-        message += f"; {late}"
+    message = f"{len(ready)} of {wanted} standby pods ready" + (f" ({listed(ready)})" if ready else "")
+    message += f"; {late}" if late else ""
+    settles = not late and (ranks is None or ranks.value)  # what is said of the ranks' standbys says so, too
     if ranks is not None:
-        held = standbys.held(view.snap, view.intent.membership)
-        message += f", {held} with all imports done; {ranks.message}" if ready else f"; {ranks.message}"
-    if len(ready) == wanted:
-        return (
-            Finding("StandbyReady", True, "Waiting", message)
-            if ranks is None
-            else msgspec.structs.replace(ranks, message=message)
-        )
-    if ranks is None or ranks.value:
-        message += "" if late else "; they are made when training has settled"
-    return Finding("StandbyReady", False, "Preparing", message, shown=True)
+        held = f", {standbys.held(view.snap, view.intent.membership)} with all imports done" if ready else ""
+        message += f"{held}; {ranks.message}"
+    if len(ready) < wanted:
+        message += "; they are made when training has settled" if settles else ""
+        return Finding("StandbyReady", False, "Preparing", message, shown=True)
+    return Finding("StandbyReady", True, "Waiting", message) if ranks is None else replace(ranks, message=message)
 
 
 def _waits_for(view: View, standby: StandbyPod) -> str:

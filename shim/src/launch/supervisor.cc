@@ -185,11 +185,10 @@ void Supervisor::look_at_stacks() {
 void Supervisor::look_at_standbys() {
   if (terminated_by_ != 0 || plan_.phase == Phase::kFinish) {
     ranks_.standbys().end();
-  } else if (started_ && ranks_.running()) {
-    ranks_.look_at_standbys(plan_);
-  } else if (plan_.phase == Phase::kStop && plan_.standby != Standby::kNone && !stopping_) {
-    ranks_.look_at_standbys(plan_);
+    return;
   }
+  const bool awaits_ranks = plan_.phase == Phase::kStop && plan_.standby != Standby::kNone && !stopping_;
+  if (awaits_ranks || (started_ && ranks_.running())) ranks_.look_at_standbys(plan_);
 }
 
 void Supervisor::begin_stop() {
