@@ -287,14 +287,13 @@ def _with_pods(view: View, ranks: Finding | None) -> Finding:
         return ranks
     ready = [f"{pod.pod_name} on {pod.node}" for pod in pods if pod.ready]
     late = next((why for pod in pods if not pod.ready and (why := _waits_for(view, pod))), "")
+    if len(ready) < wanted and not late and (ranks is None or ranks.value):
+        late = "they are made when training has settled"  # what is said of the ranks' standbys may say so, too
     message = f"{len(ready)} of {wanted} standby pods ready" + (f" ({listed(ready)})" if ready else "")
-    message += f"; {late}" if late else ""
-    settles = not late and (ranks is None or ranks.value)  # what is said of the ranks' standbys says so, too
-    if ranks is not None:
-        held = f", {standbys.held(view.snap, view.intent.membership)} with all imports done" if ready else ""
-        message += f"{held}; {ranks.message}"
+    if ready and ranks is not None:
+        message += f", {standbys.held(view.snap, view.intent.membership)} with all imports done"
+    message = "; ".join(filter(None, (message, late, ranks.message if ranks is not None else "")))
     if len(ready) < wanted:
-        message += "; they are made when training has settled" if settles else ""
         return Finding("StandbyReady", False, "Preparing", message, shown=True)
     return Finding("StandbyReady", True, "Waiting", message) if ranks is None else replace(ranks, message=message)
 
