@@ -81,6 +81,7 @@ class Job(_Part, frozen=True, kw_only=True):
     spikes: float = 0.0  # share of iterations in which some rank takes spike_factor times as long
     spike_factor: float = 2.0
     checkpoint_every_iterations: int = 100
+    reports_checkpoints: bool = False  # the ranks say when they have saved, as with ``falcon_torch.Checkpoint``
     flops_per_iteration: float | None = None
     peak_flops_per_worker: float | None = None
     weight: float = 1.0

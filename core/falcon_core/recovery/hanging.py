@@ -203,6 +203,7 @@ def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[in
 
 def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
     """Return what a restart of all processes costs now: the standstill, and the work since the last checkpoint."""
+    since = stalled_since(obs)
     healthy_ns = state.healthy_ns or obs.iteration_ns(policy.consecutive) or 0.0
     return restart_price(
         configured_seconds=None,
@@ -210,6 +211,9 @@ def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPric
         default_seconds=restart_processes.DEFAULT_OVERHEAD_SECONDS,
         trained_seconds=obs.iterations * healthy_ns / 1e9,
         interval_seconds=policy.checkpoint_interval_seconds,
+        unsaved_seconds=None
+        if obs.saved_at is None
+        else max(0.0, (obs.now if since is None else since) - obs.saved_at),
     )
 
 
