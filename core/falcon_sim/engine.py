@@ -69,6 +69,7 @@ class Engine:
         self._ladder = Ladder(scenario, self.model, self.agents, self._probed) if self.agents else None
         self._made = 0  # iterations of this generation
         self._saves = Saves(scenario.job)
+        self._planned = False  # the restart that is under way, or was last
         self._generation = 0
         self._block: Block | None = None
         self._conditions_until = math.inf
@@ -149,7 +150,7 @@ class Engine:
     def _strike(self) -> None:
         """Let the fail-stops happen whose time has come."""
         while self._stops and self._stops[0].at_seconds <= self.now:
-            fault = self._stops.pop(0)
+            fault = self.machines.placed(self._stops.pop(0))
             if self.cluster.strike(fault, self.now):
                 self._struck = True
                 self.timeline.note(self.now, "fault", f"{fault.severity} on node {fault.node}")
@@ -216,7 +217,7 @@ class Engine:
     def _begin_generation(self) -> None:
         lost = self._made - self._saves.iterations
         if self._generation:
-            self.timeline.lose(lost)
+            self.timeline.restart(self.now, lost, planned=self._planned)
             self.timeline.note(self.now, "generation", f"{self.cluster.generation} trains; {lost} iterations redone")
         self._generation = self.cluster.generation
         self._made = 0
@@ -273,7 +274,7 @@ class Engine:
         self._block = None
         self.jumped_iterations += count
         if self.agents is not None:
-            self.agents.skipped_ns += round(seconds * 1e9)
+            self.agents.jump(count, seconds)
         return True
 
     def _activity(self, at: float) -> Activity:
@@ -320,6 +321,8 @@ class Engine:
         cluster.advance(self.now)
         if _any(actions, Switch | Replace):
             self.counts = self.model.even
+        if not self.cluster.running and actions:
+            self._planned = _any(actions, Switch)
         if _any(actions, GiveUp):
             self._begin_again()
         elif started and not actions:
