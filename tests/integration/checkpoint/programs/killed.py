@@ -3,6 +3,9 @@
 Each life loads the checkpoint, compares it byte for byte with what that step's state was, goes on saving from there,
 and says on a pipe which save has returned. Prints, as JSON, in how many lives the kill met a save, so that one buffer
 holds nothing whole. A life is a fork, since importing PyTorch takes seconds.
+
+Most kills come after a random time. On a busy machine few of these meet a save, since they come late, as everything
+does. So one life in ``AIMED`` is stopped when a save is seen, and killed only if it stands in the middle of one.
 """
 
 import json
@@ -18,6 +21,11 @@ import torch
 from falcon_torch import Checkpoint
 from falcon_torch.format import PAGE_BYTES, unpack_commit
 
+AIMED = 4
+MOST_TRIES = 50
+LOOK_SECONDS = 0.0005  # a save copies for some milliseconds
+COPY_SECONDS = 0.002
+SAVE_DEADLINE_SECONDS = 20.0
 SIZES = (1, 6_000_003, 0, 1_000_000)  # elements
 BASE = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in SIZES]
 
@@ -39,6 +47,23 @@ def held(number):
         return unpack_commit(file.read(PAGE_BYTES), path.stat().st_size)
 
 
+def stop_in_a_save(child, chance):
+    """Stop a life in the middle of a save, at a random place of its copy; return whether that was met."""
+    for _ in range(MOST_TRIES):
+        deadline = time.monotonic() + SAVE_DEADLINE_SECONDS
+        while None not in map(held, (0, 1)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_SECONDS)
+        time.sleep(chance.random() * COPY_SECONDS)
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        if None in map(held, (0, 1)):
+            return True
+        os.kill(child, signal.SIGCONT)
+    return False
+
+
 def live(folder, least, said):
     """Check what is there, then save until killed. Exit code 3: a wrong step, 4: wrong bytes."""
     checkpoint = Checkpoint(folder)
@@ -58,10 +83,8 @@ def live(folder, least, said):
 def main(lives, seed, folder):
     chance = random.Random(seed)
     returned = torn = 0
-    save_seconds = (
-        0.01  # as the newest life took for one: a busy machine is slower, and the kills must still meet saves
-    )
-    for _ in range(lives):
+    save_seconds = 0.01  # as the newest life took for one
+    for number in range(lives):
         heard, said = os.pipe()
         child = os.fork()
         if not child:
@@ -77,7 +100,8 @@ def main(lives, seed, folder):
             text += piece
         if wanted:
             save_seconds = (time.monotonic() - began) / wanted
-        time.sleep(chance.random() * 2 * save_seconds)
+        if number % AIMED or not stop_in_a_save(child, chance):
+            time.sleep(chance.random() * 2 * save_seconds)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
