@@ -151,7 +151,7 @@ async def test_a_neighbour_that_is_killed_during_the_copy_costs_nothing_and_the_
             generation=1,
             phase="Run",
             procs=1,
-            bytes_per_second=1 << 20,  # slow enough to be met in the middle
+            bytes_per_second=1 << 18,  # a MiB goes at once, the next four seconds later
             pods=[
                 PeerPod(uid="own", first_rank=0, host="127.0.0.1", port=own.report.port, holder="keeper"),
                 PeerPod(uid="keeper", first_rank=1, host="127.0.0.1", port=int(said.read_text())),
@@ -204,8 +204,9 @@ async def test_with_both_copies_of_a_shard_all_ranks_go_back_to_the_volume_and_s
     await ready(*pods)
     tell(pods, {"pod-0": "pod-1", "pod-1": "pod-2", "pod-2": "pod-0"})
     await asyncio.to_thread(ranks.live, pods, 20, folder=volume)
+    await until("the first is copied", lambda: all(pod.told[1].get(pod.rank, 0) >= 1 for pod in pods))
     assert found(await asyncio.to_thread(ranks.live, pods, 40, generation=2)) == [(20, True)] * 3  # memory alone
-    await until("both steps are copied", lambda: all(pod.told[1].get(pod.rank, 0) >= 2 for pod in pods))
+    await until("so is the second", lambda: all(pod.told[1].get(pod.rank, 0) >= 2 for pod in pods))
     for lost in pods[:2]:
         remove(lost)
     left, news = pods[2], [make("new-0", 0), make("new-1", 1)]
@@ -223,7 +224,7 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
     """Yield a file system with room for one checkpoint and a half."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1700k", "none", str(folder)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4500k", "none", str(folder)], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode()}")
     yield folder

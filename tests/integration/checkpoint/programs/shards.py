@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from falcon_torch import Checkpoint
 
-ELEMENTS = 1_000_003
+ELEMENTS = 3_000_003  # bytes
 
 
 def shard(rank, step):
