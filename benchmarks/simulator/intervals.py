@@ -6,9 +6,9 @@ work that it redid, both as they were in that run. Besides that, a restart moves
 later failure redoes more or less than without it: that is chance, and stands in a column of its own.
 
 Each seed is played three times: failures alone, all of Falcon with ranks that report their checkpoints, and with ranks
-that report nothing, where the interval is declared and the rule has to guess half of it.
-``python -m benchmarks.simulator intervals`` fails where a seed loses more than the bound, or where ranks report their
-checkpoints and the mean of a row loses by what else Falcon does.
+that report nothing, where the interval is declared and the rule has to guess half of it (long intervals alone: half of
+a short one is nothing). ``python -m benchmarks.simulator intervals`` fails where a seed loses more than the bound, or
+the mean of a row loses by what else Falcon does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from falcon_sim.scenario import Scenario, load
 
 HERE = Path(__file__).parent
 INTERVALS_SECONDS = (1, 10, 60, 300, 900, 1800, 3600)
+GUESSED_SECONDS = 300  # intervals from here on are played without reports as well
 SEEDS = range(1, 51)
 PROCESSES = 2
-NOISE = 1e-3  # of the run: two runs do not stop after the same iteration
+# Of the run. Stretches that are jumped over take the mean of 64 iterations, those that are played out their own times;
+# with agents more is played out. So a seed in which nothing was done differs by some seconds in eight hours.
+NOISE = 1e-3
+MEAN_NOISE = 1e-4
 replace = msgspec.structs.replace
 
 
@@ -45,7 +49,7 @@ class Outcome(NamedTuple):
 
     stops_alone: Played
     reported: Played  # all of Falcon, and the ranks say when they have saved
-    unseen: Played  # all of Falcon, and they do not
+    unseen: Played | None  # all of Falcon, and they do not; None: not played
 
 
 def _run(plain: Scenario, falcon: Literal["FailStop", "All"], *, reported: bool) -> Played:
@@ -78,7 +82,7 @@ def outcome(interval: int, seed: int) -> Outcome:
     return Outcome(
         _run(scenario, "FailStop", reported=False),
         _run(scenario, "All", reported=True),
-        _run(scenario, "All", reported=False),
+        _run(scenario, "All", reported=False) if interval >= GUESSED_SECONDS else None,
     )
 
 
@@ -100,8 +104,11 @@ def table(found: dict[int, list[Outcome]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     wrong = []
-    for name in ("reported", "unseen"):
+    names: tuple[Literal["reported", "unseen"], ...] = ("reported", "unseen")
+    for name in names:
         for interval, outcomes in found.items():
+            if any(getattr(each, name) is None for each in outcomes):
+                continue
             row, faults = _row(name, interval, outcomes)
             lines.append(row)
             wrong += faults
@@ -121,7 +128,7 @@ def _row(name: Literal["reported", "unseen"], interval: int, outcomes: list[Outc
     wrong = []
     if left.min() < -NOISE:
         wrong.append(f"{name}, {interval} s: seed {SEEDS[int(np.argmin(left))]} is {left.min():+.4f} beyond its bound")
-    if name == "reported" and gains.mean() < 0:
+    if gains.mean() < -MEAN_NOISE:
         wrong.append(f"{name}, {interval} s: gains {gains.mean():+.5f} in the mean")
     row = (
         f"| {name} | {interval} s | {alone[:, 0].mean():.3f}"
