@@ -292,18 +292,20 @@ class Checkpoint:
                 return 0, None
             if read.key != key:
                 read = read_step(sources, key, verify=self.verify)
-            chosen, state = read
-            near = chosen is not None and chosen.buffer is not None
-            if self._share is None:
-                whole = agreed.is_read or all(gather(chosen is not None))
-            else:
-                state = self._put_together(key, here, state, near=near)
-                whole = state is not None
+            whole, state = self._whole(agreed, read, here)
             if whole:
-                self._begin_from(chosen)
-                self._say_loaded(here, key[0], _place_of(chosen))
+                self._begin_from(read.source)
+                self._say_loaded(here, key[0], _place_of(read.source))
                 return key[0], state
             sources = [source for source in sources if source.key != key]
+
+    def _whole(self, agreed: Agreed, read: Read, here: Place) -> Tuple[bool, Any]:
+        """Return whether all ranks have read the step on which they agreed, and this rank's state of it."""
+        if self._share is None:
+            return agreed.is_read or all(gather(read.source is not None)), read.state
+        near = read.source is not None and read.source.buffer is not None
+        state = self._put_together(agreed.key or (0, 0), here, read.state, near=near)
+        return state is not None, state
 
     def _put_together(self, key: Key, here: Place, share: Any, *, near: bool) -> Any:
         """Return the whole state from the shares of all ranks; None where one of them is nowhere to be had."""

@@ -270,7 +270,7 @@ class Engine:
         self.timeline.train(Activity.TRAINING, self.now, np.full(1, seconds), count)
         self.now += seconds
         self._made += count
-        self._saves.after(self._made, self.now - self.healthy_seconds * np.arange(count)[::-1])
+        self._saves.after(self._made, self.now - self.healthy_seconds * np.arange(count, dtype=np.float64)[::-1])
         self._block = None
         self.jumped_iterations += count
         if self.agents is not None:
