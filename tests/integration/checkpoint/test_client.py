@@ -100,7 +100,9 @@ def test_with_plain_files(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_folder", [False, True])
-def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(small_store: Path, with_folder: bool) -> None:
+def test_a_rank_killed_at_any_instant_leaves_the_newest_step_byte_for_byte(
+    small_store: Path, with_folder: bool
+) -> None:
     # In memory as well: no kill of a process can take what a file system has, and each save would wait for the disk.
     folder = [str(small_store / "folder")] if with_folder else []
     ended = run("killed.py", str(LIVES), "1", *folder, store=small_store)
