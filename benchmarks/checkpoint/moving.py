@@ -131,6 +131,8 @@ def _throttled(volume: str) -> Iterator[Path | None]:
         for way in ("read", "write"):
             (group / f"blkio.throttle.{way}_bps_device").write_text(f"{device} {VOLUME_BYTES_A_SECOND}")
     except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
         yield None
         return
     try:
