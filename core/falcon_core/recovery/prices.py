@@ -117,7 +117,8 @@ def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
         return None
     well = max(0.0, min(slow.onset_at, obs.now) - obs.outlasting_at)
     slowly = max(0.0, obs.now - max(slow.onset_at, obs.outlasting_at))
-    return well + slowly * min(1.0, slow.healthy_ns / slow.slow_ns if slow.slow_ns > 0 else 1.0)
+    pace = (slow.healthy_ns + slow.common_ns) / slow.slow_ns if slow.slow_ns > 0 else 1.0
+    return well + slowly * min(1.0, pace)
 
 
 def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:
