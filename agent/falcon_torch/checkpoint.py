@@ -12,35 +12,29 @@ what a rank saved alone before a failure is not mixed with what the others save 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, Tuple
 
 from falcon_torch.agent_file import AgentFile
 from falcon_torch.buffers import Buffer, BufferUnusableError, Store
 from falcon_torch.copying import Copier
 from falcon_torch.demand import FILE, Demand
-from falcon_torch.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit, DamagedError
+from falcon_torch.format import FROM_FOLDER, FROM_MEMORY, FROM_REPLICA, NOTHING, CheckpointError, Commit
 from falcon_torch.guard import Guard
 from falcon_torch.ranks import Place, gather, place
 from falcon_torch.replicas import Share, Whole, compare
+from falcon_torch.sources import Agreed, Key, Offer, Read, Source, agree, offer, read_newest, read_step
 from falcon_torch.state import Frozen, freeze
-from falcon_torch.volume import Volume, mapped, read_state
+from falcon_torch.volume import Volume, mapped
 
 FOLDER_VARIABLE = "FALCON_CHECKPOINT_DIR"
+BEHIND_NICE = 5  # of the threads behind training: a third of the weight of training's own, where both want a core
+BEHIND_SECONDS = 0.001  # after which they begin
 _log = logging.getLogger("falcon_torch")
-Key = Tuple[int, int]  # step, generation
-
-
-class Source(NamedTuple):
-    """A checkpoint of this rank, and how its bytes are mapped."""
-
-    commit: Commit
-    where: str
-    map: Callable[[], Any]
-    buffer: Buffer | None = None
 
 
 class Counts:
@@ -229,6 +223,7 @@ class Checkpoint:
 
     def _finish(self, buffer: Buffer, commit: Commit, volume: Volume | None) -> None:
         """Add what training does not wait for. Training goes on whatever happens here."""
+        _give_way()
         buffer.add_checksums(commit)
         if volume is None:
             return
@@ -286,27 +281,35 @@ class Checkpoint:
             CheckpointError: the state is whole and cannot be unpickled.
         """
         here = place()
-        sources = self._sources(here)
+        sources = found = self._sources(here)
         self._generation = here.generation
         self._anchor = None
         self._guarding()  # before the exchange below: after it, all ranks have theirs
+        read = Read()
+        if self._share is None:
+            sources, read = read_newest(sources, verify=self.verify)
         while True:
-            key = self._newest_of_all(sources)
+            agreed = self._agreed(offer(sources, found, read))
+            key = agreed.key
             if key is None:
                 self._say_loaded(here, 0, NOTHING)
                 return 0, None
-            chosen, state = self._read_first([source for source in sources if _key(source) == key])
-            near = chosen is not None and chosen.buffer is not None
-            if self._share is None:
-                whole = all(gather(chosen is not None))
-            else:
-                state = self._put_together(key, here, state, near=near)
-                whole = state is not None
+            if read.key != key:
+                read = read_step(sources, key, verify=self.verify)
+            whole, state = self._whole(agreed, read, here)
             if whole:
-                self._begin_from(chosen)
-                self._say_loaded(here, key[0], _place_of(chosen))
+                self._begin_from(read.source)
+                self._say_loaded(here, key[0], _place_of(read.source))
                 return key[0], state
-            sources = [source for source in sources if _key(source) != key]
+            sources = [source for source in sources if source.key != key]
+
+    def _whole(self, agreed: Agreed, read: Read, here: Place) -> Tuple[bool, Any]:
+        """Return whether all ranks have read the step on which they agreed, and this rank's state of it."""
+        if self._share is None:
+            return agreed.is_read or all(gather(read.source is not None)), read.state
+        near = read.source is not None and read.source.buffer is not None
+        state = self._put_together(agreed.key or (0, 0), here, read.state, near=near)
+        return state is not None, state
 
     def _put_together(self, key: Key, here: Place, share: Any, *, near: bool) -> Any:
         """Return the whole state from the shares of all ranks; None where one of them is nowhere to be had."""
@@ -333,14 +336,13 @@ class Checkpoint:
             self._guard = Guard.of_this_pod(place()) if alone else None
         return self._guard
 
-    def _newest_of_all(self, sources: List[Source]) -> Key | None:
-        """Return the newest step that every rank has, or of which some pod has each share; None where there is none."""
-        offered = [set(keys) for keys in gather([_key(source) for source in sources])]
+    def _agreed(self, own: Offer) -> Agreed:
+        """Return the newest step that every rank has, or of which some pod has each share. All ranks call it."""
+        offers = gather(own)
+        agreed = agree(offers, len(offers) if self._share is None else self._share.of)
         # Whoever still has what an earlier life wrote cannot mistake it for what this one is going to write.
-        self._generation = max([self._generation, *(1 + generation for keys in offered for _, generation in keys)])
-        parts = len(offered) if self._share is None else self._share.of
-        anywhere = [set().union(*offered[number::parts]) for number in range(parts)]
-        return max(set.intersection(*anywhere), default=None)
+        self._generation = max(self._generation, 1 + agreed.generation)
+        return agreed
 
     def _sources(self, here: Place) -> List[Source]:
         """Return this rank's checkpoints, the nearest first."""
@@ -356,18 +358,15 @@ class Checkpoint:
             return [each for each in found if each.commit.rank % self._share.of == self._share.number]
         return [each for each in found if (each.commit.rank, each.commit.world_size) == (here.rank, here.world_size)]
 
-    def _read_first(self, sources: List[Source]) -> Tuple[Source | None, Any]:
-        """Read the first of these copies of a step that is not damaged."""
-        for source in sources:
-            try:
-                return source, read_state(source.map(), source.commit, source.where, verify=self.verify)
-            except (DamagedError, OSError, ValueError) as error:
-                _log.warning("not loaded: %s", error)
-        return None, None
 
+def _give_way() -> None:
+    """Let the training thread go first, which waits to hear that this one has begun, and let it have more of a core.
 
-def _key(source: Source) -> Key:
-    return source.commit.step, source.commit.generation
+    On Linux a nice value is a thread's own.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(BEHIND_NICE)
+    time.sleep(BEHIND_SECONDS)
 
 
 def _place_of(chosen: Source | None) -> int:

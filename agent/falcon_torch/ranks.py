@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+import pickle
+import struct
+from typing import Any, List, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from falcon_torch.state import raw
+
+SMALL_BYTES = 1024  # a value that fits, with its length, is gathered in one collective call
+_LENGTH = struct.Struct("<Q")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
@@ -28,13 +34,29 @@ def place() -> Place:
     return Place(rank, world, None if local is None else int(local), _env("FALCON_GENERATION", 0))
 
 
-def gather(value: Any) -> list[Any]:
-    """Return every rank's value; this rank's alone where there is no process group. All ranks must call it."""
+def gather(value: Any) -> List[Any]:
+    """Return every rank's value; this rank's alone where there is no process group. All ranks must call it.
+
+    The values are pickled. Where each takes at most ``SMALL_BYTES`` it is one collective call, which a restart waits
+    for; PyTorch's own ``all_gather_object`` makes two, since it knows no length ahead.
+    """
     if not _together() or dist.get_world_size() == 1:
         return [value]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    content = pickle.dumps(value)
+    whole = _LENGTH.pack(len(content)) + content
+    found = _gather_bytes(whole[:SMALL_BYTES].ljust(SMALL_BYTES, b"\0"))
+    lengths = [_LENGTH.size + _LENGTH.unpack_from(each)[0] for each in found]
+    if max(lengths) > SMALL_BYTES:
+        found = _gather_bytes(whole.ljust(max(lengths), b"\0"))
+    return [pickle.loads(each[_LENGTH.size : length]) for each, length in zip(found, lengths)]
+
+
+def _gather_bytes(content: bytes) -> List[bytes]:
+    """Return every rank's bytes, of the same number on all ranks."""
+    own = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(_device())
+    each = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(each, own)
+    return [bytes(raw(on_cpu)) for on_cpu in (one.cpu() for one in each)]
 
 
 def from_rank(rank: int, value: Any) -> Any:
@@ -50,8 +72,7 @@ def broadcast(rank: int, content: torch.Tensor) -> torch.Tensor:
     """Return one rank's bytes on the CPU, uint8 [n]; the other ranks' are of the same size. All ranks must call it."""
     if not _together() or dist.get_world_size() == 1 or not content.numel():
         return content.cpu()
-    on_cpu = "cpu:" in str(dist.get_backend_config())
-    content = content.to(torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device()))
+    content = content.to(_device())
     dist.broadcast(content, src=rank)
     return content.cpu()
 
@@ -63,6 +84,15 @@ def store(prefix: str) -> Any:
     except (AttributeError, RuntimeError, ValueError):
         return None
     return dist.PrefixStore(prefix, found)
+
+
+def _device() -> torch.device:
+    """Return where the process group takes its tensors: on the CPU where it can."""
+    try:
+        on_cpu = "cpu:" in str(dist.get_backend_config())
+    except AttributeError:  # PyTorch before 2.1
+        on_cpu = dist.get_backend() in ("gloo", "mpi")
+    return torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device())
 
 
 def _together() -> bool:

@@ -31,7 +31,7 @@ class _Reader:
     def __init__(self, writer: RingWriter, detection: Detection) -> None:
         self.writer = writer
         self.chain = RankChain(detection)
-        self.iterations_before = 0  # counted by an earlier chain of this generation
+        self.iterations_before = 0  # of this generation: counted by an earlier chain, or made unrecorded
         self.knows_cycle = False  # the rank knows how many calls an iteration has now
 
     @property
@@ -164,6 +164,15 @@ class Agents:
         """Close all rings except the sentinels' rings."""
         if len(self._readers) > len(self.sentinels):
             self._readers = {rank: self._readers[rank] for rank in self.sentinels}
+
+    def jump(self, iterations: int, seconds: float) -> None:
+        """Pass over healthy iterations that nobody plays out: they are counted, and leave no records.
+
+        A count without them would say that the generation has hardly trained, and so that a restart costs little.
+        """
+        self.skipped_ns += round(seconds * 1e9)
+        for reader in self._readers.values():
+            reader.iterations_before += iterations
 
     def share_anew(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         """Begin new chains after micro-batches were shared anew; the agents keep their healthy times.

@@ -284,10 +284,13 @@ class Cluster:
 
     # -- what the operator sees --------------------------------------------------------------------------------------
 
-    def observe(self, now: float, agents: Agents | None, counts: tuple[int, ...], made: int) -> Observation:
+    def observe(
+        self, now: float, agents: Agents | None, counts: tuple[int, ...], made: int, saved_at: float | None
+    ) -> Observation:
         """Return the job as its operator sees it now.
 
-        ``made``: iterations of this generation, where no agent counts them.
+        ``made``: iterations of this generation, where no agent counts them. ``saved_at``: when the newest checkpoint
+        was saved; None where the ranks do not say it.
         """
         machines = self._machines
         ready = sum(node not in machines.excluded for node in machines.spares)
@@ -299,6 +302,8 @@ class Cluster:
             members=[self._member(replica, pod, now) for replica, pod in enumerate(self._members)],
             ranks=self._ranks(agents, counts, made),
             prepared={replica: _prepared(pod, now) for replica, pod in self._prepared_pods.items()},
+            saved_at=saved_at,
+            outlasting_at=saved_at,
             spares=Spares(
                 pool="spares",
                 available=ready > 0,

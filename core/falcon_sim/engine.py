@@ -34,6 +34,7 @@ from falcon_sim.ladder import Ladder
 from falcon_sim.machines import Machines, draw_faults, probe
 from falcon_sim.model import Block, JobModel
 from falcon_sim.pipeline import Floats
+from falcon_sim.saves import Saves
 from falcon_sim.scenario import Scenario
 from falcon_sim.timeline import Timeline
 
@@ -67,7 +68,8 @@ class Engine:
         self.timeline = Timeline(scenario.job.parallelism.world)
         self._ladder = Ladder(scenario, self.model, self.agents, self._probed) if self.agents else None
         self._made = 0  # iterations of this generation
-        self._kept = 0  # of them, in the newest checkpoint
+        self._saves = Saves(scenario.job)
+        self._planned = False  # the restart that is under way, or was last
         self._generation = 0
         self._block: Block | None = None
         self._conditions_until = math.inf
@@ -148,7 +150,7 @@ class Engine:
     def _strike(self) -> None:
         """Let the fail-stops happen whose time has come."""
         while self._stops and self._stops[0].at_seconds <= self.now:
-            fault = self._stops.pop(0)
+            fault = self.machines.placed(self._stops.pop(0))
             if self.cluster.strike(fault, self.now):
                 self._struck = True
                 self.timeline.note(self.now, "fault", f"{fault.severity} on node {fault.node}")
@@ -202,8 +204,7 @@ class Engine:
         if seconds.size:
             self.now = start + float(seconds.sum())
             self._made += len(seconds)
-            every = self.scenario.job.checkpoint_every_iterations
-            self._kept = self._made - self._made % every
+            self._saves.after(self._made, start + np.cumsum(seconds))
             self.timeline.train(self._activity(start), start, seconds)
         changed = bool(seconds.size and self.agents is not None and self.agents.feed(block, self._begins, first, last))
         if self.now >= self._next_stop() or not seconds.size:
@@ -214,12 +215,13 @@ class Engine:
         return changed
 
     def _begin_generation(self) -> None:
-        lost = self._made - self._kept
+        lost = self._made - self._saves.iterations
         if self._generation:
-            self.timeline.lose(lost)
+            self.timeline.restart(self.now, lost, planned=self._planned)
             self.timeline.note(self.now, "generation", f"{self.cluster.generation} trains; {lost} iterations redone")
         self._generation = self.cluster.generation
-        self._made = self._kept = 0
+        self._made = 0
+        self._saves.begin()
         self._block = None
         if self.agents is not None:
             self.agents.start()
@@ -268,12 +270,11 @@ class Engine:
         self.timeline.train(Activity.TRAINING, self.now, np.full(1, seconds), count)
         self.now += seconds
         self._made += count
-        every = self.scenario.job.checkpoint_every_iterations
-        self._kept = self._made - self._made % every
+        self._saves.after(self._made, self.now - self.healthy_seconds * np.arange(count, dtype=np.float64)[::-1])
         self._block = None
         self.jumped_iterations += count
         if self.agents is not None:
-            self.agents.skipped_ns += round(seconds * 1e9)
+            self.agents.jump(count, seconds)
         return True
 
     def _activity(self, at: float) -> Activity:
@@ -306,9 +307,8 @@ class Engine:
         self._leave_and_return()
         self._read_rings()
         started = self._generation == cluster.generation
-        obs = cluster.observe(
-            self.now, self.agents if started else None, self.counts, self._made if started or not cluster.running else 0
-        )
+        made = self._made if started or not cluster.running else 0
+        obs = cluster.observe(self.now, self.agents if started else None, self.counts, made, self._saves.reported_at)
         before = self.state.slow
         self.state, actions = machine.step(self.state, obs, self.policy)
         self._note(before, actions)
@@ -321,6 +321,8 @@ class Engine:
         cluster.advance(self.now)
         if _any(actions, Switch | Replace):
             self.counts = self.model.even
+        if not self.cluster.running and actions:
+            self._planned = _any(actions, Switch)
         if _any(actions, GiveUp):
             self._begin_again()
         elif started and not actions:
@@ -362,7 +364,7 @@ class Engine:
             return
 
         def observe() -> Observation:
-            return self.cluster.observe(self.now, agents, self.counts, self._made)
+            return self.cluster.observe(self.now, agents, self.counts, self._made, self._saves.reported_at)
 
         step = ladder.climb(self.state.slow, observe, self.counts, self._made)
         if step is None:

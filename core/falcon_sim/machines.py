@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 
 from falcon_sim.model import Conditions
 from falcon_sim.pipeline import Floats
 from falcon_sim.scenario import Scenario, SlowFault, StopFault
+
+replace = msgspec.structs.replace
 
 
 def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFault], list[StopFault]]:
@@ -17,7 +20,7 @@ def draw_faults(scenario: Scenario, horizon_seconds: float) -> tuple[list[SlowFa
     The same seed gives the same faults.
     """
     rng = np.random.default_rng([scenario.seed, 1])
-    nodes = scenario.nodes + scenario.cluster.spares
+    nodes = scenario.nodes + (scenario.cluster.spares if scenario.faults.strike == "Nodes" else 0)
     slow, stop = list(scenario.faults.slow), list(scenario.faults.stop)
     for drawn in scenario.faults.random_slow:
         for at in _poisson(rng, drawn.node_hours_between, nodes, horizon_seconds):
@@ -63,7 +66,9 @@ class Machines:
         self.spares = list(range(scenario.nodes, scenario.nodes + scenario.cluster.spares))
         self.broken: dict[int, float] = {}  # node → repaired at
         self.excluded: set[int] = set()  # by the job
-        self._slow = slow
+        self._slow = list(slow)
+        self._by_role = scenario.faults.strike == "Roles"
+        self._begun = 0  # of the slow faults: they strike a node, and stay with it
         self._procs = scenario.job.procs_per_node
         self._changes = sorted(
             {at for fault in slow for at in (fault.at_seconds, fault.at_seconds + fault.duration_seconds)}
@@ -71,6 +76,7 @@ class Machines:
 
     def active(self, now: float) -> list[SlowFault]:
         """List the slow faults of the job's own nodes."""
+        self._begin(now)
         used = set(self.roles)
         return [
             fault
@@ -83,6 +89,7 @@ class Machines:
 
     def slowdown(self, node: int, at: float) -> float:
         """Return how many times slower a node computes at that time than a healthy node, by its slowest process."""
+        self._begin(at)
         return max(
             (
                 fault.factor
@@ -93,6 +100,19 @@ class Machines:
             ),
             default=1.0,
         )
+
+    def _begin(self, now: float) -> None:
+        """Let the slow faults strike whose time has come."""
+        while self._begun < len(self._slow) and self._slow[self._begun].at_seconds <= now:
+            if self._by_role:
+                fault = self._slow[self._begun]
+                peer = None if fault.peer is None else self.roles[fault.peer]
+                self._slow[self._begun] = replace(fault, node=self.roles[fault.node], peer=peer)
+            self._begun += 1
+
+    def placed(self, fault: StopFault) -> StopFault:
+        """Return a fail-stop that happens now, with the node that it strikes."""
+        return replace(fault, node=self.roles[fault.node]) if self._by_role else fault
 
     def next_change(self, now: float) -> float:
         """Return when a slow fault begins or ends next; infinity for never."""

@@ -81,6 +81,7 @@ class Job(_Part, frozen=True, kw_only=True):
     spikes: float = 0.0  # share of iterations in which some rank takes spike_factor times as long
     spike_factor: float = 2.0
     checkpoint_every_iterations: int = 100
+    reports_checkpoints: bool = False  # the ranks say when they have saved, as with ``falcon_torch.Checkpoint``
     flops_per_iteration: float | None = None
     peak_flops_per_worker: float | None = None
     weight: float = 1.0
@@ -132,6 +133,9 @@ class Faults(_Part, frozen=True, kw_only=True):
     stop: list[StopFault] = []
     random_slow: list[RandomSlow] = []
     random_stop: list[RandomStop] = []
+    # What the ``node`` of a fault is. Roles: a place in the job; the node that has it when the fault begins is struck.
+    # So runs that leave different nodes meet the same faults, and can be compared one by one.
+    strike: Literal["Nodes", "Roles"] = "Nodes"
 
 
 class Run(_Part, frozen=True, kw_only=True):
@@ -325,6 +329,8 @@ def _check_faults(scenario: Scenario) -> None:
 
 
 def _check_node(name: str, node: int, scenario: Scenario) -> None:
+    if scenario.faults.strike == "Roles" and not 0 <= node < scenario.nodes:
+        raise ScenarioError(f"{name} is {node} of {scenario.nodes} roles")
     if not 0 <= node < scenario.nodes + scenario.cluster.spares:
         raise ScenarioError(f"{name} is {node} of {scenario.nodes} nodes and the spares")
 
@@ -337,7 +343,8 @@ def _check_slow(name: str, slow: SlowFault, scenario: Scenario) -> None:
         raise ScenarioError(f"{name}.proc is {slow.proc} of {scenario.job.procs_per_node}")
     if slow.peer is None:
         return
-    if not 0 <= slow.peer < scenario.nodes + scenario.cluster.spares or slow.peer == slow.node:
+    _check_node(f"{name}.peer", slow.peer, scenario)
+    if slow.peer == slow.node:
         raise ScenarioError(f"{name}.peer is {slow.peer}: no second node")
 
 

@@ -31,6 +31,14 @@ class Note(msgspec.Struct, frozen=True):
     text: str
 
 
+class Restarted(msgspec.Struct, frozen=True):
+    """A generation that began after another one."""
+
+    at_seconds: float
+    redone_iterations: float  # that were made before, since the checkpoint from which it began
+    planned: bool  # for a slow node, and not after a failure
+
+
 class Timeline:
     """A run's timeline, built from the first moment to the last."""
 
@@ -38,6 +46,7 @@ class Timeline:
         self._workers = workers
         self._segments: list[Segment] = []
         self.notes: list[Note] = []
+        self.restarts: list[Restarted] = []
         self.ends_seconds: list[Floats] = []
         self.iteration_seconds: list[Floats] = []
         self.made = 0.0
@@ -96,8 +105,9 @@ class Timeline:
         self.ends_seconds.append(start + seconds.cumsum())
         self.iteration_seconds.append(seconds if count is None else seconds / count)
 
-    def lose(self, iterations: float) -> None:
+    def restart(self, at_seconds: float, iterations: float, *, planned: bool) -> None:
         """Take off iterations that were made before and are gone (back to a checkpoint)."""
+        self.restarts.append(Restarted(at_seconds, iterations, planned))
         if iterations and self._segments:
             last = self._segments[-1]
             lost = last.lost_iterations + iterations

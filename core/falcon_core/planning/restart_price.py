@@ -1,9 +1,11 @@
 """What an action that restarts every process costs: training stands still, and work is done again.
 
 The price has two parts. The **standstill**, from the stop of the old processes to the first iteration of the new ones,
-can be seen and is measured. The **work since the last checkpoint** cannot be seen: each generation counts its
-iterations from 1, whatever step the script resumes from, and nothing outside the script knows that step. Two facts hold
-all the same:
+can be seen and is measured. The **work since the last checkpoint** is known where the ranks say when they saved
+(``unsaved_seconds``). Then the price falls to the standstill with each checkpoint and grows until the next, and a rule
+that acts when the loss has reached the price acts right behind a checkpoint. Of a script that saves by its own means it
+cannot be seen: each generation counts its iterations from 1, whatever step the script resumes from, and nothing outside
+the script knows that step. Two facts hold all the same:
 
 - A generation begins at a checkpoint. So never more is redone than the generation has trained.
 - Where the interval between two checkpoints is declared (``spec.checkpoint.intervalSeconds``), the last checkpoint is
@@ -38,14 +40,21 @@ class RestartPrice(msgspec.Struct, frozen=True, kw_only=True):
     redo_seconds: float = 0.0  # of it, for the work since the last checkpoint; 0: part of a configured price, or none
 
 
-def redo_seconds(trained_seconds: float, *, interval_seconds: float | None) -> float:
-    """Estimate the work that a restart now throws away [s of training at healthy speed].
+def redo_seconds(
+    trained_seconds: float, *, interval_seconds: float | None, unsaved_seconds: float | None = None
+) -> float:
+    """Return the work that a restart now throws away, or an estimate of it [s of training at healthy speed].
 
     ``trained_seconds``: what the generation has trained, at healthy speed. ``interval_seconds``: the declared time
-    between two checkpoints. Raises InvalidInputError for a negative time, or an interval that is not positive.
+    between two checkpoints. ``unsaved_seconds``: what was trained since the newest checkpoint from which the restart
+    can begin; None: not known. Raises InvalidInputError for a negative time, or an interval that is not positive.
     """
     if not trained_seconds >= 0:
         raise InvalidInputError(f"{trained_seconds} s of training")
+    if unsaved_seconds is not None:
+        if not unsaved_seconds >= 0:
+            raise InvalidInputError(f"{unsaved_seconds} s of training since the last checkpoint")
+        return min(trained_seconds, unsaved_seconds)
     if interval_seconds is None:
         return min(trained_seconds, UNDECLARED_AT_MOST_SECONDS)
     if not 0 < interval_seconds < math.inf:
@@ -60,18 +69,19 @@ def restart_price(
     default_seconds: float,
     trained_seconds: float,
     interval_seconds: float | None,
+    unsaved_seconds: float | None = None,
 ) -> RestartPrice:
     """Compute the price of restarting every process now.
 
     ``configured_seconds``: the whole, as the job's owner has declared it. ``measured_seconds``: the standstill, learned
-    from earlier restarts; until then ``default_seconds``. The other two as in ``redo_seconds``, and its errors.
+    from earlier restarts; until then ``default_seconds``. The other three as in ``redo_seconds``, and its errors.
     """
-    redo = redo_seconds(trained_seconds, interval_seconds=interval_seconds)
+    redo = redo_seconds(trained_seconds, interval_seconds=interval_seconds, unsaved_seconds=unsaved_seconds)
     if configured_seconds is None:
         standstill = default_seconds if measured_seconds is None else measured_seconds
         return RestartPrice(seconds=standstill + redo, redo_seconds=redo)
     standstill = min(default_seconds, configured_seconds) if measured_seconds is None else measured_seconds
-    redo = redo if interval_seconds is not None else 0.0
+    redo = redo if interval_seconds is not None or unsaved_seconds is not None else 0.0
     if standstill + redo <= configured_seconds:
         return RestartPrice(seconds=configured_seconds)
     return RestartPrice(seconds=standstill + redo, redo_seconds=redo)

@@ -204,12 +204,15 @@ def said(obs: Observation, findings: list[HangFinding], judge: Judge) -> dict[in
 def price(state: RecoveryState, obs: Observation, policy: Policy) -> RestartPrice:
     """Return what a restart of all processes costs now: the standstill, and the work since the last checkpoint."""
     healthy_ns = state.healthy_ns or obs.iteration_ns(policy.consecutive) or 0.0
+    since = stalled_since(obs)
+    moved_until = obs.now if since is None else since
     return restart_price(
         configured_seconds=None,
         measured_seconds=state.overheads.get(restart_processes.TYPE),
         default_seconds=restart_processes.DEFAULT_OVERHEAD_SECONDS,
         trained_seconds=obs.iterations * healthy_ns / 1e9,
         interval_seconds=policy.checkpoint_interval_seconds,
+        unsaved_seconds=None if obs.saved_at is None else max(0.0, moved_until - obs.saved_at),
     )
 
 

@@ -166,6 +166,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     probes: dict[int, ProbeSeen] = {}  # by replica
     nonce: str = ""  # new at each look: nobody can guess it
     saving: bool = False  # they have been asked to, and a planned restart waits for it
+    # When the newest checkpoint was saved from which all ranks can begin again, unix seconds; None: no rank says it.
+    saved_at: float | None = None  # in the same pods
+    outlasting_at: float | None = None  # where a pod is left, and its memory with it
 
     @cached_property
     def iterations(self) -> int:

@@ -66,8 +66,9 @@ def _exchange(
         configured_seconds=dict(policy.strategies)[swap_nodes.TYPE],
         measured_seconds=state.overheads.get(swap_nodes.TYPE),
         default_seconds=swap_nodes.DEFAULT_OVERHEAD_SECONDS,
-        trained_seconds=0.0 if obs.saves else obs.iterations * slow.healthy_ns / 1e9,
+        trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
         interval_seconds=policy.checkpoint_interval_seconds,
+        unsaved_seconds=_unsaved_seconds(slow, obs),
     )
     return ski_rental.Candidate(
         name=swap_nodes.TYPE,
@@ -93,6 +94,7 @@ def replacement(
         default_seconds=replace_node.DEFAULT_OVERHEAD_SECONDS,
         trained_seconds=obs.iterations * slow.healthy_ns / 1e9,
         interval_seconds=policy.checkpoint_interval_seconds,
+        unsaved_seconds=_unsaved_seconds(slow, obs),
     )
     spare = departures.spare_seconds(state, obs)
     candidate = ski_rental.Candidate(
@@ -102,6 +104,21 @@ def replacement(
         redo_seconds=price.redo_seconds,
     )
     return durations.early(candidate, state, slow, obs.now)
+
+
+def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:
+    """Return the work since the newest checkpoint that outlasts a planned restart [s at healthy speed]; None: unknown.
+
+    Since its onset the slowdown has made less of it in the same time.
+    """
+    if obs.saves:
+        return 0.0
+    if obs.outlasting_at is None:
+        return None
+    well = max(0.0, min(slow.onset_at, obs.now) - obs.outlasting_at)
+    slowly = max(0.0, obs.now - max(slow.onset_at, obs.outlasting_at))
+    pace = (slow.healthy_ns + slow.common_ns) / slow.slow_ns if slow.slow_ns > 0 else 1.0
+    return well + slowly * min(1.0, pace)
 
 
 def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation, policy: Policy) -> Applied:

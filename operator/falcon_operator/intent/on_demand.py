@@ -10,7 +10,7 @@ from falcon_core.recovery import machine, on_demand
 from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.observation import Action, Observation, Policy, Swap, Switch
 from falcon_core.recovery.state import RecoveryState
-from falcon_core.wire.checkpoint import Held
+from falcon_core.wire.checkpoint import Held, newest_of_all, spread
 from falcon_operator.intent import copies
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
@@ -43,10 +43,31 @@ def recover(
     return intent, *machine.step(intent.recovery, replace(obs, prepared=prepared, saving=True), policy)
 
 
-def can_save(snap: Snapshot, membership: Membership) -> bool:
-    """Check whether all ranks can save a checkpoint on demand that outlives a restart which no pod leaves."""
-    ranks = len(membership.members) * snap.job.spec.procs_per_replica
-    return on_demand.can_answer(_outliving(held(snap, membership), copies.copied(snap, membership)), ranks)
+def with_checkpoints(obs: Observation, snap: Snapshot, membership: Membership) -> Observation:
+    """Add what the job's checkpoints in memory mean for a restart, where its ranks keep any.
+
+    Whether all ranks can save one on demand that outlives a restart, when they saved the newest that all of them can
+    load, and when the newest that they can load when a pod is lost.
+    """
+    own = held(snap, membership)
+    if not own:
+        return obs
+    procs = snap.job.spec.procs_per_replica
+    ranks = len(membership.members) * procs
+    copied = copies.copied(snap, membership)
+    outlasting = [each for each in _outliving(_with_replicas(snap, membership, 1), copied) if each.in_folder]
+    return replace(
+        obs,
+        saves=on_demand.can_answer(_outliving(own, copied), ranks),
+        saved_at=_saved_at(own, ranks, procs),
+        outlasting_at=_saved_at(outlasting, ranks, procs),
+    )
+
+
+def _saved_at(found: list[Held], ranks: int, procs: int) -> float | None:
+    """Return when the newest step that all ranks can have was saved, unix seconds; None where there is none."""
+    newest = newest_of_all(spread(found, ranks, procs), ranks)
+    return None if newest is None else newest.unix_ms / 1000
 
 
 def before_restart(

@@ -144,8 +144,7 @@ def _live(snap: Snapshot, before: Intent) -> Decision:
         intent = begin(snap.job, intent, snap.now)
     intent = standbys.look(snap, adopt(intent, snap.pods_by_name, snap.pool))
     policy = policy_of(snap.job, snap.settings)
-    obs = observe.observe(snap, intent.membership)
-    obs = replace(obs, saves=on_demand.can_save(snap, intent.membership))
+    obs = on_demand.with_checkpoints(observe.observe(snap, intent.membership), snap, intent.membership)
     intent, actions = _recover(snap, intent, obs, policy)
     given_up = next((action for action in actions if isinstance(action, GiveUp)), None)
     if given_up is not None:

@@ -24,6 +24,14 @@ def test_the_work_to_redo(trained: float, interval: float | None, redo: float) -
     assert redo_seconds(trained, interval_seconds=interval) == redo
 
 
+@pytest.mark.parametrize(("trained", "unsaved", "redo"), [(1e6, 40.0, 40.0), (10.0, 40.0, 10.0), (1e6, 0.0, 0.0)])
+def test_a_known_save_is_taken_in_place_of_every_guess(trained: float, unsaved: float, redo: float) -> None:
+    for interval in (None, 1800.0):
+        assert redo_seconds(trained, interval_seconds=interval, unsaved_seconds=unsaved) == redo
+    with pytest.raises(InvalidInputError):
+        redo_seconds(trained, interval_seconds=None, unsaved_seconds=-1.0)
+
+
 def price(**fields: float | None) -> RestartPrice:
     return restart_price(
         configured_seconds=fields.get("configured"),
@@ -31,6 +39,7 @@ def price(**fields: float | None) -> RestartPrice:
         default_seconds=13.0,
         trained_seconds=fields.get("trained") or 0.0,
         interval_seconds=fields.get("interval"),
+        unsaved_seconds=fields.get("unsaved"),
     )
 
 
@@ -47,6 +56,8 @@ def test_a_configured_price_is_raised_by_what_is_known_and_never_lowered() -> No
     assert price(configured=5.0, trained=1e4, interval=600.0) == RestartPrice(seconds=305.0, redo_seconds=300.0)
     assert price(configured=900.0, trained=1e4, interval=1800.0) == RestartPrice(seconds=913.0, redo_seconds=900.0)
     assert price(configured=900.0, trained=1e4, interval=600.0, measured=12.0) == RestartPrice(seconds=900.0)
+    assert price(configured=5.0, trained=1e4, unsaved=70.0) == RestartPrice(seconds=75.0, redo_seconds=70.0)
+    assert price(configured=900.0, trained=1e4, interval=1800.0, unsaved=0.0) == RestartPrice(seconds=900.0)
 
 
 @pytest.mark.parametrize(("trained", "interval"), [(-1.0, None), (1.0, 0.0), (float("nan"), None), (1.0, float("nan"))])

@@ -3,6 +3,9 @@
 Each life loads the checkpoint, compares it byte for byte with what that step's state was, goes on saving from there,
 and says on a pipe which save has returned. Prints, as JSON, in how many lives the kill met a save, so that one buffer
 holds nothing whole. A life is a fork, since importing PyTorch takes seconds.
+
+Most kills come after a random time. On a busy machine few of these meet a save, since they come late, as everything
+does. So one life in ``AIMED`` is stopped when a save is seen, and killed only if it stands in the middle of one.
 """
 
 import json
@@ -18,6 +21,11 @@ import torch
 from falcon_torch import Checkpoint
 from falcon_torch.format import PAGE_BYTES, unpack_commit
 
+AIMED = 4
+MOST_TRIES = 50
+LOOK_SECONDS = 0.0005  # a save copies for some milliseconds
+COPY_SECONDS = 0.002
+SAVE_DEADLINE_SECONDS = 20.0
 SIZES = (1, 6_000_003, 0, 1_000_000)  # elements
 BASE = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in SIZES]
 
@@ -39,6 +47,23 @@ def held(number):
         return unpack_commit(file.read(PAGE_BYTES), path.stat().st_size)
 
 
+def stop_in_a_save(child, chance):
+    """Stop a life in the middle of a save, at a random place of its copy; return whether that was met."""
+    for _ in range(MOST_TRIES):
+        deadline = time.monotonic() + SAVE_DEADLINE_SECONDS
+        while None not in map(held, (0, 1)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_SECONDS)
+        time.sleep(chance.random() * COPY_SECONDS)
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        if None in map(held, (0, 1)):
+            return True
+        os.kill(child, signal.SIGCONT)
+    return False
+
+
 def live(folder, least, said):
     """Check what is there, then save until killed. Exit code 3: a wrong step, 4: wrong bytes."""
     checkpoint = Checkpoint(folder)
@@ -55,40 +80,55 @@ def live(folder, least, said):
         checkpoint.save(state(step), step)
 
 
-def main(lives, seed, folder):
-    chance = random.Random(seed)
-    returned = torn = 0
-    save_seconds = (
-        0.01  # as the newest life took for one: a busy machine is slower, and the kills must still meet saves
-    )
-    for _ in range(lives):
+class Lives:
+    """One life after another, and what is known of them."""
+
+    def __init__(self, seed, folder):
+        self._chance, self._folder = random.Random(seed), folder
+        self._save_seconds = 0.01  # as the newest life took for one
+        self.returned = 0  # newest step that was loaded, or whose save has returned
+        self.torn = 0  # kills that met a save
+
+    def one(self, *, aimed):
+        """Let a life begin, kill it, and take down what it has said."""
         heard, said = os.pipe()
         child = os.fork()
         if not child:
             os.close(heard)
             try:
-                live(folder, returned, said)
+                live(self._folder, self.returned, said)
             finally:
                 os._exit(5)
         os.close(said)
-        text = os.read(heard, 4096)  # until it has loaded; b"" where the life ended before
-        began, wanted = time.monotonic(), chance.randrange(4)  # saves before the kill
-        while len(text.split()) <= wanted and (piece := os.read(heard, 4096)):
-            text += piece
-        if wanted:
-            save_seconds = (time.monotonic() - began) / wanted
-        time.sleep(chance.random() * 2 * save_seconds)
+        text = self._until_some_saves(heard)
+        if not aimed or not stop_in_a_save(child, self._chance):
+            time.sleep(self._chance.random() * 2 * self._save_seconds)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
-            sys.exit(f"a life ended by itself with {os.WEXITSTATUS(status)}, after save {returned}")
+            sys.exit(f"a life ended by itself with {os.WEXITSTATUS(status)}, after save {self.returned}")
         while piece := os.read(heard, 4096):
             text += piece
         os.close(heard)
-        steps = [int(word) for word in text.split()]
-        returned = max([returned, *steps])
-        torn += returned > 2 and None in map(held, (0, 1))
-    print(json.dumps({"lives": lives, "saves": returned, "killed_in_a_save": torn}))
+        self.returned = max([self.returned, *map(int, text.split())])
+        self.torn += self.returned > 2 and None in map(held, (0, 1))
+
+    def _until_some_saves(self, heard):
+        """Read until a life has loaded and up to three saves have returned."""
+        text = os.read(heard, 4096)  # b"" where the life ended before
+        began, wanted = time.monotonic(), self._chance.randrange(4)
+        while len(text.split()) <= wanted and (piece := os.read(heard, 4096)):
+            text += piece
+        if wanted:
+            self._save_seconds = (time.monotonic() - began) / wanted
+        return text
+
+
+def main(count, seed, folder):
+    lives = Lives(seed, folder)
+    for number in range(count):
+        lives.one(aimed=number % AIMED == 0)
+    print(json.dumps({"lives": count, "saves": lives.returned, "killed_in_a_save": lives.torn}))
 
 
 if __name__ == "__main__":
