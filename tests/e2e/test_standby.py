@@ -38,7 +38,8 @@ def _losses(job: Job) -> list[list[float]]:
     return lives
 
 
-@pytest.mark.parametrize("standby", ["Imports", "Processes"])
+# Two minutes each; tests/integration/shim shows programs that wait.
+@pytest.mark.parametrize("standby", ["Imports", pytest.param("Processes", marks=pytest.mark.long)])
 def test_a_restart_takes_those_that_stand_by(nodes: None, start: Callable[[Json], Job], standby: str) -> None:
     job = start(training_job("ahead", steps=MANY, spec={"recovery": {"standby": standby}}))
     job.wait_training()
