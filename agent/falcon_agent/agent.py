@@ -200,9 +200,10 @@ class Agent:
     def take_probe(self, order: ProbeOrder) -> None:
         """Take over what is to be measured while the ranks stand still, and where they stop."""
         plan = self._plan
-        own = (each.replica for each in plan.members if each.pod_uid == self._settings.pod_uid) if plan else iter(())
-        replica = next(own, None)
-        if plan is None or replica is None or order.generation != plan.generation:
+        if plan is None or order.generation != plan.generation:
+            return
+        replica = next((each.replica for each in plan.members if each.pod_uid == self._settings.pod_uid), None)
+        if replica is None:
             return
         if self._probing.take(order, replica, time.monotonic()):
             self._write_plan(plan)

@@ -60,11 +60,6 @@ class Probing:
         order = self._order
         return order.number if order is not None and order.phase != "Release" and not self._why else 0
 
-    @property
-    def is_stopping(self) -> bool:
-        """Check whether ranks are to stand still now."""
-        return bool(self._targets)
-
     def take(self, order: ProbeOrder, replica: int, now: float) -> bool:
         """Take an order over. Return whether it is news.
 
@@ -206,7 +201,7 @@ class Probing:
         return ProbeReport(
             order.number,
             links=self._links(status),
-            ranks=[start.told for start in self._starts.values()] if order.phase == "Prepare" else [],
+            ranks=[start.report for start in self._starts.values()] if order.phase == "Prepare" else [],
             held=self._held,
             is_open=not self._targets,
             held_ms=round(1e3 * self._held_seconds),

@@ -18,9 +18,9 @@ State = Literal["Moving", "Standing", "Passed", "Opened", "Lost"]  # the last: o
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where a rank's iterations begin. Without ``counts`` it is not known, and ``told`` says why."""
+    """Where a rank's iterations begin. Without ``counts`` it is not known, and ``report`` says why."""
 
-    told: RankStart
+    report: RankStart
     counts: IterationCounts | None = None
 
 
@@ -46,7 +46,7 @@ def now_begun(start: Start, followed: Followed) -> Start:
         return start
     entered = _entered(counters)
     begun = max(-(-(entered.get(key, 0) - at) // start.counts.calls[key]) for key, at in start.counts.starts.items())
-    return msgspec.structs.replace(start, told=msgspec.structs.replace(start.told, begun=max(0, begun)))
+    return msgspec.structs.replace(start, report=msgspec.structs.replace(start.report, begun=max(0, begun)))
 
 
 def targets_of(counts: IterationCounts, iterations: int) -> dict[int, int]:

@@ -7,15 +7,12 @@ its ranks import.
 
 from __future__ import annotations
 
-import random
-import time
 from typing import Final, NamedTuple
 
-from benchmarks.failstop.kinds import NODE_KILLED, Planned
-from benchmarks.failstop.outcome import suffer
-from benchmarks.failstop.stage import RANKS, RECOVERY, WINDOW_SECONDS, Stage, namespace, shared_folder, stage
-from benchmarks.ready.restarts import PAUSE_SECONDS, STANDBY_SECONDS
-from dev.kubectl import Kubectl
+from benchmarks.failstop.kinds import NODE_KILLED
+from benchmarks.failstop.stage import Stage, namespace
+from benchmarks.ready.restarts import STANDBY_SECONDS, series
+from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import condition
 
 MOST_SECONDS: Final = 6.0  # median, with a pod that stands by
@@ -36,24 +33,13 @@ def measure(runs: int) -> list[Lost]:
 
 
 def _measure(kubectl: Kubectl, pods: int, runs: int) -> Lost:
-    recovery = {**RECOVERY, "standby": "Imports", "standbyReplicas": pods}
-    found = Lost(pods, [], [])
-    with shared_folder() as folder, stage(kubectl, folder, pause_seconds=PAUSE_SECONDS, recovery=recovery) as long:
-        killed_at = time.time() - WINDOW_SECONDS
-        for number in range(runs):
-            time.sleep(max(0.0, killed_at + WINDOW_SECONDS + 1 - time.time()))
-            long.wait_quiet()
-            _wait_for_standbys(long, pods)
-            killed_at = time.time()
-            outcome = suffer(long, Planned((NODE_KILLED,), (number % RANKS,)), random.Random(number))
-            found.seconds.append(float("inf") if outcome.resumed is None else outcome.resumed)
-            found.problems.extend(outcome.problems)
-            print(f"{pods} pods stand by, node lost {number + 1}/{runs}: {found.seconds[-1]:.2f} s", flush=True)
-    return found
+    recovery = {"standby": "Imports", "standbyReplicas": pods}
+    what = f"{pods} pods stand by, a node lost"
+    return Lost(pods, *series(kubectl, NODE_KILLED, runs, recovery, lambda long: _wait_for_standbys(long, pods), what))
 
 
 def _wait_for_standbys(long: Stage, pods: int) -> None:
-    def ready(status: dict[str, object]) -> bool:
+    def ready(status: Json) -> bool:
         found = condition(status, "StandbyReady")
         return found.get("status") == "True" and (not pods or f", {pods} with all imports" in found["message"])
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from benchmarks.failstop.kinds import Kind, Planned
 from benchmarks.failstop.outcome import suffer
 from benchmarks.failstop.stage import COMMAND, RANKS, RECOVERY, WINDOW_SECONDS, Stage, namespace, shared_folder, stage
 from dev.cluster import faults
-from dev.kubectl import Kubectl
+from dev.kubectl import Json, Kubectl
 from falcon_core.wire.launch import Standby
 from tests.e2e.jobs import condition
 
@@ -49,21 +50,44 @@ def measure(runs: int) -> list[Restarts]:
 
 
 def _measure(kubectl: Kubectl, standby: Standby, runs: int) -> Restarts:
-    recovery = {**RECOVERY, "standby": standby}
-    found = Restarts(standby, [], [])
-    with shared_folder() as folder, stage(kubectl, folder, pause_seconds=PAUSE_SECONDS, recovery=recovery) as long:
-        killed_at = time.time() - WINDOW_SECONDS
+    def wait(long: Stage) -> None:
+        if standby != "None":
+            _wait_for_standbys(long)
+
+    return Restarts(standby, *series(kubectl, KILLED, runs, {"standby": standby}, wait, f"standby {standby}"))
+
+
+def series(
+    kubectl: Kubectl, kind: Kind, runs: int, recovery: Json, wait: Callable[[Stage], None], what: str
+) -> tuple[list[float], list[str]]:
+    """Bring a fault about so many times, of a job of its own.
+
+    Args:
+        kubectl: of the namespace.
+        kind: of the fault.
+        runs: number of faults.
+        recovery: of the job's spec, beside what lets every fault be met at once.
+        wait: until the job is ready for the next fault.
+        what: printed with each result.
+
+    Returns:
+        The seconds from each fault to the first step of the last rank (infinite: never), and what was not as expected.
+    """
+    seconds: list[float] = []
+    problems: list[str] = []
+    asked = {**RECOVERY, **recovery}
+    with shared_folder() as folder, stage(kubectl, folder, pause_seconds=PAUSE_SECONDS, recovery=asked) as long:
+        struck_at = time.time() - WINDOW_SECONDS
         for number in range(runs):
-            time.sleep(max(0.0, killed_at + WINDOW_SECONDS + 1 - time.time()))
+            time.sleep(max(0.0, struck_at + WINDOW_SECONDS + 1 - time.time()))
             long.wait_quiet()
-            if standby != "None":
-                _wait_for_standbys(long)
-            killed_at = time.time()
-            outcome = suffer(long, Planned((KILLED,), (number % RANKS,)), random.Random(number))
-            found.seconds.append(float("inf") if outcome.resumed is None else outcome.resumed)
-            found.problems.extend(outcome.problems)
-            print(f"standby {standby}, {number + 1}/{runs}: {found.seconds[-1]:.2f} s", flush=True)
-    return found
+            wait(long)
+            struck_at = time.time()
+            outcome = suffer(long, Planned((kind,), (number % RANKS,)), random.Random(number))
+            seconds.append(float("inf") if outcome.resumed is None else outcome.resumed)
+            problems.extend(outcome.problems)
+            print(f"{what}, {number + 1}/{runs}: {seconds[-1]:.2f} s", flush=True)
+    return seconds, problems
 
 
 def _wait_for_standbys(long: Stage) -> None:

@@ -229,3 +229,16 @@ class Job:
 def condition(status: Json, type_: str) -> Json:
     """Return a condition by type; empty where it has not been set."""
     return next((entry for entry in status.get("conditions", []) if entry["type"] == type_), {})
+
+
+def check_losses(steps: list[Json], expected: dict[int, float]) -> None:
+    """Check that a job which was interrupted has left out no step, and has the losses of an undisturbed job.
+
+    ``expected``: the undisturbed job's losses, by step, as far as it went. A step may have been made more than once.
+    """
+    done = [(step["step"], step["loss"]) for step in steps]
+    assert {number: loss for number, loss in done if number in expected}.items() <= expected.items()
+    losses: dict[int, float] = {}
+    for number, loss in done:
+        assert losses.setdefault(number, loss) == loss, "what is done again comes out bit for bit"
+    assert sorted(losses) == list(range(1, len(losses) + 1)), "no step is left out"

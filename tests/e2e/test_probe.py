@@ -9,7 +9,7 @@ import pytest
 
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl
-from tests.e2e.jobs import Job, training_job, with_script
+from tests.e2e.jobs import Job, check_losses, training_job, with_script
 
 MANY = 100_000
 COMPARED_STEPS = 150  # of the losses
@@ -84,9 +84,4 @@ def test_the_slow_pair_of_a_ring_is_measured_during_a_pause_and_leaves_the_ring(
     assert over["counters"] == {"restarts": 1, "replacements": 0}
     assert {"Validating", "LinkLocated", "RolesExchanged"} <= set(events(job))
 
-    done = [(step["step"], step["loss"]) for step in steps(job)]
-    assert {number: loss for number, loss in done if number in expected}.items() <= expected.items()
-    losses: dict[int, float] = {}
-    for number, loss in done:
-        assert losses.setdefault(number, loss) == loss, "what is done again comes out bit for bit"
-    assert sorted(losses) == list(range(1, len(losses) + 1)), "no step is left out"
+    check_losses(steps(job), expected)

@@ -9,7 +9,7 @@ import pytest
 
 from dev.cluster import faults
 from dev.kubectl import Json, Kubectl, wait_for
-from tests.e2e.jobs import Job, training_job, with_script
+from tests.e2e.jobs import Job, check_losses, training_job, with_script
 
 MANY = 100_000
 COMPARED_STEPS = 120  # of the losses
@@ -82,9 +82,4 @@ def test_a_slow_link_gets_the_lightest_traffic_and_the_losses_stay_what_they_wer
     ends = {rank for rank, member in enumerate(now) if member["node"] in (before[0]["node"], before[1]["node"])}
     assert ends in ({0, 3}, {1, 2}), "ranks that send each other nothing"
     assert restarted[-1]["resumed_from"] > 0, "the state came along"
-    done = [(step["step"], step["loss"]) for step in steps(job)]
-    assert {number: loss for number, loss in done if number in expected}.items() <= expected.items()
-    losses: dict[int, float] = {}
-    for number, loss in done:
-        assert losses.setdefault(number, loss) == loss, "what is done again comes out bit for bit"
-    assert sorted(losses) == list(range(1, len(losses) + 1)), "no step is left out"
+    check_losses(steps(job), expected)

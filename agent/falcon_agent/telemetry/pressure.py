@@ -67,14 +67,9 @@ class Pressure:
         window = self._cgroup.window()
         if window is None:
             return None
-        return NetworkSignals(
-            _whole(_sent_again(*window)),
-            _whole(self._cgroup.while_healthy(_sent_again)),
-            _whole(_a_second("congested")(*window)),
-            _whole(self._cgroup.while_healthy(_a_second("congested"))),
-            _whole(_a_second("faulty")(*window)),
-            _whole(self._cgroup.while_healthy(_a_second("faulty"))),
-        )
+        rates = (_sent_again, _a_second("congested"), _a_second("faulty"))
+        pairs = ((rate(*window), self._cgroup.while_healthy(rate)) for rate in rates)  # in the order of the fields
+        return NetworkSignals(*(-1 if value is None else round(value) for pair in pairs for value in pair))
 
     def rank(self, local_rank: int) -> RankRates:
         """Return the rates of a rank's processes."""
@@ -202,7 +197,3 @@ def _a_second(field: str) -> Callable[[LaunchCounters, LaunchCounters], float | 
         return None if grown is None or ns <= 0 else 1e9 * grown / ns
 
     return rate
-
-
-def _whole(rate: float | None) -> int:
-    return -1 if rate is None else round(rate)

@@ -2,7 +2,7 @@
 
 Each agent names an iteration's start of its own choice, as counts of calls (``wire.probe.RankStart``). Where all ranks
 agree on the starts (``cut.agreed``), the cut is the first start that no rank will have passed when the order arrives,
-and each rank is told how many iterations that is after the start that its agent has named. So what crosses the bus does
+and each rank gets how many iterations that is after the start that its agent has named. So what crosses the bus does
 not grow with the number of channels, and no agent has to know another's.
 """
 
@@ -20,7 +20,7 @@ from falcon_core.wire.probe import ChannelStart, RankStart
 from falcon_core.wire.ring import Traffic
 
 
-class Told(msgspec.Struct, frozen=True):
+class Reported(msgspec.Struct, frozen=True):
     """A rank's word, and for how long it has been on its way [s]."""
 
     start: RankStart
@@ -28,7 +28,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def stops(
-    told: Sequence[Told],
+    reported: Sequence[Reported],
     world_size: int,
     layout: Parallelism | None,
     *,
@@ -38,7 +38,7 @@ def stops(
     """Return, by rank, how many iterations after the start that it has named it is to stand still.
 
     Args:
-        told: of every rank.
+        reported: of every rank.
         world_size: ranks of the job.
         layout: of the job; None: only communicators of all ranks can be identified.
         lead_seconds: in which the order reaches all ranks.
@@ -47,16 +47,16 @@ def stops(
     Raises:
         DisagreementError: there is no such cut; the message says why.
     """
-    unknown = next((each.start for each in told if each.start.why or not each.start.channels), None)
+    unknown = next((each.start for each in reported if each.start.why or not each.start.channels), None)
     if unknown is not None:
         raise DisagreementError(f"rank {unknown.rank}: {unknown.why or 'it makes no calls'}")
-    if len(told) != world_size:
-        raise DisagreementError(f"{len(told)} of {world_size} ranks are known")
-    members, known = _channels([each.start for each in told], world_size, layout)
+    if len(reported) != world_size:
+        raise DisagreementError(f"{len(reported)} of {world_size} ranks are known")
+    members, known = _channels([each.start for each in reported], world_size, layout)
     starts = agreed(members, known)
     ahead = {rank: _iterations(starts, own) for rank, own in known.items()}
     done = max(
-        ahead[each.start.rank] + each.start.begun + each.age_seconds / iteration_seconds for each in told
+        ahead[each.start.rank] + each.start.begun + each.age_seconds / iteration_seconds for each in reported
     )  # by whom is farthest, after the common start
     cut = math.ceil(done + lead_seconds / iteration_seconds)
     return {rank: cut - since for rank, since in ahead.items()}

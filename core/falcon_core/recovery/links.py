@@ -15,6 +15,7 @@ besides, the transfers grew by at least four times as much as the computation.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -22,8 +23,8 @@ from falcon_core.judgement import JUDGEMENT
 from falcon_core.model import Cause
 from falcon_core.recovery.locate import comparable
 from falcon_core.recovery.medians import Floats, medians
-from falcon_core.recovery.network import network_seen
-from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.network import NetworkSeen
+from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
 from falcon_core.recovery.progress import Names, communicators, place
 from falcon_core.recovery.state import NAMED_RANKS, SlowIncident, SlowLink
 from falcon_core.signals.cause import explain
@@ -126,4 +127,24 @@ def _named(obs: Observation, verdict: Verdict, names: Names, compute_growth: flo
         excess_ns=round(verdict.excess_ns),
         compute_growth=round(compute_growth, 2),
         network=network_seen(obs.members, {rank.replica for rank in obs.ranks if rank.rank in members}),
+    )
+
+
+def network_seen(pods: Sequence[MemberSeen], replicas: Collection[int]) -> NetworkSeen | None:
+    """Return what these replicas' pods say of their networks; None where none of them knows.
+
+    The pod is that whose share of segments sent again grew most.
+    """
+    known = [(pod, pod.network) for pod in pods if pod.replica in replicas and pod.network is not None]
+    known = [(pod, network) for pod, network in known if network.again_ppm >= 0]
+    if not known:
+        return None
+    pod, most = max(known, key=lambda each: each[1].again_ppm - max(0, each[1].healthy_again_ppm))
+    return NetworkSeen(
+        pod_name=pod.pod_name,
+        node=pod.node,
+        again_ppm=most.again_ppm,
+        healthy_again_ppm=most.healthy_again_ppm,
+        congested=max(0, *(network.congested_a_second for _, network in known)),
+        faulty=max(0, *(network.faulty_a_second for _, network in known)),
     )

@@ -8,6 +8,7 @@ generation is stopped, however many actions ask for it at once. Times are unix s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 import msgspec
@@ -208,53 +209,42 @@ def _move(
     A standby pod that is ready becomes the new pod.
     """
     member = membership.members[replica]
-    standby = None if stay else _ready_standby(membership, member)
-    if standby is not None:
-        return _moved_to(membership, standby, replica, now, prepared=prepared)
-    number = membership.pods_made + 1
-    pool = "" if stay else names.pool
-    move = Replacement(
+    move_to = partial(
+        Replacement,
         replica=replica,
-        pod_name=names.pod(member.number, number),
-        pool=pool,
-        claim_key=names.claim(number) if pool else "",
-        node=member.node if stay else "",
         old_pod_name=member.pod_name,
         old_pod_uid=member.pod_uid,
         old_node=member.node,
         prepared=prepared,
         at=now,
     )
+    standby = None if stay else _ready_standby(membership, member)
+    if standby is not None:
+        move = move_to(
+            pod_name=standby.pod_name,
+            pod_number=standby.number,
+            pool=standby.pool,
+            claim_key=standby.claim_key,
+            node=standby.node,
+        )
+        membership = replace(membership, standbys=[each for each in membership.standbys if each is not standby])
+    else:
+        number = membership.pods_made + 1
+        pool = "" if stay else names.pool
+        move = move_to(
+            pod_name=names.pod(member.number, number),
+            pool=pool,
+            claim_key=names.claim(number) if pool else "",
+            node=member.node if stay else "",
+        )
+        membership = replace(membership, pods_made=number)
     others = [other for other in membership.replacements if other.replica != replica]
-    return replace(membership, pods_made=number, replacements=[*others, move])
+    return replace(membership, replacements=[*others, move])
 
 
 def _ready_standby(membership: Membership, member: Member) -> StandbyPod | None:
     unfit = {member.node, *membership.excluded_nodes}
     return next((each for each in membership.standbys if each.ready and each.node not in unfit), None)
-
-
-def _moved_to(membership: Membership, standby: StandbyPod, replica: int, now: float, *, prepared: bool) -> Membership:
-    """Let the standby pod, which holds its node already, be the replica's new pod."""
-    member = membership.members[replica]
-    move = Replacement(
-        replica=replica,
-        pod_name=standby.pod_name,
-        pool=standby.pool,
-        claim_key=standby.claim_key,
-        node=standby.node,
-        old_pod_name=member.pod_name,
-        old_pod_uid=member.pod_uid,
-        old_node=member.node,
-        prepared=prepared,
-        at=now,
-        pod_number=standby.number,
-    )
-    return replace(
-        membership,
-        replacements=[*(other for other in membership.replacements if other.replica != replica), move],
-        standbys=[other for other in membership.standbys if other is not standby],
-    )
 
 
 def _take_over(membership: Membership, replica: int) -> Membership:

@@ -27,7 +27,7 @@ class Probe(_State, frozen=True, kw_only=True):
     incident: str  # that it is for
     phase: Literal["Prepare", "Hold", "Release"]
     since: float  # of the phase
-    held_at: float = 0.0  # when the ranks were told to stand still; 0: they were not
+    held_at: float = 0.0  # when the ranks were ordered to stand still; 0: they were not
     lead_seconds: float  # of training between the order and the cut
     iteration_seconds: float = 0.0  # by which the cut was found
     token: str = ""  # of this probe alone

@@ -21,12 +21,13 @@ from typing import Final
 import msgspec
 
 from falcon_core.recovery.cut import DisagreementError
-from falcon_core.recovery.cut_order import Told, stops
+from falcon_core.recovery.cut_order import Reported, stops
 from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
 from falcon_core.recovery.preflight_links import LEAST_MACHINES, TRANSFER_MS, LinksFound, SlowMachine, judge_links
 from falcon_core.recovery.probe_state import Pauses, Probe, Probed, RingSeat
 from falcon_core.recovery.remembered import Place
 from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.times import PAUSE_TURN_SECONDS, PAUSE_UNENDED_SECONDS, URGENT_SECONDS
 from falcon_core.topology.passes import ring_passes
 from falcon_core.wire.check_links import LinksOrder, LinksReport
@@ -83,12 +84,6 @@ def _given_up(reports: Mapping[int, ProbeReport], obs: Observation) -> str:
     return next((report.why for report in reports.values() if report.why), gone)
 
 
-def has_ends(link: SlowLink) -> bool:
-    """Check whether it is known which link it is, or whose."""
-    is_one = len(link.ranks) == link.members and len({place.node for place in link.ranks}) <= 2
-    return bool(link.node or link.pair) or is_one
-
-
 def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
     """Return why links are not measured under a pause, apart from the budget; "" if they can be."""
     slow = state.slow
@@ -99,7 +94,7 @@ def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
 
 def _unwanted(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> str:
     link, probed = slow.link, slow.probed or Probed()
-    if link is None or slow.phase != "Detected" or has_ends(link):
+    if link is None or slow.phase != "Detected" or swap_nodes.has_ends(link):
         return "no link is slow whose ends are not known"
     if not policy.enforce:
         return "mode Observe stops no rank"
@@ -161,13 +156,13 @@ def _reports(probe: Probe, obs: Observation) -> dict[int, ProbeReport]:
 def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Policy) -> RecoveryState:
     """Order the ranks to stop, once the executors wait in all pods and every rank's iterations are known."""
     seen = {replica: each for replica, each in sorted(obs.probes.items()) if each.report.number == probe.number}
-    told = [Told(start, each.age_seconds) for each in seen.values() for start in each.report.ranks]
-    awaited = _awaited(seen, len(told), obs, policy)
+    reported = [Reported(start, each.age_seconds) for each in seen.values() for start in each.report.ranks]
+    awaited = _awaited(seen, len(reported), obs, policy)
     if awaited:
         return _failed(state, probe, obs, awaited) if obs.now - probe.since > PREPARE_SECONDS else state
     seconds = (obs.iteration_ns(policy.consecutive) or 0.0) / 1e9
     try:
-        where = _stops(probe, told, seconds, policy)
+        where = _stops(probe, reported, seconds, policy)
     except DisagreementError as why:
         return _failed(state, probe, obs, str(why))
     ring = [
@@ -187,7 +182,7 @@ def _prepared(state: RecoveryState, probe: Probe, obs: Observation, policy: Poli
 
 
 def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy: Policy) -> str:
-    """Return what is still missing before ranks can be told where to stop; "" if nothing is."""
+    """Return what is still missing before ranks can get their order; "" if nothing is."""
     late = next((each.pod_name for each in obs.members if each.replica not in seen), "")
     if late:
         return f"pod {late} has not answered"
@@ -195,12 +190,12 @@ def _awaited(seen: Mapping[int, ProbeSeen], ranks: int, obs: Observation, policy
     return "" if are_ready and ranks >= policy.world_size else "not all pods were ready in time"
 
 
-def _stops(probe: Probe, told: Sequence[Told], iteration_seconds: float, policy: Policy) -> dict[int, int]:
+def _stops(probe: Probe, reported: Sequence[Reported], iteration_seconds: float, policy: Policy) -> dict[int, int]:
     """Return where each rank is to stop. Raises DisagreementError where that is not known."""
     if not iteration_seconds:
         raise DisagreementError("the iteration time is not known")
     return stops(
-        told,
+        reported,
         policy.world_size,
         policy.layout,
         lead_seconds=probe.lead_seconds,

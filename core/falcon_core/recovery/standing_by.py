@@ -8,6 +8,7 @@ waits for a plan. The recovery's actions take a ready standby pod before they na
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -67,7 +68,7 @@ def _updated(standby: StandbyPod, seen: Seen) -> StandbyPod:
 def _with_one_more(membership: Membership, names: Names, now: float) -> Membership:
     used = {member.number for member in membership.members} | {each.number for each in membership.standbys}
     used |= {move.pod_number for move in membership.replacements if move.pod_number is not None}
-    number = next(n for n in range(len(membership.members), len(used) + len(membership.members) + 1) if n not in used)
+    number = next(number for number in count(len(membership.members)) if number not in used)
     made = membership.pods_made + 1
     standby = StandbyPod(
         number=number,

@@ -70,7 +70,7 @@ class ProbeReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     number: Whole
     links: LinksReport = LinksReport()
-    ranks: Annotated[list[RankStart], Meta(max_length=MOST_RANKS)] = []  # until they are told where to stop
+    ranks: Annotated[list[RankStart], Meta(max_length=MOST_RANKS)] = []  # until they are ordered to stop
     held: bool = False  # its ranks stand at the cut
     is_open: bool = False  # and go on again, or have never been stopped
     held_ms: Whole = 0  # for how long the first of them stood still, once they go on

@@ -108,7 +108,8 @@ class EtcdBus:
     # -- ports.Bus ---------------------------------------------------------------------------------------------------
 
     def reports(self, job_uid: str) -> JobReports:
-        known = self._cache.reports(job_uid, self._session.healthy_since(now := self._clock.monotonic()), now)
+        now = self._clock.monotonic()
+        known = self._cache.reports(job_uid, self._session.healthy_since(now), now)
         return msgspec.structs.replace(known, bus_full=True) if self._alarms.state.full else known
 
     def announce(self, key: JobKey, pod_uids: frozenset[str], procs_per_replica: int) -> None:
@@ -327,12 +328,12 @@ class EtcdBus:
             self._on_change(changed, any(not entry.alive for entry in batch.entries))
 
     async def _listen_always(self) -> None:
-        """Note who is heard, again and again."""
         while True:
             self._listen()
             await asyncio.sleep(LISTEN_SECONDS)
 
     def _listen(self) -> None:
+        """Note who is heard now."""
         now = self._clock.monotonic()
         if self._etcd.healthy_since(now) is not None or self._gateways.all_answer:
             self._session.heard(now)

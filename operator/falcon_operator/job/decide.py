@@ -289,7 +289,7 @@ def _orders(intent: Intent) -> list[Effect]:
 
 
 def _probe_order(probe: Probe) -> ProbeOrder:
-    """Return what the agents are told of a probe."""
+    """Return the order of the probe that is on."""
     holds = probe.phase == "Hold"
     return ProbeOrder(
         epoch=0,  # the bus writes this leader's

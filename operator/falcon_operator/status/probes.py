@@ -6,6 +6,7 @@ from falcon_core.recovery import probing
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
 from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import swap_nodes
 from falcon_operator.effects import Event
 from falcon_operator.pauses import PausesStatus
 from falcon_operator.status.words import link_where
@@ -29,7 +30,7 @@ def probe_next(state: RecoveryState, slow: SlowIncident, policy: Policy, pods: i
     ``pods``: of the job.
     """
     link, probed, probe = slow.link, slow.probed, state.probe
-    if link is None or probing.has_ends(link) or not slow.id or slow.phase != "Detected" or not policy.enforce:
+    if link is None or swap_nodes.has_ends(link) or not slow.id or slow.phase != "Detected" or not policy.enforce:
         return ""
     if probe is not None and is_probed(state, slow):
         return f"validating: {_DOING[probe.phase]}"

@@ -99,7 +99,7 @@ bool Check::ended(pid_t pid, int status) {
   const bool linked = report_.linking;
   report_.running = report_.linking = false;
   if (WIFSIGNALED(status)) {
-    if (error.empty()) error = std::string("ended by signal ") + std::to_string(WTERMSIG(status));
+    if (error.empty()) error = failure_of(status);
     return true;
   }
   // An interpreter of another age, or one without its library, ends with a code and without a result.
@@ -108,7 +108,7 @@ bool Check::ended(pid_t pid, int status) {
     return true;
   }
   if (WEXITSTATUS(status) > (linked ? 0 : 1)) {  // 1: the benchmark has found something, and its output says what
-    error = "exited with code " + std::to_string(WEXITSTATUS(status));
+    error = failure_of(status);
   }
   if (!linked && links_) start_links();
   return true;

@@ -1,7 +1,6 @@
 #include "links.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -42,11 +41,7 @@ bool Links::ended(pid_t pid, int status) {
   if (pid != pid_) return false;
   pid_ = -1;
   report_.running = false;
-  if (WIFSIGNALED(status)) {
-    report_.error = "ended by signal " + std::to_string(WTERMSIG(status));
-  } else if (WEXITSTATUS(status) != 0) {
-    report_.error = "exited with code " + std::to_string(WEXITSTATUS(status));
-  }
+  report_.error = failure_of(status);
   return true;
 }
 

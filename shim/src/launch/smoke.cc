@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -52,12 +51,7 @@ bool Smoke::ended(pid_t pid, int status) {
   if (pid != pid_) return false;
   pid_ = -1;
   report_.running = false;
-  if (!report_.error.empty()) return true;
-  if (WIFSIGNALED(status)) {
-    report_.error = "ended by signal " + std::to_string(WTERMSIG(status));
-  } else if (WEXITSTATUS(status) != 0) {
-    report_.error = "exited with code " + std::to_string(WEXITSTATUS(status));
-  }
+  if (report_.error.empty()) report_.error = failure_of(status);
   return true;
 }
 

@@ -78,4 +78,9 @@ Started start_command(const std::vector<std::string>& command, const Variables& 
   return {pid, ""};
 }
 
+std::string failure_of(int status) {
+  if (WIFSIGNALED(status)) return "ended by signal " + std::to_string(WTERMSIG(status));
+  return WEXITSTATUS(status) == 0 ? "" : "exited with code " + std::to_string(WEXITSTATUS(status));
+}
+
 }  // namespace falcon

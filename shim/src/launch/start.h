@@ -21,4 +21,7 @@ struct Started {
 Started start_command(const std::vector<std::string>& command, const Variables& environment, const Output::Ends& ends,
                       const std::function<void()>& prepare);
 
+// How a process failed that has ended with this status; empty where it ended with 0.
+std::string failure_of(int status);
+
 }  // namespace falcon

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.recovery.cut_order import Told, stops
+from falcon_core.recovery.cut_order import Reported, stops
 from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.probe import ProbeOrder, ProbeReport
 from tests.integration.agent.networks import Network, machines, why_not
@@ -92,19 +92,21 @@ class ByHand:
         self._order(phase="Prepare")
 
         async def ready() -> list[ProbeReport] | None:
-            told = [report for report in self.ring.probes() if report.number == self.number]
-            known = [report for report in told if report.links.port > 0 and report.ranks and report.ranks[0].channels]
+            answers = [report for report in self.ring.probes() if report.number == self.number]
+            known = [
+                report for report in answers if report.links.port > 0 and report.ranks and report.ranks[0].channels
+            ]
             return known if len(known) == PODS else None
 
         found = await eventually(ready, "all pods are ready")
         assert found is not None
         return found
 
-    def hold(self, told: list[ProbeReport], *, lead_seconds: float = 1.0, deadline_seconds: float = 8.0) -> None:
+    def hold(self, reported: list[ProbeReport], *, lead_seconds: float = 1.0, deadline_seconds: float = 8.0) -> None:
         """Order the ranks to stand still; nobody may ever end it."""
-        starts = [Told(start, 1.0) for report in told for start in report.ranks]
+        starts = [Reported(start, 1.0) for report in reported for start in report.ranks]
         where = stops(starts, PODS, None, lead_seconds=lead_seconds, iteration_seconds=ITERATION_SECONDS / 2)
-        ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(told)]
+        ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(reported)]
         self._order(
             phase="Hold",
             stops=where,
@@ -121,14 +123,14 @@ class ByHand:
         """Wait until these pods say why their ranks go on."""
         uids = [self.ring.job.pod(at).pod_uid for at in pods]
 
-        async def told() -> bool:
+        async def heard() -> bool:
             known = self.ring.summaries()
             answers = [known[uid].probe for uid in uids]
             answered = [each for each in answers if each is not None and each.number == self.number and each.why]
             return len(answered) == len(pods) and all(what in each.why for each in answered)
 
         try:
-            await eventually(told, what)
+            await eventually(heard, what)
         except AssertionError:
             print({uid: known.probe for uid, known in self.ring.summaries().items()})
             raise
@@ -145,26 +147,26 @@ async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network
     await ring.trained(40)
     usual = statistics.median(b.at - a.at for a, b in pairwise(ring.steps()))
 
-    told = await by_hand.prepared()
+    reported = await by_hand.prepared()
     began = time.monotonic()
-    by_hand.hold(told, deadline_seconds=15.0)
+    by_hand.hold(reported, deadline_seconds=15.0)
     await by_hand.said("nobody has ended the pause", list(range(PODS)))
     await ring.trained(len(ring.steps()) + 5)
     stood = longest(ring, began)
     print(f"the operator is silent: {stood:.1f} s, a step usually {usual:.2f} s")
     assert 4.0 < stood < 8.0
 
-    told = await by_hand.prepared()
+    reported = await by_hand.prepared()
     await asyncio.sleep(3)
     began = time.monotonic()
-    by_hand.hold(told, lead_seconds=-3.0)
+    by_hand.hold(reported, lead_seconds=-3.0)
     await by_hand.said("was past the cut", list(range(PODS)))
     await ring.trained(len(ring.steps()) + 5)
     assert longest(ring, began) < 2.5 + usual, "nobody waited for a cut that was passed"
 
-    told = await by_hand.prepared()
+    reported = await by_hand.prepared()
     began = time.monotonic()
-    by_hand.hold(told, deadline_seconds=7.0)
+    by_hand.hold(reported, deadline_seconds=7.0)
     await asyncio.sleep(1.5)
     ring.agents[2].kill()
     ring.agents[2].wait()

@@ -1,4 +1,4 @@
-"""A pod's part in a probe: what its ranks are told, what it answers, and everything that lets them go on."""
+"""A pod's part in a probe: what its ranks are ordered, what it answers, and everything that lets them go on."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def test_training_goes_on_while_it_gets_ready(pod: Pod) -> None:
     assert pod.probing.wanted == 7, "the launcher is to start the executor"
     assert pod.look().links.port == -1
     pod.printed()
-    told = pod.look()
-    assert (told.number, told.links.port, told.is_open) == (7, 41, True)
-    assert told.ranks == [RankStart(rank, CHANNELS, 2) for rank in RANKS]
+    answer = pod.look()
+    assert (answer.number, answer.links.port, answer.is_open) == (7, 41, True)
+    assert answer.ranks == [RankStart(rank, CHANNELS, 2) for rank in RANKS]
     pod.rings[5].entered = 17
     assert pod.look().ranks[1].begun == 4, "one that has begun counts"
     assert not pod.is_closed
@@ -287,7 +287,7 @@ def test_what_is_not_known_of_iterations_is_said(fields: dict[str, Any], why: st
     }
     start = start_of(3, SimpleNamespace(**known))  # type: ignore[arg-type]
     assert start.counts is None
-    assert why in start.told.why
+    assert why in start.report.why
 
 
 def test_targets_are_whole_iterations_beyond_the_start() -> None:

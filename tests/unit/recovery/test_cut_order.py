@@ -1,11 +1,11 @@
-"""Where each rank is told to stand still, from where all of them say that their iterations begin."""
+"""Where each rank is to stand still, from where all of them say that their iterations begin."""
 
 from __future__ import annotations
 
 import pytest
 
 from falcon_core.recovery.cut import DisagreementError
-from falcon_core.recovery.cut_order import Told, stops
+from falcon_core.recovery.cut_order import Reported, stops
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.probe import ChannelStart, RankStart
 from falcon_core.wire.ring import Traffic
@@ -18,26 +18,26 @@ def world(start: int, calls: int = 3, place: int = 0, size: int = 4) -> ChannelS
     return ChannelStart(WORLD, size, place, Traffic.COLLECTIVE, 0, start, calls)
 
 
-def told(rank: int, iteration: int, *more: ChannelStart, begun: int = 0, age: float = 0.0) -> Told:
+def reported(rank: int, iteration: int, *more: ChannelStart, begun: int = 0, age: float = 0.0) -> Reported:
     """Return the word of a rank whose agent has named the start of that iteration."""
-    return Told(RankStart(rank, [world(10 + 3 * iteration, place=rank), *more], begun), age)
+    return Reported(RankStart(rank, [world(10 + 3 * iteration, place=rank), *more], begun), age)
 
 
 def cut(
-    ranks: list[Told], lead: float = 0.5, iteration: float = 1.0, layout: Parallelism | None = None
+    ranks: list[Reported], lead: float = 0.5, iteration: float = 1.0, layout: Parallelism | None = None
 ) -> dict[int, int]:
     return stops(ranks, len(ranks), layout, lead_seconds=lead, iteration_seconds=iteration)
 
 
 def test_ranks_that_have_named_different_iterations_stand_still_at_the_same_one() -> None:
-    found = cut([told(0, 5, begun=4), told(1, 7, begun=2), told(2, 5, begun=4), told(3, 8, begun=1)])
+    found = cut([reported(0, 5, begun=4), reported(1, 7, begun=2), reported(2, 5, begun=4), reported(3, 8, begun=1)])
     assert {rank: found[rank] + begun for rank, begun in ((0, 5), (1, 7), (2, 5), (3, 8))} == dict.fromkeys(
         range(4), 10
     )
 
 
 def test_the_cut_lies_beyond_whoever_is_farthest_by_as_much_as_the_order_takes() -> None:
-    ranks = [told(0, 0, begun=4), told(1, 0, begun=5, age=1.0), told(2, 0), told(3, 0)]
+    ranks = [reported(0, 0, begun=4), reported(1, 0, begun=5, age=1.0), reported(2, 0), reported(3, 0)]
     assert cut(ranks, lead=0.0)[0] == 6
     assert cut(ranks, lead=2.5)[0] == 9
     assert cut(ranks, lead=2.5, iteration=10.0)[0] == 6
@@ -50,38 +50,41 @@ def test_sends_and_receives_are_counted_by_their_ends() -> None:
         peer, sends = (rank + 2) % 4, rank < 2
         traffic = Traffic.SEND if sends else Traffic.RECV
         group = ChannelStart(DATA, 2, rank % 2, Traffic.COLLECTIVE, 0, 40 + rank // 2, 1)
-        ranks.append(told(rank, 2, group, ChannelStart(WORLD, 4, rank, traffic, peer, 80, 8)))
+        ranks.append(reported(rank, 2, group, ChannelStart(WORLD, 4, rank, traffic, peer, 80, 8)))
     assert set(cut(ranks, layout=LAYOUT).values()) == {1}
     sent = ranks[3].start.channels[2]
     behind = [*ranks[3].start.channels[:2], ChannelStart(WORLD, 4, 3, Traffic.RECV, 1, sent.start - 4, sent.calls)]
     with pytest.raises(DisagreementError, match="differently"):
-        cut([*ranks[:3], Told(RankStart(3, behind))], layout=LAYOUT)
+        cut([*ranks[:3], Reported(RankStart(3, behind))], layout=LAYOUT)
 
 
 def test_what_a_rank_calls_by_itself_binds_nobody() -> None:
     graph = ChannelStart(9, 0, -1, Traffic.GRAPH, 0, 77, 1)
     alone = ChannelStart(8, 1, 0, Traffic.COLLECTIVE, 0, 5, 2)
-    assert set(cut([told(0, 0, graph, alone), *(told(rank, 0) for rank in range(1, 4))]).values()) == {1}
+    assert set(cut([reported(0, 0, graph, alone), *(reported(rank, 0) for rank in range(1, 4))]).values()) == {1}
 
 
 @pytest.mark.parametrize(
     ("ranks", "why"),
     [
-        ([told(0, 0), told(1, 0)], "2 of 3 ranks"),
+        ([reported(0, 0), reported(1, 0)], "2 of 3 ranks"),
         (
-            [told(0, 0), told(1, 0), Told(RankStart(2, why="its calls are not regular now"))],
+            [reported(0, 0), reported(1, 0), Reported(RankStart(2, why="its calls are not regular now"))],
             "rank 2: its calls are not",
         ),
-        ([told(0, 0), told(1, 0), Told(RankStart(2))], "rank 2: it makes no calls"),
-        ([told(0, 0), told(1, 0), Told(RankStart(2, [world(11, place=2)]))], "differently"),
-        ([told(0, 0), told(1, 0), Told(RankStart(2, [world(10, calls=4, place=2)]))], "calls of"),
-        ([told(0, 0), told(1, 0), Told(RankStart(2, [world(10, place=0, size=2)]))], "not known who calls"),
-        ([told(0, 0, ChannelStart(WORLD, 3, 0, Traffic.SEND, 3, 4, 1)), told(1, 0), told(2, 0)], "sends to"),
+        ([reported(0, 0), reported(1, 0), Reported(RankStart(2))], "rank 2: it makes no calls"),
+        ([reported(0, 0), reported(1, 0), Reported(RankStart(2, [world(11, place=2)]))], "differently"),
+        ([reported(0, 0), reported(1, 0), Reported(RankStart(2, [world(10, calls=4, place=2)]))], "calls of"),
+        ([reported(0, 0), reported(1, 0), Reported(RankStart(2, [world(10, place=0, size=2)]))], "not known who calls"),
+        (
+            [reported(0, 0, ChannelStart(WORLD, 3, 0, Traffic.SEND, 3, 4, 1)), reported(1, 0), reported(2, 0)],
+            "sends to",
+        ),
     ],
 )
-def test_without_a_common_start_nobody_is_stopped(ranks: list[Told], why: str) -> None:
+def test_without_a_common_start_nobody_is_stopped(ranks: list[Reported], why: str) -> None:
     sized = [
-        Told(
+        Reported(
             RankStart(
                 each.start.rank,
                 [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from falcon_core.recovery.network import NetworkSeen, network_seen
+from falcon_core.recovery.links import network_seen
+from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.observation import MemberSeen
 from falcon_core.wire.messages import Summary
 from falcon_core.wire.network import NetworkSignals

@@ -12,6 +12,7 @@ from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
 from falcon_core.recovery.probe_state import Pauses, Probe, Probed
 from falcon_core.recovery.remembered import Place
 from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.wire.check_links import LinkReport, LinksReport
 from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
@@ -103,7 +104,7 @@ def test_the_slowest_link_names_its_ends() -> None:
     slow = verdict(measured({frozenset((1, 2)): 40_000_000, frozenset((2, 3)): 2_000_000_000}))
     assert slow.link is not None
     assert [(place.rank, place.node) for place in slow.link.pair] == [(1, "node-1"), (2, "node-2")]
-    assert probing.has_ends(slow.link)
+    assert swap_nodes.has_ends(slow.link)
     assert slow.probed is not None
     assert (slow.probed.found, slow.probed.tries) == ("Link", 1)
 

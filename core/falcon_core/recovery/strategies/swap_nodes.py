@@ -60,13 +60,21 @@ def hindrance(state: RecoveryState, link: SlowLink, obs: Observation, policy: Po
     return "" if _slow_bytes(link, obs, names) else "it is not known how much the slow communicator carries"
 
 
+def has_ends(link: SlowLink) -> bool:
+    """Check whether it is known which link it is, or whose."""
+    is_one = len(link.ranks) == link.members and len({place.node for place in link.ranks}) <= 2
+    return bool(link.node or link.pair) or is_one
+
+
 def _ends(link: SlowLink, obs: Observation) -> tuple[int, ...]:
     """Return the replicas at the ends of the slow link: one for a node's own adapter; none where it is not known."""
+    if not has_ends(link):
+        return ()
     if link.node:
         return tuple(member.replica for member in obs.members if member.node == link.node)[:1]
     nodes = {place.node for place in link.pair or link.ranks}
     found = tuple(member.replica for member in obs.members if member.node in nodes)
-    return found if len(found) == 2 and (link.pair or len(link.ranks) == link.members) else ()
+    return found if len(found) == 2 else ()
 
 
 def _is_known(rank: RankSeen, names: Names) -> bool:
