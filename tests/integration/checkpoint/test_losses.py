@@ -21,8 +21,11 @@ from tests.integration.agent.test_copying import Pod, ready, tell, until
 from tests.integration.agent.test_copying import make as make
 from tests.integration.checkpoint.ranks import AGENT, PROGRAMS, PYTHON
 from tests.integration.ports import free_port
+from tests.integration.shim.memory import memory_cgroup, oom_kills
 
 SECONDS = 120.0
+MEMORY_LIMIT_BYTES = 192 << 20
+OOM_KILLS = 5
 TREE = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(300)
 Make = Callable[[str, int], Pod]
@@ -50,6 +53,7 @@ class Ranks:
         folder: Path | None = None,
         generation: int = 1,
         forever: bool = False,
+        cgroup: Path | None = None,
     ) -> list[Said]:
         """Let the ranks of a job's pods load, and save these steps; return what they say, by rank."""
         port = str(free_port())
@@ -68,6 +72,7 @@ class Ranks:
                 "folder": None if folder is None else str(folder),
                 "steps": steps,
                 "forever": forever,
+                "cgroup": None if cgroup is None else str(cgroup),
             }
             assert self._server.stdin is not None
             self._server.stdin.write(json.dumps(life).encode() + b"\n")
@@ -134,6 +139,25 @@ async def test_a_container_that_is_killed_whole_in_a_save_comes_back_from_its_ne
     ((step, same),) = found(ranks.live([successor], generation=2))
     assert same
     assert step >= copied
+
+
+async def test_a_rank_that_the_kernel_kills_for_its_memory_in_a_save_loses_that_save_alone(
+    make: Make, ranks: Ranks
+) -> None:
+    """A real out-of-memory kill. The store's pages are charged to the agent, so they are not what the kernel frees."""
+    pod = make("pod", 0)
+    newest = 20
+    assert found(ranks.live([pod], newest)) == [(0, None)]
+    for generation in range(2, 2 + OOM_KILLS):
+        with memory_cgroup(MEMORY_LIMIT_BYTES) as cgroup:
+            (life,) = ranks.live([pod], newest + 1, generation=generation, forever=True, cgroup=cgroup)
+            assert (life["step"], life["same"]) == (newest, True)
+            await until("the kernel has killed it", lambda: oom_kills(cgroup) >= 1)
+        steps = await asyncio.to_thread(ranks.live, [pod], generation=100 + generation)
+        ((step, same),) = found(steps)
+        assert same
+        assert step > newest, "saves of the killed life are there"
+        newest = step
 
 
 async def test_a_neighbour_that_is_killed_during_the_copy_costs_nothing_and_the_next_is_filled(

@@ -31,3 +31,10 @@ def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
         while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
         folder.rmdir()
+
+
+def oom_kills(folder: Path) -> int:
+    """Return how many processes the kernel has killed in a memory cgroup."""
+    counters = folder / "memory.oom_control"
+    lines = (counters if counters.exists() else folder / "memory.events").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -2,13 +2,17 @@
 
 Each line of standard input is a life: its environment, its folder, and the steps that it saves after it has loaded. It
 prints what it loaded, whether that is byte for byte what was saved, and what the client has warned of; then, by
-``"forever"``, it saves one step after another until it is killed.
+``"forever"``, it saves one step after another until it is killed. With ``"cgroup"`` it does so in that memory cgroup,
+where it takes more and more memory, so that the kernel is who kills it.
 """
 
 import json
 import logging
 import os
 import sys
+import threading
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -43,6 +47,15 @@ class Heard(logging.Handler):
         self.messages.append(record.getMessage())
 
 
+def eat(cgroup):
+    """Take memory in small pieces until the kernel ends this process."""
+    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+    taken = []
+    while True:
+        taken.append(b"x" * (1 << 20))
+        time.sleep(0.002)
+
+
 def live(life):
     os.environ.update(life["environ"])
     heard = Heard()
@@ -59,6 +72,8 @@ def live(life):
         checkpoint.wait()
     failures = checkpoint.counts.folder_failures
     say(pid=os.getpid(), rank=rank, step=step, same=whole, warned=heard.messages, folder_failures=failures)
+    if life["cgroup"]:
+        threading.Thread(target=eat, args=(life["cgroup"],), daemon=True).start()
     while life["forever"]:
         step = max([step, *life["steps"]]) + 1
         life["steps"] = [step]
