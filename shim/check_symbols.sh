@@ -1,5 +1,5 @@
 #!/bin/sh
-# shim/check_symbols.sh LIBRARY: fails if it needs a newer glibc than 2.28, a C++ library, or exports anything but hooks.
+# shim/check_symbols.sh LIBRARY: fails if it needs a newer glibc than 2.28, a C++ library, or exports anything but hooks and falcon_copy.
 set -eu
 newest=$(objdump -T "$1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
 [ "$(printf '%s\nGLIBC_2.28\n' "$newest" | sort -V | tail -1)" = GLIBC_2.28 ] ||
@@ -11,6 +11,6 @@ fi
 # Another C library's loader ends the program over a symbol that it lacks: a musl program that inherits LD_PRELOAD.
 ours=$(nm -D --undefined-only "$1" | awk '{print $2}' | grep -E '^__|_chk' | grep -vE '^__errno_location(@|$)' || true)
 [ -z "$ours" ] || { echo "$1 needs what only glibc has: $ours" >&2; exit 1; }
-extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|(cudaGraphLaunch|bind|connect)$)' || true)
+extra=$(nm -D --defined-only "$1" | awk '{print $3}' | grep -vE '^(_ZN4gloo|nccl[A-Z]|(cudaGraphLaunch|bind|connect|falcon_copy)$)' || true)
 [ -z "$extra" ] || { echo "$1 exports more than its hooks: $extra" >&2; exit 1; }
 echo "$1: newest symbol $newest, no C++ library, $(stat -c %s "$1") bytes"

@@ -1,8 +1,10 @@
 """What a checkpoint in memory costs training, and how fast a lost one is back, beside plain copies of the same bytes.
 
-    make torch-venv && python -m benchmarks.checkpoint            # the tables
-    make torch-venv && python -m benchmarks.checkpoint --write    # writes them to RESULTS.md
-    make torch-venv && python -m benchmarks.checkpoint --check    # exit code 1 where a limit is not kept
+    make torch-venv shim && SHIM_OUT=… python -m benchmarks.checkpoint            # the tables
+    make torch-venv shim && SHIM_OUT=… python -m benchmarks.checkpoint --write    # writes them to RESULTS.md
+    make torch-venv shim && SHIM_OUT=… python -m benchmarks.checkpoint --check    # exit code 1 where a limit is missed
+
+SHIM_OUT says where ``make shim`` put the library that is preloaded into every rank.
 
 Two ranks, each with its half of 1 GiB in tensors of 8 MiB, in buffers that the agent's store has made on /dev/shm: by
 themselves, and again with an agent that copies each save to another pod's agent over TLS. Each figure is the median of

@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.checkpoint.agent import JOB
 from benchmarks.results import ROOT
+from benchmarks.shim.jobs import SHIM
 from falcon_agent.checkpoint import peers
 from falcon_agent.checkpoint.copying import credentials
 from falcon_agent.checkpoint.exchange import Peer
@@ -97,8 +98,13 @@ def acquaint(own: Pod | None, keeper: Pod, ranks: int) -> None:
 
 def environment(pod: Path, **more: str) -> dict[str, str]:
     """Return what a rank's environment says of its pod."""
+    if not SHIM.is_file():
+        raise SystemExit(
+            f"SHIM_OUT={os.environ.get('SHIM_OUT', '')} has no {SHIM.name}: run make shim, and name its folder"
+        )
     return {
         **os.environ,
+        "LD_PRELOAD": str(SHIM),  # as in a pod
         "PYTHONPATH": str(ROOT / "agent"),
         "FALCON_CHECKPOINT_DIR": str(pod / "own"),
         "FALCON_CONTROL": str(pod / "run" / "agent" / "control"),
