@@ -101,8 +101,16 @@ class Stage:
         )
 
 
-def manifest(namespace: Kubectl, name: str, folder: Path, pause_seconds: float, recovery: Json = RECOVERY) -> Json:
-    """Return the job: a small GPT on three pods, which takes faults."""
+def manifest(
+    namespace: Kubectl,
+    name: str,
+    folder: Path,
+    pause_seconds: float,
+    recovery: Json = RECOVERY,
+    *,
+    memory: str = MEMORY,
+) -> Json:
+    """Return the job: a small GPT on three pods, which takes faults. ``memory``: the limit of each trainer."""
     spec = {
         "warmPoolRef": {"name": "spares"},
         "recovery": recovery,
@@ -115,7 +123,7 @@ def manifest(namespace: Kubectl, name: str, folder: Path, pause_seconds: float, 
     [trainer] = made["spec"]["template"]["spec"]["containers"]
     values = {"FOLDER": "/checkpoints", "PAUSE_SECONDS": str(pause_seconds)}
     trainer["env"] += [{"name": name, "value": value} for name, value in values.items()]
-    trainer["resources"] = {"limits": {"memory": MEMORY}, "requests": {"memory": "300Mi"}}
+    trainer["resources"] = {"limits": {"memory": memory}, "requests": {"memory": "300Mi"}}
     return made
 
 
@@ -147,11 +155,16 @@ def namespace() -> Iterator[Kubectl]:
 
 @contextlib.contextmanager
 def stage(
-    kubectl: Kubectl, folder: Path, *, pause_seconds: float = PAUSE_SECONDS, recovery: Json = RECOVERY
+    kubectl: Kubectl,
+    folder: Path,
+    *,
+    pause_seconds: float = PAUSE_SECONDS,
+    recovery: Json = RECOVERY,
+    memory: str = MEMORY,
 ) -> Iterator[Stage]:
-    """Yield a job that trains and takes faults."""
+    """Yield a job that trains and takes faults. ``memory``: the limit of each trainer."""
     wait_for_spare(kubectl)
-    job = Job(kubectl, manifest(kubectl, "long", folder, pause_seconds, recovery))
+    job = Job(kubectl, manifest(kubectl, "long", folder, pause_seconds, recovery, memory=memory))
     try:
         with Watch(kubectl, "trainingruns", job.name) as runs, Watch(kubectl, "trainingjobs", job.name) as jobs:
             job.wait_training(240)

@@ -35,6 +35,9 @@ def _rank_killed(long: Stage, _: random.Random, rank: int) -> float:
 KILLED: Final = Kind(name="rank killed (SIGKILL)", inject=_rank_killed, diagnoses=frozenset({"ProcessKilled"}))
 
 
+MEMORY: Final = "3Gi"  # a standby is made where 1.25 GiB are free
+
+
 class Restarts(NamedTuple):
     """What came of the kills under one kind of standby."""
 
@@ -76,7 +79,10 @@ def series(
     seconds: list[float] = []
     problems: list[str] = []
     asked = {**RECOVERY, **recovery}
-    with shared_folder() as folder, stage(kubectl, folder, pause_seconds=PAUSE_SECONDS, recovery=asked) as long:
+    with (
+        shared_folder() as folder,
+        stage(kubectl, folder, pause_seconds=PAUSE_SECONDS, recovery=asked, memory=MEMORY) as long,
+    ):
         struck_at = time.time() - WINDOW_SECONDS
         for number in range(runs):
             time.sleep(max(0.0, struck_at + WINDOW_SECONDS + 1 - time.time()))
