@@ -1,4 +1,4 @@
-"""Carries out the operator's probes in this pod: its ranks stand still at a cut, its links are measured, they go on.
+"""Carries out the operator's probes in this pod: its ranks stand still at a cut, machine and links are measured.
 
 What is ordered, and that everything opens by itself, is in ``wire.probe``. Here the orders become the gates' targets
 and the executor's order, and what the rings, the launcher and the executor say becomes the pod's answer.
@@ -17,6 +17,7 @@ from falcon_agent.stops import Start, State, now_begun, start_of, state_of, targ
 from falcon_agent.supervisor import pod_links
 from falcon_agent.tracker import Tracker
 from falcon_core.times import PAUSE_UNENDED_SECONDS
+from falcon_core.wire.check import CheckReport, bounded
 from falcon_core.wire.check_links import MAX_TEXT, LinksReport, read_links
 from falcon_core.wire.control import Target
 from falcon_core.wire.launch import CONTROL_FILE, LaunchStatus
@@ -117,7 +118,7 @@ class Probing:
         if self._why or order.phase == "Release":
             pass
         elif (gone := _hindrance(order, status)) or not self._measures(status):
-            self._fail(gone or self._links(status).why or "the executor of its links has ended", now)
+            self._fail(gone or self._links(status).why, now)
         elif order.phase == "Prepare" and reads:
             self._find_starts(order)
         elif self._targets:
@@ -128,7 +129,7 @@ class Probing:
     def _measures(self, status: LaunchStatus | None) -> bool:
         """Check that the executor lives, or has measured."""
         links = self._links(status)
-        return not links.over or bool(links.links)
+        return not links.over or bool(links.links) or not links.why
 
     def _find_starts(self, order: ProbeOrder) -> None:
         """Find where the iterations of the ranks begin, once, and how many they have begun since."""
@@ -197,6 +198,13 @@ class Probing:
             return LinksReport(port=-1)  # it is about to be started
         return read_links(order.number, self._run_dir.probe(), running=check.running, error=check.error)
 
+    def _machine(self, order: ProbeOrder) -> CheckReport | None:
+        """Return how fast this machine computes, once the executor says it."""
+        printed = self._run_dir.probe()
+        if printed is None or printed.number != order.number or printed.machine is None:
+            return None
+        return bounded(order.number, printed.machine)
+
     def _answer(self, order: ProbeOrder, status: LaunchStatus | None) -> ProbeReport:
         return ProbeReport(
             order.number,
@@ -207,6 +215,7 @@ class Probing:
             held_ms=round(1e3 * self._held_seconds),
             passed=self._passed,
             why=self._why,
+            machine=self._machine(order),
         )
 
     def report(self, now: float) -> ProbeReport | None:

@@ -69,7 +69,14 @@ def links_for(plan: Plan, pod_uid: str) -> PodLinks | None:
 def pod_links(order: LinksOrder, replica: int) -> PodLinks:
     """Return one pod's part of an order to measure links."""
     turns = turns_of(order, ring_passes([own for own, _, _ in order.ring]), replica)
-    return PodLinks(number=order.number, token=order.token, own=replica, milliseconds=order.milliseconds, turns=turns)
+    return PodLinks(
+        number=order.number,
+        token=order.token,
+        own=replica,
+        milliseconds=order.milliseconds,
+        turns=turns,
+        machine_milliseconds=order.machine_milliseconds,
+    )
 
 
 def newer(plan: Plan, current: Plan | None) -> bool:

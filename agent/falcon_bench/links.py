@@ -1,11 +1,12 @@
-"""``python3 -m falcon_bench.links NUMBER ORDER RESULT``: measures the links between this pod and its peers, by TCP.
+"""``python3 -m falcon_bench.links NUMBER ORDER RESULT [machine]``: measures the links to this pod's peers, by TCP.
 
 It opens a port that the kernel chooses, and writes RESULT: ``{"number": …, "port": …}``. Then it waits until the file
-ORDER is of this number, and measures one link after the other, as ordered. In the end RESULT has ``links`` as well: for
-each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower quartile of many), or ``why`` not.
-Whether it is the link that holds a rate down, and not a CPU, shows in ``receiving`` and ``sending`` (which part of the
-transfer this end computed, or waited for a CPU) and in ``held`` (which part of its sending the kernel had bytes that
-the network had not taken).
+ORDER is of this number. With ``machine`` it first measures how fast this machine computes, for as long as the order
+says: RESULT gets ``machine`` (see ``falcon_bench``). Then it measures one link after the other, as ordered. In the end
+RESULT has ``links`` as well: for each peer ``bits`` (received a second, the median of windows), ``rtt_us`` (the lower
+quartile of many), or ``why`` not. Whether it is the link that holds a rate down, and not a CPU, shows in ``receiving``
+and ``sending`` (which part of the transfer this end computed, or waited for a CPU) and in ``held`` (which part of its
+sending the kernel had bytes that the network had not taken).
 
 In each turn this pod has one peer. The pod that dials waits until the other has come to the same turn: no clocks are
 compared. Both measure the round trip, and then the transfer in each direction, one after the other. Whoever receives
@@ -28,6 +29,7 @@ import time
 from pathlib import Path
 from typing import Any  # noqa: F401  in comments
 
+from falcon_bench import machine
 from falcon_bench.door import Door, RefusedError, remaining
 
 ORDER_SECONDS = 120.0  # beyond it, nobody wants the links any more
@@ -38,6 +40,7 @@ STREAMS = 4  # one connection may be held to less than the link has: by a hash o
 WINDOW_SECONDS = 0.02
 WARM_WINDOWS = 2  # of a transfer: TCP starts slowly
 MOST_MILLISECONDS = 1000
+MOST_MACHINE_MILLISECONDS = 2000
 MOST_TURNS = 8
 MOST_ORDER_BYTES = 1 << 16
 MOST_WHY = 200
@@ -56,6 +59,7 @@ class Order:
         self.own = int(content["own"])
         self.seconds = min(MOST_MILLISECONDS, int(content["milliseconds"])) / 1000.0
         self.turns = list(content["turns"])[:MOST_TURNS]
+        self.machine_seconds = min(MOST_MACHINE_MILLISECONDS, int(content.get("machine_milliseconds", 0))) / 1000.0
 
 
 def wait_for_order(path, number, door):  # type: (str, int, Door) -> Order | None
@@ -296,6 +300,7 @@ def write(path, content):  # type: (str, dict[str, Any]) -> None
 def main(arguments):  # type: (list[str]) -> int
     """Open the port, wait for the order, measure, and write the result."""
     number, order_path, result_path = int(arguments[0]), arguments[1], arguments[2]
+    library = machine.backend(machine.SMALL) if arguments[3:] == ["machine"] else None  # now: later, ranks stand still
     door = Door()
     found = {"number": number, "port": door.port}  # type: dict[str, Any]
     write(result_path, found)
@@ -303,6 +308,8 @@ def main(arguments):  # type: (list[str]) -> int
     if order is None:
         return 0  # nobody asked: the ranks start without it
     began = time.monotonic()
+    if library is not None and order.machine_seconds > 0:
+        found["machine"] = machine.run(library, order.machine_seconds, smoke=True)
     found["links"] = measure(order, door)
     found["seconds"] = round(time.monotonic() - began, 3)
     write(result_path, found)

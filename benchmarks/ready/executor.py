@@ -25,12 +25,10 @@ import msgspec
 from benchmarks.limits import Limit
 from falcon_core.recovery.preflight import LOAD_MS, Machine, judge
 from falcon_core.wire.check import CheckReport, read_printed
+from tests.integration.agent.cpus import cgroup, machines_with
 from tests.integration.agent.pod import PYTHON
 
 AGENT: Final = Path(__file__).parents[2] / "agent"
-ROOT: Final = Path("/sys/fs/cgroup")
-V2: Final = (ROOT / "cgroup.controllers").exists()
-PERIOD_US: Final = 10_000
 CORES: Final = 0.5
 MACHINES: Final = 3
 SICK: Final = MACHINES - 1  # the last
@@ -126,45 +124,17 @@ def _round(folders: list[Path]) -> list[CheckReport]:
 @contextlib.contextmanager
 def _machines(way: str) -> Iterator[list[Path]]:
     """Yield a cgroup for each machine's processes."""
-    top = (ROOT if V2 else ROOT / "cpu") / f"falcon-executor-{os.getpid()}"
-    made: list[Path] = []
-
-    def make(path: Path) -> Path:
-        if V2:
-            (path.parent / "cgroup.subtree_control").write_text("+cpu")
-        path.mkdir()
-        made.append(path)
-        return path
-
-    make(top)
-    neighbour: subprocess.Popen[bytes] | None = None
-    try:
-        folders = []
-        for place in range(MACHINES):
-            sick = place == SICK
-            machine = make(top / f"machine-{place}")
-            _limit(machine, CORES / 2 if sick and way == "half the quota" else CORES)
-            folders.append(make(machine / "pod"))
-            if sick and way == "a neighbour of the same weight":
-                beside = make(machine / "neighbour")
-                command = f"echo $$ > {beside}/cgroup.procs; while :; do :; done"
-                neighbour = subprocess.Popen(["sh", "-c", command])
-        yield folders
-    finally:
-        if neighbour is not None:
-            neighbour.kill()
-            neighbour.wait()
-        for path in reversed(made):
-            path.rmdir()
-
-
-def _limit(path: Path, cores: float) -> None:
-    quota = round(cores * PERIOD_US)
-    if V2:
-        (path / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-        return
-    (path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-    (path / "cpu.cfs_quota_us").write_text(str(quota))
+    cores = [CORES / 2 if place == SICK and way == "half the quota" else CORES for place in range(MACHINES)]
+    with contextlib.ExitStack() as made:
+        machines = made.enter_context(machines_with(cores))
+        pods = [made.enter_context(cgroup(machine / "pod")) for machine in machines]
+        if way == "a neighbour of the same weight":
+            beside = made.enter_context(cgroup(machines[SICK] / "neighbour"))
+            command = f"echo $$ > {beside}/cgroup.procs; while :; do :; done"
+            neighbour = subprocess.Popen(["sh", "-c", command])
+            made.callback(neighbour.wait)
+            made.callback(neighbour.kill)
+        yield pods
 
 
 if __name__ == "__main__":

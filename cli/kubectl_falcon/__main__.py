@@ -1,6 +1,7 @@
 """The command line of the plugin: ``kubectl falcon``, that is ``kubectl-falcon``, or ``python -m kubectl_falcon``.
 
-Exit codes: 0, 1 where a command could not do its work, 2 for a wrong command line.
+Exit codes: 0; 1 where a command could not do its work; 2 for a wrong command line; of ``check``: 3 where something is
+slow.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from falcon_core.command_line import missing_package, parser
 from falcon_core.text import clean
-from kubectl_falcon import bundle, objects, suspension
+from kubectl_falcon import bundle, checks, objects, suspension
 from kubectl_falcon.explain import explain
 from kubectl_falcon.kubectl import JOBS, RUNS, Kubectl, Scope, find_job
 from kubectl_falcon.timeline import Sample, Timeline, timeline
@@ -29,9 +30,11 @@ from kubectl_falcon.words import duration
 
 PROGRAM = "kubectl-falcon"
 DESCRIPTION = """\
-Read and suspend Falcon's TrainingJobs. Installed on PATH, kubectl runs it as `kubectl falcon`.
+Read, check and suspend Falcon's TrainingJobs. Installed on PATH, kubectl runs it as `kubectl falcon`.
 """
 EXIT_TROUBLE = 1
+EXIT_SLOW = 3
+CHECK_SECONDS = 180.0
 WATCH_SECONDS = 5.0
 MOST_SAMPLES = 10_000  # of a watch: beyond them, the oldest are dropped
 _CLEAR = "\033[H\033[2J"
@@ -142,6 +145,13 @@ def _export(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    found = checks.check(kubectl, options.job, options.wait)
+    for line in found.lines:
+        print(textwrap.fill(clean(line), _width(), subsequent_indent="    ", break_on_hyphens=False))
+    return 0 if found.good else EXIT_SLOW
+
+
 def _suspend(kubectl: Kubectl, options: argparse.Namespace) -> int:
     text, as_wished = suspension.set_suspended(kubectl, options.job, options.command == "suspend")
     print(textwrap.fill(text, _width(), break_on_hyphens=False))
@@ -210,6 +220,16 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="such as bundle.tar.gz")
     report.add_argument(
         "--falcon-namespace", type=_job_name, default="falcon-system", help="of the operator (default: %(default)s)"
+    )
+    now = job_command(
+        "check", _check, "measure a job's machines and links now, while all ranks stand still for a second"
+    )
+    now.add_argument(
+        "--wait",
+        type=_duration,
+        default=CHECK_SECONDS,
+        metavar="TIME",
+        help="for the result, such as 10m (default: 3m)",
     )
     job_command("suspend", _suspend, "end a job's ranks and delete its pods; the job stays (spec.suspend)")
     job_command("resume", _suspend, "start a suspended job again, in new pods")

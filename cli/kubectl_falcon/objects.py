@@ -58,6 +58,17 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A measurement of all machines and links that somebody has asked for."""
+
+    asked: str
+    state: str
+    standstill_seconds: float
+    slow: tuple[str, ...]
+    result: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A TrainingJob. Iteration times are microseconds, None where unknown; times are unix seconds, 0 where unknown."""
 
@@ -82,6 +93,8 @@ class Job:
     diagnoses: tuple[Diagnosis, ...]
     started_at: float
     completed_at: float
+    check: Check | None
+    annotations: Mapping[str, str]
 
     @property
     def slowdown(self) -> float | None:
@@ -187,6 +200,22 @@ def job_of(body: Body) -> Job:
         diagnoses=tuple(_diagnosis(each) for each in _dicts(status.get("diagnoses"))),
         started_at=unix(_text(status, "startTime")),
         completed_at=unix(_text(status, "completionTime")),
+        check=_check(_dict(status.get("check"))),
+        annotations={key: value for key, value in _dict(meta.get("annotations")).items() if isinstance(value, str)},
+    )
+
+
+def _check(body: Body) -> Check | None:
+    """Read the newest check; None where nobody has asked for one."""
+    if not body:
+        return None
+    slow = body.get("slow")
+    return Check(
+        asked=_text(body, "asked"),
+        state=_text(body, "state"),
+        standstill_seconds=(_number(body, "standstillMilliseconds") or 0.0) / 1e3,
+        slow=tuple(each for each in slow if isinstance(each, str)) if isinstance(slow, list) else (),
+        result=_text(body, "result"),
     )
 
 
@@ -223,7 +252,7 @@ def run_of(body: Body) -> Run:
         phase=_text(spec, "phase"),
         phase_since=_number(spec, "phaseSince") or 0.0,
         members=tuple(
-            Member(replica, f"{name}-{replica}-{_text(each, 'suffix')}", _text(each, "node"))
+            Member(replica, f"{name}-{_numbered(each, replica)}-{_text(each, 'suffix')}", _text(each, "node"))
             for replica, each in enumerate(members)
         ),
         left=tuple(
@@ -235,6 +264,12 @@ def run_of(body: Body) -> Run:
         started_at=_number(spec, "startedAt") or 0.0,
         ended_at=_number(_dict(spec.get("end")), "at") or 0.0,
     )
+
+
+def _numbered(member: Body, replica: int) -> int:
+    """Return the number in a pod's name: its first replica's, which another pod may have now."""
+    number = member.get("number")
+    return number if isinstance(number, int) else replica
 
 
 def _open_incidents(recovery: Body) -> Iterator[Incident]:

@@ -42,6 +42,7 @@ OBSTINATE_SECONDS = 45.0
 # -- a pause in which links are measured: ranks stand still until the operator's word, or until nobody gives it
 
 PAUSE_UNENDED_SECONDS = 4.0  # after a pod's last result it lets its ranks go on by itself
+PAUSE_MACHINE_SECONDS = 2.0  # a machine has computed by then, in half a second and the start of its threads
 PAUSE_TURN_SECONDS = 3.0  # falcon_bench/links.py: a turn of its executor lasts so long at most
 
 # -- a job that does not move: silence until it is an incident

@@ -20,7 +20,7 @@ from falcon_core.recovery.state import HangIncident, RecoveryState, SlowIncident
 from falcon_operator.checkpoint_spec import CheckpointSpec
 from falcon_operator.detection_spec import DetectionSpec
 from falcon_operator.node_checks import NodeChecks
-from falcon_operator.pauses import PausesStatus
+from falcon_operator.pauses import CheckStatus, PausesStatus
 from falcon_operator.restore import Restore
 
 GROUP = "falcon.dev"
@@ -34,6 +34,7 @@ LABEL_REPLICA = "falcon.dev/replica"
 LABEL_ROLE = "falcon.dev/role"  # "trainer" | "burn-in"
 ROLE_TRAINER = "trainer"
 LABEL_POOL = "falcon.dev/pool"  # on burn-in pods: the pool they test for
+ANNOTATION_CHECK = "falcon.dev/check"  # on a TrainingJob: a new value asks for a check of machines and links
 ANNOTATION_TEMPLATE_HASH = "falcon.dev/template-hash"
 TAINT_FENCED = "falcon.dev/fenced"  # NoSchedule; the value is the job's name, shortened, and its uid
 TAINT_SPARE = "falcon.dev/spare"  # NoSchedule; the value is the pool's name
@@ -168,6 +169,7 @@ class TrainingJobStatus(_Api, frozen=True, kw_only=True):
     conditions: list[Condition] = []
     counters: Counters = Counters()
     pauses: PausesStatus | None = None  # None: there were none
+    check: CheckStatus | None = None  # None: nobody has asked for one
     diagnoses: list[DiagnosisStatus] = []  # newest first, bounded
     start_time: str = ""
     completion_time: str = ""

@@ -10,17 +10,21 @@ first rule that applies decides):
    the program's own garbage collections are why, the node is not.
 3. *The whole node.* All ranks of the node, two or more, are slow at once, though they hold different replicas of the
    model. A share of the work that grew would be the share of one replica.
-4. *Never healthy.* A rank that was never seen well in its place may have had more to do from the beginning.
-5. *It was healthy here.* Where a rank's calls say that its work is the same in each iteration, or that its bytes do not
+4. *A test.* Its machine was measured beside its peers' while all ranks stood still, and is slow by itself.
+5. *Never healthy.* A rank that was never seen well in its place may have had more to do from the beginning.
+6. *It was healthy here.* Where a rank's calls say that its work is the same in each iteration, or that its bytes do not
    explain the time (``signals.work``), a rank that was well in its place and no longer is has a slow node.
-6. *It stays.* Otherwise the work may move. It is learned for how long slowness stayed with a node of this job before it
+7. *It stays.* Otherwise the work may move. It is learned for how long slowness stayed with a node of this job before it
    passed by itself. What stays ``STAY_FACTOR`` times as long as all of that is the node's.
 
-Of rule 6: at least ``LEAST_STAYS`` stays elsewhere have to be known. Were their lengths without memory (exponential),
+Of rule 7: at least ``LEAST_STAYS`` stays elsewhere have to be known. Were their lengths without memory (exponential),
 the next would last three times as long as the longest of n with a chance of n!·3!/(n+3)!, 5 % for n = 3; lengths that
 are alike leave no such chance. Where the calls themselves say that the work depends on the data, disturbances of a few
 iterations could pass for all that moves, so that less than ``LEAST_ITERATIONS`` prove nothing there. A job whose calls
-are constant is judged by rule 6 as well once its slowness has passed from node to node so many times.
+are constant is judged by rule 7 as well once its slowness has passed from node to node so many times.
+
+A machine that was as fast as its peers in the test is not at fault by rules 5 and 7, unless its slowness stays. A test
+measures products alone: a rank that waits for its memory or its disk may stand beside a machine that computes well.
 
 A slowdown of a node that comes back before any other node was slow counts as if it had never passed. What is learned
 is forgotten after a day, since work moves in another way by then, and with the node that it was learned of, where its
@@ -46,7 +50,13 @@ LEAST_ITERATIONS = 1000
 MOST_STAYS = 16
 REMEMBERED_SECONDS = 86_400.0
 _AT_FAULT = frozenset(
-    (Evidence.COUNTER_SHOWS_CAUSE, Evidence.WAS_HEALTHY_HERE, Evidence.STAYED_LONGER, Evidence.WHOLE_NODE)
+    (
+        Evidence.COUNTER_SHOWS_CAUSE,
+        Evidence.WAS_HEALTHY_HERE,
+        Evidence.STAYED_LONGER,
+        Evidence.WHOLE_NODE,
+        Evidence.TESTED_SLOW,
+    )
 )
 replace = msgspec.structs.replace
 
@@ -77,12 +87,13 @@ def evidence_against(
     """
     stays = _remembered(state.stays, obs.now)
     evidence = _at_once(state, slow, culprit, stays, obs, policy)
+    is_as_fast = _tested(slow, culprit) == "AsFast"
     if evidence is not Evidence.WORK_MAY_MOVE:
-        return evidence, 0
+        return (Evidence.TESTED_AS_FAST if is_as_fast and evidence is Evidence.SINCE_START else evidence), 0
     needed = _needed_iterations(stays, culprit)
     if needed and _stayed_iterations(slow, obs) >= needed:
         return Evidence.STAYED_LONGER, needed
-    return evidence, needed
+    return Evidence.TESTED_AS_FAST if is_as_fast else evidence, needed
 
 
 def _at_once(
@@ -97,11 +108,19 @@ def _at_once(
         return Evidence.COUNTER_SHOWS_CAUSE
     if _is_whole_node(culprit, obs, policy):
         return Evidence.WHOLE_NODE
+    if _tested(slow, culprit) == "Slow":
+        return Evidence.TESTED_SLOW
     if not _was_healthy(state, slow, culprit, policy):
         return Evidence.SINCE_START
     if culprit.work != "Hidden" and len(_elsewhere(stays, culprit)) < LEAST_STAYS:
         return Evidence.WAS_HEALTHY_HERE
     return Evidence.WORK_MAY_MOVE
+
+
+def _tested(slow: SlowIncident, culprit: Culprit) -> str:
+    """Return what measuring the machine has shown on which the culprit is now; "" where it was not measured there."""
+    probed = slow.probed
+    return probed.found if probed is not None and probed.node and probed.node == culprit.node else ""
 
 
 def _shows_the_role(stay: Stay, culprit: Culprit) -> bool:

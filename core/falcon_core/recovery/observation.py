@@ -219,6 +219,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     consecutive: int = 5
     restarts: int = 3
     window_seconds: float = 3600.0
+    check: str = ""  # a measurement of all machines and links that somebody asks for; each value once
     pause_budget: float = 0.0  # share of the job's time for which all ranks may stand still to be measured
     judge: Judge = msgspec.field(default_factory=shipped_judge)  # what failed processes said
     grace_seconds: float = 30.0  # that the pod gives to processes which handle SIGTERM

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+Measured = Literal["Links", "Machines", "Both"]
+
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Base: camelCase, defaults left out; unknown fields of a newer version are ignored."""
@@ -24,7 +26,8 @@ class Probe(_State, frozen=True, kw_only=True):
 
     number: int
     generation: int
-    incident: str  # that it is for
+    incident: str  # that it is for; "": somebody has asked for it
+    measures: Measured = "Links"
     phase: Literal["Prepare", "Hold", "Release"]
     since: float  # of the phase
     held_at: float = 0.0  # when the ranks were ordered to stand still; 0: they were not
@@ -54,5 +57,19 @@ class Probed(_State, frozen=True, kw_only=True):
     again_at: float = 0.0  # earliest time of the next try
     at: float = 0.0  # when the newest ended
     standstill_seconds: float = 0.0  # of the newest
-    found: Literal["", "Link", "Machine", "Alike"] = ""  # by the newest; "": nothing
+    # By the newest; "": nothing. Of links: one link, a machine's own, none. Of a slow rank's machine: Slow, AsFast.
+    found: Literal["", "Link", "Machine", "Alike", "Slow", "AsFast"] = ""
+    node: str = ""  # whose machine was tested
     text: str = ""  # the figures, or why there are none
+
+
+class Check(_State, frozen=True, kw_only=True):
+    """A measurement of all machines and links that somebody has asked for. Times are unix seconds."""
+
+    asked: str  # the annotation's value
+    since: float  # when it was first seen
+    state: Literal["Waiting", "Running", "Done", "Failed"] = "Waiting"
+    at: float = 0.0  # when it was over
+    standstill_seconds: float = 0.0
+    slow: list[str] = []  # machines and links, in words, the slowest first
+    text: str = ""  # the result in a line, or why there is none

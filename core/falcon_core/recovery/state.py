@@ -15,7 +15,7 @@ import msgspec
 from falcon_core.model import Cause, Component, Evidence, Severity
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.network import NetworkSeen
-from falcon_core.recovery.probe_state import Pauses, Probe, Probed
+from falcon_core.recovery.probe_state import Check, Pauses, Probe, Probed
 from falcon_core.recovery.remembered import (
     Grown,
     Lasted,
@@ -116,7 +116,7 @@ class SlowIncident(_State, frozen=True, kw_only=True):
     culprit: Culprit | None = None
     usual: Culprit | None = None  # who stood out at the newest such look, as others did before (``imbalance``)
     link: SlowLink | None = None  # named while nobody computes slowly; the phase is Detected, then Checking
-    probed: Probed | None = None  # what measuring the links has shown
+    probed: Probed | None = None  # what measuring links, or its machine, has shown
     refreshed_at: float = 0.0  # when the culprit's figures were last taken
     evidence: Evidence | None = None  # that the culprit's node is at fault (``confidence``)
     stay_iterations: int = 0  # so many iterations with its node show the node's fault; 0: not known
@@ -373,6 +373,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     sharing: Sharing | None = None
     probe: Probe | None = None  # that is on
     pauses: Pauses = Pauses()
+    check: Check | None = None  # the newest that somebody has asked for
     leaving: list[LeavingNode] = []  # (``planned``)
     move: PlannedMove | None = None
     moved_at: float = 0.0  # when the newest planned move began its restart

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from falcon_core.wire.check_links import LinksReport
+from falcon_core.wire.printed_check import Device, Printed
 
 MAX_TEXT: Final = 256
 MOST_KINDS: Final = 16
@@ -37,27 +38,18 @@ class CheckReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
     links: LinksReport | None = None  # None: the agent or the launcher is of a version that measures none
 
 
-class _Device(msgspec.Struct):
-    name: str = ""
-
-
-class _Printed(msgspec.Struct):
-    """The object that the executor prints, as far as it matters here."""
-
-    backend: str = ""
-    scores: dict[str, float] = {}
-    devices: list[_Device] = []
-    problems: list[str] = []
-    skipped: dict[str, str] = {}
-
-
 def read_printed(number: int, text: bytes) -> CheckReport:
     """Read what the executor printed: the last line counts. What cannot be read becomes the report's ``why``."""
     lines = text.strip().splitlines()
     try:
-        printed = msgspec.json.decode(lines[-1] if lines else b"", type=_Printed)
+        printed = msgspec.json.decode(lines[-1] if lines else b"", type=Printed)
     except (msgspec.DecodeError, RecursionError) as error:
         return CheckReport(number, why=f"the benchmark printed no result: {error}"[:MAX_TEXT])
+    return bounded(number, printed)
+
+
+def bounded(number: int, printed: Printed) -> CheckReport:
+    """Return what was printed as a report."""
     if not printed.scores and not printed.problems:
         return CheckReport(number, why="the benchmark measured nothing")
     return CheckReport(
@@ -75,6 +67,6 @@ def read_printed(number: int, text: bytes) -> CheckReport:
     )
 
 
-def _names(devices: list[_Device]) -> str:
+def _names(devices: list[Device]) -> str:
     names = [device.name for device in devices[:MOST_DEVICES]]
     return ", ".join(f"{names.count(name)} × {name}" for name in sorted(set(names)))[:MAX_TEXT]

@@ -14,6 +14,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from falcon_core.wire.printed_check import Printed
+
 MAX_TEXT: Final = 256
 MOST_LINKS: Final = 4  # of a pod: a ring has two
 MOST_BITS: Final = 1 << 62  # a second
@@ -33,6 +35,7 @@ class LinksOrder(msgspec.Struct, frozen=True, kw_only=True):
     token: str  # of this round alone: who does not know it is not let in
     milliseconds: int  # of transfer in each direction
     ring: list[tuple[int, str, int]]  # replica, address and port of each pod that takes part
+    machine_milliseconds: int = 0  # before the links, for which each machine computes; 0: it does not
 
 
 class LinkTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,7 @@ class PodLinks(msgspec.Struct, frozen=True, kw_only=True):
     own: int  # this pod's replica
     milliseconds: int
     turns: list[LinkTurn]
+    machine_milliseconds: int = 0
 
 
 class LinkReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -87,12 +91,13 @@ class _Link(msgspec.Struct):
 
 
 class LinksPrinted(msgspec.Struct):
-    """The file ``launch/links``: the port first, and in the end the links as well."""
+    """The files ``launch/links`` and ``launch/probe``: the port first, and in the end the links as well."""
 
     number: int = 0
     port: int = 0
     links: list[_Link] | None = None  # None: not measured yet
     why: str = ""
+    machine: Printed | None = None  # how fast the machine computes; None: that was not to be measured
 
 
 def read_links(number: int, printed: LinksPrinted | None, *, running: bool, error: str) -> LinksReport:

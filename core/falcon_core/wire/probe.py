@@ -5,7 +5,7 @@ The order is desired state, the command ``probe`` of a job (ADR 2). It passes th
 - ``Prepare``: training goes on. Each pod starts the executor of the links, and says where it waits, and where its
   ranks' iterations begin, as counts of calls.
 - ``Hold``: the ranks stop at the start of the iteration that the order names for each of them. A pod whose ranks all
-  stand there measures the links of the order, and waits for its peers.
+  stand there measures, as ordered, how fast its machine computes, and then its links, where it waits for its peers.
 - ``Release``: training goes on.
 
 Nothing depends on the next order: a pod lets its ranks go on by itself when its deadline has passed, when one of its
@@ -19,6 +19,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import MAX_TEXT, LinksOrder, LinksReport
 
 MOST_RANKS: Final = 1024  # of a pod
@@ -76,3 +77,4 @@ class ProbeReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
     held_ms: Whole = 0  # for how long the first of them stood still, once they go on
     passed: bool = False  # a rank had passed the cut before it was known here: one farther ahead may do
     why: Text = ""  # why it has opened before it was asked to; empty: it has not
+    machine: CheckReport | None = None  # how fast its machine computes, once that is known

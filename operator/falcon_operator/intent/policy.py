@@ -5,9 +5,11 @@ from __future__ import annotations
 from falcon_core.errors.judge import ErrorRules, usable_judge
 from falcon_core.recovery.observation import Policy
 from falcon_core.topology.parallelism import LayoutError, Parallelism
-from falcon_operator.api import TrainingJob, TrainingJobSpec
+from falcon_operator.api import ANNOTATION_CHECK, TrainingJob, TrainingJobSpec
 from falcon_operator.manifests.instrument import PodSettings, grace_seconds
 from falcon_operator.times import parse_duration, parse_percent
+
+MOST_CHECK = 63  # characters of the annotation that asks for a check
 
 
 def error_rules(job: TrainingJob, settings: PodSettings) -> ErrorRules:
@@ -30,6 +32,7 @@ def policy_of(job: TrainingJob, settings: PodSettings) -> Policy:
         verify=spec.detection.verify_percent / 100,
         median_factor=spec.detection.median_percent / 100,
         consecutive=spec.detection.consecutive_iterations,
+        check=job.metadata.annotations.get(ANNOTATION_CHECK, "")[:MOST_CHECK],
         pause_budget=parse_percent(spec.detection.pause_budget),
         restarts=spec.recovery.restarts,
         window_seconds=parse_duration(spec.recovery.window),

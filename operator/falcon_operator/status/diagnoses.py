@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.model import Cause, Severity
+from falcon_core.model import Cause, Evidence, Severity
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import retries
 from falcon_core.recovery.network import NetworkSeen
@@ -55,7 +55,11 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
         describe_hang(recovery.hang, policy) if recovery.hang else None,
         describe_move(recovery.move) if recovery.move else None,
         _with_probe(
-            describe_slowdown(recovery.slow, policy, next_strategy), recovery, policy, len(intent.membership.members)
+            describe_slowdown(recovery.slow, policy, next_strategy),
+            recovery,
+            policy,
+            len(intent.membership.members),
+            next_strategy,
         )
         if recovery.slow
         else None,
@@ -66,12 +70,16 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
 
 
 def _with_probe(
-    note: DiagnosisStatus | None, state: RecoveryState, policy: Policy, pods: int
+    note: DiagnosisStatus | None,
+    state: RecoveryState,
+    policy: Policy,
+    pods: int,
+    next_strategy: Candidate | None,
 ) -> DiagnosisStatus | None:
-    """Add what is being measured, or about to be, where a link is slow and it is not known which."""
+    """Add what is being measured, or about to be, under a pause."""
     if note is None or state.slow is None:
         return note
-    wanted = probe_next(state, state.slow, policy, pods)
+    wanted = probe_next(state, state.slow, policy, pods, next_strategy)
     if not wanted:
         return note
     return replace(note, next=wanted, state="Validating" if is_probed(state, state.slow) else note.state)
@@ -151,9 +159,9 @@ def describe_slowdown(
         where=_slow_where(culprit),
         since=_since(slow),
         slowdown=_slowdown(slow, culprit, by_itself=first is not None or any(entry.shares for entry in slow.applied)),
-        why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else _why(culprit),
+        why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else _why(culprit, slow.evidence),
         cause=cause.value,
-        evidence=_evidence(culprit),
+        evidence=_evidence(culprit) + probe_evidence(slow),
         done=slow_done(slow),
         next=slow_next(slow, policy, next_strategy) if first is None else beside_next(slow, policy, first),
         state="Open" if slow.phase == "Located" else "Mitigating",
@@ -237,7 +245,7 @@ def _delay(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2f} s"
 
 
-def _why(culprit: Culprit) -> str:
+def _why(culprit: Culprit, evidence: Evidence | None) -> str:
     match culprit.cause:
         case Cause.CPU_THROTTLING:
             return (
@@ -264,6 +272,11 @@ def _why(culprit: Culprit) -> str:
             )
         case Cause.HARDWARE:
             return f"its node reports {culprit.node_reports}"
+        case _ if evidence is Evidence.TESTED_SLOW:
+            return (
+                "its machine computes slowly by itself, as measured beside its peers'; neither the container's CPU"
+                " quota nor a wait for the node's cores explains it"
+            )
         case _:
             return "unknown: neither the container's CPU quota nor a wait for the node's cores explains it"
 

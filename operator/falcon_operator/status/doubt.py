@@ -7,9 +7,10 @@ from falcon_core.recovery.confidence import suffices
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.recovery.strategies import replace_node
+from falcon_operator.status.probes import may_be_tested
 
 _LOW = "set spec.mitigation.confidence: Low"
-_OF_THE_WORK = (Evidence.WORK_MAY_MOVE, Evidence.FOLLOWS_THE_ROLE)
+_OF_THE_WORK = (Evidence.WORK_MAY_MOVE, Evidence.FOLLOWS_THE_ROLE, Evidence.TESTED_AS_FAST)
 
 
 def is_kept(slow: SlowIncident, policy: Policy) -> bool:
@@ -30,12 +31,16 @@ def imbalance_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str
     who = f"imbalance: rank {culprit.rank}{stage}"
     if slow.evidence is Evidence.FOLLOWS_THE_ROLE:
         return f"{who} has more to do than its peers: its replica was as slow on another node"
+    if slow.evidence is Evidence.TESTED_AS_FAST:
+        tested = "its machine computes as fast as theirs by itself"
+        return f"{who} may have more to do than its peers: {tested}, and no counter shows another cause"
     return f"{who} may have more to do than its peers: {_how_work_moves(culprit)}, and no counter shows another cause"
 
 
-def doubt_words(slow: SlowIncident, culprit: Culprit) -> str:
+def doubt_words(slow: SlowIncident, culprit: Culprit, policy: Policy) -> str:
     """Say why the culprit's node is not replaced, and what would change that."""
     node, rank = culprit.node, culprit.rank
+    shows = "a counter, or a measurement during a pause, shows" if may_be_tested(policy) else "a counter shows"
     match slow.evidence:
         case Evidence.FOLLOWS_THE_ROLE:
             return f"not replaced: the slowness came along from another node; {_LOW} to replace {node} all the same"
@@ -48,20 +53,25 @@ def doubt_words(slow: SlowIncident, culprit: Culprit) -> str:
         case Evidence.SINCE_START:
             return (
                 f"not replaced: rank {rank} was never seen healthy on {node}, so its share of the work may be larger;"
-                f" replaced when a counter shows a cause on {node}, or {_LOW}"
+                f" replaced when {shows} a cause on {node}, or {_LOW}"
+            )
+        case Evidence.TESTED_AS_FAST:
+            return (
+                f"not replaced: {node} computes as fast as its peers by itself, so that rank {rank}'s share of the work"
+                f" may be larger; replaced when {_condition(slow, 'a counter shows')}, or {_LOW}"
             )
         case _:
             return (
                 f"not replaced: nothing shows yet that {node} is slow, and not rank {rank}'s share of the work, which"
-                f" moves between ranks; replaced when {_condition(slow)}, or {_LOW}"
+                f" moves between ranks; replaced when {_condition(slow, shows)}, or {_LOW}"
             )
 
 
-def _condition(slow: SlowIncident) -> str:
+def _condition(slow: SlowIncident, shows: str) -> str:
     if slow.stay_iterations:
-        return f"the slowness has stayed there for {slow.stay_iterations} iterations, or a counter shows a cause"
+        return f"the slowness has stayed there for {slow.stay_iterations} iterations, or {shows} a cause"
     return (
-        "a counter shows a cause, or it has stayed there for far longer than slowness stays with a node of this job,"
+        f"{shows} a cause, or it has stayed there for far longer than slowness stays with a node of this job,"
         " which is not known yet"
     )
 

@@ -1,59 +1,104 @@
-"""Links that are measured while training stands still, in the words of ``kubectl describe`` and as Events."""
+"""Machines and links that are measured while training stands still, in the words of ``kubectl describe`` and Events."""
 
 from __future__ import annotations
 
-from falcon_core.recovery import probing
+from falcon_core.model import Evidence
+from falcon_core.planning import ski_rental
+from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery import probe_targets
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
+from falcon_core.recovery.probe_state import Check, Measured, Probed
 from falcon_core.recovery.state import RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import swap_nodes
+from falcon_core.recovery.strategies import replace_node
 from falcon_operator.effects import Event
-from falcon_operator.pauses import PausesStatus
+from falcon_operator.pauses import CheckStatus, PausesStatus
 from falcon_operator.status.words import link_where
-from falcon_operator.times import clock_time
+from falcon_operator.times import clock_time, timestamp
 
-_DOING = {
-    "Prepare": "the pods get ready to measure the links between them, while training goes on",
-    "Hold": "all ranks stand still at an iteration's start while the links between the pods are measured",
-    "Release": "training goes on",
+_WHAT: dict[Measured, str] = {
+    "Links": "the links between the pods are",
+    "Machines": "the pods' machines are",
+    "Both": "the pods' machines, and the links between them, are",
 }
 
 
+def _doing(phase: str, measures: Measured) -> str:
+    match phase:
+        case "Prepare":
+            return f"{_WHAT[measures]} about to be measured; training goes on until then"
+        case "Hold":
+            return f"all ranks stand still at an iteration's start while {_WHAT[measures]} measured"
+        case _:
+            return "training goes on"
+
+
 def is_probed(state: RecoveryState, slow: SlowIncident) -> bool:
-    """Check whether links are being measured for an incident."""
+    """Check whether something is being measured for an incident."""
     return state.probe is not None and state.probe.incident == slow.id and state.probe.phase != "Release"
 
 
-def probe_next(state: RecoveryState, slow: SlowIncident, policy: Policy, pods: int) -> str:
-    """Return what is next where a link is slow and it is not known which; "" where no link is to be measured.
+def probe_next(
+    state: RecoveryState, slow: SlowIncident, policy: Policy, pods: int, next_strategy: Candidate | None
+) -> str:
+    """Return what is next where something is to be measured under a pause; "" where nothing is.
 
-    ``pods``: of the job.
+    ``pods``: of the job. ``next_strategy``: against the incident.
     """
-    link, probed, probe = slow.link, slow.probed, state.probe
-    if link is None or swap_nodes.has_ends(link) or not slow.id or slow.phase != "Detected" or not policy.enforce:
+    of_links = probe_targets.is_unknown_link(slow)
+    if not slow.id or not policy.enforce or not (of_links or probe_targets.is_doubted_machine(slow, policy)):
         return ""
+    probe = state.probe
     if probe is not None and is_probed(state, slow):
-        return f"validating: {_DOING[probe.phase]}"
-    if pods < LEAST_MACHINES:
+        return f"validating: {_doing(probe.phase, probe.measures)}"
+    if pods < (LEAST_MACHINES if of_links else 2):
         return ""
-    if policy.world_size > probing.MOST_RANKS:
-        return f"endured: jobs of more than {probing.MOST_RANKS} ranks are not paused to measure which link it is"
+    if of_links:
+        return _links_next(state, slow, policy)
+    is_due = (
+        slow.evidence is not Evidence.TESTED_AS_FAST
+        and next_strategy is not None
+        and next_strategy.name == replace_node.TYPE
+        and ski_rental.due(next_strategy, slow.loss)
+        and may_be_tested(policy)
+        and (slow.probed or Probed()).tries < probe_targets.MOST_TRIES
+    )
+    if not is_due or not state.pauses.since:
+        return ""
+    at = clock_time(probe_targets.allowed_at(state, policy))
+    return (
+        "before its node is replaced, its machine is measured beside its peers' while training stands still, from"
+        f" {at} on (spec.detection.pauseBudget)"
+    )
+
+
+def may_be_tested(policy: Policy) -> bool:
+    """Check whether a slow rank's machine may be measured while training stands still."""
+    return policy.enforce and policy.pause_budget > 0 and policy.world_size <= probe_targets.MOST_RANKS
+
+
+def _links_next(state: RecoveryState, slow: SlowIncident, policy: Policy) -> str:
+    if policy.world_size > probe_targets.MOST_RANKS:
+        return f"endured: jobs of more than {probe_targets.MOST_RANKS} ranks are not paused to measure which link it is"
     if not policy.pause_budget:
         return "endured: which link it is would show if spec.detection.pauseBudget allowed a pause"
-    tries = 0 if probed is None else probed.tries
-    if tries >= probing.MOST_TRIES:
-        return f"endured: {tries} times the links were to be measured under a pause, and it is not known which it is"
+    if (slow.probed or Probed()).tries >= probe_targets.MOST_TRIES:
+        return (
+            f"endured: {probe_targets.MOST_TRIES} times the links were to be measured under a pause, and it is not"
+            " known which it is"
+        )
     if not state.pauses.since:
         return ""
-    at = clock_time(probing.allowed_at(state, policy))
+    at = clock_time(probe_targets.allowed_at(state, policy))
     return f"the links are measured while training stands still, from {at} on (spec.detection.pauseBudget)"
 
 
 def probe_evidence(slow: SlowIncident) -> str:
-    """Return what measuring the links has shown, as a further part of the evidence; "" where none were measured."""
+    """Return what measuring has shown, as a further part of the evidence; "" where nothing was measured."""
     probed = slow.probed
     if probed is None or not probed.at:
         return ""
+    at = clock_time(probed.at)
     pause = (
         f"during a pause of {probed.standstill_seconds:.1f} s"
         if probed.standstill_seconds
@@ -61,13 +106,16 @@ def probe_evidence(slow: SlowIncident) -> str:
     )
     match probed.found:
         case "Link":
-            return f"; the link between these two, measured {pause} at {clock_time(probed.at)}: {probed.text}"
+            return f"; the link between these two, measured {pause} at {at}: {probed.text}"
         case "Machine":
-            return f"; this node's links, measured {pause} at {clock_time(probed.at)}: {probed.text}"
+            return f"; this node's links, measured {pause} at {at}: {probed.text}"
         case "Alike":
-            return f"; the links were measured {pause} at {clock_time(probed.at)}: {probed.text}"
+            return f"; the links were measured {pause} at {at}: {probed.text}"
+        case "Slow" | "AsFast":
+            return f"; its machine, measured {pause} at {at} beside its peers': {probed.text}"
         case _:
-            return f"; at {clock_time(probed.at)} the links could not be measured: {probed.text}"
+            what = "its machine" if slow.link is None else "the links"
+            return f"; at {at} {what} could not be measured: {probed.text}"
 
 
 def pauses(state: RecoveryState) -> PausesStatus | None:
@@ -76,23 +124,56 @@ def pauses(state: RecoveryState) -> PausesStatus | None:
     return PausesStatus(count=known.count, milliseconds=round(1e3 * known.seconds)) if known.count else None
 
 
+def check_status(state: RecoveryState) -> CheckStatus | None:
+    """Return how far the check is that somebody has asked for; None where nobody has."""
+    check = state.check
+    if check is None:
+        return None
+    return CheckStatus(
+        asked=check.asked,
+        state=check.state,
+        at=timestamp(check.at) if check.at else "",
+        standstill_milliseconds=round(1e3 * check.standstill_seconds),
+        slow=check.slow,
+        result=check.text,
+    )
+
+
 def probe_events(before: RecoveryState, after: RecoveryState) -> list[Event]:
     """Return the Events of a probe: training is about to stand still, and what has come of it."""
     found = []
-    old, new, slow = before.probe, after.probe, after.slow
+    old, new = before.probe, after.probe
     if new is not None and new.phase == "Hold" and (old is None or (old.number, old.phase) != (new.number, "Hold")):
-        found.append(Event("Normal", "Validating", _DOING["Hold"]))
+        found.append(Event("Normal", "Validating", _doing("Hold", new.measures)))
+    if after.check is not None and after.check.at and (before.check is None or before.check.at != after.check.at):
+        found.append(_checked(after.check))
+    slow = after.slow
     probed = slow.probed if slow is not None else None
     known = before.slow.probed if before.slow is not None else None
-    if slow is None or slow.link is None or probed is None or not probed.at:
+    if slow is None or probed is None or not probed.at or (known is not None and known.at == probed.at):
         return found
-    if known is not None and known.at == probed.at:
-        return found
+    return [*found, _probed(slow, probed)]
+
+
+def _probed(slow: SlowIncident, probed: Probed) -> Event:
     match probed.found:
-        case "Link" | "Machine":
-            found.append(Event("Warning", "LinkLocated", f"{link_where(slow.link)}; {probed.text}"))
+        case "Link" | "Machine" if slow.link is not None:
+            return Event("Warning", "LinkLocated", f"{link_where(slow.link)}; {probed.text}")
         case "Alike":
-            found.append(Event("Normal", "LinksAlike", probed.text))
+            return Event("Normal", "LinksAlike", probed.text)
+        case "Slow":
+            return Event("Warning", "MachineSlow", f"node {probed.node}: {probed.text}")
+        case "AsFast":
+            return Event("Normal", "MachineAsFast", f"node {probed.node}: {probed.text}")
         case _:
-            found.append(Event("Warning", "NotValidated", f"the links could not be measured: {probed.text}"))
-    return found
+            what = "the slow rank's machine" if slow.link is None else "the links"
+            return Event("Warning", "NotValidated", f"{what} could not be measured: {probed.text}")
+
+
+def _checked(check: Check) -> Event:
+    """Return the Event of a check that somebody has asked for."""
+    if check.state == "Failed":
+        return Event("Warning", "CheckFailed", f"nothing could be measured: {check.text}")
+    if check.slow:
+        return Event("Warning", "Checked", f"{check.text}: {'; '.join(check.slow)}")
+    return Event("Normal", "Checked", check.text)

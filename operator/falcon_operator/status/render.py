@@ -18,7 +18,7 @@ from falcon_operator.status.doubt import is_kept
 from falcon_operator.status.exchanges import swapping_words
 from falcon_operator.status.limits import fit
 from falcon_operator.status.moves import move_summary
-from falcon_operator.status.probes import is_probed, pauses
+from falcon_operator.status.probes import check_status, is_probed, pauses
 from falcon_operator.status.tracking import tracking
 from falcon_operator.status.view import State, View
 from falcon_operator.status.words import fault_brief, link_brief, listed, milliseconds
@@ -40,6 +40,7 @@ def render(view: View, next_strategy: Candidate | None) -> TrainingJobStatus:
         state=state,
         counters=counters(intent),
         pauses=pauses(intent.recovery),
+        check=check_status(intent.recovery),
         start_time=timestamp(intent.started_at),
         diagnoses=diagnoses(intent, view.policy, next_strategy),
     )
@@ -157,7 +158,7 @@ def _slow_summary(slow: SlowIncident, policy: Policy, beside: int, *, probed: bo
         culprit = slow.culprit
         slower = "as long as its peers from the start" if slow.from_start else f"slower since {since}"
         more = f", and {beside} more node{'s' * (beside > 1)}" if beside else ""
-        doing = _slow_doing(slow, policy)
+        doing = "measuring its machine" if probed else _slow_doing(slow, policy)
         return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
     factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"
     if slow.link is not None:

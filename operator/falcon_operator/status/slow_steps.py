@@ -95,7 +95,7 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         action = "micro-batches move to other ranks" if policy.enforce else "mode Observe: micro-batches would move"
         return f"{action} when the loss reaches {_cost(next_strategy)}"
     if slow.culprit is not None and is_kept(slow, policy):
-        return doubt_words(slow, slow.culprit) + _passed_over(slow)
+        return doubt_words(slow, slow.culprit, policy) + _passed_over(slow)
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
     replaced = applied(slow, replace_node.TYPE)

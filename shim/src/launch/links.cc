@@ -29,7 +29,7 @@ void Links::start() {
   }
   const Started started =
       start_command({interpreter(options_), "-m", "falcon_bench.links", std::to_string(report_.number),
-                     options_.run_dir + "/agent/probe", options_.run_dir + "/launch/probe"},
+                     options_.run_dir + "/agent/probe", options_.run_dir + "/launch/probe", "machine"},
                     executor_environment(options_), {STDERR_FILENO, STDERR_FILENO}, [] {});
   report_.error = started.error;
   report_.running = started.error.empty();

@@ -1,4 +1,4 @@
-"""Links that are measured while real ranks stand still: whole pods on machines with a slow link between two of them."""
+"""Machines and links that are measured while real ranks stand still: whole pods on machines with their own network."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from falcon_core.recovery.cut_order import Reported, stops
 from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.probe import ProbeOrder, ProbeReport
+from tests.integration.agent.cpus import machines_with
 from tests.integration.agent.networks import Network, machines, why_not
 from tests.integration.agent.pod import eventually
 from tests.integration.agent.ringing import Deciding, Ring
@@ -77,6 +78,38 @@ async def test_the_slow_one_of_four_links_is_found_while_training_stands_still(r
     await ring.finish()
     losses = [[step.loss for step in ring.steps(rank)] for rank in range(PODS)]
     assert losses[0] == losses[1] == losses[2] == losses[3]
+
+
+CORES = (0.4, 0.15, 0.4, 0.4)
+
+
+@pytest.fixture
+def cores(ring: Ring) -> Iterator[None]:
+    """Give each pod the cores of a machine, the second pod fewer."""
+    with machines_with(CORES) as folders:
+        for folder, launcher in zip(folders, ring.launchers, strict=True):
+            (folder / "cgroup.procs").write_text(str(launcher.process.pid))
+        yield
+        ring.stop()  # before the cgroups go
+
+
+async def test_a_check_names_the_machine_with_fewer_cores(ring: Ring, cores: None, network: Network) -> None:
+    deciding = Deciding(
+        ring, network.addresses, {"detection": {"pauseBudget": "0%"}, "mitigation": {"mode": "Observe"}}
+    )
+    await deciding.until("healthy steps", lambda: len(ring.steps()) >= HEALTHY_STEPS)
+    deciding.decider.ask_for_check("now")
+    await deciding.until("it is over", lambda: deciding.decider.intent.recovery.pauses.count)
+    check = deciding.decider.status.check
+    print(check)
+    assert check is not None
+    assert (check.asked, check.state) == ("now", "Done")
+    assert check.slow[0].startswith("node-1 (pod gpt2-1): computes ")
+    assert len(check.slow) == 1
+    assert check.result.startswith("machines: 4 compared, 1 slow; links: 4 measured")
+    assert 0 < check.standstill_milliseconds < 6000
+    assert {"Validating", "Checked"} <= {event.reason for event in deciding.events}
+    await ring.trained(len(ring.steps()) + 5)
 
 
 class ByHand:

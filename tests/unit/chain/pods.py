@@ -18,7 +18,7 @@ from falcon_core.wire import ring
 from falcon_core.wire.launch import RINGS_DIR, LaunchRank, LaunchStatus
 from falcon_core.wire.messages import Detection, RankSignals, Summary, ThrottleSignals
 from falcon_core.wire.reports import decode_summary, encode_summary
-from falcon_operator.api import ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from falcon_operator.api import ANNOTATION_CHECK, ObjectMeta, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from falcon_operator.effects import AskDetail, Effect, Event
 from falcon_operator.intent.intent import Intent
 from falcon_operator.intent.snapshot import Snapshot
@@ -124,6 +124,11 @@ class Operator:
     @property
     def status(self) -> TrainingJobStatus:
         return self.job.status
+
+    def ask_for_check(self, value: str) -> None:
+        """Ask for a check, as ``kubectl falcon check`` does."""
+        metadata = msgspec.structs.replace(self.job.metadata, annotations={ANNOTATION_CHECK: value})
+        self.job = msgspec.structs.replace(self.job, metadata=metadata)
 
     def message(self, condition: str) -> str:
         return next((entry.message for entry in self.status.conditions if entry.type == condition), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from falcon_core.topology.passes import ring_passes
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinkReport, LinksReport
 from falcon_core.wire.probe import ChannelStart, ProbeOrder, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
@@ -22,6 +23,8 @@ class Paused:
         self.past = False  # the order comes too late
         self.fast = 5e9  # bits a second
         self.slow: dict[frozenset[int], float] = {}  # likewise, of links between replicas
+        self.rates: dict[int, float] = {}  # of computing, by replica; 1: as fast as its peers
+        self.unmeasured: set[int] = set()  # replicas whose machine cannot be measured
         self.pauses: list[float] = []  # seconds for which ranks stood still
         self._begun_at: float | None = None  # when they stopped
 
@@ -56,7 +59,17 @@ class Paused:
             return ProbeReport(order.number, waiting)
         if now - self._begun_at < MEASURING_SECONDS:
             return ProbeReport(order.number, waiting, held=True)
-        return ProbeReport(order.number, LinksReport(41000 + replica, True, self._links(order, replica)), held=True)
+        links = LinksReport(41000 + replica, True, self._links(order, replica))
+        return ProbeReport(order.number, links, held=True, machine=self._machine(order, replica))
+
+    def _machine(self, order: ProbeOrder, own: int) -> CheckReport | None:
+        assert order.links is not None
+        if not order.links.machine_milliseconds:
+            return None
+        if own in self.unmeasured:
+            return CheckReport(order.number, why="the benchmark measured nothing")
+        micros = round(1e6 * self.rates.get(own, 1.0))
+        return CheckReport(order.number, backend="numpy", devices="1 × CPU", micros={"fp32": micros})
 
     def _links(self, order: ProbeOrder, own: int) -> list[LinkReport]:
         assert order.links is not None

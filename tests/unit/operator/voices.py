@@ -8,6 +8,7 @@ from falcon_agent.speaking import Speaker
 from falcon_core.wire.check import CheckReport
 from falcon_core.wire.launch import LaunchStatus
 from falcon_core.wire.messages import Detection, Summary
+from falcon_core.wire.probe import ProbeReport
 from falcon_core.wire.reports import decode_summary, encode_summary
 
 
@@ -17,6 +18,7 @@ class _Turn(NamedTuple):
     launch: LaunchStatus | None
     check: CheckReport | None
     smoke: CheckReport | None
+    probe: ProbeReport | None
     ranks: tuple[tuple[int, str, bool, bool], ...]  # rank, tracking, whether in a slowdown, whether silent
 
 
@@ -35,6 +37,7 @@ class Voices:
             summary.launch,
             summary.check,
             summary.smoke,
+            summary.probe,
             tuple(
                 (rank.rank, rank.tracking, rank.onset is not None, _is_silent(rank.last_call_unix_ns, summary.unix_ns))
                 for rank in summary.ranks

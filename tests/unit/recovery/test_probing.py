@@ -1,4 +1,4 @@
-"""When links are measured under a pause, what a pause costs whom, and which verdicts name an end."""
+"""When links and machines are measured under a pause, what a pause costs whom, and which verdicts name an end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from falcon_core.model import Evidence
 from falcon_core.planning.ski_rental import Loss
-from falcon_core.recovery import losses, probing
+from falcon_core.recovery import losses, probe_targets, probing
 from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
 from falcon_core.recovery.probe_state import Pauses, Probe, Probed
 from falcon_core.recovery.remembered import Place
-from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import swap_nodes
+from falcon_core.wire.check import CheckReport
 from falcon_core.wire.check_links import LinkReport, LinksReport
 from falcon_core.wire.probe import ChannelStart, ProbeReport, RankStart
 from falcon_core.wire.ring import Traffic
@@ -131,7 +133,7 @@ def test_links_that_could_not_be_measured_name_nobody() -> None:
 )
 def test_the_budget_is_of_the_jobs_time_and_pauses_keep_apart(pauses: Pauses, at: float) -> None:
     before = state(pauses=pauses)
-    assert probing.allowed_at(before, POLICY) == pytest.approx(at)
+    assert probe_targets.allowed_at(before, POLICY) == pytest.approx(at)
     assert (probing.step(before, job(), POLICY).probe is None) == (at > NOW)
 
 
@@ -184,3 +186,91 @@ def test_a_relief_ends_the_probe() -> None:
     after = probing.step(replace(ordered(), slow=None), job(probes=answers(ready)), POLICY)
     assert isinstance(after.probe, Probe)
     assert after.probe.phase == "Release"
+
+
+# -- machines --------------------------------------------------------------------------------------------------------
+
+CULPRIT = Culprit(
+    rank=1,
+    replica=1,
+    pod_name="gpt2-1",
+    node="node-1",
+    slowdown=1.8,
+    compute_ns=SLOW,
+    healthy_compute_ns=HEALTHY,
+    peers_compute_ns=HEALTHY,
+)
+DOUBTED = replace(INCIDENT, phase="Located", link=None, culprit=CULPRIT, evidence=Evidence.WORK_MAY_MOVE)
+OWED = replace(DOUBTED, loss=Loss(seconds=1e6, generation=1, counted_iterations=99))
+REPLACING = replace(POLICY, strategies=[("ReplaceNode", 60.0)])
+
+
+def computing(rates: dict[int, float], **fields: Any) -> Any:
+    """Return each pod's answer: how fast its machine computes, beside 1."""
+
+    def report(at: int) -> ProbeReport:
+        micros = {"fp32": round(1e6 * rates.get(at, 1.0))}
+        machine = CheckReport(1, backend="numpy", devices="1 × CPU", micros=micros)
+        return ProbeReport(1, LinksReport(41000 + at, True), held=True, machine=replace(machine, **fields))
+
+    return report
+
+
+def looked_at(report: Any, slow: SlowIncident = OWED) -> Probed:
+    before = state(slow=slow)
+    begun = probing.step(before, job(), REPLACING)
+    held = probing.step(begun, job(probes=answers(ready)), REPLACING)
+    assert held.probe is not None
+    assert (held.probe.phase, held.probe.measures, held.probe.ring) == ("Hold", "Machines", [])
+    after = probing.step(held, job(probes=answers(report)), REPLACING).slow
+    assert after is not None
+    assert after.probed is not None
+    return after.probed
+
+
+@pytest.mark.parametrize(
+    ("rate", "slowdown", "found"),
+    [
+        (1 / 1.8, 1.8, "Slow"),
+        (1 / 1.3, 1.5, "Slow"),  # it explains half
+        (1 / 1.3, 2.2, "AsFast"),  # it does not
+        (1 / 1.15, 1.2, "AsFast"),  # noise of a short measurement
+        (1.0, 1.8, "AsFast"),
+    ],
+)
+def test_a_machine_is_slow_where_that_explains_half_of_what_its_rank_is_slower(
+    rate: float, slowdown: float, found: str
+) -> None:
+    slow = replace(OWED, culprit=replace(CULPRIT, slowdown=slowdown))
+    probed = looked_at(computing({1: rate}), slow)
+    assert (probed.found, probed.node) == (found, "node-1")
+    assert (probed.again_at > NOW) == (found == "AsFast")
+
+
+def test_another_slow_machine_says_nothing_of_the_slow_ranks() -> None:
+    assert looked_at(computing({3: 0.3})).found == "AsFast"
+
+
+def test_a_machine_that_computes_wrongly_is_at_fault() -> None:
+    wrong = looked_at(computing({}, problems=["its fp32 products are wrong: by 0.3 of the largest entry"]))
+    assert wrong.found == "Slow"
+    assert "products are wrong" in wrong.text
+
+
+def test_agents_that_measure_no_machines_leave_the_doubt() -> None:
+    probed = looked_at(lambda at: ProbeReport(1, LinksReport(41000 + at, True), held=True))
+    assert (probed.found, probed.text) == ("", "not measured")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss": Loss(generation=1, counted_iterations=99)},  # it has not paid yet
+        {"evidence": Evidence.COUNTER_SHOWS_CAUSE},  # it is taken without a test
+        {"evidence": Evidence.PROGRAM},
+        {"phase": "Mitigating"},
+        {"probed": Probed(tries=3)},
+    ],
+)
+def test_no_machine_is_measured_without_need(changes: dict[str, Any]) -> None:
+    assert probing.step(state(slow=replace(OWED, **changes)), job(), REPLACING).probe is None

@@ -1,0 +1,132 @@
+"""What is to be measured while training stands still, and whether it may (FALCON §4.3). Pure.
+
+- *Links*, where a link is slow and it is not known which.
+- *Machines*, where a rank is slow, its node would be replaced by now, and nothing shows yet that the node is at fault
+  (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
+- *Both*, where somebody asks for it (``asked``).
+
+**The budget.** Training stands still for ``spec.detection.pauseBudget`` of the job's time at most, and never within
+``APART_SECONDS`` of the last pause. An incident has ``MOST_TRIES``. The budget does not hold for what somebody asks
+for, but counts it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from falcon_core.model import Evidence
+from falcon_core.planning import ski_rental
+from falcon_core.recovery import confidence
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.preflight_links import LEAST_MACHINES
+from falcon_core.recovery.prices import next_candidate
+from falcon_core.recovery.probe_state import Measured, Probe, Probed
+from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import replace_node, swap_nodes
+from falcon_core.wire.messages import MAX_DETAILED
+
+EXPECTED_SECONDS: Final = 3.0  # that a pause takes, before any was measured
+APART_SECONDS: Final = 60.0
+MOST_TRIES: Final = 3  # of an incident
+MOST_RANKS: Final = MAX_DETAILED
+_DOUBTED: Final = (Evidence.SINCE_START, Evidence.WORK_MAY_MOVE, Evidence.TESTED_AS_FAST)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is to be measured. ``incident``: that it is for; "" where somebody has asked for it."""
+
+    measures: Measured
+    incident: str = ""
+
+
+def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | None:
+    """Return what is to be measured under a pause; None: nothing."""
+    if state.check is not None and state.check.state == "Waiting":
+        return Target("Both" if len(obs.members) >= LEAST_MACHINES else "Machines")
+    slow = state.slow
+    if slow is None or not slow.id:
+        return None
+    if is_unknown_link(slow):
+        return Target("Links", slow.id)
+    return Target("Machines", slow.id) if _would_be_replaced(state, slow, obs, policy) else None
+
+
+def is_unknown_link(slow: SlowIncident) -> bool:
+    """Check whether a link is slow, and it is not known which."""
+    return slow.link is not None and slow.phase == "Detected" and not swap_nodes.has_ends(slow.link)
+
+
+def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
+    """Check whether a rank is slow, and nothing shows whether its node is at fault or its share of the work."""
+    return slow.phase == "Located" and policy.confidence == "High" and slow.evidence in _DOUBTED
+
+
+def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the slow rank's node would be replaced now, were it known to be at fault."""
+    if not is_doubted_machine(slow, policy) or confidence.suffices(slow.evidence, policy):
+        return False
+    strategy = next_candidate(state, slow, obs, policy)
+    return strategy is not None and strategy.name == replace_node.TYPE and ski_rental.due(strategy, slow.loss)
+
+
+def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why that is not measured now, apart from the budget; "" if it can be."""
+    if target.incident:
+        tries = state.slow.probed.tries if state.slow is not None and state.slow.probed is not None else 0
+        if not policy.enforce:
+            return "mode Observe stops no rank"
+        if not policy.pause_budget:
+            return "spec.detection.pauseBudget allows no pause"
+        if tries >= MOST_TRIES:
+            return f"{MOST_TRIES} times it has shown nothing"
+    return never(target, obs, policy) or not_now(state, obs, policy)
+
+
+def never(target: Target, obs: Observation, policy: Policy) -> str:
+    """Return why that can never be measured in this job; "" if it can be."""
+    if target.measures == "Links" and len(obs.members) < LEAST_MACHINES:
+        return "with two pods there is one link"
+    if len(obs.members) < 2:
+        return "one pod has no peer to be compared with"
+    return f"more than {MOST_RANKS} ranks are not paused" if policy.world_size > MOST_RANKS else ""
+
+
+def not_now(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return what is in the way at this moment; "" if nothing is."""
+    if state.stop is not None or state.hang is not None or state.move is not None or obs.saving:
+        return "something else is going on"
+    return "" if obs.running and len(obs.ranks) == policy.world_size else "not all ranks run"
+
+
+def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why the probe that is on is wanted no more; "" if it is."""
+    slow = state.slow
+    if probe.incident:
+        if slow is None or slow.id != probe.incident:
+            return "it is over"
+        if probe.measures == "Links" and not is_unknown_link(slow):
+            return "no link is slow whose ends are not known"
+        if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
+            return "no rank is slow whose node is in doubt"
+        if not policy.enforce:
+            return "mode Observe stops no rank"
+        if not policy.pause_budget:
+            return "spec.detection.pauseBudget allows no pause"
+    return never(Target(probe.measures, probe.incident), obs, policy) or not_now(state, obs, policy)
+
+
+def allowed_at(state: RecoveryState, policy: Policy, *, asked: bool = False) -> float:
+    """Return from when on the next probe is allowed (unix seconds).
+
+    The budget is more than nothing, and does not matter to one that somebody has ``asked`` for.
+    """
+    pauses = state.pauses
+    apart = pauses.last_at + APART_SECONDS if pauses.last_at else 0.0
+    if asked:
+        return apart
+    expected = max(EXPECTED_SECONDS, pauses.longest_seconds)
+    earned = pauses.since + (pauses.seconds + expected) / policy.pause_budget
+    probed = (state.slow.probed if state.slow is not None else None) or Probed()
+    return max(apart, earned, probed.again_at)
