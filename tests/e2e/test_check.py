@@ -24,7 +24,7 @@ def check(job: Job) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=660,
-        env={**os.environ, "KUBECONFIG": str(job.kubectl.kubeconfig), "COLUMNS": "120"},
+        env={**os.environ, "KUBECONFIG": str(job.kubectl.kubeconfig), "COLUMNS": "300"},
     )
     print(done.stdout, done.stderr)
     return done

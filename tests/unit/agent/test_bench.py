@@ -109,7 +109,7 @@ import numpy
 multiply = numpy.matmul
 def flipping(left, right, out):
     multiply(left, right, out=out)
-    out[700, 3] *= 1.5
+    out[300, 3] *= 1.5
 numpy.matmul = flipping
 """
     status, found, said = bench("--size", "smoke", program=flips)
