@@ -172,6 +172,8 @@ def stage(
             found.wait_quiet()
             yield found
     finally:
+        for name in faults.active():  # a dead node's kubelet confirms no deletion
+            faults.heal(name)
         job.delete()
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import structlog
 
 from falcon_operator.api import API_VERSION, TAINT_SPARE
 from falcon_operator.cluster.transport import path_of
@@ -114,6 +117,7 @@ class Row(NamedTuple):
 
 def measure_once() -> Row:
     """Lose the nodes once, on an API server of its own."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # the operator's lines
     with running_apiserver() as api, tempfile.TemporaryDirectory() as folder:
         api.ok("kubectl", "apply", "--server-side", "-f", str(CRDS))
         api.ok("kubectl", "wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))

@@ -120,6 +120,23 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "", *, oldest:
     Raises:
         ClusterError: no such node.
     """
+    found = processes(name, text, pod_uid)
+    reached = 0
+    for pid in found[:1] if oldest else found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            reached += 1
+    return reached
+
+
+def processes(name: str, text: str, pod_uid: str = "") -> list[int]:
+    """Return the processes of a node's pods whose command line starts with ``text``, the oldest first.
+
+    With ``pod_uid``, only those of that pod.
+
+    Raises:
+        ClusterError: no such node.
+    """
     members = {member.name: member for member in Options.load().nodes()}
     if name not in members:
         raise ClusterError(f"no node {name!r}: there are {', '.join(members)}")
@@ -129,12 +146,7 @@ def send_signal(name: str, text: str, number: int, pod_uid: str = "", *, oldest:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if line.startswith(text) and pod_uid in Path(f"/proc/{pid}/cgroup").read_text():
                 found.append((_started(pid), pid))
-    reached = 0
-    for _, pid in sorted(found)[:1] if oldest else found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-            reached += 1
-    return reached
+    return [pid for _, pid in sorted(found)]
 
 
 def _started(pid: int) -> int:

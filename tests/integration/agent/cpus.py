@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 PERIOD_US: Final = 10_000  # a short one lets a limited machine compute evenly
+LEAVE_SECONDS: Final = 10.0  # for processes that were killed to be gone
 ROOT: Final = Path("/sys/fs/cgroup")
 V2: Final = (ROOT / "cgroup.controllers").exists()
 
@@ -34,6 +36,9 @@ def cgroup(path: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while (path / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
         path.rmdir()
 
 
