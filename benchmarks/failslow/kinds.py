@@ -1,0 +1,164 @@
+"""The faults: what makes a job slow, and what Falcon is to say and to do about it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from benchmarks.failslow.jobs import SCRIPT, Layout
+from benchmarks.failslow.processes import HeldProcess, rank_process
+from dev.cluster import faults
+from dev.cluster.lifecycle import Options
+from dev.kubectl import Json
+from tests.e2e.jobs import Job
+
+HALF: Final = 0.5
+PROCESS_SHARE: Final = 0.3
+RATE: Final = "20mbit"
+PAIR_RATE: Final = "30mbit"
+BLIP_SECONDS: Final = 30.0
+FLAP_SECONDS: Final = (10.0, 20.0)  # slow, and well
+SETTLED_SECONDS: Final = 45.0  # after a relief, in which nothing may be done any more
+Action = Literal["ReplaceNode", "SwapNodes", ""]
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be said of a fault."""
+
+    causes: frozenset[str]
+    nodes: tuple[str, ...]  # all of them are named in ``where``
+    rank: int | None = None  # None: a link
+
+
+class Struck(msgspec.Struct, kw_only=True):
+    """A fault that is on. ``relieve``: ends it; called once more where it has ended by itself."""
+
+    expected: list[Expected]
+    relieve: Callable[[], None]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of fault, and what is to be done about it."""
+
+    name: str
+    layout: Layout
+    strike: Callable[[Job, int], Struck]  # of a job, at this rank
+    action: Action = ""
+    relieved_after: float = 0.0  # seconds: then it ends by itself; 0: never
+    relieved_when_named: bool = False
+    limit_seconds: float = 150.0  # until all that is expected has happened
+    checks_speed: bool = True  # the action removes most of the slowdown
+    in_check: bool = True
+
+
+def _slow_node(job: Job, rank: int) -> Struck:
+    node = job.member(rank)["node"]
+    faults.slow(node, HALF)
+    expected = Expected(causes=frozenset({"CpuThrottling"}), nodes=(node,), rank=rank)
+    return Struck(expected=[expected], relieve=lambda: faults.heal(node))
+
+
+def _slow_process(job: Job, rank: int, procs: int = 1) -> Struck:
+    member = job.member(rank // procs)
+    pid = rank_process(member["node"], member["podUid"], SCRIPT, rank)
+    cores = Options.load().node_cores * PROCESS_SHARE / procs
+    held = HeldProcess(pid, cores)
+    # It waits for a CPU and its container was not throttled: that looks like contention.
+    expected = Expected(causes=frozenset({"Unknown", "CpuContention"}), nodes=(member["node"],), rank=rank)
+    return Struck(expected=[expected], relieve=held.release)
+
+
+def _slow_link(job: Job, rank: int) -> Struck:
+    node = job.member(rank)["node"]
+    faults.link(node, RATE)
+    expected = Expected(causes=frozenset({"SlowLink"}), nodes=(node,))
+    return Struck(expected=[expected], relieve=lambda: faults.heal(node))
+
+
+def _slow_pair(job: Job, rank: int) -> Struck:
+    nodes = job.nodes()
+    ends = nodes[rank], nodes[(rank + 1) % len(nodes)]
+    faults.link(ends[0], PAIR_RATE, ends[1])
+    expected = Expected(causes=frozenset({"SlowLink"}), nodes=ends)
+    return Struck(expected=[expected], relieve=lambda: faults.heal(ends[0]))
+
+
+def _both(job: Job, rank: int) -> Struck:
+    node, link = _slow_node(job, rank), _slow_link(job, (rank + 1) % len(job.nodes()))
+
+    def relieve() -> None:
+        node.relieve()
+        link.relieve()
+
+    return Struck(expected=[*node.expected, *link.expected], relieve=relieve)
+
+
+def _flapping(job: Job, rank: int) -> Struck:
+    node = job.member(rank)["node"]
+    over = threading.Event()
+
+    def flap() -> None:
+        slow, well = FLAP_SECONDS
+        while not over.is_set():
+            faults.slow(node, HALF)
+            over.wait(slow)
+            faults.heal(node)
+            over.wait(well)
+
+    thread = threading.Thread(target=flap)
+    thread.start()
+
+    def relieve() -> None:
+        over.set()
+        thread.join()
+
+    return Struck(expected=[Expected(causes=frozenset({"CpuThrottling"}), nodes=(node,), rank=rank)], relieve=relieve)
+
+
+KINDS: Final[Sequence[Kind]] = (
+    Kind(name="a node's CPU to a half, for 30 s", layout="endures", strike=_slow_node, relieved_after=BLIP_SECONDS),
+    Kind(name="likewise, until it is named", layout="endures", strike=_slow_node, relieved_when_named=True),
+    Kind(
+        name="a node's link to 20 Mbit/s, until it is named",
+        layout="endures",
+        strike=_slow_link,
+        relieved_when_named=True,
+    ),
+    Kind(name="a node's CPU to a half", layout="acts", strike=_slow_node, action="ReplaceNode"),
+    Kind(name="a process to 30 %", layout="acts", strike=_slow_process, action="ReplaceNode"),
+    Kind(
+        name="both at once, on two nodes",
+        layout="acts",
+        strike=_both,
+        action="ReplaceNode",
+        limit_seconds=240.0,
+        checks_speed=False,
+    ),
+    Kind(name="a link between two nodes to 30 Mbit/s", layout="ring", strike=_slow_pair, action="SwapNodes"),
+    Kind(
+        name="a rank of two in a pod to 30 %",
+        layout="two a pod",
+        strike=lambda job, rank: _slow_process(job, rank, procs=2),
+        action="ReplaceNode",
+    ),
+    Kind(
+        name="a node slow for 10 s in every 30",
+        layout="acts",
+        strike=_flapping,
+        action="ReplaceNode",
+        limit_seconds=420.0,
+        in_check=False,
+    ),
+)
+
+
+def named_by(expected: Expected, notes: Sequence[Json]) -> Json | None:
+    """Return the diagnosis that names what is expected, with the right cause."""
+    for note in notes:
+        right = note["cause"] in expected.causes and all(node in note["where"] for node in expected.nodes)
+        if right and (expected.rank is None or note.get("rank") == expected.rank):
+            return note
+    return None
