@@ -43,6 +43,7 @@ def _stays_well(job: Job, seconds: float) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1200)  # ten minutes of them healthy
 def test_lengths_that_vary_raise_nothing_in_ten_minutes_and_a_slow_node_among_them_is_named(
     nodes: None, namespace: Kubectl, start: Callable[[Json], Job]
 ) -> None:
