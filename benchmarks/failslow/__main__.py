@@ -79,20 +79,23 @@ def table(outcomes: Iterable[Outcome]) -> str:
     by_kind: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_kind.setdefault(outcome.kind, []).append(outcome)
-    for name, each in by_kind.items():
-        named, acted, healthy, slow, after, removed, gap = (
-            median([getattr(outcome, field) for outcome in each])
-            for field in ("named", "acted", "healthy", "slow", "after", "removed", "standstill")
-        )
-        done = sorted({", ".join(outcome.actions) or "nothing" for outcome in each})
-        times = ", ".join(_seconds(value) for value in (healthy, slow, after))
-        right = sum(not outcome.problems for outcome in each)
-        share = "–" if removed is None else f"{100 * removed:.0f} %"
-        lines.append(
-            f"| {name} | {len(each)} | {right} | {_seconds(named)} | {_seconds(acted)} | {' or '.join(done)} | {times}"
-            f" | {share} | {_seconds(gap)} |"
-        )
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *(_row(name, each) for name, each in by_kind.items()), ""])
+
+
+def _row(name: str, each: Sequence[Outcome]) -> str:
+    """Return the medians of a kind as a row."""
+    named, acted, healthy, slow, after, removed, gap = (
+        median([getattr(outcome, field) for outcome in each])
+        for field in ("named", "acted", "healthy", "slow", "after", "removed", "standstill")
+    )
+    done = sorted({", ".join(outcome.actions) or "nothing" for outcome in each})
+    times = ", ".join(_seconds(value) for value in (healthy, slow, after))
+    right = sum(not outcome.problems for outcome in each)
+    share = "–" if removed is None else f"{100 * removed:.0f} %"
+    return (
+        f"| {name} | {len(each)} | {right} | {_seconds(named)} | {_seconds(acted)} | {' or '.join(done)} | {times}"
+        f" | {share} | {_seconds(gap)} |"
+    )
 
 
 def parse_arguments() -> argparse.Namespace:

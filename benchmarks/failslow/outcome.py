@@ -83,36 +83,42 @@ def _wait_quiet(job: Job) -> None:
 
 def _follow(job: Job, kind: Kind, struck: Struck, outcome: Outcome, began: float) -> None:
     """Look at the job until all that is expected has happened."""
-    counters = job.status()["counters"]
-    relieved_at = 0.0
-    while True:
-        now = time.monotonic() - began
-        status = job.status()
-        listed = status.get("diagnoses") or []
-        is_open = [note for note in listed if note.get("state", "Open") != "Resolved"]
-        outcome.notes |= {note["id"]: note for note in listed if note in is_open or note["id"] in outcome.notes}
-        notes = list(outcome.notes.values())
-        if outcome.named is None and all(named_by(each, notes) for each in struck.expected):
-            outcome.named = now
-        if outcome.acted is None and status["counters"]["restarts"] > counters["restarts"]:
-            outcome.acted = now
-        ends = (kind.relieved_after and now > kind.relieved_after) or (
-            kind.relieved_when_named
-            and outcome.named is not None
-            and now > outcome.named + SLOW_STEPS * outcome.healthy
-        )
-        if ends and not relieved_at:
+    restarts = job.status()["counters"]["restarts"]
+    relieved_at = float("inf")
+    while (now := time.monotonic() - began) <= kind.limit_seconds:
+        _look(job.status(), struck, outcome, restarts, now)
+        if relieved_at > now and _ends(kind, outcome, now):
             struck.relieve()
             relieved_at = now
-        is_over = bool(notes) and all(_is_over(note, kind) for note in notes)
-        if kind.action and outcome.acted is not None and outcome.named is not None and is_over:
-            return
-        if relieved_at and now > relieved_at + SETTLED_SECONDS:
-            return
-        if now > kind.limit_seconds:
-            outcome.problems.append(f"not over after {now:.0f} s: {status.get('summary')}")
+        if now > relieved_at + SETTLED_SECONDS or _has_acted(kind, outcome):
             return
         time.sleep(LOOK_SECONDS)
+    outcome.problems.append(f"not over after {kind.limit_seconds:.0f} s: {job.status().get('summary')}")
+
+
+def _look(status: Json, struck: Struck, outcome: Outcome, restarts: int, now: float) -> None:
+    """Note what is named, and that something was done. ``restarts``: before the fault."""
+    for note in status.get("diagnoses") or []:
+        if note.get("state", "Open") != "Resolved" or note["id"] in outcome.notes:
+            outcome.notes[note["id"]] = note
+    if outcome.named is None and all(named_by(each, list(outcome.notes.values())) for each in struck.expected):
+        outcome.named = now
+    if outcome.acted is None and status["counters"]["restarts"] > restarts:
+        outcome.acted = now
+
+
+def _ends(kind: Kind, outcome: Outcome, now: float) -> bool:
+    """Check whether the fault is to end by itself now."""
+    if kind.relieved_when_named:
+        return outcome.named is not None and now > outcome.named + SLOW_STEPS * outcome.healthy
+    return 0 < kind.relieved_after < now
+
+
+def _has_acted(kind: Kind, outcome: Outcome) -> bool:
+    """Check whether all is named, something was done, and it is known whether that has helped."""
+    if not kind.action or outcome.acted is None or outcome.named is None:
+        return False
+    return all(_is_over(note, kind) for note in outcome.notes.values())
 
 
 def _is_over(note: Json, kind: Kind) -> bool:
@@ -142,28 +148,38 @@ def _measure(job: Job, outcome: Outcome, at: float) -> None:
 
 def _judge(job: Job, kind: Kind, struck: Struck, outcome: Outcome, before: Json, left_before: set[str]) -> None:
     """Note what was not as expected."""
-    status, notes = job.status(), list(outcome.notes.values())
+    status = job.status()
     restarts = status["counters"]["restarts"] - before["counters"]["restarts"]
     replaced = status["counters"]["replacements"] - before["counters"]["replacements"]
     outcome.actions = ["ReplaceNode"] * replaced + ["SwapNodes"] * (restarts - replaced if not replaced else 0)
+    outcome.problems += _misnamed(kind, struck, list(outcome.notes.values()))
     wrong: Callable[[str], Any] = outcome.problems.append
-    for each in struck.expected:
-        if named_by(each, notes) is None and not kind.relieved_after:
-            wrong(f"not named: {', '.join(each.nodes)}; said: {[(note['where'], note['cause']) for note in notes]}")
-    expected = {node for each in struck.expected for node in each.nodes}
-    for note in notes:
-        if not any(node in note["where"] for node in expected) and note["cause"] not in ("SlowLink", "Hang"):
-            wrong(f"an innocent is named: {note['where']} ({note['cause']})")
     if not kind.action and restarts:
         wrong(f"acted where nothing was to be done: {status['counters']}")
     if kind.action and kind.action not in outcome.actions:
         wrong(f"{kind.action} was expected, and {outcome.actions or 'nothing'} was done")
-    left = _left(job) - left_before - expected
+    left = _left(job) - left_before - {node for each in struck.expected for node in each.nodes}
     if left:
         wrong(f"innocent nodes were left: {', '.join(sorted(left))}")
     removed = outcome.removed
     if kind.checks_speed and removed is not None and removed < FAST_AGAIN:
         wrong(f"of the slowdown {100 * removed:.0f} % was removed")
+
+
+def _misnamed(kind: Kind, struck: Struck, notes: Sequence[Json]) -> list[str]:
+    """Return what should have been named and was not, and which innocents were."""
+    said = [(note["where"], note["cause"]) for note in notes]
+    missing = [each for each in struck.expected if named_by(each, notes) is None and not kind.relieved_after]
+    expected = {node for each in struck.expected for node in each.nodes}
+    innocents = [
+        (where, cause)
+        for where, cause in said
+        if not any(node in where for node in expected) and cause not in ("SlowLink", "Hang")
+    ]
+    return [
+        *(f"not named: {', '.join(each.nodes)}; said: {said}" for each in missing),
+        *(f"an innocent is named: {where} ({cause})" for where, cause in innocents),
+    ]
 
 
 def _left(job: Job) -> set[str]:
