@@ -57,8 +57,11 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 def _slow_node(job: Job, rank: int) -> Struck:
     node = job.member(rank)["node"]
     faults.slow(node, HALF)
-    expected = Expected(causes=frozenset({"CpuThrottling"}), nodes=(node,), rank=rank)
-    return Struck(expected=[expected], relieve=lambda: faults.heal(node))
+    return Struck(expected=[_throttled(node, rank)], relieve=lambda: faults.heal(node))
+
+
+def _throttled(node: str, rank: int) -> Expected:
+    return Expected(causes=frozenset({"CpuThrottling"}), nodes=(node,), rank=rank)
 
 
 def _slow_process(job: Job, rank: int, procs: int = 1) -> Struck:
@@ -115,7 +118,7 @@ def _flapping(job: Job, rank: int) -> Struck:
         over.set()
         thread.join()
 
-    return Struck(expected=[Expected(causes=frozenset({"CpuThrottling"}), nodes=(node,), rank=rank)], relieve=relieve)
+    return Struck(expected=[_throttled(node, rank)], relieve=relieve)
 
 
 KINDS: Final[Sequence[Kind]] = (

@@ -18,7 +18,6 @@ import msgspec
 
 from falcon_core.model import Evidence
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import confidence
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.preflight_links import LEAST_MACHINES
 from falcon_core.recovery.prices import next_candidate
@@ -65,7 +64,7 @@ def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
 
 def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
     """Check whether the slow rank's node would be replaced now, were it known to be at fault."""
-    if not is_doubted_machine(slow, policy) or confidence.suffices(slow.evidence, policy):
+    if not is_doubted_machine(slow, policy):
         return False
     strategy = next_candidate(state, slow, obs, policy)
     return strategy is not None and strategy.name == replace_node.TYPE and ski_rental.due(strategy, slow.loss)
@@ -75,13 +74,17 @@ def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Po
     """Return why that is not measured now, apart from the budget; "" if it can be."""
     if target.incident:
         tries = state.slow.probed.tries if state.slow is not None and state.slow.probed is not None else 0
-        if not policy.enforce:
-            return "mode Observe stops no rank"
-        if not policy.pause_budget:
-            return "spec.detection.pauseBudget allows no pause"
-        if tries >= MOST_TRIES:
-            return f"{MOST_TRIES} times it has shown nothing"
+        why = _forbidden(policy) or (f"{MOST_TRIES} times it has shown nothing" if tries >= MOST_TRIES else "")
+        if why:
+            return why
     return never(target, obs, policy) or not_now(state, obs, policy)
+
+
+def _forbidden(policy: Policy) -> str:
+    """Return why the policy allows no pause that nobody has asked for; "" if it allows some."""
+    if not policy.enforce:
+        return "mode Observe stops no rank"
+    return "" if policy.pause_budget else "spec.detection.pauseBudget allows no pause"
 
 
 def never(target: Target, obs: Observation, policy: Policy) -> str:
@@ -110,10 +113,8 @@ def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Polic
             return "no link is slow whose ends are not known"
         if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
             return "no rank is slow whose node is in doubt"
-        if not policy.enforce:
-            return "mode Observe stops no rank"
-        if not policy.pause_budget:
-            return "spec.detection.pauseBudget allows no pause"
+        if why := _forbidden(policy):
+            return why
     return never(Target(probe.measures, probe.incident), obs, policy) or not_now(state, obs, policy)
 
 

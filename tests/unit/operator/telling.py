@@ -46,6 +46,16 @@ def condition(status: TrainingJobStatus, type_: str) -> str:
     return next((entry.status for entry in status.conditions if entry.type == type_), "")
 
 
+def reasons(world: World) -> list[str]:
+    """Return the reasons of all Events, oldest first."""
+    return [reason for reason, _ in world.events]
+
+
+def phases(world: World) -> list[str]:
+    """Return the phases of the probes that were ordered, oldest first."""
+    return [order.phase for order in world.paused.orders]
+
+
 def steps(diagnosis: DiagnosisStatus) -> str:
     """Return what was done about an incident, in one text."""
     return "; ".join(step.what for step in diagnosis.done)

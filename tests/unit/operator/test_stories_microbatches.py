@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.telling import operator, run, runs, steps, trained
+from tests.unit.operator.telling import operator, reasons, run, runs, steps, trained
 from tests.unit.operator.world import World
 
 EVEN = [4, 4, 4]
@@ -26,10 +26,6 @@ def sharing(**mitigation: Any) -> World:
 
 def moved(world: World) -> bool:
     return world.shares not in ([], EVEN)
-
-
-def reasons(world: World) -> list[str]:
-    return [reason for reason, _ in world.events]
 
 
 async def test_shares_move_away_from_a_slow_rank_and_come_back_with_its_relief() -> None:

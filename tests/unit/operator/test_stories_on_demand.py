@@ -6,7 +6,7 @@ import pytest
 
 from falcon_core.recovery.on_demand import URGENT_SECONDS, WAIT_SECONDS
 from falcon_core.wire.checkpoint import Held
-from tests.unit.operator.telling import operator, run, runs, state, trained
+from tests.unit.operator.telling import operator, reasons, run, runs, state, trained
 from tests.unit.operator.world import World
 
 MEMORY = {"checkpoint": {"memory": "64Mi"}}
@@ -26,10 +26,6 @@ async def asked(world: World) -> None:
     world.node_of(2).cordoned = True
     await run(world, operator, lambda w: w.plan is not None and w.plan.checkpoint == 1)
     assert (world.generation, world.status.state) == (1, "Running")
-
-
-def reasons(world: World) -> list[str]:
-    return [reason for reason, _ in world.events]
 
 
 async def test_a_move_waits_for_the_checkpoint_and_begins_with_it() -> None:

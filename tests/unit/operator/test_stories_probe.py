@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.flows import ring
-from tests.unit.operator.telling import operator, run, trained
+from tests.unit.operator.telling import operator, phases, reasons, run, trained
 from tests.unit.operator.world import World
 
 LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 5}, {"type": "ReplaceNode"}]
@@ -28,14 +28,6 @@ async def congested(world: World, first: int = 0, second: int = 1) -> None:
     await trained(world)
     world.flows.congested[frozenset((world.node_of(first).name, world.node_of(second).name))] = SLOW
     world.paused.slow = {frozenset((first, second)): SLOW_BITS}
-
-
-def reasons(world: World) -> list[str]:
-    return [reason for reason, _ in world.events]
-
-
-def phases(world: World) -> list[str]:
-    return [order.phase for order in world.paused.orders]
 
 
 def nodes(world: World) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.wire.checkpoint import Held
 from tests.unit.operator.flows import Flows, ring, two_by_two
-from tests.unit.operator.telling import operator, run, runs, state, steps, trained
+from tests.unit.operator.telling import operator, reasons, run, runs, state, steps, trained
 from tests.unit.operator.world import World
 
 LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 5}, {"type": "ReplaceNode"}]
@@ -28,10 +28,6 @@ async def congested(world: World, first: int = 0, second: int = 1) -> None:
     """Let the link between two ranks' nodes become slow once the job trains."""
     await trained(world)
     world.flows.congested[frozenset((world.node_of(first).name, world.node_of(second).name))] = SLOW
-
-
-def reasons(world: World) -> list[str]:
-    return [reason for reason, _ in world.events]
 
 
 def nodes(world: World) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from falcon_operator.pauses import CheckStatus
 from tests.unit.operator.flows import ring
-from tests.unit.operator.telling import operator, run, state, trained
+from tests.unit.operator.telling import operator, phases, reasons, run, state, trained
 from tests.unit.operator.world import World
 
 replace = msgspec.structs.replace
@@ -20,14 +20,6 @@ def moving(budget: str = "50%", **spec: Any) -> World:
     world = World(spec={"detection": {"pauseBudget": budget}, **spec})
     world.work = "Hidden"
     return world
-
-
-def reasons(world: World) -> list[str]:
-    return [reason for reason, _ in world.events]
-
-
-def phases(world: World) -> list[str]:
-    return [order.phase for order in world.paused.orders]
 
 
 def ask(world: World, value: str = "now") -> None:
