@@ -169,8 +169,11 @@ void Standbys::hear() {
 // False where it is of no use any more.
 bool Standbys::hear(Held* held) {
   char part[kMostHeard];
-  const ssize_t count = recv(held->socket, part, sizeof(part), MSG_DONTWAIT);
-  if (count > 0) held->heard.append(part, static_cast<size_t>(count));
+  ssize_t count = 0;
+  do {  // to the end, where there is one: its last word and its end may be there together
+    count = recv(held->socket, part, sizeof(part), MSG_DONTWAIT);
+    if (count > 0) held->heard.append(part, static_cast<size_t>(count));
+  } while (count > 0 && held->heard.size() < kMostHeard);
   for (size_t end = 0; !held->ready && (end = held->heard.find('\n')) != std::string::npos;) {
     const std::string line = held->heard.substr(0, end);
     held->heard.erase(0, end + 1);
