@@ -146,12 +146,13 @@ def _was_healthy(state: RecoveryState, slow: SlowIncident, culprit: Culprit, pol
     """Check whether the rank was seen well, by its agent or in an earlier generation.
 
     An incident that begins with its generation was found against earlier generations, or against the peers alone. In
-    the second case the job's level is no shorter than the slow iterations.
+    the second case the job's level is no shorter than the slow iterations. Where sizes vary, an agent holds times
+    against the usual bytes of its own generation, which may be more than those of earlier generations.
     """
     if culprit.healthy_compute_ns is not None:
         return True
     level = state.level
-    if level is None or slow.onset_iteration > 1:
+    if level is None or slow.onset_iteration > 1 or culprit.work == "InBytes":
         return False
     return slow.slow_ns > level.iteration_ns * (1 + policy.verify)
 

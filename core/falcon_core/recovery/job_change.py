@@ -107,10 +107,14 @@ def _more_to_do(shared: Common, before: JobChange | None) -> Floats:
 def _is_alike(shared: Common, more: Floats, policy: Policy) -> bool:
     """Check that all ranks gained alike, stage by stage, and that the gain has settled.
 
-    Bytes may differ from rank to rank: whoever has more to do is not slower for that.
+    Bytes may differ from rank to rank: whoever has more to do is not slower for that. Nor is a rank that has learned
+    wrong what its bytes explain: bytes and all, it gained as much as the others.
     """
     typical = _typical(shared)
-    if np.any(np.abs(shared.by_rank / typical[shared.stages] - 1) > policy.verify):
+    whole = replace(shared, by_rank=shared.by_rank * more)
+    by_bytes = np.abs(shared.by_rank / typical[shared.stages] - 1)
+    in_all = np.abs(whole.by_rank / _typical(whole)[whole.stages] - 1)
+    if np.any(np.minimum(by_bytes, in_all) > policy.verify):
         return False
     gains = typical * float(np.median(more)) - 1
     if gains.min() < JUDGEMENT.alike_share * gains.max() or gains.min() <= policy.verify / 2:

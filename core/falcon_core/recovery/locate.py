@@ -17,13 +17,13 @@ from falcon_core.recovery.observation import Observation, Policy, RankSeen
 from falcon_core.recovery.own_excess import measured
 from falcon_core.recovery.sampled import sampled
 from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident
+from falcon_core.recovery.waited_for import Straggler, waited_for
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.signals.culprits import least_excess_ns, median_of_others
 from falcon_core.signals.outliers import Outlier, Series, outliers
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
-Straggler = tuple[Outlier, list[RankSeen]]  # and the ranks that do the same work
 
 
 def peer_groups(ranks: list[RankSeen], policy: Policy) -> list[list[RankSeen]]:
@@ -88,7 +88,7 @@ def stragglers(
         loss_ns = float(slow.slow_ns - slow.healthy_ns - slow.common_ns)
         if loss_ns > 0:
             found = _by_own_excess(groups, policy, JUDGEMENT.action_share * loss_ns, loss_ns, windows)
-    return found
+    return waited_for(found)
 
 
 def each_straggler(ranks: list[RankSeen], policy: Policy, slow: SlowIncident) -> list[Straggler]:
@@ -102,7 +102,7 @@ def each_straggler(ranks: list[RankSeen], policy: Policy, slow: SlowIncident) ->
     found = [(out, group) for group in groups for out in _beyond_the_median(group, policy)]
     known = {out.rank for out, _ in found}
     hidden = _by_own_excess(groups, policy, policy.verify * slow.healthy_ns, 0.0)
-    return found + [straggler for straggler in hidden if straggler[0].rank not in known]
+    return waited_for(found + [straggler for straggler in hidden if straggler[0].rank not in known])
 
 
 def culprit_of(

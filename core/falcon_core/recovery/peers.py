@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from falcon_core.recovery.locate import Straggler, compared_ranks, peer_groups
+from falcon_core.recovery.locate import compared_ranks, peer_groups
 from falcon_core.recovery.medians import medians
 from falcon_core.recovery.observation import Observation, Policy, RankSeen
+from falcon_core.recovery.waited_for import Straggler
 from falcon_core.signals.level import SETTLED_ITERATIONS
 from falcon_core.signals.outliers import Outlier
 
