@@ -322,7 +322,7 @@ def no_longer_slow(slow: SlowIncident, obs: Observation, policy: Policy) -> bool
         return False
     if slow.culprit is None:
         onsets = sum(rank.sent.onset is not None for rank in tracked)
-        return 2 * onsets <= len(tracked) and _is_healthy(obs, slow, policy, fresh=True)
+        return 2 * onsets <= len(tracked) and _is_healthy(obs, slow, policy, policy.verify, fresh=True)
     return _has_recovered(slow, slow.culprit, tracked, obs, policy)
 
 
@@ -337,7 +337,8 @@ def _has_recovered(
         return True
     if slow.from_start or slow.without_onset or slow.moved is not None or obs.shared_unevenly:
         return False
-    return culprit.sent.onset is None and _is_healthy(obs, slow, policy, fresh=False)
+    # Its own times say that it is slow: the job's have to lie at their level, not just below what an onset needs.
+    return culprit.sent.onset is None and _is_healthy(obs, slow, policy, policy.verify / 2, fresh=False)
 
 
 def reference_ns(named: Culprit, obs: Observation, policy: Policy) -> float:
@@ -362,7 +363,7 @@ def _gained_since(named: Culprit, obs: Observation, policy: Policy) -> float:
     return gained if abs(gained - 1) > policy.verify / 2 else 1.0
 
 
-def _is_healthy(obs: Observation, slow: SlowIncident, policy: Policy, *, fresh: bool) -> bool:
-    """Check whether the iteration time is back at its healthy level."""
+def _is_healthy(obs: Observation, slow: SlowIncident, policy: Policy, within: float, *, fresh: bool) -> bool:
+    """Check whether the iteration time is back at its healthy level, or longer by no more than this share."""
     newest_ns = obs.iteration_ns(policy.consecutive, fresh=fresh)
-    return newest_ns is not None and newest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify)
+    return newest_ns is not None and newest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + within)

@@ -168,7 +168,9 @@ def _pairs(ring: dict[int, Linked]) -> tuple[list[Pair], list[str]]:
             missing.append(f"{ring[ends[0]].pod_name} and {ring[ends[1]].pod_name}: {why}")
             continue
         there, back = _transfer(first, second), _transfer(second, first)
-        busy, bits = min(there, back)  # a direction that was not busy says more
+        # A direction that was not busy says more; how much more is bounded, since an end could claim that it was busy.
+        (busy, bits), (_, other) = sorted((there, back))
+        bits = min(bits, round(LINK_FACTOR * other))
         pairs.append(Pair(ends, bits, max(first.rtt_us, second.rtt_us), busy))
     return pairs, missing
 

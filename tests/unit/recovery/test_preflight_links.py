@@ -103,6 +103,14 @@ def test_one_pod_that_lies_blames_nobody_but_itself(count: int, data: st.DataObj
     assert all(f"node-{liar}" in each.nodes for each in links.slow)
 
 
+def test_links_that_a_pod_praises_make_no_other_link_slow() -> None:
+    """It says that it was busy as it sent, so that its peers' figures count less, and that it received without end."""
+    machines = ring(LEAST_MACHINES, lambda *_: GOOD)
+    praises = [LinkReport(peer, 1 << 62, RTT_US, 0, 1000, 1000) for peer in (1, 2)]
+    machines[0] = machine(0, LinksReport(40000, True, praises))
+    assert judge_links(machines, ())[1].slow == []
+
+
 @given(
     count=st.integers(LEAST_MACHINES, 12),
     rates=st.lists(st.integers(1, round(LINK_FACTOR)), min_size=24, max_size=24),
