@@ -118,6 +118,14 @@ def test_an_earlier_generation_that_was_faster_shows_that_it_was_healthy() -> No
     assert looked(obs, slow, level=as_slow) == (Evidence.SINCE_START, False), "only held against its peers"
 
 
+def test_a_faster_generation_shows_nothing_of_a_rank_whose_bytes_vary() -> None:
+    """Its times are as they would be at its usual bytes of this generation, which may have an expert more to do."""
+    slow = suspect(culprit={"healthy_compute_ns": None, "work": "InBytes"}, onset_iteration=1, onset_generation=2)
+    obs = seen(ranks=late_start(2.6), generation=2)
+    varying = replace(obs, ranks=[replace(each, sent=replace(each.sent, work="InBytes")) for each in obs.ranks])
+    assert looked(varying, slow, level=SETTLED) == (Evidence.SINCE_START, False)
+
+
 # -- the whole node --------------------------------------------------------------------------------------------------
 
 

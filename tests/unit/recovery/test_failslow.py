@@ -264,6 +264,16 @@ def test_relief_is_judged_on_the_culprits_own_compute_time() -> None:
     assert step(seen(ranks=half), located())[1] == [], "25 % slower is not relief"
 
 
+@pytest.mark.parametrize(("iteration_ms", "over"), [(255, True), (270, False)])
+def test_a_rank_that_still_computes_long_is_relieved_by_the_job_at_its_level_alone(
+    iteration_ms: int, over: bool
+) -> None:
+    """Below 275 ms agents see no onset: iterations that are only just below it end nothing."""
+    near = {number: {"onset": None, "iteration_ns": [iteration_ms * MS] * 16} for number in range(3)}
+    near[2] |= {"compute_ns": [250 * MS] * 16}
+    assert (step(seen(ranks=near), located())[0].slow is None) is over
+
+
 MITIGATING = located(
     phase="Mitigating",
     applied=[Applied(strategy="ReplaceNode", at=NOW - 5, loss_seconds=13.0, overhead_seconds=13.0)],
