@@ -162,6 +162,7 @@ class Agent:
             settings.gateway_tls_dir,
             job_uid=settings.job_uid,
             pod_uid=settings.pod_uid,
+            interface=settings.copies_interface,
             on_copied=self._run_dir.write_copied,
         )
 

@@ -57,6 +57,7 @@ class Settings(BaseSettings):
     checkpoint_ranks: Annotated[int, Field(ge=1, description="how many ranks the pod has")] = 1
     copies_dir: Path = Path(COPIES_DIR)
     copies_bytes: Annotated[int, Field(ge=0, description="a number of bytes; 0: no copies are kept")] = 0
+    copies_interface: str = ""  # over which copies come and go; "": any
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"
 
     @property

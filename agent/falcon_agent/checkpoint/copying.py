@@ -19,6 +19,7 @@ import structlog
 from falcon_agent.checkpoint import exchange, peers
 from falcon_agent.checkpoint.exchange import Peer
 from falcon_agent.checkpoint.holder import Copies, Holder
+from falcon_agent.checkpoint.interface import NoAddressError, address_of
 from falcon_agent.checkpoint.peers import PeerError
 from falcon_agent.checkpoint.store import Store
 from falcon_core.wire.checkpoint import Loaded
@@ -70,9 +71,13 @@ class Copying:
         *,
         job_uid: str,
         pod_uid: str,
+        interface: str = "",
         on_copied: Callable[[bool, Mapping[int, int]], None],
     ) -> None:
-        """Keep copies in ``folder``. ``tls``: the job's Secret, with ``jobs-ca.crt``, ``tls.crt`` and ``tls.key``."""
+        """Keep copies in ``folder``, and take them over ``interface`` ("": any).
+
+        ``tls``: the job's Secret, with ``jobs-ca.crt``, ``tls.crt`` and ``tls.key``.
+        """
         self._store = store
         self._copies = Copies(folder, store.ranks, store.buffer_bytes)
         self._tls = tls
@@ -80,7 +85,8 @@ class Copying:
         self._on_copied = on_copied
         self._peers: Peers | None = None
         self._pace = peers.Pace()
-        self._port = 0
+        self._interface = interface
+        self._host, self._port = "", 0
         self._why = "the copies' memory is being made"
         self._copied: dict[int, int] = {}  # by rank: the sequence of the newest checkpoint that the holder has
         self._holder = ""  # uid of the pod that has them
@@ -105,7 +111,7 @@ class Copying:
     @property
     def report(self) -> CopiesReport:
         """Return what the operator shall know."""
-        return CopiesReport(self._port, self._copies.held(), self._why[:MAX_REASON])
+        return CopiesReport(self._port, self._copies.held(), self._why[:MAX_REASON], self._host)
 
     def origin(self, loaded: Loaded, generation: int) -> Loaded:
         """Say of what a rank has found in memory whether it came there from another pod, and from which."""
@@ -205,7 +211,8 @@ class Copying:
             certificate = Certificate(self._tls)
             # It lives as long as this does.
             holder = Holder(self._copies, self._job_uid, certificate.context, self._wards, self._needed)
-            self._port = await holder.start()
+            self._host = await self._address()
+            self._port = await holder.start(self._host)
             while True:
                 certificate.renew()
                 failure = await self._look()
@@ -215,6 +222,19 @@ class Copying:
             _log.exception("no more copies of checkpoints are made or kept here")
             self._port = 0
             self._say(f"{type(error).__name__}: {error}")
+
+    async def _address(self) -> str:
+        """Return the address at which copies are taken; "" for all. Wait for that of an interface that the job names.
+
+        A network operator may add the interface after the pod's containers were started.
+        """
+        while self._interface:
+            try:
+                return address_of(self._interface)
+            except NoAddressError as error:
+                self._say(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        return ""
 
     async def _look(self) -> str:
         """Copy what the ranks have saved since the last look; return why that is not possible, "" if it is."""

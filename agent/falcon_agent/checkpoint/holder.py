@@ -132,7 +132,7 @@ class Holder:
         ``host``: "" for all addresses, by IPv4 and IPv6 at the same port.
         """
         both = not host and socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
+        family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
         listening = socket.create_server((host, 0), family=family, dualstack_ipv6=both)
         self._server = await asyncio.start_server(
             self._serve, sock=listening, ssl=self._context, limit=peers.PIECE_BYTES

@@ -16,6 +16,7 @@ from falcon_core.wire.launch import Phase
 
 PEERS_VERSION: Final = 1
 MAX_REASON: Final = 256
+MAX_HOST: Final = 45  # characters of an IPv6 address
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -62,3 +63,4 @@ class CopiesReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     port: Port = 0  # 0: it takes none
     held: Annotated[list[Held], Meta(max_length=MAX_HELD)] = []  # of other pods' ranks
     why: Annotated[str, Meta(max_length=MAX_REASON)] = ""  # its ranks' checkpoints are not copied; "": they are
+    host: Annotated[str, Meta(max_length=MAX_HOST)] = ""  # the address of the interface that the job names; "": any

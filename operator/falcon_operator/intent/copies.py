@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -37,7 +38,7 @@ def peers(snap: Snapshot, membership: Membership) -> Peers | None:
             PeerPod(
                 uid=member.pod_uid,
                 first_rank=member.first_rank,
-                host=_host(snap, member),
+                host=_host(snap, member, reports.get(member.pod_uid)),
                 port=reports[member.pod_uid].port if member.pod_uid in reports else 0,
                 holder=keepers.get(member.pod_uid, ""),
                 sources=sources.get(member.first_rank, []),
@@ -93,6 +94,13 @@ def _sources(reports: Mapping[str, CopiesReport], procs: int) -> dict[int, list[
     return {rank: sorted(steps, key=lambda uid: (-steps[uid], uid)) for rank, steps in newest.items()}
 
 
-def _host(snap: Snapshot, member: Member) -> str:
+def _host(snap: Snapshot, member: Member, report: CopiesReport | None) -> str:
+    """Return where a pod takes copies: at the interface that the job names, whose address its agent says."""
     pod = snap.pod(member.pod_name)
-    return pod.pod_ip if pod is not None else ""
+    own = pod.pod_ip if pod is not None else ""
+    if not snap.job.spec.checkpoint.interface or report is None or not report.host:
+        return own
+    try:
+        return str(ipaddress.ip_address(report.host))
+    except ValueError:
+        return own

@@ -72,6 +72,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     track: bool = True  # False: the shim is not preloaded (spec.mitigation.mode: Off)
     checkpoint_bytes: int = 0  # memory of a pod for checkpoints; 0: none
     copies_bytes: int = 0  # likewise, for copies of another pod's
+    copies_interface: str = ""  # over which these are sent; "": the pod's own
     directory: directory.Directory | None = None  # in the trainer's memory, copied behind
 
 
@@ -135,6 +136,8 @@ def _add_checkpoints(spec: Manifest, trainer: Manifest, identity: Identity) -> N
         spec["volumes"].append({"name": VOLUME_COPIES, "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
         agent["volumeMounts"].append({"name": VOLUME_COPIES, "mountPath": COPIES_DIR})
         agent["env"].append({"name": "FALCON_COPIES_BYTES", "value": limit})
+        if identity.copies_interface:
+            agent["env"].append({"name": "FALCON_COPIES_INTERFACE", "value": identity.copies_interface})
         trainer["env"].append({"name": "FALCON_CHECKPOINT_COPIES", "value": "1"})
 
 

@@ -115,6 +115,7 @@ def build_pod(
         track=job.spec.mitigation.mode != "Off",
         checkpoint_bytes=checkpoint_bytes(job),
         copies_bytes=copies_bytes(job),
+        copies_interface=job.spec.checkpoint.interface or "",
         directory=directory_of(job.spec.checkpoint.directory),
     )
     spec = instrument(template["spec"], identity, settings)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import errno
-from collections.abc import Callable, Mapping
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,14 +30,22 @@ WAIT_SECONDS = 30.0
 class Pod:
     """One pod's agent, as far as copies go: one rank, which is the pod's number."""
 
-    def __init__(self, root: Path, uid: str, rank: int, tls: Path) -> None:
+    def __init__(self, root: Path, uid: str, rank: int, tls: Path, interface: str = "") -> None:
         (root / uid / "own").mkdir(parents=True)
         (root / uid / "copies").mkdir()
         self.uid, self.rank = uid, rank
         self.store = Store(root / uid / "own", ranks=1, memory_bytes=2 * SIZE)
         self.store.make()
         self.told: tuple[bool, dict[int, int]] = (False, {})
-        self.copying = Copying(self.store, root / uid / "copies", tls, job_uid=JOB, pod_uid=uid, on_copied=self._take)
+        self.copying = Copying(
+            self.store,
+            root / uid / "copies",
+            tls,
+            job_uid=JOB,
+            pod_uid=uid,
+            interface=interface,
+            on_copied=self._take,
+        )
         self.copying.start()
 
     def _take(self, on: bool, ranks: Mapping[int, int]) -> None:
@@ -57,7 +68,7 @@ class Pod:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[[str, int], Pod]:
+def make(tmp_path: Path) -> Callable[..., Pod]:
     now = dt.datetime.now(dt.UTC)
     jobs = certs.new_authority(now, certs.JOBS)
     pair = certs.issue_agents(jobs, JOB, now)
@@ -65,7 +76,7 @@ def make(tmp_path: Path) -> Callable[[str, int], Pod]:
     tls.mkdir()
     for name, content in (("jobs-ca.crt", jobs.cert), ("tls.crt", pair.cert), ("tls.key", pair.key)):
         (tls / name).write_bytes(content)
-    return lambda uid, rank: Pod(tmp_path, uid, rank, tls)
+    return lambda uid, rank, **options: Pod(tmp_path, uid, rank, tls, **options)
 
 
 def tell(pods: list[Pod], keepers: dict[str, str], *, generation: int = 1, phase: Phase = "Run") -> None:
@@ -79,7 +90,7 @@ def tell(pods: list[Pod], keepers: dict[str, str], *, generation: int = 1, phase
             PeerPod(
                 uid=pod.uid,
                 first_rank=pod.rank,
-                host="127.0.0.1",
+                host=pod.report.host or "127.0.0.1",
                 port=pod.report.port,
                 holder=keepers.get(pod.uid, ""),
                 sources=[other.uid for other in pods if pod.rank in {rank for rank, _ in other.steps()}],
@@ -103,7 +114,7 @@ async def ready(*pods: Pod) -> None:
     await until("the agents listen", lambda: all(pod.report.port for pod in pods))
 
 
-async def test_a_new_pod_gets_what_its_predecessor_had_saved(make: Callable[[str, int], Pod]) -> None:
+async def test_a_new_pod_gets_what_its_predecessor_had_saved(make: Callable[..., Pod]) -> None:
     lost, keeper = make("lost", 0), make("keeper", 1)
     await ready(lost, keeper)
     tell([lost, keeper], {"lost": "keeper", "keeper": "lost"})
@@ -128,7 +139,7 @@ async def test_a_new_pod_gets_what_its_predecessor_had_saved(make: Callable[[str
 
 
 async def test_two_pods_of_which_neither_kept_the_others_copies_may_be_lost_at_once(
-    make: Callable[[str, int], Pod],
+    make: Callable[..., Pod],
 ) -> None:
     ring = [make(f"pod-{rank}", rank) for rank in range(4)]
     await ready(*ring)
@@ -149,7 +160,7 @@ async def test_two_pods_of_which_neither_kept_the_others_copies_may_be_lost_at_o
     await until("the new pods keep what the lost ones kept", lambda: news[0].steps() == {(3, 23)})
 
 
-async def test_the_ranks_wait_for_the_word_of_their_own_generation(make: Callable[[str, int], Pod]) -> None:
+async def test_the_ranks_wait_for_the_word_of_their_own_generation(make: Callable[..., Pod]) -> None:
     lost, keeper = make("lost", 0), make("keeper", 1)
     await ready(lost, keeper)
     tell([lost, keeper], {"lost": "keeper"})
@@ -166,7 +177,7 @@ async def test_the_ranks_wait_for_the_word_of_their_own_generation(make: Callabl
     assert saved in [path.read_bytes() for path in successor.store.buffers(0)]
 
 
-async def test_what_a_rank_holds_itself_is_never_overwritten(make: Callable[[str, int], Pod]) -> None:
+async def test_what_a_rank_holds_itself_is_never_overwritten(make: Callable[..., Pod]) -> None:
     own, keeper = make("own", 0), make("keeper", 1)
     await ready(own, keeper)
     tell([own, keeper], {"own": "keeper"})
@@ -179,7 +190,7 @@ async def test_what_a_rank_holds_itself_is_never_overwritten(make: Callable[[str
     assert own.copying.origin(Loaded(0, 40, "Memory"), 2) == Loaded(0, 40, "Memory")
 
 
-async def test_pods_that_exchange_their_roles_get_each_others_state(make: Callable[[str, int], Pod]) -> None:
+async def test_pods_that_exchange_their_roles_get_each_others_state(make: Callable[..., Pod]) -> None:
     """Two of three pods: what one of them needs is with the third, what the other needs it keeps itself."""
     pods = [make(f"pod-{rank}", rank) for rank in range(3)]
     await ready(*pods)
@@ -205,12 +216,12 @@ async def test_pods_that_exchange_their_roles_get_each_others_state(make: Callab
     await until("the copies follow", lambda: pods[1].steps() >= {(2, 40)} and pods[0].steps() >= {(0, 40)})
 
 
-async def test_the_first_start_waits_for_nobody(make: Callable[[str, int], Pod]) -> None:
+async def test_the_first_start_waits_for_nobody(make: Callable[..., Pod]) -> None:
     alone = make("alone", 0)
     await asyncio.wait_for(alone.fetched(1), 1.0)
 
 
-async def test_why_nothing_is_copied_is_said_and_no_save_waits_for_it(make: Callable[[str, int], Pod]) -> None:
+async def test_why_nothing_is_copied_is_said_and_no_save_waits_for_it(make: Callable[..., Pod]) -> None:
     pod, keeper = make("pod", 0), make("keeper", 1)
     await ready(pod, keeper)
     pod.save(20)
@@ -232,7 +243,7 @@ async def test_why_nothing_is_copied_is_said_and_no_save_waits_for_it(make: Call
     await until("it is copied after all", lambda: pod.told == (True, {0: 20}))
 
 
-async def test_a_pod_that_ends_waits_until_its_newest_checkpoints_have_copies(make: Callable[[str, int], Pod]) -> None:
+async def test_a_pod_that_ends_waits_until_its_newest_checkpoints_have_copies(make: Callable[..., Pod]) -> None:
     pod, keeper = make("pod", 0), make("keeper", 1)
     await ready(pod, keeper)
     await asyncio.wait_for(pod.copying.finished(), 1.0)  # nothing has been saved
@@ -244,7 +255,7 @@ async def test_a_pod_that_ends_waits_until_its_newest_checkpoints_have_copies(ma
 
 
 async def test_where_no_copy_can_be_made_it_does_not_wait_for_long(
-    make: Callable[[str, int], Pod], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "IN_VAIN_SECONDS", 0.2)
     pod = make("pod", 0)
@@ -253,7 +264,7 @@ async def test_where_no_copy_can_be_made_it_does_not_wait_for_long(
     assert pod.report.why
 
 
-async def test_an_earlier_leaders_word_is_ignored(make: Callable[[str, int], Pod]) -> None:
+async def test_an_earlier_leaders_word_is_ignored(make: Callable[..., Pod]) -> None:
     pod, keeper = make("pod", 0), make("keeper", 1)
     await ready(pod, keeper)
     tell([pod, keeper], {"pod": "keeper"}, generation=3)
@@ -281,7 +292,7 @@ async def test_a_limit_holds_for_all_streams_together(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_all_addresses_of_a_pod_answer_at_the_one_port(make: Callable[[str, int], Pod], host: str) -> None:
+async def test_all_addresses_of_a_pod_answer_at_the_one_port(make: Callable[..., Pod], host: str) -> None:
     pod = make("pod", 0)
     await ready(pod)
     try:
@@ -291,3 +302,58 @@ async def test_all_addresses_of_a_pod_answer_at_the_one_port(make: Callable[[str
             pytest.skip(f"this machine has no IPv6: {error}")
         raise
     writer.close()
+
+
+# -- the interface that the job names --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interface() -> Iterator[Callable[[str], str]]:
+    """Add a network interface with an address; the second time the address alone."""
+    name = f"fc{os.getpid()}"
+
+    def add(address: str) -> str:
+        if name not in {known for _, known in socket.if_nameindex()}:
+            subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}p"], check=True)
+            for end in (name, f"{name}p"):
+                subprocess.run(["ip", "link", "set", end, "up"], check=True)
+        if address:
+            subprocess.run(["ip", "address", "add", address, "dev", name, *NO_PROBE[":" in address]], check=True)
+        return name
+
+    yield add
+    subprocess.run(["ip", "link", "delete", name], check=True)
+
+
+NO_PROBE = {False: [], True: ["nodad"]}  # an IPv6 address cannot be used before the kernel has asked for its like
+
+
+@pytest.mark.parametrize("address", ["10.231.77.1", "fd00:231:77::1"])
+async def test_copies_go_over_the_interface_that_the_job_names_alone(
+    make: Callable[..., Pod], interface: Callable[[str], str], address: str
+) -> None:
+    name = interface(f"{address}/{128 if ':' in address else 32}")
+    own, keeper = make("own", 0), make("keeper", 1, interface=name)
+    await ready(own, keeper)
+    assert keeper.report.host == address
+    tell([own, keeper], {"own": "keeper"})
+    own.save(20)
+    await until("the copy is made", lambda: keeper.steps() == {(0, 20)})
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection("127.0.0.1", keeper.report.port)
+
+
+async def test_an_interface_that_comes_late_is_waited_for_and_training_is_not_held_up(
+    make: Callable[..., Pod], interface: Callable[[str], str]
+) -> None:
+    name = interface("")
+    nowhere, late = make("nowhere", 0, interface="net7"), make("late", 1, interface=name)
+    await until("the problem is said", lambda: "net7" in nowhere.report.why and name in late.report.why)
+    assert nowhere.report.why.startswith("spec.checkpoint.interface: net7 is none of this pod's, which are ")
+    assert late.report.why == (
+        f"spec.checkpoint.interface: {name} has no address; name an interface that all pods of the job have"
+    )
+    assert (late.report.port, late.told[0]) == (0, False), "no save waits for a copy"
+    interface("10.231.77.2/32")
+    await ready(late)
+    assert (late.report.host, nowhere.report.port) == ("10.231.77.2", 0)

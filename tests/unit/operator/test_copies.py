@@ -45,6 +45,12 @@ def test_the_agent_alone_gets_a_second_volume_and_its_memory() -> None:
     assert agent["resources"]["limits"]["memory"] == f"{384 + 128}Mi"
 
 
+def test_the_agent_is_told_the_interface_that_the_job_names() -> None:
+    named = identity(checkpoint_bytes=64 * MIB, copies_bytes=64 * MIB, copies_interface="net1")
+    agent = by_name(instrument(SPEC, named, SETTINGS)["initContainers"])["falcon-agent"]
+    assert by_name(agent["env"])["FALCON_COPIES_INTERFACE"]["value"] == "net1"
+
+
 def test_a_job_without_copies_gets_none() -> None:
     assert "copies" not in str(instrument(SPEC, identity(checkpoint_bytes=64 * MIB), SETTINGS)).lower()
 
@@ -148,6 +154,24 @@ def test_agents_are_told_where_to_reach_each_other_and_who_has_the_newest_copies
         ("10.0.0.2", 4002),
     ]
     assert [pod.sources for pod in found.pods] == [["uid-2"], ["uid-2", "uid-0"], []]
+
+
+@pytest.mark.parametrize(
+    ("interface", "said", "host"),
+    [
+        ("net1", "192.168.7.3", "192.168.7.3"),
+        ("net1", "fd00::7", "fd00::7"),
+        ("net1", "", "10.0.0.1"),  # an agent of before the job named it
+        ("net1", "example.com", "10.0.0.1"),
+        (None, "192.168.7.3", "10.0.0.1"),
+    ],
+)
+def test_agents_are_reached_at_the_interface_that_the_job_names(interface: str | None, said: str, host: str) -> None:
+    spec = {"checkpoint": {**COPIES["checkpoint"], **({"interface": interface} if interface else {})}}
+    snap = telling(snapshot(["a", "b"], spec=spec), {1: CopiesReport(port=4001, host=said)})
+    found = peers(snap, membership(["a", "b"]))
+    assert found is not None
+    assert [pod.host for pod in found.pods] == ["10.0.0.0", host]
 
 
 def test_what_a_pod_says_of_its_own_ranks_is_no_copy() -> None:
