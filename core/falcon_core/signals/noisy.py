@@ -10,13 +10,17 @@ breaks were seen that a longer cycle would have shown itself, and when they are 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 from numpy.fft import fft, ifft
 
 from falcon_core.signals.calls import Flags, Floats, Ints
+
+Complexes = npt.NDArray[np.complex128]
 
 _NEWEST = 16_384  # calls that are looked at
 _LEAST_CYCLES = 8
@@ -40,7 +44,7 @@ def noisy_lag(tokens: Ints, is_iteration: Callable[[int], bool]) -> int | None:
     tokens = tokens[-_NEWEST:]
     if tokens.shape[0] < _LEAST_BREAKS + _LEAST_CYCLES:
         return None
-    shares = {lag: 1.0 - float(_same(tokens, lag).mean()) for lag in _candidates(tokens)}
+    shares = {lag: 1.0 - _share(_same(tokens, lag)) for lag in _candidates(tokens)}
     lags = {lag: share for lag, share in shares.items() if share <= 1 - _LEAST_SAME}
     differing = min(shares.values(), default=0.0) / 2  # a call that differs breaks twice
     for lag in lags:
@@ -65,6 +69,12 @@ def _recurs_as_well(shares: Mapping[int, float], lag: int, count: int) -> bool:
     return any(lag % part == 0 and shares[part] <= shares[lag] + by_chance for part in shares if part < lag)
 
 
+def _share(flags: Flags) -> float:
+    """Return the share of flags that are set, at a fifth of the cost of their mean: [n], n > 0."""
+    count: int = np.count_nonzero(flags)
+    return count / len(flags)
+
+
 def _same(tokens: Ints, lag: int) -> Flags:
     same: Flags = tokens[lag:] == tokens[:-lag]
     return same
@@ -79,20 +89,31 @@ def _candidates(tokens: Ints) -> list[int]:
     longest = count // _LEAST_CYCLES
     if longest < 2:
         return []
-    _, places = np.unique(tokens, return_inverse=True)
-    rng = np.random.default_rng(_SEED)
+    values, places = np.unique(tokens, return_inverse=True)
     size = 1 << (2 * count - 1).bit_length()
-    recurrence: Floats = np.zeros(longest + 1)
-    for _ in range(_PROJECTIONS):
-        points = np.exp(2j * np.pi * rng.random(int(places.max()) + 1))[places]
-        spectrum = fft(points, size)
-        recurrence += ifft(spectrum * spectrum.conj()).real[: longest + 1]
-    recurrence /= _PROJECTIONS * (count - np.arange(longest + 1))
+    power = np.square(np.abs(fft(_points(values.shape[0])[:, places], size))).sum(axis=0)
+    recurrence: Floats = ifft(power).real[: longest + 1] / (_PROJECTIONS * (count - np.arange(longest + 1)))
     recurrence[:2] = -1.0
     best = np.argsort(recurrence)[-_CANDIDATES:]
     shortest = np.flatnonzero(recurrence >= recurrence.max() - _ABOUT_BEST)[:_CANDIDATES]
     lags = np.union1d(best, shortest)  # multiples of the true lag are many, and as good
     return [int(lag) for lag in lags[recurrence[lags] > 0]]
+
+
+@functools.lru_cache(maxsize=4)
+def _points(count: int) -> Complexes:
+    """Return random points on the unit circle: [projections, count]."""
+    points: Complexes = np.exp(2j * np.pi * np.random.default_rng(_SEED).random((_PROJECTIONS, count)))
+    points.setflags(write=False)
+    return points
+
+
+@functools.lru_cache(maxsize=4)
+def _names(count: int) -> Ints:
+    """Return random numbers that stand for tokens: [count]."""
+    names: Ints = np.random.default_rng(_SEED).integers(1, 1 << 40, count)
+    names.setflags(write=False)
+    return names
 
 
 def _substituted(tokens: Ints, lag: int) -> float:
@@ -106,8 +127,7 @@ def _substituted(tokens: Ints, lag: int) -> float:
 
 def _are_of_one_kind(tokens: Ints, lag: int, differing: float) -> bool:
     """Check that as many stretches of ``lag`` calls hold the same tokens as single calls that differ allow."""
-    names = np.random.default_rng(_SEED).integers(1, 1 << 40, int(tokens.max()) + 1)
-    sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(names[tokens])))
+    sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(_names(int(tokens.max()) + 1)[tokens])))
     _, counts = np.unique(sums[lag:] - sums[:-lag], return_counts=True)
     return bool(counts.max() >= _LEAST_OF_ONE_KIND * (1 - differing) ** lag * (tokens.shape[0] - lag + 1))
 

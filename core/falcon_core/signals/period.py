@@ -35,6 +35,7 @@ from numpy.fft import irfft, rfft
 
 from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
+from falcon_core.signals.order import median_of, tenths_of
 from falcon_core.signals.sizes import LEAST_CYCLES, NEWEST, Varying, irregular, steady_kinds
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
@@ -157,7 +158,7 @@ def _candidates(tokens: Ints) -> list[int]:
     """Find the lags at which the newest token occurred, ascending, up to what REPETITIONS allow."""
     newest = tokens.shape[0] - 1
     earliest = newest - tokens.shape[0] // REPETITIONS
-    places = np.flatnonzero(tokens[earliest:newest] == tokens[newest]) + earliest
+    places = (tokens[earliest:newest] == tokens[newest]).nonzero()[0] + earliest
     lags: list[int] = (newest - places[::-1]).tolist()
     return lags
 
@@ -168,7 +169,7 @@ def _newest_run(tokens: Ints, lag: int) -> int:
     run, chunk = 0, 64
     while end > lag:
         start = max(lag, end - chunk)
-        differs = np.flatnonzero(tokens[start:end] != tokens[start - lag : end - lag])
+        differs = (tokens[start:end] != tokens[start - lag : end - lag]).nonzero()[0]
         if differs.size:
             return int(run + (end - start - 1 - int(differs[-1])))
         run += end - start
@@ -181,7 +182,7 @@ def _plausible(run: Calls, lag: int) -> bool:
     if not run.cut(len(run) - lag, len(run)).has(Trait.REDUCING).any():
         return False
     newest = run.starts_ns[-_NEWEST_CYCLES * lag :]
-    return float(np.median(newest[lag:] - newest[:-lag])) >= PLAUSIBLE_ITERATION_NS
+    return median_of(newest[lag:] - newest[:-lag]) >= PLAUSIBLE_ITERATION_NS
 
 
 def _is_evident(run: Calls, lag: int, before: Calls | None = None, *, least_calls: int = EVIDENCE_CALLS) -> bool:
@@ -330,7 +331,7 @@ def gap_period(gaps_ns: Ints) -> int | None:
     if count < EVIDENCE_CALLS_ONE_TOKEN - 1:
         return None
     logs = np.log(gaps_ns.astype(np.float64))
-    low, high = np.quantile(logs, (0.1, 0.9))
+    low, high = tenths_of(logs)
     if count < _FEW_GAPS and high - low > np.log(_UNEVEN_GAPS):
         plain = None  # more than one kind of gap, and too few to see their order
     else:

@@ -132,12 +132,15 @@ def _kept(tokens: Ints) -> Ints:
 def _regular(tokens: Ints) -> Ints:
     """Find the tokens that nearly always come after the same number of others."""
     order = np.argsort(tokens, kind="stable")
-    same = tokens[order][1:] == tokens[order][:-1]
-    of, intervals = tokens[order][1:][same], np.diff(order)[same]
-    pairs, counts = np.unique(np.stack((of, intervals)), axis=1, return_counts=True)
+    ordered = tokens[order]
+    same = ordered[1:] == ordered[:-1]
+    of, intervals = ordered[1:][same], (order[1:] - order[:-1])[same]
+    # A pair as a single number: rows are sorted at many times the cost.
+    pairs, counts = np.unique(of * tokens.shape[0] + intervals, return_counts=True)
+    of_pair, interval = np.divmod(pairs, tokens.shape[0])
     values, all_intervals = np.unique(of, return_counts=True)
-    usual = counts >= np.maximum(_COMMON, _LEAST_REGULAR * all_intervals[np.searchsorted(values, pairs[0])])
-    regular: Ints = pairs[0][usual & (pairs[1] > 1)]
+    usual = counts >= np.maximum(_COMMON, _LEAST_REGULAR * all_intervals[np.searchsorted(values, of_pair)])
+    regular: Ints = of_pair[usual & (interval > 1)]
     return regular
 
 
@@ -157,8 +160,10 @@ def _recurs(tokens: Ints) -> bool:
     """Check whether these tokens repeat, up to the newest, over half of them and _REPETITIONS cycles."""
     count = tokens.shape[0]
     newest = tokens[count - count // 2 :]
-    lags = count - 1 - np.flatnonzero(tokens[:-1] == tokens[-1])[::-1]
+    lags = count - 1 - (tokens[:-1] == tokens[-1]).nonzero()[0][::-1]
     lags = lags[lags <= count // _REPETITIONS]
     for back in range(2, min(_FIRST_COMPARED, count // 2)):  # few lags are left by these
+        if not lags.shape[0]:
+            return False
         lags = lags[tokens[count - back - lags] == tokens[-back]]
     return any(np.array_equal(tokens[count - count // 2 - lag : count - lag], newest) for lag in lags.tolist())

@@ -1,0 +1,24 @@
+"""Order statistics of few values, at a part of what numpy's own cost, which are made for many."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+
+def median_of(values: npt.NDArray[np.generic]) -> float:
+    """Return the median as ``np.median`` does: [n], n > 0."""
+    ordered, half = np.sort(values), values.shape[0] // 2
+    middle = float(ordered[half])
+    return middle if values.shape[0] % 2 else (float(ordered[half - 1]) + middle) / 2
+
+
+def tenths_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the first and the ninth tenth as ``np.quantile`` does, but for rounding: [n], n > 0."""
+    ordered, last = np.sort(values), values.shape[0] - 1
+    found = []
+    for share in (0.1, 0.9):
+        place, part = divmod(share * last, 1)
+        low, high = (float(ordered[min(int(place) + more, last)]) for more in (0, 1))
+        found.append(low + part * (high - low))
+    return found[0], found[1]

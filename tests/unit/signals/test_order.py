@@ -1,0 +1,18 @@
+"""Order statistics are numpy's, whatever the values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from falcon_core.signals.order import median_of, tenths_of
+
+VALUES = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=40).map(np.array)
+
+
+@given(VALUES)
+def test_a_median_and_tenths_are_as_numpy_has_them(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    assert median_of(values) == pytest.approx(float(np.median(values)))
+    assert tenths_of(values) == pytest.approx(tuple(np.quantile(values, (0.1, 0.9))), abs=1e-3)
