@@ -71,7 +71,7 @@ def _recurs_as_well(shares: Mapping[int, float], lag: int, count: int) -> bool:
 
 def _share(flags: Flags) -> float:
     """Return the share of flags that are set, at a fifth of the cost of their mean: [n], n > 0."""
-    count: int = np.count_nonzero(flags)
+    count = int(np.count_nonzero(flags))
     return count / len(flags)
 
 
