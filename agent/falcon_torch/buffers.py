@@ -20,9 +20,11 @@ from falcon_torch.format import (
     CHECKS_OFFSET,
     FOLDER_OFFSET,
     LOADED_OFFSET,
+    LOADING_OFFSET,
     NOTES_OFFSET,
     PAGE_BYTES,
     RECORD_BYTES,
+    SAVING_OFFSET,
     VERIFIED_OFFSET,
     Commit,
     aligned,
@@ -32,7 +34,9 @@ from falcon_torch.format import (
     pack_commit,
     pack_folder,
     pack_loaded,
+    pack_loading,
     pack_notes,
+    pack_saving,
     pack_verified,
     unpack_commit,
 )
@@ -90,8 +94,12 @@ class Buffer:
         self._map[:RECORD_BYTES] = bytes(RECORD_BYTES)
         self._map[VERIFIED_OFFSET : VERIFIED_OFFSET + RECORD_BYTES] = bytes(RECORD_BYTES)
 
-    def write(self, frozen: Frozen, copier: Copier, **identity: int) -> Commit:
-        """Write a state that fits (``needed``). ``identity``: the commit's fields but for places and checksums."""
+    def write(self, frozen: Frozen, copier: Copier, *, began: float, **identity: int) -> Commit:
+        """Write a state that fits (``needed``).
+
+        ``began``: when training began to wait, by ``time.perf_counter``. ``identity``: the commit's fields but for
+        places and checksums.
+        """
         self._part_from_views()
         self.clear()
         begin, data = index_offset(self.capacity), self._data_offset(frozen)
@@ -107,6 +115,9 @@ class Buffer:
             unix_ns=time.time_ns(),
             **identity,
         )
+        # First, so that what a holder has copied stays as it was: the record of the commit is the last.
+        cost = pack_saving(commit.sequence, time.perf_counter() - began)
+        self._map[SAVING_OFFSET : SAVING_OFFSET + len(cost)] = cost
         self._map[:RECORD_BYTES] = pack_commit(commit)
         return commit
 
@@ -122,8 +133,10 @@ class Buffer:
         record = pack_folder(path, rank, world_size)
         self._map[FOLDER_OFFSET : FOLDER_OFFSET + len(record)] = record
 
-    def say_loaded(self, *, generation: int, rank: int, step: int, source: int) -> None:
-        """Say what a rank of this generation has loaded, and where it was (``format.pack_loaded``)."""
+    def say_loaded(self, *, generation: int, rank: int, step: int, source: int, seconds: float) -> None:
+        """Say what a rank of this generation has loaded (``format.pack_loaded``), and how long it took."""
+        cost = pack_loading(generation, seconds)
+        self._map[LOADING_OFFSET : LOADING_OFFSET + len(cost)] = cost
         record = pack_loaded(generation=generation, rank=rank, step=step, source=source)
         self._map[LOADED_OFFSET : LOADED_OFFSET + len(record)] = record
 

@@ -116,6 +116,7 @@ class Checkpoint:
             CheckpointError: the state cannot be pickled, or fits nowhere; or it is said to be replicated, and is not.
             OSError: it does not fit into memory, and the folder cannot be written.
         """
+        began = time.perf_counter()
         frozen = self._frozen(state)
         buffer = self._next_buffer()
         needed = 0 if buffer is None else buffer.needed(frozen)
@@ -131,7 +132,7 @@ class Checkpoint:
             self.counts.waited_seconds += guard.wait()
         if buffer is not None and fits:
             self._wait_for(buffer)
-            commit = buffer.write(frozen, self._copier, **self._identity(step))
+            commit = buffer.write(frozen, self._copier, began=began, **self._identity(step))
             self._anchor = buffer
             self._start_behind(buffer, commit)
             if guard is not None:
@@ -280,7 +281,7 @@ class Checkpoint:
         Raises:
             CheckpointError: the state is whole and cannot be unpickled.
         """
-        here = place()
+        began, here = time.perf_counter(), place()
         sources = found = self._sources(here)
         self._generation = here.generation
         self._anchor = None
@@ -292,14 +293,14 @@ class Checkpoint:
             agreed = self._agreed(offer(sources, found, read))
             key = agreed.key
             if key is None:
-                self._say_loaded(here, 0, NOTHING)
+                self._say_loaded(here, 0, NOTHING, began)
                 return 0, None
             if read.key != key:
                 read = read_step(sources, key, verify=self.verify)
             whole, state = self._whole(agreed, read, here)
             if whole:
                 self._begin_from(read.source)
-                self._say_loaded(here, key[0], _place_of(read.source))
+                self._say_loaded(here, key[0], _place_of(read.source), began)
                 return key[0], state
             sources = [source for source in sources if source.key != key]
 
@@ -317,9 +318,10 @@ class Checkpoint:
         made.take(share, os.environ.get(FOLDER_VARIABLE, "") if near else "")
         return made.state()
 
-    def _say_loaded(self, here: Place, step: int, source: int) -> None:
+    def _say_loaded(self, here: Place, step: int, source: int, began: float) -> None:
+        seconds = time.perf_counter() - began
         for buffer in self._store.buffers if self._store is not None else []:
-            buffer.say_loaded(generation=here.generation, rank=here.rank, step=step, source=source)
+            buffer.say_loaded(generation=here.generation, rank=here.rank, step=step, source=source, seconds=seconds)
 
     def _begin_from(self, chosen: Source | None) -> None:
         """Keep what was loaded until the next checkpoint is complete."""

@@ -35,10 +35,14 @@ VERIFIED_MAGIC = b"FALCONVF"
 NOTES_MAGIC = b"FALCONNT"
 LOADED_MAGIC = b"FALCONLD"
 FOLDER_MAGIC = b"FALCONFD"
+SAVING_MAGIC = b"FALCONSV"
+LOADING_MAGIC = b"FALCONTL"
 VERSION = 1
 VERIFIED_OFFSET = 2048
 NOTES_OFFSET = 3072
 LOADED_OFFSET = 3200
+SAVING_OFFSET = 3240
+LOADING_OFFSET = 3264
 FOLDER_OFFSET = 3328
 CHECKS_OFFSET = 4096
 PAGE_BYTES = 4096
@@ -50,6 +54,8 @@ _VERIFIED = struct.Struct("<8sQII")
 _NOTES = struct.Struct("<8sIQ")
 _LOADED = struct.Struct("<8sQIQI")
 _FOLDER = struct.Struct("<8sIII")
+_TIME = struct.Struct("<8sQI")
+_MOST_TIME = (1 << 32) - 1  # microseconds: over an hour
 _CRC = struct.Struct("<I")
 RECORD_BYTES = _COMMIT.size + _CRC.size
 NOTHING, FROM_MEMORY, FROM_FOLDER, FROM_REPLICA = range(4)  # where a rank found the step that it loaded
@@ -175,6 +181,21 @@ def pack_notes(*, listens: bool, in_folder: int, replicated: bool = False) -> by
 def pack_loaded(*, generation: int, rank: int, step: int, source: int) -> bytes:
     """Return the record of what a rank of this generation has loaded, in memory alone; ``source``: ``FROM_MEMORY`` …"""
     raw = _LOADED.pack(LOADED_MAGIC, generation, rank, step, source)
+    return raw + _CRC.pack(zlib.crc32(raw))
+
+
+def pack_saving(sequence: int, seconds: float) -> bytes:
+    """Return the record of how long training waited for the save with this sequence. It is for the agent alone."""
+    return _pack_time(SAVING_MAGIC, sequence, seconds)
+
+
+def pack_loading(generation: int, seconds: float) -> bytes:
+    """Return the record of how long a rank of this generation took to load, in memory alone."""
+    return _pack_time(LOADING_MAGIC, generation, seconds)
+
+
+def _pack_time(magic: bytes, of: int, seconds: float) -> bytes:
+    raw = _TIME.pack(magic, of, min(max(0, round(seconds * 1e6)), _MOST_TIME))
     return raw + _CRC.pack(zlib.crc32(raw))
 
 

@@ -79,6 +79,7 @@ class Metrics:
         self.readings: Callable[[], Readings] | None = None  # while this process leads
         self._jobs: dict[JobName, JobFigures] = {}
         self._iterations: dict[JobName, tuple[float | None, float | None]] = {}  # seconds: now, healthy
+        self._checkpoints: dict[JobName, tuple[int, float, float]] = {}  # see ``checkpoint``
         self._pools: dict[str, tuple[int, int]] = {}  # ready, size
         self._incidents: Tally[tuple[str, str, str]] = Tally()
         self._seen: dict[str, set[str]] = {}  # job uid → diagnosis ids
@@ -105,6 +106,12 @@ class Metrics:
             "falcon_standstill_seconds",
             "How long jobs stood still, by the cause and the class of the error.",
             ["cause", "class"],
+            registry=self.registry,
+        )
+        self._restores = Histogram(
+            "falcon_restore_seconds",
+            "How long the slowest rank of a job took to load its checkpoint after a restart.",
+            buckets=_BUCKETS,
             registry=self.registry,
         )
         self._interruptions = Counter(
@@ -139,6 +146,7 @@ class Metrics:
         if figures is None:
             gone = self._jobs.pop(name, None)
             self._iterations.pop(name, None)
+            self._checkpoints.pop(name, None)
             self._seen.pop(gone.uid if gone else "", None)
             return
         self._jobs[name] = figures
@@ -151,6 +159,20 @@ class Metrics:
     def iterations(self, name: JobName, current_seconds: float | None, healthy_seconds: float | None) -> None:
         """Take the job's iteration times as this look has found them, in seconds; None: not known."""
         self._iterations[name] = (current_seconds, healthy_seconds)
+
+    def checkpoint(self, name: JobName, newest: tuple[int, float, float] | None) -> None:
+        """Take the newest step that all ranks of a job hold in memory; None: there is none.
+
+        With the step: when it was saved, unix seconds, and for how long training waited, seconds (0: not known).
+        """
+        if newest is None:
+            self._checkpoints.pop(name, None)
+        else:
+            self._checkpoints[name] = newest
+
+    def restored(self, seconds: float) -> None:
+        """Count how long the slowest rank of a job took to load its checkpoint after a restart."""
+        self._restores.observe(seconds)
 
     def reports_used(self, ages_seconds: Iterable[float]) -> None:
         """Count the reports that a look at a job was the first to use, by their age at its end."""
@@ -170,6 +192,7 @@ class Metrics:
         """Yield all metrics. prometheus_client calls this method at each scrape."""
         yield GaugeMetricFamily("falcon_leading", "1 where this replica leads.", value=float(self.leading))
         yield from self._of_jobs()
+        yield from self._of_checkpoints()
         yield from self._of_pools()
         incidents = CounterMetricFamily(
             "falcon_incidents", "Diagnoses, by kind, cause and class of the error.", labels=["kind", "cause", "class"]
@@ -201,6 +224,24 @@ class Metrics:
             restarts.add_metric(name, job.restarts)
             replacements.add_metric(name, job.replacements)
         yield from (current, healthy, restarts, replacements)
+
+    def _of_checkpoints(self) -> Iterator[Metric]:
+        labels = ["namespace", "job"]
+        step = GaugeMetricFamily(
+            "falcon_job_checkpoint_step", "The newest step that all ranks hold in memory.", labels=labels
+        )
+        saved = GaugeMetricFamily(
+            "falcon_job_checkpoint_saved_timestamp_seconds", "When that was saved, unix time.", labels=labels
+        )
+        save = GaugeMetricFamily(
+            "falcon_job_checkpoint_save_seconds", "How long training waited for that save.", labels=labels
+        )
+        for name, (newest, saved_unix, waited) in self._checkpoints.items():
+            step.add_metric(name, newest)
+            saved.add_metric(name, saved_unix)
+            if waited:
+                save.add_metric(name, waited)
+        yield from (step, saved, save)
 
     def _of_pools(self) -> Iterator[Metric]:
         ready = GaugeMetricFamily("falcon_pool_ready_spares", "Spares that are ready and free.", labels=["pool"])

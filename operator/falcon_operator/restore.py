@@ -14,3 +14,4 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     keepers: list[str] = []  # the names of those pods
     replicas: int = 0  # ranks that got it from ranks of other pods which hold the same
     folder: int = 0  # ranks that read it from a folder
+    seconds: float = 0.0  # that the slowest rank took for it; 0: not known

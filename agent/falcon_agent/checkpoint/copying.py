@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from falcon_agent.checkpoint import exchange, peers
@@ -116,7 +117,8 @@ class Copying:
     def origin(self, loaded: Loaded, generation: int) -> Loaded:
         """Say of what a rank has found in memory whether it came there from another pod, and from which."""
         keeper = self._keepers.get(loaded.rank, "") if generation == self._fetched_for else ""
-        return Loaded(loaded.rank, loaded.step, "Copy", keeper) if keeper and loaded.source == "Memory" else loaded
+        is_copy = bool(keeper) and loaded.source == "Memory"
+        return msgspec.structs.replace(loaded, source="Copy", keeper=keeper) if is_copy else loaded
 
     async def fetched(self, generation: int, first_rank: int) -> None:
         """Fetch what pods have of this pod's ranks before a generation starts; return when that is over.

@@ -28,6 +28,10 @@ NOTES_MAGIC: Final = b"FALCONNT"
 NOTES_OFFSET: Final = 3072
 LOADED_MAGIC: Final = b"FALCONLD"
 LOADED_OFFSET: Final = 3200
+SAVING_MAGIC: Final = b"FALCONSV"
+SAVING_OFFSET: Final = 3240
+LOADING_MAGIC: Final = b"FALCONTL"
+LOADING_OFFSET: Final = 3264
 CHECKS_OFFSET: Final = 4096
 LEAST_CHUNK_BYTES: Final = 1 << 20  # the client's are larger; smaller ones would make the table large
 _COMMIT: Final = struct.Struct("<8sIIQIIQQQQQQQI")
@@ -35,6 +39,7 @@ _CRC: Final = struct.Struct("<I")
 _VERIFIED: Final = struct.Struct("<8sQII")
 _NOTES: Final = struct.Struct("<8sIQ")
 _LOADED: Final = struct.Struct("<8sQIQI")
+_TIME: Final = struct.Struct("<8sQI")
 COMMIT_BYTES: Final = _COMMIT.size + _CRC.size
 
 Source = Literal["Nothing", "Memory", "Folder", "Replica", "Copy"]  # the first four in the client's own order
@@ -52,6 +57,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_folder: bool = False  # a folder that outlives the pod has it, too
     listens: bool = False  # the script asks in each step whether Falcon wants a checkpoint
     replicated: bool = False  # the same local rank of each other pod holds the same
+    saving_us: Bounded = 0  # that training waited for it; 0: not known
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,6 +67,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: Bounded  # 0: there was none
     source: Source
     keeper: Annotated[str, Meta(max_length=64)] = ""  # uid of the pod that had the copy
+    loading_us: Bounded = 0  # that it took; 0: not known
 
 
 class Parts(msgspec.Struct, frozen=True, gc=False):
@@ -118,7 +125,8 @@ def unpack_held(page: bytes) -> Held | None:
         return None
     in_folder, flags = _unpack_notes(page)
     there, listens, replicated = in_folder == sequence, bool(flags & 1), bool(flags & 2)
-    return Held(rank, step, unix_ns // 1_000_000, generation, there, listens, replicated)
+    saving_us = _unpack_time(page, SAVING_OFFSET, SAVING_MAGIC, sequence)
+    return Held(rank, step, unix_ns // 1_000_000, generation, there, listens, replicated, saving_us)
 
 
 def _unpack_notes(page: bytes) -> tuple[int | None, int]:
@@ -133,6 +141,15 @@ def _unpack_notes(page: bytes) -> tuple[int | None, int]:
     return (in_folder, flags) if magic == NOTES_MAGIC else (None, 0)
 
 
+def _unpack_time(page: bytes, offset: int, magic: bytes, of: int) -> int:
+    """Read how long a save or a load took, microseconds; 0 where nothing is said of this sequence or generation."""
+    raw = page[offset : offset + _TIME.size]
+    if len(page) < PAGE_BYTES or zlib.crc32(raw) != _CRC.unpack_from(page, offset + _TIME.size)[0]:
+        return 0
+    found, key, microseconds = _TIME.unpack(raw)
+    return microseconds if (found, key) == (magic, of) else 0
+
+
 def unpack_loaded(page: bytes) -> tuple[int, Loaded] | None:
     """Read what a rank has loaded, and in which generation; None where it has said nothing."""
     raw = page[LOADED_OFFSET : LOADED_OFFSET + _LOADED.size]
@@ -141,7 +158,8 @@ def unpack_loaded(page: bytes) -> tuple[int, Loaded] | None:
     magic, generation, rank, step, source = _LOADED.unpack(raw)
     if magic != LOADED_MAGIC or source >= len(SOURCES) or step >= 1 << 63:
         return None
-    return generation, Loaded(rank, step, SOURCES[source])
+    loading_us = _unpack_time(page, LOADING_OFFSET, LOADING_MAGIC, generation)
+    return generation, Loaded(rank, step, SOURCES[source], loading_us=loading_us)
 
 
 def unpack_parts(page: bytes, size: int) -> Parts | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import msgspec
 
@@ -133,3 +134,9 @@ def _of(snap: Snapshot, member: Member) -> list[Held]:
         return []
     own = range(member.first_rank, member.first_rank + snap.job.spec.procs_per_replica)
     return [each for each in received.summary.checkpoints if each.rank in own]
+
+
+def longest_save(held: Iterable[Held], of: Held) -> float:
+    """Return the longest that a rank waited for the save of a step, seconds; 0 where no rank says it."""
+    alike = (each.saving_us for each in held if (each.step, each.generation) == (of.step, of.generation))
+    return max(alike, default=0) / 1e6

@@ -25,6 +25,7 @@ def restored(snap: Snapshot, membership: Membership) -> Restore | None:
         keepers=sorted({names[each.keeper] for each in copied if each.keeper in names}),
         replicas=sum(each.source == "Replica" for each in loaded),
         folder=sum(each.source == "Folder" for each in loaded),
+        seconds=max(each.loading_us for each in loaded) / 1e6,
     )
 
 

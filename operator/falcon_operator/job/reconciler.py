@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from falcon_core.model import Cause
+from falcon_core.wire.checkpoint import newest_of_all, spread
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
 from falcon_operator.api import (
@@ -26,6 +27,7 @@ from falcon_operator.api import (
     TrainingRun,
 )
 from falcon_operator.clock import Clock
+from falcon_operator.intent import on_demand
 from falcon_operator.intent.intent import Intent, begin
 from falcon_operator.intent.run import decode, encode, lasting
 from falcon_operator.intent.snapshot import Snapshot, is_trainer
@@ -60,6 +62,14 @@ class Metrics(Protocol):
 
     def iterations(self, name: tuple[str, str], current_seconds: float | None, healthy_seconds: float | None) -> None:
         """Take the job's iteration times as this look has found them, in seconds; None: not known."""
+        ...
+
+    def checkpoint(self, name: tuple[str, str], newest: tuple[int, float, float] | None) -> None:
+        """Take the newest step in memory, when it was saved, and the seconds that training waited; None: none."""
+        ...
+
+    def restored(self, seconds: float) -> None:
+        """Count how long the slowest rank of a job took to load its checkpoint after a restart."""
         ...
 
     def reports_used(self, ages_seconds: Iterable[float]) -> None:
@@ -116,6 +126,7 @@ class JobReconciler:
             figures = decision.status.iterations
             times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
             self._metrics.iterations((namespace, name), *times)
+            self._metrics.checkpoint((namespace, name), _newest_checkpoint(snap, decision.intent))
             self._announce(snap, decision.intent)
             postponed = [await self._write_run(job, decision.intent, memory)]
             broken = await self._runner.pass_on(snap, decision, memory)
@@ -150,6 +161,8 @@ class JobReconciler:
         for closed in after.history:
             if closed in known or closed.seconds is None:
                 continue
+            if closed.restore is not None and closed.restore.seconds:
+                self._metrics.restored(closed.restore.seconds)
             if closed.stop is not None:
                 self._metrics.stood_still(closed.stop.fault.cause, closed.stop.fault.error_class, closed.seconds)
             elif closed.outcome == "Moved":  # a hang that was ended goes on as a failure
@@ -306,6 +319,17 @@ def _about_to_begin(snap: Snapshot) -> bool:
     if intent is None:
         return not snap.pods
     return not intent.membership.members and intent.end is None
+
+
+def _newest_checkpoint(snap: Snapshot, intent: Intent) -> tuple[int, float, float] | None:
+    """Return the newest step that all ranks hold in memory, when it was saved, and the seconds that training waited."""
+    procs = snap.job.spec.procs_per_replica
+    ranks = procs * len(intent.membership.members)
+    held = on_demand.held(snap, intent.membership)
+    newest = newest_of_all(spread(held, ranks, procs), ranks) if held else None
+    if newest is None:
+        return None
+    return newest.step, newest.unix_ms / 1e3, on_demand.longest_save(held, newest)
 
 
 def _seconds(microseconds: int | None) -> float | None:

@@ -11,7 +11,7 @@ from falcon_core.wire.checkpoint import newest_of_all, spread
 from falcon_operator.intent import copies, on_demand
 from falcon_operator.status.conditions import Finding
 from falcon_operator.status.view import View
-from falcon_operator.status.words import listed
+from falcon_operator.status.words import listed, short
 from falcon_operator.times import clock_time
 
 TYPE = "CheckpointInMemory"
@@ -28,7 +28,9 @@ def checkpoint_in_memory(view: View) -> Finding:
     if newest is not None:
         # By the clock of the rank's node, whatever that says.
         saved = clock_time(min(newest.unix_ms / 1000, view.snap.now))
-        message = f"all {view.total} ranks hold step {newest.step} in memory, saved at {saved}"
+        waited = on_demand.longest_save(held, newest)
+        cost = f"; training waited {short(waited)} for it" if waited else ""
+        message = f"all {view.total} ranks hold step {newest.step} in memory, saved at {saved}{cost}"
         return Finding(TYPE, True, "Held", message)
     among = newest_of_all(spread(held, view.total, view.snap.job.spec.procs_per_replica), view.total)
     if among is not None:

@@ -39,6 +39,11 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
+def short(value: float) -> str:
+    """Return a duration in seconds as ``54 ms``, ``8.3 s`` or ``42 s``."""
+    return f"{value * 1e3:.0f} ms" if value < 1 else seconds(value)
+
+
 def percent(share: float | None) -> str:
     """Return a share as ``71 %``; "unknown" for None."""
     return "unknown" if share is None else f"{share * 100:.0f} %"
@@ -121,7 +126,8 @@ def restore_words(restore: Restore) -> str:
         (restore.folder, "their folder"),
     )
     where = [f"{count} rank{'' if count == 1 else 's'} from {place}" for count, place in parts if count]
-    return f"from step {restore.step}: {', '.join(where)}"
+    took = f", in {short(restore.seconds)}" if restore.seconds else ""
+    return f"from step {restore.step}: {', '.join(where)}{took}"
 
 
 def change_words(change: JobChange) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from zlib import crc32
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from falcon_core.wire.checkpoint import unpack_held, unpack_loaded
 from tests.unit.client_format import client
 
 CHUNK = 1 << 10
@@ -121,3 +123,32 @@ def test_checksums_of_a_stream_are_those_of_its_chunks(pieces: list[bytes]) -> N
     whole = b"".join(pieces)
     expected = [crc32(whole[start : start + CHUNK]) for start in range(0, len(whole), CHUNK)]
     assert sums.table() == client.pack_checks(expected)
+
+
+@given(sequence=NUMBER, generation=NUMBER, seconds=st.floats(-1.0, 1e9))
+def test_what_a_save_and_a_load_took_is_read_by_the_agent(sequence: int, generation: int, seconds: float) -> None:
+    raw, _ = image(sequence=sequence)
+    records = {
+        client.SAVING_OFFSET: client.pack_saving(sequence, seconds),
+        client.LOADED_OFFSET: client.pack_loaded(generation=generation, rank=3, step=20, source=1),
+        client.LOADING_OFFSET: client.pack_loading(generation, seconds),
+    }
+    for at, record in records.items():
+        raw[at : at + len(record)] = record
+    ends = sorted((at, at + len(record)) for at, record in records.items())
+    assert all(end <= at for (_, end), (at, _) in itertools.pairwise([*ends, (client.FOLDER_OFFSET, 0)]))
+    page = bytes(raw[: client.PAGE_BYTES])
+    held, loaded = unpack_held(page), unpack_loaded(page)
+    assert held is not None
+    assert loaded is not None
+    expected = min(max(0, round(seconds * 1e6)), (1 << 32) - 1)
+    assert (held.saving_us, loaded[1].loading_us) == (expected, expected)
+
+
+def test_what_another_save_took_is_not_told_of_this_one() -> None:
+    raw, commit = image()
+    record = client.pack_saving(commit.sequence - 2, 1.0)
+    raw[client.SAVING_OFFSET : client.SAVING_OFFSET + len(record)] = record
+    held = unpack_held(bytes(raw[: client.PAGE_BYTES]))
+    assert held is not None
+    assert held.saving_us == 0

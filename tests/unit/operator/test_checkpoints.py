@@ -81,6 +81,15 @@ def test_memory_that_suffices_is_accepted(spec: dict[str, Any]) -> None:
         ),
         ([Held(rank, 40, (1 << 63) - 1) for rank in range(3)], "True", "Held", "step 40 in memory, saved at"),
         (
+            [
+                *(Held(rank, 20, 0, saving_us=9_000_000) for rank in range(3)),
+                *(Held(rank, 40, 3_723_000, saving_us=50_000 + rank * 1000) for rank in range(3)),
+            ],
+            "True",
+            "Held",
+            "saved at 01:02:03; training waited 52 ms for it",
+        ),
+        (
             [Held(0, 40, 0, replicated=True), Held(1, 40, 0, replicated=True)],
             "True",
             "HeldByReplicas",

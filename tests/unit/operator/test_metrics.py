@@ -41,6 +41,21 @@ def test_a_jobs_figures() -> None:
     assert found['falcon_incidents_total{cause="CpuThrottled",class="",kind="fail-slow"}'] == 1.0
 
 
+def test_the_newest_checkpoint_is_told_with_its_age_and_its_cost() -> None:
+    metrics = Metrics()
+    metrics.checkpoint(("ns", "gpt2"), (40, 1_700_000_000.5, 0.054))
+    metrics.checkpoint(("ns", "old"), (7, 1_700_000_000.0, 0.0))
+    metrics.restored(0.3)
+    found = samples(metrics)
+    assert found['falcon_job_checkpoint_step{job="gpt2",namespace="ns"}'] == 40.0
+    assert found['falcon_job_checkpoint_saved_timestamp_seconds{job="gpt2",namespace="ns"}'] == 1_700_000_000.5
+    assert found['falcon_job_checkpoint_save_seconds{job="gpt2",namespace="ns"}'] == 0.054
+    assert 'falcon_job_checkpoint_save_seconds{job="old",namespace="ns"}' not in found, "its client says nothing"
+    assert found["falcon_restore_seconds_count"] == 1.0
+    metrics.checkpoint(("ns", "gpt2"), None)
+    assert not [name for name in samples(metrics) if "gpt2" in name]
+
+
 def test_a_diagnosis_is_counted_once_however_often_it_is_seen() -> None:
     metrics = Metrics()
     for _ in range(3):
@@ -52,6 +67,7 @@ def test_a_job_that_is_gone_leaves_no_label_but_its_incidents_were() -> None:
     metrics = Metrics()
     metrics.job(("ns", "gpt2"), job_figures(DEGRADED))
     metrics.iterations(("ns", "gpt2"), 0.612, None)
+    metrics.checkpoint(("ns", "gpt2"), (40, 1.0, 0.0))
     metrics.job(("ns", "gpt2"), None)
     found = samples(metrics)
     assert not [name for name in found if "gpt2" in name]

@@ -29,9 +29,10 @@ async def result(world: World) -> str:
 async def test_the_result_says_from_which_step_and_from_where() -> None:
     world = World(spec=MEMORY)
     keeper = world.pod_of(0).uid if world.pods else ""
-    world.loaded = [own(0), own(2), Loaded(1, 40, "Copy", keeper)]
+    world.loaded = [own(0), own(2), Loaded(1, 40, "Copy", keeper, loading_us=1_260_000)]
     said = await result(world)
     assert "after the failure, from step 40: 2 ranks from the memory of their own pods, 1 rank from copies in" in said
+    assert ", in 1.3 s" in said
 
 
 @pytest.mark.parametrize(
