@@ -314,7 +314,7 @@ _WHAT = {
 _DONE = {
     "Restart": "all ranks restarted in their pods",
     "Recreate": "the pod made anew, all ranks restarted",
-    "Replace": "node {node} excluded, its pod moved, all ranks restarted",
+    "Replace": "node {node} excluded, its replica moved to another pod, all ranks restarted",
     "Recall": "no spare was ready: node {node}, which the job had left, used again",
 }
 
