@@ -19,6 +19,7 @@ import numpy.typing as npt
 from numpy.fft import fft, ifft
 
 from falcon_core.signals.calls import Flags, Floats, Ints
+from falcon_core.signals.order import counts_of
 
 Complexes = npt.NDArray[np.complex128]
 
@@ -128,7 +129,7 @@ def _substituted(tokens: Ints, lag: int) -> float:
 def _are_of_one_kind(tokens: Ints, lag: int, differing: float) -> bool:
     """Check that as many stretches of ``lag`` calls hold the same tokens as single calls that differ allow."""
     sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(_names(int(tokens.max()) + 1)[tokens])))
-    _, counts = np.unique(sums[lag:] - sums[:-lag], return_counts=True)
+    _, counts = counts_of(sums[lag:] - sums[:-lag])
     return bool(counts.max() >= _LEAST_OF_ONE_KIND * (1 - differing) ** lag * (tokens.shape[0] - lag + 1))
 
 

@@ -13,6 +13,16 @@ def median_of(values: npt.NDArray[np.generic]) -> float:
     return middle if values.shape[0] % 2 else (float(ordered[half - 1]) + middle) / 2
 
 
+def counts_of(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the values that occur, ascending, and how often, as ``np.unique`` does: [n], n > 0 → [k], [k]."""
+    ordered = np.sort(values)
+    begins = np.empty(values.shape[0] + 1, dtype=np.bool_)
+    begins[0] = begins[-1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:-1])
+    places = begins.nonzero()[0]
+    return ordered[places[:-1]], places[1:] - places[:-1]
+
+
 def tenths_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     """Return the first and the ninth tenth as ``np.quantile`` does, but for rounding: [n], n > 0."""
     ordered, last = np.sort(values), values.shape[0] - 1

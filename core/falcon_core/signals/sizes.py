@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import Calls, Flags, Ints
+from falcon_core.signals.order import counts_of
 
 LEAST_CYCLES = 8
 NEWEST = (4_096, 16_384)  # calls that are looked at; of more only where these show nothing
@@ -82,7 +83,7 @@ def _are_among(numbers: Ints, table: Flags) -> Flags:
 
 def irregular(calls: Calls) -> Varying | None:
     """Find the kinds of calls whose sizes do not recur in a fixed order; None where there is none."""
-    numbers, counts = np.unique(calls.kinds, return_counts=True)
+    numbers, counts = counts_of(calls.kinds)
     often = numbers[np.argsort(-counts, kind="stable")][:_MOST_KINDS]
     kinds: set[int] = set()
     kept: set[int] = set()
@@ -146,7 +147,7 @@ def _regular(tokens: Ints) -> Ints:
 
 def _common(tokens: Ints) -> Ints:
     """Find the tokens that come much more often than the others: those above the widest step of the counts."""
-    values, counts = np.unique(tokens, return_counts=True)
+    values, counts = counts_of(tokens)
     order = np.argsort(-counts, kind="stable")
     ordered = counts[order]
     steps = ordered[:-1] / ordered[1:]
