@@ -31,6 +31,7 @@ import numpy as np
 from falcon_core.signals.bocd import Prior, RunLengthPosterior
 from falcon_core.signals.calls import Floats
 from falcon_core.signals.drift import WINDOW, Drift, Place
+from falcon_core.signals.order import quantile_of
 from falcon_core.signals.reference import NOISE_FLOOR, Reference
 from falcon_core.signals.settled import SettledBlocks
 
@@ -113,15 +114,7 @@ class _History:
 
 
 def _median(levels: Floats) -> float:
-    return _quantile(np.sort(levels), 0.5)
-
-
-def _quantile(ascending: Floats, share: float) -> float:
-    """Interpolate between the two nearest values."""
-    place = (ascending.shape[0] - 1) * share
-    low = int(place)
-    value = float(ascending[low])
-    return value if place == low else value + (place - low) * (float(ascending[low + 1]) - value)
+    return quantile_of(np.sort(levels), 0.5)
 
 
 class ChangeDetector:
@@ -201,10 +194,10 @@ class ChangeDetector:
         if np.count_nonzero(newest >= reference.level + least) < newest.shape[0] // 2:
             return None  # the usual case; the median cannot lie higher
         levels = np.sort(newest)
-        rise = _quantile(levels, 0.5) - reference.level
+        rise = quantile_of(levels, 0.5) - reference.level
         if rise < least or not reference.exceeds_noise(rise, count):
             return None
-        low = _quantile(levels, _LOW_QUANTILE) - reference.level
+        low = quantile_of(levels, _LOW_QUANTILE) - reference.level
         if count < _FEW_SAMPLES and low < _LOW_RISE * rise:
             return None
         return None if reference.are_long_by_chance(levels, rise) else rise
@@ -361,8 +354,8 @@ class ChangeDetector:
         if len(self._newest) < _FEW_SAMPLES:
             return False
         levels = np.sort(self._newest.levels(_FEW_SAMPLES))
-        drop = reference.level - _quantile(levels, 0.5)
-        high = _quantile(levels, 1 - _LOW_QUANTILE)
+        drop = reference.level - quantile_of(levels, 0.5)
+        high = quantile_of(levels, 1 - _LOW_QUANTILE)
         return drop >= self._verify and high <= reference.level - self._verify / 2 and not reference.wanders(drop)
 
     def _forget(self) -> None:

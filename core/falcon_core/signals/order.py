@@ -25,10 +25,13 @@ def counts_of(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt
 
 def tenths_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
     """Return the first and the ninth tenth as ``np.quantile`` does, but for rounding: [n], n > 0."""
-    ordered, last = np.sort(values), values.shape[0] - 1
-    found = []
-    for share in (0.1, 0.9):
-        place, part = divmod(share * last, 1)
-        low, high = (float(ordered[min(int(place) + more, last)]) for more in (0, 1))
-        found.append(low + part * (high - low))
-    return found[0], found[1]
+    ascending = np.sort(values)
+    return quantile_of(ascending, 0.1), quantile_of(ascending, 0.9)
+
+
+def quantile_of(ascending: npt.NDArray[np.float64], share: float) -> float:
+    """Interpolate between the two nearest of sorted values: [n], n > 0."""
+    place = (ascending.shape[0] - 1) * share
+    low = int(place)
+    value = float(ascending[low])
+    return value if place == low else value + (place - low) * (float(ascending[low + 1]) - value)

@@ -45,6 +45,7 @@ COMMIT_BYTES: Final = _COMMIT.size + _CRC.size
 Source = Literal["Nothing", "Memory", "Folder", "Replica", "Copy"]  # the first four in the client's own order
 SOURCES: Final[tuple[Source, ...]] = ("Nothing", "Memory", "Folder", "Replica")
 Bounded = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Microseconds = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]  # as a record holds them: over an hour
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -57,7 +58,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_folder: bool = False  # a folder that outlives the pod has it, too
     listens: bool = False  # the script asks in each step whether Falcon wants a checkpoint
     replicated: bool = False  # the same local rank of each other pod holds the same
-    saving_us: Bounded = 0  # that training waited for it; 0: not known
+    saving_us: Microseconds = 0  # that training waited for it; 0: not known
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,7 +68,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: Bounded  # 0: there was none
     source: Source
     keeper: Annotated[str, Meta(max_length=64)] = ""  # uid of the pod that had the copy
-    loading_us: Bounded = 0  # that it took; 0: not known
+    loading_us: Microseconds = 0  # that it took; 0: not known
 
 
 class Parts(msgspec.Struct, frozen=True, gc=False):

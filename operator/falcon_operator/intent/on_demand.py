@@ -71,6 +71,17 @@ def _saved_at(found: list[Held], ranks: int, procs: int) -> float | None:
     return None if newest is None else newest.unix_ms / 1000
 
 
+def newest_figures(snap: Snapshot, membership: Membership) -> tuple[int, float, float] | None:
+    """Return the newest step that all ranks can have, when it was saved, and the seconds that training waited for it.
+
+    None where there is none; 0 seconds where no rank says it.
+    """
+    own, procs = held(snap, membership), snap.job.spec.procs_per_replica
+    ranks = len(membership.members) * procs
+    newest = newest_of_all(spread(own, ranks, procs), ranks) if own else None
+    return None if newest is None else (newest.step, newest.unix_ms / 1000, longest_save(own, newest))
+
+
 def before_restart(
     snap: Snapshot, intent: Intent, *, urgent: bool = False, leaving: int | None = None, moving: int = 0
 ) -> tuple[Intent, bool]:

@@ -18,7 +18,6 @@ import msgspec
 import structlog
 
 from falcon_core.model import Cause
-from falcon_core.wire.checkpoint import newest_of_all, spread
 from falcon_core.wire.keys import JobKey
 from falcon_operator import effects as fx
 from falcon_operator.api import (
@@ -119,14 +118,14 @@ class JobReconciler:
             memory = self._memory[(namespace, name)] = Memory(uid=job.metadata.uid)
         try:
             snap = await self._observe(job, memory)
-            decision = await asyncio.to_thread(decide, snap)
+            decision, newest = await asyncio.to_thread(_decided, snap)
             self._count_reports(snap, memory)
             if decision.intent is None:
                 return decision.again_seconds
             figures = decision.status.iterations
             times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
             self._metrics.iterations((namespace, name), *times)
-            self._metrics.checkpoint((namespace, name), _newest_checkpoint(snap, decision.intent))
+            self._metrics.checkpoint((namespace, name), newest)
             self._announce(snap, decision.intent)
             postponed = [await self._write_run(job, decision.intent, memory)]
             broken = await self._runner.pass_on(snap, decision, memory)
@@ -321,15 +320,12 @@ def _about_to_begin(snap: Snapshot) -> bool:
     return not intent.membership.members and intent.end is None
 
 
-def _newest_checkpoint(snap: Snapshot, intent: Intent) -> tuple[int, float, float] | None:
-    """Return the newest step that all ranks hold in memory, when it was saved, and the seconds that training waited."""
-    procs = snap.job.spec.procs_per_replica
-    ranks = procs * len(intent.membership.members)
-    held = on_demand.held(snap, intent.membership)
-    newest = newest_of_all(spread(held, ranks, procs), ranks) if held else None
-    if newest is None:
-        return None
-    return newest.step, newest.unix_ms / 1e3, on_demand.longest_save(held, newest)
+def _decided(snap: Snapshot) -> tuple[Decision, tuple[int, float, float] | None]:
+    """Decide about a job, and return with it what its metrics say of its checkpoints (``Metrics.checkpoint``)."""
+    decision = decide(snap)
+    if decision.intent is None:
+        return decision, None
+    return decision, on_demand.newest_figures(snap, decision.intent.membership)
 
 
 def _seconds(microseconds: int | None) -> float | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.common import common
 from falcon_core.recovery.locate import compared_ranks, culprit_of, stragglers
 from falcon_core.recovery.observation import MemberSeen, Observation, Policy, RankSeen
@@ -89,3 +90,18 @@ def locate(obs: Observation, policy: Policy, slow: SlowIncident | None = None) -
     """Return the worst straggler of the observation; None where nobody stands out."""
     ranks = compared_ranks(obs)
     return culprit_of(stragglers(ranks, policy, slow), obs, policy, common(ranks, obs, policy))
+
+
+def unnamed(slow_ns: int) -> SlowIncident:
+    """Return an incident that names nobody yet: iterations took 250 ms, and take so long now."""
+    return SlowIncident(
+        id="gpt2-1",
+        phase="Suspected",
+        onset_at=0.0,
+        onset_generation=1,
+        onset_iteration=50,
+        reported_iteration=60,
+        healthy_ns=250 * MS,
+        slow_ns=slow_ns,
+        loss=Loss(),
+    )

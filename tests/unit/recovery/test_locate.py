@@ -7,13 +7,11 @@ import warnings
 import pytest
 
 from falcon_core.model import Cause
-from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.locate import comparable
 from falcon_core.recovery.observation import NodeTrouble
 from falcon_core.recovery.own_excess import measured
-from falcon_core.recovery.state import SlowIncident
 from falcon_core.signals.cause import CpuEvidence
-from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, locate, rank, replace, seen
+from tests.unit.recovery.seen import MS, POLICY, STRAGGLER, locate, rank, replace, seen, unnamed
 
 LAYERS = {"iteration_ns": [25 * MS] * 16, "compute_ns": [20 * MS] * 16, "healthy_compute_ns": 20 * MS}
 SLOW = {"compute_ns": [240 * MS] * 16}
@@ -64,17 +62,7 @@ def test_no_rank_is_named_by_its_own_excess_while_another_counts_layers() -> Non
 
     The rank that explains the loss is sought only among ranks that count the same iterations.
     """
-    slow = SlowIncident(
-        id="gpt2-1",
-        phase="Detected",
-        onset_at=0.0,
-        onset_generation=1,
-        onset_iteration=50,
-        reported_iteration=60,
-        healthy_ns=250 * MS,
-        slow_ns=290 * MS,
-        loss=Loss(),
-    )
+    slow = unnamed(290 * MS)
     culprit = locate(seen(ranks={1: SLOW}), POLICY, slow)
     assert culprit is not None
     assert culprit.rank == 1

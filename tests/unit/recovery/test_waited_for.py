@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery.locate import compared_ranks, each_straggler, stragglers
-from falcon_core.recovery.state import SlowIncident
-from tests.unit.recovery.seen import MS, POLICY, seen
+from tests.unit.recovery.seen import MS, POLICY, seen, unnamed
 
-SLOW = SlowIncident(
-    id="gpt2-1",
-    phase="Suspected",
-    onset_at=0.0,
-    onset_generation=1,
-    onset_iteration=50,
-    reported_iteration=60,
-    healthy_ns=250 * MS,
-    slow_ns=350 * MS,
-    loss=Loss(generation=1),
-)
+SLOW = unnamed(350 * MS)
 
 
 def named(compute_ms: int, load: float | None, peers_load: float | None = 1.3) -> list[set[int]]:
