@@ -33,6 +33,7 @@ from falcon_agent.telemetry.network import read_counters
 from falcon_agent.tracker import Tracker
 from falcon_agent.uncaught import Uncaught
 from falcon_core.errors.judge import ErrorRules, Judge, decode_rules, usable_judge
+from falcon_core.signals.warm import warm_up
 from falcon_core.wire.checkpoint import Loaded
 from falcon_core.wire.directory import DirectoryReport, report_of
 from falcon_core.wire.imports import Imports
@@ -55,6 +56,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._run_dir = RunDir(settings.run_dir)
+        warm_up()
         self._tracker = Tracker(settings.run_dir, self._run_dir.load_memory())
         self._ends = Ends(self._run_dir, self._judge)
         self._output = Output(settings.run_dir, lambda: self._judge().classifier)

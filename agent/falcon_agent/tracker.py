@@ -267,7 +267,7 @@ class Tracker:
             self._pressure = Pressure()
         self._tracked[name] = Followed(
             reader,
-            RankChain(self.detection, self._memory.ranks.get(name)),
+            RankChain(self.detection, self._memory.ranks.get(name), place=max(0, reader.header.local_rank)),
             CommTable(self._memory.comms.get(name, ())),
             Troubles(),
             SaidFile(self._run_dir / f"{SAID_FILE}{reader.header.local_rank}", reader.header.generation),

@@ -30,7 +30,7 @@ def _costs(quick: bool) -> str:
         (
             cost.change_point_table(cost.QUICK_LENGTHS if quick else cost.LENGTHS),
             cost.together_table(500),
-            cost.poll_table(100 if quick else 600),
+            cost.poll_table(100 if quick else 2_500),
             cost.memory_table(100 if quick else 4000),
         )
     )

@@ -17,6 +17,7 @@ from falcon_core.signals.bocd import RunLengthPosterior
 from falcon_core.signals.calls import Floats
 from falcon_core.signals.changepoint import HAZARD, PRIOR, ChangeDetector
 from falcon_core.signals.rank import RankChain
+from falcon_core.signals.warm import warm_up
 from falcon_core.wire.messages import Detection
 from falcon_core.wire.ring import RECORD_DTYPE, DType, Kind, Op, RecordArray
 
@@ -202,8 +203,8 @@ def records(iterations: int, seed: int) -> RecordArray:
 def poll_table(iterations: int) -> str:
     """Feed eight ranks' records of 100 ms at a time through the whole chain, from the first call on."""
     streams = [records(iterations, rank) for rank in range(_RANKS)]
-    RankChain(Detection()).feed(streams[0][:_CALLS])  # imports what numpy imports late
-    chains = [RankChain(Detection()) for _ in streams]
+    warm_up()  # as an agent does
+    chains = [RankChain(Detection(), place=rank) for rank in range(_RANKS)]
     starts = [stream["t_start_ns"].astype(np.int64) for stream in streams]
     last = min(int(times[-1]) for times in starts)
     polls = []

@@ -74,15 +74,16 @@ class Iteration(msgspec.Struct, frozen=True, dict=True):
 class IterationTracker:
     """A tracker of a rank's iterations, incremental; memory is bounded by the log."""
 
-    def __init__(self, anchor: Anchor | None = None) -> None:
+    def __init__(self, anchor: Anchor | None = None, place: int = 0) -> None:
         self.iterations = 0  # complete ones
         self.period_changes = 0  # grows with each period found: times before and after are not comparable
         self._log = CallLog()
         self._anchor = anchor
-        self._search = PeriodSearch()
+        self._place = place  # of the rank among those that one agent follows
+        self._search = PeriodSearch(place)
         self._cycle: Cycle | None = None  # None until a period is found
         self._interruption: Interruption | None = None
-        self._history = CycleHistory()
+        self._history = CycleHistory(self._place)
 
     @property
     def cycle_calls(self) -> int | None:
@@ -229,7 +230,7 @@ class IterationTracker:
             tokens = np.roll(period.cycle, -((begins - first) % lag))
         self._cycle = Cycle(period, tokens, begins)
         self._interruption = None
-        self._history = CycleHistory()
+        self._history = CycleHistory(self._place)
         self.period_changes += 1
         done.clear()
         return True

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 from numpy.fft import fft, ifft
+from numpy.random import default_rng
 
 from falcon_core.signals.calls import Flags, Floats, Ints
 from falcon_core.signals.order import counts_of
@@ -104,7 +105,7 @@ def _candidates(tokens: Ints) -> list[int]:
 @functools.lru_cache(maxsize=4)
 def _points(count: int) -> Complexes:
     """Return random points on the unit circle: [projections, count]."""
-    points: Complexes = np.exp(2j * np.pi * np.random.default_rng(_SEED).random((_PROJECTIONS, count)))
+    points: Complexes = np.exp(2j * np.pi * default_rng(_SEED).random((_PROJECTIONS, count)))
     points.setflags(write=False)
     return points
 
@@ -112,7 +113,7 @@ def _points(count: int) -> Complexes:
 @functools.lru_cache(maxsize=4)
 def _names(count: int) -> Ints:
     """Return random numbers that stand for tokens: [count]."""
-    names: Ints = np.random.default_rng(_SEED).integers(1, 1 << 40, count)
+    names: Ints = default_rng(_SEED).integers(1, 1 << 40, count)
     names.setflags(write=False)
     return names
 

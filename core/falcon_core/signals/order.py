@@ -1,4 +1,4 @@
-"""Order statistics of few values, at a part of what numpy's own cost, which are made for many."""
+"""Order statistics and sets of few values, at a part of what numpy's own cost, which are made for many."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def counts_of(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt
     np.not_equal(ordered[1:], ordered[:-1], out=begins[1:-1])
     places = begins.nonzero()[0]
     return ordered[places[:-1]], places[1:] - places[:-1]
+
+
+def are_among(numbers: npt.NDArray[np.int64], those: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Check which numbers are among ``those``, as ``np.isin`` does: [n], [k] of a small range, k > 0 → [n]."""
+    low = int(those.min()) - 1
+    table = np.zeros(int(those.max()) - low + 2, dtype=np.bool_)
+    table[those - low] = True
+    return table.take(numbers - low, mode="clip")
 
 
 def tenths_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:

@@ -35,7 +35,7 @@ from numpy.fft import irfft, rfft
 
 from falcon_core.signals.calls import LOG_CALLS, Calls, Flags, Floats, Ints, Trait
 from falcon_core.signals.noisy import noisy_lag, repeats_from, usual_cycle
-from falcon_core.signals.order import median_of, tenths_of
+from falcon_core.signals.order import are_among, median_of, tenths_of
 from falcon_core.signals.sizes import LEAST_CYCLES, NEWEST, Varying, irregular, steady_kinds
 
 PLAUSIBLE_ITERATION_NS = 20_000_000
@@ -52,6 +52,7 @@ EVIDENCE_NS_IMPLAUSIBLE = 5_000_000_000
 _NEWEST_CYCLES = 32  # whose calls show whether a cycle is plausible
 _FRAGMENT_SHARE = 2 / 3  # of the newest run's length: an earlier one this long was broken "as late"
 _EXTRA_SHARE = 0.1  # of the calls: more than this between two runs is not extra
+_MOST_AT_ONCE = 16_384  # calls that are compared: larger results would be new memory each time
 _LOOKS = 8  # at a cycle that may consist of shorter ones
 _GAP_RECURRENCE = 0.5  # autocorrelation of gaps below which they have no period
 _CHANCE_DEVIATIONS = 3.5  # of the autocorrelation of noise, 1/√n
@@ -173,7 +174,7 @@ def _newest_run(tokens: Ints, lag: int) -> int:
         if differs.size:
             return int(run + (end - start - 1 - int(differs[-1])))
         run += end - start
-        end, chunk = start, chunk * 4
+        end, chunk = start, min(4 * chunk, _MOST_AT_ONCE)
     return run
 
 
@@ -211,7 +212,7 @@ def _may_be_a_pass(run: Ints, lag: int, before: Calls) -> bool:
     """Check whether a run is short against calls of its kinds that led up to it without a sum among them."""
     lead = before.cut(max(0, len(before) - run.shape[0] // PASSES_FACTOR - 1), len(before))
     enough = len(lead) * PASSES_FACTOR > run.shape[0]
-    return enough and not lead.has(Trait.REDUCING).any() and bool(np.isin(lead.tokens, run[-lag:]).all())
+    return enough and not lead.has(Trait.REDUCING).any() and bool(are_among(lead.tokens, run[-lag:]).all())
 
 
 def _is_fragment(calls: Calls, lag: int, run: int) -> bool:
@@ -301,7 +302,7 @@ def _runs_of(cycle: Ints, tokens: Ints, least: float) -> list[tuple[int, int]]:
 
 def _sums_gradients(calls: Calls, cycle: Ints) -> bool:
     """Check whether a call outside the cycle sums gradients up: then the cycle is only a part of an iteration."""
-    return bool((calls.has(Trait.GRADIENTS) & ~np.isin(calls.tokens, cycle)).any())
+    return bool((calls.has(Trait.GRADIENTS) & ~are_among(calls.tokens, cycle)).any())
 
 
 def _runs(tokens: Ints, lag: int) -> tuple[Ints, Ints]:

@@ -70,11 +70,11 @@ class RankChain:
         detection: Detection,
         memory: RankMemory | None = None,
         observe: Callable[[Measured, Slowdown | None], None] | None = None,
+        place: int = 0,
     ) -> None:
-        """Begin to learn.
+        """Begin to learn; ``observe`` is called with every iteration, and the slowdown as it is after it.
 
-        ``observe`` is called with every iteration, and the slowdown as it is after it: a number that is not above the
-        last begins anew, because another period was found.
+        Another period begins the numbers anew. The ``place`` among its agent's ranks keeps their searches apart.
         """
         self._observe = observe
         self.last_end_ns: int | None = None  # when the newest call returned
@@ -83,7 +83,7 @@ class RankChain:
         self._order = CallOrder()
         self._tokenizer = Tokenizer()
         self._memory = memory
-        self._tracker = IterationTracker(memory.anchor if memory else None)
+        self._tracker = IterationTracker(memory.anchor if memory else None, place)
         self._completions = Completions()
         self._peers = Peers()
         self._completed = False  # completions came, and no call since

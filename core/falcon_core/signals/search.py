@@ -1,5 +1,8 @@
 """When a rank's calls are searched for their period: while there is none, and again when more calls may show another.
 
+The costly searches of the ranks that one agent follows are kept apart, by the rank's place among them: the ranks of a
+job make their calls at the same time, and the agent's poll would wait for all searches at once.
+
 The first period that is found may be only a part of the true cycle, so that it is reviewed after a number of cycles,
 then at each doubling, and after interruptions: a cycle that is interrupted often may be a part of an iteration.
 """
@@ -25,14 +28,17 @@ _LEAST_CALLS = 8  # between two searches
 _GROWTH = 0.02  # the log grows by this share between two searches
 _DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles
+_PLACES = 8  # of ranks that one agent follows: those of a place search at the same call
+_APART_CALLS = 6  # between two places' first searches that let single calls differ
 
 
 class PeriodSearch:
     """Searches of the log, the rarer the longer the log is."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0) -> None:
         self.at = 0  # as many calls as the next search needs
-        self._noisy_at = _NOISY_FROM  # the same for the search that lets single calls differ
+        # The same for the search that lets single calls differ.
+        self._noisy_at = _NOISY_FROM + place % _PLACES * _APART_CALLS
 
     def search(self, log: CallLog, lost: Cycle | None) -> Period | None:
         """Look for a period, another than that of the cycle which was ``lost``, unless too few calls came since.
@@ -69,12 +75,13 @@ class PeriodSearch:
 class CycleHistory:
     """The cycles since the period was found: how many, and which of them were interrupted."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0) -> None:
+        self._apart = place % _PLACES  # cycles
         self._cycles = 0
         self._interruptions = 0
         self._interrupted_at = 0  # cycle
         self._distances: deque[int] = deque(maxlen=_DISTANCES)
-        self._review_at = _FIRST_REVIEW  # cycles
+        self._review_at = _FIRST_REVIEW + self._apart  # cycles
 
     @property
     def until_review(self) -> int:
@@ -91,7 +98,7 @@ class CycleHistory:
         self._interrupted_at = self._cycles
         self._interruptions += 1
         if self._interruptions & (self._interruptions - 1) == 0 and self._interruptions > 1:
-            self._review_at = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // lag + 1)
+            self._review_at = self._cycles + max(REPETITIONS, EVIDENCE_CALLS // lag + 1) + self._apart
 
     def is_review_due(self) -> bool:
         """Check whether the period is to be reviewed now; then the next review is due at twice as many cycles.

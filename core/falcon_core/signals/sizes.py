@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from falcon_core.signals.calls import Calls, Flags, Ints
-from falcon_core.signals.order import counts_of
+from falcon_core.signals.order import are_among, counts_of
 
 LEAST_CYCLES = 8
 NEWEST = (4_096, 16_384)  # calls that are looked at; of more only where these show nothing
@@ -125,7 +125,7 @@ def steady_kinds(varying: Varying, calls: Calls, lag: int) -> frozenset[int]:
 def _kept(tokens: Ints) -> Ints:
     """Find the tokens of a kind that recur in a fixed order between the others; none where there is no such order."""
     for some in (_common(tokens), _regular(tokens)):
-        if some.shape[0] and _recurs(np.where(np.isin(tokens, some), tokens, -1)):
+        if some.shape[0] and _recurs(np.where(are_among(tokens, some), tokens, -1)):
             return some
     return tokens[:0]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falcon_core.signals.order import counts_of, median_of, tenths_of
+from falcon_core.signals.order import are_among, counts_of, median_of, tenths_of
 
 VALUES = st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=40).map(np.array)
 
@@ -22,3 +22,13 @@ def test_a_median_and_tenths_are_as_numpy_has_them(values: np.ndarray[tuple[int]
 def test_values_are_counted_as_numpy_does(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
     for mine, numpys in zip(counts_of(values), np.unique(values, return_counts=True), strict=True):
         assert mine.tolist() == numpys.tolist()
+
+
+NUMBERS = st.lists(st.integers(-9, 9), min_size=1, max_size=40).map(np.array)
+
+
+@given(NUMBERS, NUMBERS)
+def test_members_are_found_as_numpy_finds_them(
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]], those: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> None:
+    assert are_among(numbers, those).tolist() == np.isin(numbers, those).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from falcon_core.signals.rank import RankChain, RankMemory
@@ -180,3 +181,19 @@ def test_the_settled_level_outlives_an_agent() -> None:
     assert again.slowdown is not None
     assert again.slowdown.gradual
     assert again.slowdown.before_ns == pytest.approx(memory.healthy_ns, rel=0.02)
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_each_place_among_an_agents_ranks_follows_the_same_iterations(place: int) -> None:
+    """Check that a place moves a rank's searches, and nothing that is found: fixed sizes, and sizes that vary."""
+    fixed, varying = _started(), Script(jitter=0.05)
+    fixed.cycle(ddp(5), times=60)
+    for size in np.random.default_rng(1).integers(1, 1_000_000, 60):
+        varying.cycle([Call(Op.ALL_TO_ALL, int(size), 20 * MS), *ddp(5)], times=1)
+    for script in (fixed, varying):
+        first, other = RankChain(Detection()), RankChain(Detection(), place=place)
+        for chain in (first, other):
+            chain.feed(script.records)
+        assert other.period_calls == first.period_calls is not None
+        assert other.iterations == first.iterations > 40
+        assert other.healthy_ns == first.healthy_ns

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from falcon_core.signals.calls import LOG_CALLS, CallLog, Calls
 from falcon_core.signals.rank import RankChain
@@ -203,3 +204,16 @@ def test_what_the_log_remembers_does_not_depend_on_the_reads() -> None:
         total += len(calls)
         assert (whole.base, whole.end) == (split.base, split.end)
     assert whole.base > 0
+
+
+def test_the_log_holds_its_newest_calls_wherever_they_lie_in_its_room() -> None:
+    script = Script()
+    script.cycle(ddp(100), times=10)
+    calls, log = script.calls, CallLog()
+    numbered = replace(calls, sizes=np.arange(len(calls)))
+    for turn in range(400_000 // len(calls)):  # the room is written to more than twice
+        fill(log, replace(numbered, sizes=numbered.sizes + turn * len(calls)))
+        seen = log.view(log.base, log.end)
+        assert np.array_equal(seen.sizes, np.arange(log.base, log.end))
+        assert np.array_equal(seen.tokens, np.resize(np.roll(calls.tokens, -log.base), len(seen)))
+    assert len(seen) >= LOG_CALLS
