@@ -46,7 +46,6 @@ from falcon_core.wire.probe import ProbeOrder
 
 READ_SECONDS = 1.0  # between two reads of the rings, and looks at what they say
 MEMORY_SECONDS = 5.0
-SAMPLE_EVERY = 20  # the device times one cycle of this many
 _log = structlog.get_logger()
 
 
@@ -252,7 +251,7 @@ class Agent:
                 urgent = self._tracker.poll(self._run_dir.rings()) or urgent
                 urgent = self._stacks.look(self._standing(), now) or urgent
                 self._slow = self._tracker.computing_longer()
-                self._run_dir.sample(SAMPLE_EVERY, self._tracker.device_cycle_calls())
+                self._run_dir.sample(self._tracker.sample_every(), self._tracker.device_cycle_calls())
             status = self._run_dir.status()
             urgent = self._look_at(status, now, reads=reads) or urgent
             self._settle(status)

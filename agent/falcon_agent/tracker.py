@@ -21,6 +21,7 @@ from falcon_agent.shares import SaidFile
 from falcon_agent.sight import sight
 from falcon_agent.telemetry.pressure import Pressure
 from falcon_agent.troubles import Troubles
+from falcon_core.signals.profile import SAMPLE_EVERY, Profile
 from falcon_core.signals.rank import RankChain, RankMemory
 from falcon_core.wire.launch import RINGS_DIR, SAID_FILE, LaunchCounters
 from falcon_core.wire.messages import Detection, PairSignals, RankSignals, ThrottleSignals
@@ -63,6 +64,7 @@ class Followed(msgspec.Struct):
     comms: CommTable
     troubles: Troubles
     script: SaidFile
+    profile: Profile = msgspec.field(default_factory=Profile)
     enqueues: bool = False  # calls return before they are done: only device events show durations
 
     def read(self, now_seconds: float) -> None:
@@ -110,6 +112,16 @@ class Tracker:
         """Return the calls in a cycle of the ranks whose durations only the device knows; 0 if no cycle is known."""
         periods = [tracked.chain.period_calls or 0 for tracked in self._tracked.values() if tracked.enqueues]
         return max(periods, default=0)
+
+    def sample_every(self) -> int:
+        """Return of how many cycles the device is to time one: all ranks of a pod are sampled alike."""
+        width = self.detection.consecutive_iterations
+        profiled = [
+            tracked.profile.is_on(tracked.chain.slowdown, tracked.chain.iterations, width)
+            for tracked in self._tracked.values()
+            if tracked.enqueues
+        ]
+        return 1 if any(profiled) else SAMPLE_EVERY
 
     def feed_counters(self, counters: LaunchCounters | None) -> None:
         """Take over the launcher's newest reading of its counters."""

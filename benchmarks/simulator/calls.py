@@ -31,14 +31,16 @@ def table() -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     culprit = plain.faults.slow[0].node * plain.job.procs_per_node + (plain.faults.slow[0].proc or 0)
-    for every in (None, 1, 4, 20):
+    for every, profiles in ((None, False), (1, False), (4, False), (20, False), (20, True)):
         job = replace(plain.job, calls="Blocking" if every is None else "Enqueued")
-        scenario = replace(plain, job=job, detection=replace(plain.detection, sample_every=every or 1))
+        detection = replace(plain.detection, sample_every=every or 1, profiles=profiles)
+        scenario = replace(plain, job=job, detection=detection)
         engine = Engine(scenario)
         engine.run()
         named = _first_note(engine, "located", "")
         right = any(f"rank {culprit} " in note.text for note in engine.timeline.notes if note.kind == "located")
         name = "blocking" if every is None else f"enqueued, 1 cycle in {every}"
+        name += ", then each (profile)" if profiles else ""
         assert engine.agents is not None
         lines.append(
             f"| {name} | {_after(scenario, _first_note(engine, 'detected', ''))}"

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from falcon_core.signals.profile import Profile
 from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection, Onset, RankSignals
 from falcon_core.wire.ring import RecordArray
@@ -31,6 +32,7 @@ class _Reader:
     def __init__(self, writer: RingWriter, detection: Detection) -> None:
         self.writer = writer
         self.chain = RankChain(detection)
+        self.profile = Profile()
         self.iterations_before = 0  # of this generation: counted by an earlier chain, or made unrecorded
         self.knows_cycle = False  # the rank knows how many calls an iteration has now
 
@@ -56,6 +58,7 @@ class Agents:
             verify_percent=watch.verify_percent, consecutive_iterations=watch.consecutive_iterations
         )
         self._sample_every = watch.sample_every
+        self._profiles = watch.profiles
         self._history_iterations = HISTORY_ITERATIONS  # so many samples, where only samples show anything
         if model.job.calls == "Enqueued":
             self._history_iterations *= watch.sample_every
@@ -101,7 +104,12 @@ class Agents:
     def _read(self, reader: _Reader, block: Block, begins_ns: Nanoseconds, first: int, last: int) -> bool:
         records = reader.writer.records(block, begins_ns - self.skipped_ns, first, last)
         self.records += len(records)
-        return reader.chain.feed(records)
+        changed = reader.chain.feed(records)
+        if self._profiles:
+            chain, width = reader.chain, self._detection.consecutive_iterations
+            is_on = reader.profile.is_on(chain.slowdown, chain.iterations, width)
+            reader.writer.sample_every = 1 if is_on else self._sample_every
+        return changed
 
     def read_all(self) -> None:
         """Read every ring, from the oldest iteration that it holds."""

@@ -63,7 +63,8 @@ class RingWriter:
         self.rank = rank
         self._stage, rest = divmod(rank, replicas * tensor)
         self._replica, self._tensor = divmod(rest, tensor)
-        self._sample_every = sample_every
+        self.sample_every = sample_every  # may change between two pieces of a block
+        self._opened_with = sample_every
         self._late = np.random.default_rng(rank)
         self._block: Block | None = None  # whose records are at hand
         self._ready = np.empty(0, dtype=RECORD_DTYPE)
@@ -86,7 +87,7 @@ class RingWriter:
 
         ``begins_ns`` [iterations of the block]: when each began, on the simulator's clock.
         """
-        if block is not self._block:
+        if block is not self._block or self.sample_every != self._opened_with:
             self._open(block, begins_ns, first)
         self._taken = last
         return self._ready[self._ends[first - self._first] : self._ends[last - self._first]]
@@ -138,7 +139,7 @@ class RingWriter:
         self._iterations += done
         for comm, number in self._calls_in_comm.items():
             self._numbers[comm] = self._numbers.get(comm, 0) + done * number
-        self._block, self._first = block, first
+        self._block, self._first, self._opened_with = block, first, self.sample_every
         group = next(group for group in block.groups if self._replica in group.replicas)
         layout = self._layout(group.schedule)
         starts, ends = self._times(block, group, layout, slice(first, len(block)))
@@ -188,7 +189,7 @@ class RingWriter:
             return device.reshape(-1), np.arange(count + 1) * width
         calls["kind"] = Kind.ENQUEUED
         calls["t_start_ns"] = np.minimum(np.arange(width) * _LAUNCH_SECONDS, starts) * 1e9 + begins_ns
-        sampled = (self._iterations + np.arange(count)) % self._sample_every == 0
+        sampled = (self._iterations + np.arange(count)) % self.sample_every == 0
         device["kind"] = Kind.COMPLETED
         device["t_start_ns"] += (self._late.uniform(0, _POLL_SECONDS * 1e9, (count, width))).astype(np.uint64)
         device = np.take_along_axis(device, np.argsort(ends, axis=1, kind="stable"), axis=1)
