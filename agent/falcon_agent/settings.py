@@ -78,6 +78,8 @@ class NodeSettings(BaseSettings):
 
     node: Text
     sysfs: Path = Path("/sys")  # of the host
+    pod_uid: str = ""  # its own, by which it finds the groups of all pods; without it no pod is named
+    pod_logs: Path = Path("/var/log/pods")  # of the host
     account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # with token and ca.crt
     errors: Annotated[str, AfterValidator(_error_table)] = ""  # laid over the table of error classes (YAML)
     log_level: Annotated[LogLevel, Field(description="one of debug, info, warning, error")] = "info"

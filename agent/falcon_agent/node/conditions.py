@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from falcon_agent.node.api import NodeCondition
+from falcon_agent.node.busy import CPU, Busy
 from falcon_agent.node.judge import TYPES, Condition, Problems
 from falcon_core.text import clip
 
@@ -33,11 +34,13 @@ class Api(Protocol):
 
 
 class Keeper:
-    """Brings the conditions of the API server and of ``problems`` together."""
+    """Brings the API server's conditions together with ``problems``, and with who uses the CPUs where it is read."""
 
-    def __init__(self, api: Api, problems: Problems) -> None:
+    def __init__(self, api: Api, problems: Problems, busy: Busy | None = None) -> None:
         self._api = api
         self._problems = problems
+        self._busy = busy
+        self._kinds = TYPES if busy is None else (*TYPES, CPU)
         self._written: dict[str, Condition] | None = None  # None: nothing was read yet
         self._heartbeat = 0.0  # when it was last written
         self._looked = 0.0
@@ -59,37 +62,42 @@ class Keeper:
     def _due(self, now: float) -> bool:
         if self._written is None or now - self._heartbeat >= HEARTBEAT_SECONDS:
             return True
-        holds = any(condition.holds for condition in self._written.values())
+        holds = any(condition.holds for kind, condition in self._written.items() if kind in TYPES)
         return (holds and now - self._looked >= LOOK_SECONDS) or bool(self._changed(now))
 
     def _changed(self, now: float) -> list[str]:
         written = self._written or {}
-        wanted = self._problems.conditions(now)
-        return [kind for kind in TYPES if wanted[kind].differs(written.get(kind))]
+        wanted = self._wanted(now)
+        return [kind for kind in self._kinds if wanted[kind].differs(written.get(kind))]
+
+    def _wanted(self, now: float) -> dict[str, Condition]:
+        found = self._problems.conditions(now)
+        return found if self._busy is None else {**found, CPU: self._busy.condition}
 
     def _settle(self, now: float) -> None:
-        there = {kind: _condition(found) for kind, found in self._api.conditions().items() if kind in TYPES}
+        there = {kind: _condition(found) for kind, found in self._api.conditions().items() if kind in self._kinds}
         if self._written is None:
             for kind, condition in there.items():
-                self._problems.adopt(kind, condition, now)
+                if kind in TYPES:
+                    self._problems.adopt(kind, condition, now)
         else:
             self._take_back(self._written, there, now)
         self._written = there
         self._looked = now
         changed = self._changed(now)
-        kinds = TYPES if now - self._heartbeat >= HEARTBEAT_SECONDS else changed
+        kinds = self._kinds if now - self._heartbeat >= HEARTBEAT_SECONDS else changed
         if kinds:
             self._write(list(kinds), there, now)
 
     def _take_back(self, written: dict[str, Condition], there: dict[str, Condition], now: float) -> None:
         """Forget the problems that somebody else has declared to be over since the last look."""
         for kind, condition in written.items():
-            if condition.holds and not (kind in there and there[kind].holds):
+            if kind in TYPES and condition.holds and not (kind in there and there[kind].holds):
                 _log.info("a person has declared it to be over", condition=kind, was=condition.reason)
                 self._problems.clear(kind, now)
 
     def _write(self, kinds: list[str], there: dict[str, Condition], now: float) -> None:
-        wanted = self._problems.conditions(now)
+        wanted = self._wanted(now)
         bodies: list[dict[str, Any]] = []
         for kind in kinds:
             before, after = there.get(kind), wanted[kind]
@@ -99,7 +107,7 @@ class Keeper:
                 _log.info("condition", type=kind, status=after.holds, reason=after.reason, message=after.message)
         self._api.write(bodies)
         self._written = {**there, **{kind: wanted[kind] for kind in kinds}}
-        if len(kinds) == len(TYPES):
+        if len(kinds) == len(self._kinds):
             self._heartbeat = now
 
 

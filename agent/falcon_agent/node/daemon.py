@@ -10,11 +10,14 @@ from pathlib import Path
 import structlog
 
 from falcon_agent.node import kmsg, nvml
+from falcon_agent.node.accounts import Accounts
 from falcon_agent.node.api import NodeApi
+from falcon_agent.node.busy import Busy
 from falcon_agent.node.conditions import Keeper
 from falcon_agent.node.gpus import Gpus
 from falcon_agent.node.judge import Problems, of_line
 from falcon_agent.node.links import Links, read_ports
+from falcon_agent.node.pod_names import pod_name
 from falcon_agent.settings import EXIT_CONFIG, NodeSettings, load_node_settings
 from falcon_agent.starting import begin
 from falcon_core.errors.judge import platform_judge
@@ -53,7 +56,9 @@ class Daemon:
         self._log = log
         self._classifier = judge.classifier
         self._problems = Problems(judge, BOOT_ID.read_text().strip())
-        self._keeper = Keeper(NodeApi(settings.node, settings.account), self._problems)
+        self._accounts = Accounts(settings.sysfs / "fs/cgroup", settings.pod_uid)
+        self._busy = Busy(lambda uid: pod_name(settings.pod_logs, uid)) if settings.pod_uid else None
+        self._keeper = Keeper(NodeApi(settings.node, settings.account), self._problems, self._busy)
         self._sysfs = settings.sysfs
         self._links = Links()
         self._links_at = 0.0
@@ -70,6 +75,7 @@ class Daemon:
         self._read_links(now)
         for at, gpus in self._gpu_reader.readings():
             self._problems.see(self._gpus.feed(gpus, at))
+        self._read_accounts(time.monotonic())
         self._keeper.keep(now)
 
     def _read_log(self) -> None:
@@ -79,6 +85,10 @@ class Daemon:
             _log.warning("the kernel's log was overwritten before it could be read")
         seen = (of_line(record.text, kmsg.unix_seconds(record), self._classifier) for record in records)
         self._problems.see(each for each in seen if each is not None)
+
+    def _read_accounts(self, now: float) -> None:
+        if self._busy is not None and (usage := self._accounts.read(now)) is not None:
+            self._busy.feed(usage)
 
     def _read_links(self, now: float) -> None:
         if now - self._links_at < LINK_SECONDS:

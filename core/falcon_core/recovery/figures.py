@@ -66,6 +66,7 @@ def with_newest_figures(slow: SlowIncident, current: Culprit | None, now: float)
         return slow
     explained = named.cause is Cause.UNKNOWN and current.cause is not Cause.UNKNOWN
     explained = explained or (named.samples is None and current.samples is not None)
+    explained = explained or (not named.neighbours and bool(current.neighbours))
     if not explained and now - slow.refreshed_at < REFRESH_SECONDS:
         return slow
     culprit = _refreshed(named, current)
@@ -89,6 +90,7 @@ def _refreshed(named: Culprit, current: Culprit) -> Culprit:
         current,
         healthy_compute_ns=current.healthy_compute_ns or named.healthy_compute_ns,
         samples=current.samples or named.samples,
+        neighbours=current.neighbours or named.neighbours,
     )
     if current.cause is not Cause.UNKNOWN:
         return culprit

@@ -275,6 +275,7 @@ def _culprit(
         peers_wait_ns=peers.wait_ns,
         cause=cause.cause if reported is None else Cause.HARDWARE,
         node_reports="" if reported is None else reported.text,
+        neighbours=member.busy if cause.cause is Cause.CPU_CONTENTION else "",
         cause_culprit=cause.culprit,
         cause_peers=cause.peers,
         cause_healthy=cause.healthy,

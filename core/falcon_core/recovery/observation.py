@@ -111,6 +111,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     node_ready: bool = True
     node_usable: bool = True  # ready and not cordoned
     trouble: NodeTrouble | None = None  # of its node
+    busy: str = ""  # who uses its node's cores, where none is idle and the node's agent says so
     notice: Notice | None = None
     network: NetworkSignals | None = None  # of its pod, while a rank is slow
     acknowledged: bool = False  # its launcher has no process of an older generation

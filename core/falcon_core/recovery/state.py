@@ -60,6 +60,7 @@ class Culprit(_State, frozen=True, kw_only=True):
     cause_peers: float | None = None
     cause_healthy: float | None = None
     node_reports: str = ""  # the condition behind the cause HARDWARE
+    neighbours: str = ""  # who uses the cores of its node, behind the cause CPU_CONTENTION
     work: Work = "Fixed"  # what its calls show of how much it has to do
     samples: Sampled | None = None  # at which places of the program it was found
     also: list[int] = []  # further slow ranks without an incident of their own, the first NAMED_RANKS

@@ -18,6 +18,7 @@ from falcon_core.recovery.observation import NodeTrouble
 from falcon_operator.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions
+BUSY_CONDITION: Final = "FalconCpuBusy"  # which is no trouble
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # begin of a word in a CamelCase name
 _XID: Final = re.compile(r"(s?xid)", re.IGNORECASE)  # in the type of NVSentinel's conditions
 _READINESS: Final = frozenset({"LostConnection"})  # which the node's own readiness tells, and better
@@ -39,6 +40,12 @@ def node_trouble(node: NodeView | None, judge: Judge) -> NodeTrouble | None:
         grave=known.severity is Severity.SEV1,
         slows=known.severity is Severity.SEV1 and known.domain is not Domain.LINK,
     )
+
+
+def who_is_busy(node: NodeView | None) -> str:
+    """Return who uses the cores of a node without an idle core, as its agent says; empty where nobody says so."""
+    reports = node.reports if node is not None else ()
+    return next((report.message for report in reports if report.type == BUSY_CONDITION), "")
 
 
 def grave_troubles(nodes: Mapping[str, NodeView], judge: Judge) -> dict[str, str]:

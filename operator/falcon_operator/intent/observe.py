@@ -28,7 +28,7 @@ from falcon_core.wire.messages import RankSignals, Summary
 from falcon_core.wire.printed import RankOutput
 from falcon_operator.intent.claim_limits import allowance
 from falcon_operator.intent.intent import claim_prefix
-from falcon_operator.intent.node_troubles import node_trouble
+from falcon_operator.intent.node_troubles import node_trouble, who_is_busy
 from falcon_operator.intent.notices import notice
 from falcon_operator.intent.pod_ends import end_message, ended_badly, out_of_memory, over
 from falcon_operator.intent.snapshot import Snapshot
@@ -142,6 +142,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
+        busy=who_is_busy(node),
         notice=notice(node, pod, snap.settings.departure_taints) if snap.job.spec.recovery.on_drain == "Move" else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,
         acknowledged=acknowledged(launch, membership.generation),

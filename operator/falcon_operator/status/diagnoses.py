@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.errors.judge import Judge
-from falcon_core.model import Cause, Evidence, Severity
+from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import retries
 from falcon_core.recovery.network import NetworkSeen
@@ -21,6 +21,7 @@ from falcon_core.recovery.sampled import Sampled
 from falcon_core.recovery.state import Culprit, Fault, RecoveryState, SlowIncident, SlowLink, Step, StopIncident
 from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeVerdict
 from falcon_operator.intent.intent import Intent
+from falcon_operator.status.causes import cause_words
 from falcon_operator.status.doubt import cause_of, imbalance_words
 from falcon_operator.status.exchanges import link_done, link_next
 from falcon_operator.status.hang_diagnosis import describe_hang
@@ -34,7 +35,6 @@ from falcon_operator.status.words import (
     listed,
     milliseconds,
     op_name,
-    percent,
     place,
     restore_words,
     seconds,
@@ -159,7 +159,7 @@ def describe_slowdown(
         where=_slow_where(culprit),
         since=_since(slow),
         slowdown=_slowdown(slow, culprit, by_itself=first is not None or any(entry.shares for entry in slow.applied)),
-        why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else _why(culprit, slow.evidence),
+        why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else cause_words(culprit, slow.evidence),
         cause=cause.value,
         evidence=_evidence(culprit) + probe_evidence(slow),
         done=slow_done(slow),
@@ -239,46 +239,6 @@ def _since(slow: SlowIncident) -> str:
         return f"{timestamp(slow.onset_at)} (from the first iteration of generation {slow.onset_generation})"
     after = max(1, slow.reported_iteration - slow.onset_iteration + 1)
     return f"{timestamp(slow.onset_at)} (iteration {slow.onset_iteration}, reported after {after} iterations)"
-
-
-def _delay(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f} s"
-
-
-def _why(culprit: Culprit, evidence: Evidence | None) -> str:
-    match culprit.cause:
-        case Cause.CPU_THROTTLING:
-            return (
-                f"CPU throttling: its container was throttled in {percent(culprit.cause_culprit)} of periods"
-                f" (peers: {percent(culprit.cause_peers)}; itself before: {percent(culprit.cause_healthy)})"
-            )
-        case Cause.CPU_CONTENTION:
-            return (
-                f"CPU contention: something else on the node takes its cores; it was ready to run but waited"
-                f" {_delay(culprit.cause_culprit)} a second (peers: {_delay(culprit.cause_peers)}; itself before:"
-                f" {_delay(culprit.cause_healthy)}), and no quota of its own stopped it"
-            )
-        case Cause.GARBAGE_COLLECTION:
-            return (
-                f"garbage collection: Python's collector stopped it for {_delay(culprit.cause_culprit)} a second"
-                f" (peers: {_delay(culprit.cause_peers)}; itself before: {_delay(culprit.cause_healthy)}), and all"
-                " ranks waited"
-            )
-        case Cause.LATE_DATA:
-            return (
-                "late data: it is late between two of its calls and hardly anywhere else, where a slow device would be"
-                f" slow everywhere ({percent(culprit.cause_culprit)}; 0 %: as a slow device, 100 %: there alone); it"
-                " waits there, most likely for its input"
-            )
-        case Cause.HARDWARE:
-            return f"its node reports {culprit.node_reports}"
-        case _ if evidence is Evidence.TESTED_SLOW:
-            return (
-                "its machine computes slowly by itself, as measured beside its peers'; neither the container's CPU"
-                " quota nor a wait for the node's cores explains it"
-            )
-        case _:
-            return "unknown: neither the container's CPU quota nor a wait for the node's cores explains it"
 
 
 def _evidence(culprit: Culprit) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.errors.judge import shipped_judge
 from falcon_operator.cluster import nodes
-from falcon_operator.intent.node_troubles import grave_troubles, node_trouble
+from falcon_operator.intent.node_troubles import grave_troubles, node_trouble, who_is_busy
 from falcon_operator.ports import NodeReport, NodeView
 
 
@@ -114,3 +114,12 @@ def test_nodes_in_grave_trouble_by_name() -> None:
     slow = NodeView(name="b", reports=(NodeReport("FalconLinkProblem", "LinkFlapping", "mlx5_0"),))
     found = grave_troubles({"a": bad, "b": slow, "c": NodeView(name="c")}, shipped_judge())
     assert found == {"a": "GpuLost (condition FalconGpuProblem: GPU 0)"}
+
+
+def test_who_is_busy_on_a_node_is_no_trouble() -> None:
+    said = "of 4.00 cores: batch/etl-5 2.90"
+    node = view(("FalconCpuBusy", "True", "NoIdleCore", said))
+    assert who_is_busy(node) == said
+    assert node_trouble(node, shipped_judge()) is None
+    assert who_is_busy(view(("FalconCpuBusy", "False", "IdleCores", ""))) == ""
+    assert who_is_busy(None) == ""

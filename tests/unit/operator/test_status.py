@@ -127,7 +127,12 @@ def test_what_was_done_and_what_it_cost() -> None:
         (replace(CULPRIT, cause=Cause.UNKNOWN), "unknown: "),
         (
             replace(CULPRIT, cause=Cause.CPU_CONTENTION, cause_culprit=0.58, cause_peers=0.14, cause_healthy=None),
-            "waited 0.58 s a second (peers: 0.14 s; itself before: unknown)",
+            "waited 0.58 s a second (peers: 0.14 s; itself before: unknown), and no quota of its container stopped it:"
+            " something else on the node takes its cores, or its process has a limit of its own",
+        ),
+        (
+            replace(CULPRIT, cause=Cause.CPU_CONTENTION, neighbours="of 4.00 cores: batch/etl-5 2.90", node="node-c"),
+            "container stopped it: no core of node node-c is idle; of 4.00 cores: batch/etl-5 2.90",
         ),
     ],
 )
