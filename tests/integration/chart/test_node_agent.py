@@ -63,6 +63,13 @@ def test_its_settings_are_those_that_it_reads() -> None:
     assert own >= {"FALCON_NODE", "FALCON_SYSFS", "FALCON_ERRORS"}
 
 
+def test_pods_are_named_unless_tenants_may_not_know_of_each_other() -> None:
+    assert {"FALCON_POD_UID", "FALCON_POD_LOGS"} <= set(variables(Rendered(*ON)))
+    off = Rendered(*ON, "--set", "nodeAgent.namesPods=false")
+    assert not {"FALCON_POD_UID", "FALCON_POD_LOGS"} & set(variables(off))
+    assert "/var/log/pods" not in str(pod(off)["volumes"])
+
+
 def test_operator_and_node_agent_have_the_same_table_of_errors() -> None:
     chart = Rendered(*ON, "--set-json", f"operator.errors={json.dumps(ERRORS)}")
     assert json.loads(variables(chart)["FALCON_ERRORS"])["disabled"] == ["xid-hot"]
