@@ -9,11 +9,14 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from falcon_core.recovery.cut_order import Reported, stops
+from falcon_core.wire.check_links import LinksOrder
 from falcon_core.wire.messages import DetailRequest, Plan, PlanMember, Summary
 from falcon_core.wire.probe import ProbeOrder, ProbeReport
 from falcon_core.wire.reports import decode_summary
@@ -27,6 +30,8 @@ from tests.integration.shim.launching import Launcher
 from tests.unit.chain.pods import Operator as Decider
 
 AGENT = Path(__file__).parents[3] / "agent"
+ITERATION_SECONDS = 0.3
+TOKEN = "0123456789abcdef" * 2
 NAME, UID = "gpt2", "3c9a1d52-7b0e-4c4e-9a55-3f6a1f0f5f11"
 
 
@@ -188,3 +193,75 @@ class Deciding:
             assert time.monotonic() < deadline, f"{what}: {self.decider.status.summary}; {self.decider.events}"
             self.look()
             await asyncio.sleep(0.02)
+
+
+class ByHand:
+    """The test in the operator's place: probes whose orders it chooses."""
+
+    def __init__(self, ring: Ring, addresses: list[str]) -> None:
+        self.ring, self._addresses = ring, addresses
+        self.number = 0
+
+    async def prepared(self) -> list[ProbeReport]:
+        """Let the pods get ready; return what they say."""
+        self.number += 1
+        self._order(phase="Prepare")
+
+        async def ready() -> list[ProbeReport] | None:
+            answers = [report for report in self.ring.probes() if report.number == self.number]
+            known = [
+                report for report in answers if report.links.port > 0 and report.ranks and report.ranks[0].channels
+            ]
+            return known if len(known) == self.ring.size else None
+
+        found = await eventually(ready, "all pods are ready")
+        assert found is not None
+        return found
+
+    def hold(
+        self,
+        reported: list[ProbeReport],
+        *,
+        lead_seconds: float = 1.0,
+        deadline_seconds: float = 8.0,
+        milliseconds: int = 200,
+        machine_milliseconds: int = 0,
+    ) -> None:
+        """Order the ranks to stand still; nobody may ever end it."""
+        starts = [Reported(start, 1.0) for report in reported for start in report.ranks]
+        where = stops(starts, self.ring.size, None, lead_seconds=lead_seconds, iteration_seconds=ITERATION_SECONDS / 2)
+        ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(reported)]
+        self._order(
+            phase="Hold",
+            stops=where,
+            arrive_ms=5000,
+            deadline_ms=round(1e3 * deadline_seconds),
+            links=LinksOrder(
+                number=self.number,
+                token=TOKEN,
+                milliseconds=milliseconds,
+                ring=ring,
+                machine_milliseconds=machine_milliseconds,
+            ),
+        )
+
+    def _order(self, **fields: object) -> None:
+        order = ProbeOrder(epoch=1, generation=1, number=self.number, **fields)  # type: ignore[arg-type]
+        self.ring.command("probe", msgspec.json.encode(order))
+
+    async def released(self) -> list[ProbeReport]:
+        """Wait until all pods have measured, let the ranks go on, and return what the pods say when they do."""
+        await self._said(lambda report: report.held and report.links.over, "all pods have measured")
+        self._order(phase="Release")
+        return await self._said(lambda report: report.is_open, "all ranks go on")
+
+    async def _said(self, holds: Callable[[ProbeReport], bool], what: str) -> list[ProbeReport]:
+        async def heard() -> list[ProbeReport] | None:
+            answers = [report for report in self.ring.probes() if report.number == self.number]
+            why = [report.why for report in answers if report.why]
+            assert not why, f"{what}: {why}"
+            return answers if len(answers) == self.ring.size and all(map(holds, answers)) else None
+
+        found = await eventually(heard, what)
+        assert found is not None
+        return found

@@ -12,13 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from falcon_core.recovery.cut_order import Reported, stops
-from falcon_core.wire.check_links import LinksOrder
-from falcon_core.wire.probe import ProbeOrder, ProbeReport
 from tests.integration.agent.cpus import machines_with
 from tests.integration.agent.networks import Network, machines, why_not
 from tests.integration.agent.pod import eventually
-from tests.integration.agent.ringing import Deciding, Ring
+from tests.integration.agent.ringing import ByHand, Deciding, Ring
 from tests.integration.gateway.gateways import Site
 
 pytestmark = [
@@ -32,8 +29,6 @@ HEALTHY_STEPS = 60
 RATE = "40mbit"
 LADDER = [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 1}]
 SPEC = {"mitigation": {"strategies": LADDER}, "detection": {"pauseBudget": "50%"}}
-ITERATION_SECONDS = 0.3
-TOKEN = "0123456789abcdef" * 2
 
 
 @pytest.fixture
@@ -112,45 +107,8 @@ async def test_a_check_names_the_machine_with_fewer_cores(ring: Ring, cores: Non
     await ring.trained(len(ring.steps()) + 5)
 
 
-class ByHand:
-    """The test in the operator's place: probes whose orders it chooses."""
-
-    def __init__(self, ring: Ring, addresses: list[str]) -> None:
-        self.ring, self._addresses = ring, addresses
-        self.number = 0
-
-    async def prepared(self) -> list[ProbeReport]:
-        """Let the pods get ready; return what they say."""
-        self.number += 1
-        self._order(phase="Prepare")
-
-        async def ready() -> list[ProbeReport] | None:
-            answers = [report for report in self.ring.probes() if report.number == self.number]
-            known = [
-                report for report in answers if report.links.port > 0 and report.ranks and report.ranks[0].channels
-            ]
-            return known if len(known) == PODS else None
-
-        found = await eventually(ready, "all pods are ready")
-        assert found is not None
-        return found
-
-    def hold(self, reported: list[ProbeReport], *, lead_seconds: float = 1.0, deadline_seconds: float = 8.0) -> None:
-        """Order the ranks to stand still; nobody may ever end it."""
-        starts = [Reported(start, 1.0) for report in reported for start in report.ranks]
-        where = stops(starts, PODS, None, lead_seconds=lead_seconds, iteration_seconds=ITERATION_SECONDS / 2)
-        ring = [(at, self._addresses[at], report.links.port) for at, report in enumerate(reported)]
-        self._order(
-            phase="Hold",
-            stops=where,
-            arrive_ms=5000,
-            deadline_ms=round(1e3 * deadline_seconds),
-            links=LinksOrder(number=self.number, token=TOKEN, milliseconds=200, ring=ring),
-        )
-
-    def _order(self, **fields: object) -> None:
-        order = ProbeOrder(epoch=1, generation=1, number=self.number, **fields)  # type: ignore[arg-type]
-        self.ring.command("probe", msgspec.json.encode(order))
+class Asked(ByHand):
+    """Probes of which nobody may hear the end."""
 
     async def said(self, what: str, pods: list[int]) -> None:
         """Wait until these pods say why their ranks go on."""
@@ -176,7 +134,7 @@ def longest(ring: Ring, since: float) -> float:
 
 
 async def test_whatever_goes_wrong_training_goes_on(ring: Ring, network: Network) -> None:
-    by_hand = ByHand(ring, network.addresses)
+    by_hand = Asked(ring, network.addresses)
     await ring.trained(40)
     usual = statistics.median(b.at - a.at for a, b in pairwise(ring.steps()))
 
