@@ -6,9 +6,10 @@ lanes of their own: FALCON's two rules follow, and are not rules beside it. What
 iterations that the placement will be used for, plus the move itself: a fixed part (pause, resume) and one for each rank
 that moves.
 
-Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes from three starts:
-today's placement, one where slow nodes are consolidated, and one where bad nodes are put down one by one, the worst
-first; then every move that does not pay for itself is taken back. The answer comes with a lower bound on the cost
+Up to ``EXACT_ROLES`` roles all permutations are tried. Beyond, local search by swaps of bad nodes from these starts:
+today's placement, one where slow nodes are consolidated, one where bad nodes are put down one by one, the worst first,
+and one where the heaviest communicators stay on one side of a congested border (``placement_sides``), if there is such
+a border; then every move that does not pay for itself is taken back. The answer comes with a lower bound on the cost
 (``placement_bound``), and so with its gap.
 """
 
@@ -25,6 +26,7 @@ import msgspec
 from falcon_core.planning.errors import InvalidInputError
 from falcon_core.planning.placement_bound import lower_bound_seconds
 from falcon_core.planning.placement_model import Cluster, Roles, Timing, check
+from falcon_core.planning.placement_sides import by_sides
 
 EXACT_ROLES: Final = 6  # 720 permutations
 NOISE: Final = 0.03  # slowdowns and times within this share of each other are the same to the search
@@ -74,7 +76,9 @@ def plan(roles: Roles, cluster: Cluster, current: Sequence[int] | None = None, *
     today = Timing(roles, cluster, before)
     if len(before) <= EXACT_ROLES:
         return _placement(Timing(roles, cluster, _exact(roles, cluster, before, cost)), today, cost, bound=None)
-    starts = Timing(roles, cluster, before), _consolidated(roles, cluster, before), _put_down(roles, cluster, before)
+    starts = [Timing(roles, cluster, before), _consolidated(roles, cluster, before), _put_down(roles, cluster, before)]
+    apart = by_sides(roles, cluster, before)
+    starts += [] if apart is None else [Timing(roles, cluster, apart)]
     for start in starts:
         _search(start)
         _take_back(start, before, cost)
