@@ -68,6 +68,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     due_share: float = 1.0
     rest_seconds: float = 0.0  # the rest that is expected, where ``due_share`` is below 1
     seen: int = 0  # earlier slowdowns behind that expectation
+    seen_elsewhere: int = 0  # of them, in other jobs
 
 
 def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, healthy_ns: float) -> Loss:

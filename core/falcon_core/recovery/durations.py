@@ -1,7 +1,8 @@
 """The memory of how long the job's slowdowns lasted, and what it says of the open one: when to act before the price.
 
 Ski-rental waits until the loss equals the price, since it knows nothing of the end. A job that has seen
-``LEAST_SEEN`` slowdowns of the same cause and depth knows something. If by them the rest of this one
+``LEAST_SEEN`` slowdowns of the same cause and depth knows something; until then those of the cluster's other jobs
+count as well, a few of each. If by them the rest of this one
 is expected to cost the price or more, the action is due at the share ``EARLY_SHARE`` of its price; otherwise at the
 price, as ever. ``ski_rental.ladder_bound`` says what a wrong expectation may cost.
 
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_core.model import Cause
 from falcon_core.planning.lasting import expected_rest_seconds
 from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.remembered import Lasted
 from falcon_core.recovery.state import RecoveryState, SlowIncident
 
@@ -38,21 +41,27 @@ def cut_short(state: RecoveryState, slow: SlowIncident, now: float) -> RecoveryS
     return _remember(state, slow, now, censored=True)
 
 
-def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, now: float) -> Candidate:
+def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation) -> Candidate:
     """Return the action with the share of its price at which it is due, and what was expected of the slowdown."""
     depth = _depth(slow)
     if depth is None or slow.culprit is None:
         return candidate
-    alike = [known for known in state.durations if known.cause is slow.culprit.cause and known.depth == depth]
+    own = _alike(state.durations, slow.culprit.cause, depth)
+    others = [] if len(own) >= LEAST_SEEN else _alike(obs.elsewhere, slow.culprit.cause, depth)
+    alike = [*own, *others]
     if len(alike) < LEAST_SEEN:
         return candidate
     ended = [known.seconds for known in alike if not known.censored]
     censored = [known.seconds for known in alike if known.censored]
-    rest = expected_rest_seconds(max(0.0, now - slow.onset_at), ended, censored)
+    rest = expected_rest_seconds(max(0.0, obs.now - slow.onset_at), ended, censored)
     lost_share = 1.0 - (slow.healthy_ns + slow.common_ns) / slow.slow_ns
     if rest * lost_share < candidate.overhead_seconds:
         return candidate
-    return replace(candidate, due_share=EARLY_SHARE, rest_seconds=rest, seen=len(alike))
+    return replace(candidate, due_share=EARLY_SHARE, rest_seconds=rest, seen=len(alike), seen_elsewhere=len(others))
+
+
+def _alike(durations: list[Lasted], cause: Cause, depth: int) -> list[Lasted]:
+    return [known for known in durations if known.cause is cause and known.depth == depth]
 
 
 def _remember(state: RecoveryState, slow: SlowIncident, end: float, *, censored: bool) -> RecoveryState:

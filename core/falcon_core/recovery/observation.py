@@ -16,7 +16,7 @@ import numpy as np
 from falcon_core.errors.judge import Judge, shipped_judge
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.recovery.medians import Floats, Ints, Table, medians
-from falcon_core.recovery.remembered import PlannedMove, RetryIncident
+from falcon_core.recovery.remembered import Lasted, PlannedMove, RetryIncident
 from falcon_core.recovery.state import HangIncident, SlowIncident, StopIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.topology.parallelism import Parallelism
@@ -163,6 +163,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     prepared: dict[int, PreparedSeen] = {}  # by replica
     spares: Spares = Spares()
     bus_healthy: bool = True  # the operator's own session has been healthy for a TTL
+    elsewhere: list[Lasted] = []  # how long slowdowns lasted in the cluster's other jobs; only while one is open
     saves: bool = False  # all ranks can save a checkpoint on demand, that outlives a planned restart (``on_demand``)
     probes: dict[int, ProbeSeen] = {}  # by replica
     nonce: str = ""  # new at each look: nobody can guess it

@@ -103,7 +103,7 @@ def replacement(
         spare_seconds=spare,
         redo_seconds=price.redo_seconds,
     )
-    return durations.early(candidate, state, slow, obs.now)
+    return durations.early(candidate, state, slow, obs)
 
 
 def _unsaved_seconds(slow: SlowIncident, obs: Observation) -> float | None:

@@ -57,6 +57,7 @@ def observe(snap: Snapshot, membership: Membership) -> Observation:
         probes=_probes(snap, membership) if running else {},
         nonce=snap.nonce,
         bus_healthy=bus_healthy(snap),
+        elsewhere=snap.elsewhere,
     )
 
 

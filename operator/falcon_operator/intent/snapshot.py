@@ -10,6 +10,7 @@ import msgspec
 
 from falcon_core.errors.judge import platform_judge
 from falcon_core.recovery.membership import Membership
+from falcon_core.recovery.remembered import Lasted
 from falcon_core.wire.messages import Summary
 from falcon_operator.api import LABEL_ROLE, ROLE_TRAINER, TrainingJob, WarmPool
 from falcon_operator.intent.intent import Intent
@@ -42,6 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nodes: Mapping[str, NodeView] = {}
     pool: WarmPool | None = None  # the one that the job names
     reports: JobReports = JobReports()
+    elsewhere: list[Lasted] = []  # how long slowdowns lasted in other jobs; only while one is open
     burn_ins: dict[str, BurnInResult] = {}  # by node
     problems: list[str] = []  # of the spec: field and remedy
     hindrance: str = ""  # why the cluster does not admit the first pod at present, though the spec is right

@@ -32,6 +32,7 @@ from falcon_operator.intent.run import decode, encode, lasting
 from falcon_operator.intent.snapshot import Snapshot, is_trainer
 from falcon_operator.job.carry_out import EffectRunner, bus_key
 from falcon_operator.job.decide import Decision, decide
+from falcon_operator.job.elsewhere import Elsewhere
 from falcon_operator.job.memory import Memory
 from falcon_operator.manifests.instrument import PodSettings
 from falcon_operator.manifests.pods import build_pod
@@ -100,6 +101,7 @@ class JobReconciler:
         self._burn_ins = BurnIns(kube, settings.namespace, clock)
         self._runner = EffectRunner(kube, bus, self._burn_ins, clock)
         self._memory: dict[tuple[str, str], Memory] = {}
+        self._elsewhere = Elsewhere()
 
     async def reconcile(self, namespace: str, name: str, is_urgent: Callable[[], bool] = lambda: False) -> float | None:
         """Look at the job once. Return when to look again (seconds); None if only a change makes that worth while.
@@ -126,6 +128,7 @@ class JobReconciler:
             times = (_seconds(figures.current_microseconds), _seconds(figures.healthy_microseconds))
             self._metrics.iterations((namespace, name), *times)
             self._metrics.checkpoint((namespace, name), newest)
+            self._elsewhere.take(job.metadata.uid, decision.intent.recovery.durations)
             self._announce(snap, decision.intent)
             postponed = [await self._write_run(job, decision.intent, memory)]
             broken = await self._runner.pass_on(snap, decision, memory)
@@ -179,9 +182,11 @@ class JobReconciler:
         intent = await self._intent(job, run, memory)
         reference = job.spec.warm_pool_ref
         named = next((pool for pool in pools if reference is not None and pool.metadata.name == reference.name), None)
+        is_slow = intent is not None and intent.recovery.slow is not None
         snap = Snapshot(
             job=job,
             intent=intent,
+            elsewhere=self._elsewhere.of_others(job.metadata.uid) if is_slow else [],
             unreadable=run.problems if run is not None and intent is not None else (),
             pods=[pod for pod in pods if is_trainer(pod)],
             nodes=nodes,

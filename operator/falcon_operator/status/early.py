@@ -19,7 +19,11 @@ def why_early(candidate: Candidate) -> str:
         return ""
     rest = candidate.rest_seconds
     in_words = seconds(rest) if rest < 120 else f"{rest / 60:.0f} min"
+    where = "in this job"
+    if candidate.seen_elsewhere:
+        own = candidate.seen - candidate.seen_elsewhere
+        where = f"in this cluster, {own} of them in this job"
     return (
-        f"; that is earlier than usual, because {candidate.seen} slowdowns of this cause and depth were seen in this"
-        f" job, and by them this one goes on for about {in_words} more"
+        f"; that is earlier than usual, because {candidate.seen} slowdowns of this cause and depth were seen {where},"
+        f" and by them this one goes on for about {in_words} more"
     )

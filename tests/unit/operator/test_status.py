@@ -319,6 +319,9 @@ def test_an_action_that_is_due_early_says_why() -> None:
         " earlier than usual, because 12 slowdowns of this cause and depth were seen in this job, and by them this one"
         " goes on for about 25 min more"
     )
+    note = describe_slowdown(SLOW, POLICY, replace(early, seen_elsewhere=9))
+    assert note is not None
+    assert "because 12 slowdowns of this cause and depth were seen in this cluster, 3 of them in this job," in note.next
     acted = replace(SLOW, applied=[replace(ACTED, loss_seconds=6.6, due_share=0.5)])
     note = describe_slowdown(acted, POLICY, early)
     assert note is not None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_core.model import Cause
+from falcon_core.recovery.remembered import Lasted
 from falcon_operator.api import TAINT_FENCED, ClaimLimits, NamespaceClaims
+from falcon_operator.job.reconciler import JobReconciler
 from falcon_operator.times import timestamp
 from tests.unit.operator.telling import condition, operator, run, state, steps, trained
 from tests.unit.operator.world import World
@@ -319,3 +322,24 @@ async def test_a_rank_that_is_slow_from_the_first_iteration_is_named_against_its
     await run(world, operator, lambda w: w.status.diagnoses[0].state == "Resolved")
     assert "relieved by itself" in world.status.diagnoses[0].result
     assert [reason for reason, _ in world.events] == ["Started", "Straggler", "Resolved"]
+
+
+async def test_a_first_slowdown_is_met_early_where_other_jobs_have_seen_its_like() -> None:
+    world = World()
+
+    def taught(world: World) -> JobReconciler:
+        made = operator(world)
+        long = [Lasted(cause=Cause.CPU_THROTTLING, depth=1, seconds=3600.0)] * 4
+        for other in ("other-1", "other-2", "other-3"):
+            made._elsewhere.take(other, long)
+        return made
+
+    await trained(world)
+    world.node_of(2).slow, world.node_of(2).throttled = 3.0, 0.7
+    await run(world, taught, state("Degraded"))
+    (note,) = world.status.diagnoses
+    assert "50 % of a replacement's cost" in note.next
+    assert "12 slowdowns of this cause and depth were seen in this cluster, 0 of them in this job" in note.next
+    await run(world, taught, lambda w: w.status.counters.replacements == 1, seconds=90)
+    assert "until the loss" in steps(world.status.diagnoses[0])
+    assert "reached 50 % of a replacement's cost" in steps(world.status.diagnoses[0])

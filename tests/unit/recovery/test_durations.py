@@ -31,8 +31,9 @@ def known_durations(*seconds: float, **fields: Any) -> list[Lasted]:
     return [Lasted(**{"cause": Cause.CPU_CONTENTION, "depth": 1, "seconds": each, **fields}) for each in seconds]
 
 
-def early(known: list[Lasted], **fields: Any) -> Candidate:
-    return durations.early(PRICE, RecoveryState(durations=known), slowdown(**fields), NOW)
+def early(known: list[Lasted], elsewhere: list[Lasted] | None = None, **fields: Any) -> Candidate:
+    obs = seen(elsewhere=elsewhere or [])
+    return durations.early(PRICE, RecoveryState(durations=known), slowdown(**fields), obs)
 
 
 def test_a_long_expected_rest_brings_the_action_forward() -> None:
@@ -52,6 +53,16 @@ def test_few_durations_and_those_of_others_change_nothing() -> None:
     assert early(known_durations(*long[: LEAST_SEEN - 1])) == PRICE
     assert early(known_durations(*long, cause=Cause.CPU_THROTTLING)) == PRICE
     assert early(known_durations(*long, depth=0)) == PRICE
+
+
+def test_a_job_that_has_seen_few_learns_from_the_cluster() -> None:
+    long, short = known_durations(*[310.0] * LEAST_SEEN), known_durations(*[61.0] * LEAST_SEEN)
+    found = early(long[:3], elsewhere=long[3:])
+    assert (found.due_share, found.seen, found.seen_elsewhere) == (EARLY_SHARE, LEAST_SEEN, LEAST_SEEN - 3)
+    assert early(long[:3], elsewhere=long[4:]) == PRICE, "one too few"
+    assert early([], elsewhere=long).seen_elsewhere == LEAST_SEEN
+    assert early(short, elsewhere=[*long, *long]) == PRICE, "its own are enough, and say something else"
+    assert early([], elsewhere=known_durations(*[310.0] * LEAST_SEEN, depth=0)) == PRICE
 
 
 def test_slowdowns_that_were_cut_short_lengthen_the_expectation() -> None:
