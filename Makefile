@@ -102,6 +102,10 @@ test-soak: venv cluster-up images ## ten healthy minutes on the real cluster rai
 
 test: lint types test-unit test-integration ## everything that needs no cluster
 
+.PHONY: plugin
+plugin: venv ## the kubectl plugin's archive and manifest for Krew, into dist/ (URI=… from where Krew fetches it)
+	@$(PY) -m dev.plugin dist $(if $(URI),--uri $(URI))
+
 .PHONY: clean-cache
 clean-cache: ## remove every binary, image and environment that the project built
 	@$(MAKE) cluster-down

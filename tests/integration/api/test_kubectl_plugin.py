@@ -15,6 +15,7 @@ import pytest
 from tests.integration.api.apiserver import ApiServer, binary
 from tests.integration.api.manifests import TRAINING_JOB, changed
 from tests.integration.api.test_reading import STATUS
+from tests.integration.chart.charts import CHART
 
 SECRET = "planted-4711-value"
 
@@ -55,6 +56,21 @@ def test_what_is_not_there_is_told_in_plain_words(api: ApiServer, team: str) -> 
     assert "there is one in plugin: name it with -n" in elsewhere.stderr
     denied = falcon(api, "explain", "gpt2", "-n", team, "--as", "nobody")
     assert "you may not get trainingjobs.falcon.dev in namespace plugin" in denied.stderr
+
+
+def test_who_may_only_read_is_told_so_and_stops_no_rank(api: ApiServer, team: str) -> None:
+    """Check with the chart's own role: it is bound itself, since no controller aggregates here."""
+    roles = api.ok("helm", "template", "falcon", str(CHART), "-s", "templates/operator/user-roles.yaml")
+    api.ok("kubectl", "apply", "-f", "-", stdin=roles)
+    api.ok("kubectl", "create", "clusterrolebinding", "reader", "--clusterrole=falcon-view", "--user=reader")
+    assert falcon(api, "explain", "gpt2", "-n", team, "--as", "reader").returncode == 0
+    for command in ("check", "suspend"):
+        refused = falcon(api, command, "gpt2", "-n", team, "--as", "reader")
+        assert refused.returncode == 1
+        assert f"you may not patch trainingjobs.falcon.dev in namespace {team}" in refused.stderr
+    job = json.loads(api.ok("kubectl", "get", "ftj", "gpt2", "-n", team, "-o", "json"))
+    assert "falcon.dev/check" not in job["metadata"].get("annotations", {})
+    assert not job["spec"].get("suspend")
 
 
 def test_a_job_is_suspended_and_resumed(api: ApiServer, team: str) -> None:
