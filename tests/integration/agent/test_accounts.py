@@ -23,7 +23,8 @@ pytestmark = [
 
 OWN, GUARANTEED, HOG = (f"{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "abc")
 CORES = 0.5
-SECONDS = 5.0
+SECONDS = 5.0  # of a reading
+MOST_READINGS = 8
 
 
 class Groups:
@@ -74,17 +75,19 @@ def test_a_pod_that_takes_the_cores_is_named_with_what_it_takes(groups: Groups, 
     hog = groups.run(f"kubepods/burstable/pod{HOG}", "while :; do :; done")
     light = groups.run(f"kubepods/pod{GUARANTEED}", "exec sleep 60")
     try:
-        time.sleep(SECONDS)
-        after = accounts.read(time.monotonic())
+        for _ in range(MOST_READINGS):  # other processes of this machine may take a part of its half a core
+            time.sleep(SECONDS)
+            after = accounts.read(time.monotonic())
+            assert after is not None
+            busy.feed(after)
+            if busy.condition.holds:
+                break
     finally:
         for process in (hog, light):
             process.kill()
             process.wait()
-    assert after is not None
-    used = (after.pods_ns[HOG] - before.pods_ns[HOG]) / 1e9 / (after.at - before.at)
-    assert used == pytest.approx(CORES, rel=0.1)
-    busy.feed(after)
     print(busy.condition)
+    assert after.pods_ns[HOG] - before.pods_ns[HOG] > 50 * (after.pods_ns[GUARANTEED] - before.pods_ns[GUARANTEED])
     name, _, cores = busy.condition.message.removeprefix("of 0.50 cores: ").partition(" ")
     assert name == "batch/etl-5"
     assert float(cores) == pytest.approx(CORES, rel=0.1)
