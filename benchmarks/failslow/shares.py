@@ -1,0 +1,149 @@
+"""Micro-batches that move away from a slow node (S2): what is removed, beside the exact optimum and a job without it.
+
+    make cluster-up images && python -m benchmarks.failslow.shares [--write]     # ten minutes
+
+Two jobs after each other, the same but for the ladder: in one nothing but a replacement, at a price that is never
+reached, in the other S2 before it. In each a node's CPU is halved after some healthy steps. The script's own clock
+times the steps. The optimum is the planner's, for micro-batches that take as many times longer on the slow rank as the
+job without S2 has become slower. Losses are those of the same global batches: the same to rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.failstop.stage import namespace
+from benchmarks.limits import Limit, table
+from benchmarks.results import provenance, put
+from dev.cluster import faults
+from dev.install import heal_nodes
+from dev.kubectl import Json, Kubectl, wait_for
+from falcon_core.planning.microbatch import plan
+from tests.e2e.jobs import Job, training_job, with_script
+
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+SPARE: Final = {"key": "falcon.dev/spare", "operator": "Exists"}
+STEPS: Final = 20  # of a median
+HALF: Final = 0.5
+MOST_DIFFERENCE: Final = 1e-5  # of a loss, relative: the order of the sum differs
+LEAST_OF_OPTIMUM: Final = 0.8  # of what the optimum removes
+REPLACING: Final = {"type": "ReplaceNode", "overheadSeconds": 3600}
+LADDERS: Final = {"without": [REPLACING], "with": [{"type": "AdjustMicrobatches"}, REPLACING]}
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A job: so many ranks, a pod each, of so many micro-batches."""
+
+    ranks: int
+    micro: int
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """One job: seconds a step while it is well and while a node is slow; losses by step."""
+
+    healthy: float
+    slow: float
+    losses: dict[int, float]
+    shares: list[int]
+
+
+LAYOUTS: Final = (Layout(3, 4), Layout(4, 16))
+
+
+def measure(kubectl: Kubectl, layout: Layout) -> tuple[Run, Run]:
+    """Run a layout without and with S2."""
+    return _run(kubectl, layout, "without"), _run(kubectl, layout, "with")
+
+
+def _run(kubectl: Kubectl, layout: Layout, ladder: str) -> Run:
+    heal_nodes(Kubectl(kubectl.kubeconfig))
+    spec = {"mitigation": {"strategies": [{"type": "Ignore"}, *LADDERS[ladder]]}}
+    name = f"shares-{layout.ranks}-{layout.micro}-{ladder}"
+    made = training_job(name, steps=1, replicas=layout.ranks, spec=spec)
+    if layout.ranks > 3:  # the local cluster's fourth node is the spare
+        made["spec"]["template"]["spec"]["tolerations"] = [SPARE]
+    arguments = ("--steps", "100000", "--micro-batches", str(layout.micro), "--context", "32", "--batch-size", "2")
+    job = Job(kubectl, with_script(kubectl, made, "sharing.py", *arguments))
+    even = [layout.micro] * layout.ranks
+    try:
+        job.wait_settled()
+        healthy = _seconds(job, "even steps", lambda step: step["shares"] == even)
+        faults.slow(job.member(1)["node"], HALF)
+        began = max(step["step"] for step in job.steps())
+        if ladder == "with":
+            slow = _seconds(job, "moved steps", lambda step: step["shares"][1] < layout.micro)
+        else:
+            slow = _seconds(job, "slow steps", lambda step: step["step"] > began + 2)
+        steps = job.steps()
+        print(f"{name}: {healthy:.3f} s healthy, {slow:.3f} s with a slow node, {steps[-1]['shares']}", flush=True)
+        losses = {int(step["step"]): float(step["loss"]) for step in steps}
+        return Run(healthy=healthy, slow=slow, losses=losses, shares=steps[-1]["shares"])
+    finally:
+        job.delete()
+        heal_nodes(Kubectl(kubectl.kubeconfig))
+
+
+def _seconds(job: Job, what: str, matches: Callable[[Json], bool]) -> float:
+    """Return the median time of the newest steps, once so many in a row match."""
+
+    def newest() -> list[Json] | None:
+        steps = job.steps()[-STEPS:]
+        return steps if len(steps) == STEPS and all(map(matches, steps)) else None
+
+    found = wait_for(what, newest, timeout_seconds=300, last_seen=lambda: str(job.steps()[-2:]))
+    return statistics.median(step["step_seconds"] for step in found)
+
+
+def compared(layout: Layout, without: Run, shared: Run) -> tuple[str, list[Limit]]:
+    """Return a row of the table, and what is promised of it."""
+    slowdown = without.slow / without.healthy
+    best = plan([slowdown] + [1.0] * (layout.ranks - 1), layout.ranks * layout.micro).seconds / layout.micro
+    optimum = (slowdown - best) / (slowdown - 1)
+    removed = (slowdown - shared.slow / shared.healthy) / (slowdown - 1)
+    common = without.losses.keys() & shared.losses.keys()
+    differs = max(abs(without.losses[step] / shared.losses[step] - 1) for step in common)
+    what = f"{layout.ranks} ranks × {layout.micro}"
+    row = (
+        f"| {what} | {without.healthy:.2f}, {without.slow:.2f} s | {shared.healthy:.2f}, {shared.slow:.2f} s"
+        f" {shared.shares} | {removed:.0%} | {optimum:.0%} | {differs:.1e} of {len(common)} |"
+    )
+    return row, [
+        Limit(
+            what=f"{what}: of the slowdown that the optimum removes, not removed",
+            measured=1 - removed / optimum,
+            most=1 - LEAST_OF_OPTIMUM,
+        ),
+        Limit(what=f"{what}: greatest relative difference of a loss", measured=differs, most=MOST_DIFFERENCE),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    asked = parser.parse_args()
+    lines = [
+        "| job | without S2: healthy, slow | with S2: healthy, slow, shares | removed | optimum | losses differ by |",
+        "|---|---|---|---|---|---|",
+    ]
+    limits: list[Limit] = []
+    with namespace() as kubectl:
+        for layout in LAYOUTS:
+            row, promised = compared(layout, *measure(kubectl, layout))
+            lines.append(row)
+            limits += promised
+    body = "\n".join([*lines, "", table(limits)])
+    print(body)
+    if asked.write:
+        put(RESULTS, f"{body}\n{provenance()}", "shares")
+    return 0 if all(limit.kept for limit in limits) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
