@@ -13,6 +13,13 @@ from falcon_core.signals.rank import RankChain
 from falcon_core.wire.messages import Detection, RankSignals
 from falcon_core.wire.ring import RecordArray
 
+try:
+    from falcon_core.signals.profile import Profile
+except ImportError:  # the earlier code has none: it is sampled all the time
+    Profile = None  # type: ignore[assignment, misc]
+
+_CONSECUTIVE = Detection().consecutive_iterations
+
 
 class RankAgent:
     """One rank's agent in one generation."""
@@ -20,11 +27,15 @@ class RankAgent:
     def __init__(self) -> None:
         self._chain = RankChain(Detection())
         self._comms = CommTable()
+        self._profile = Profile() if Profile is not None else None
+        self.is_profiled = False  # where calls are enqueued, the device times each of its cycles
 
     def feed(self, records: RecordArray) -> None:
         """Take the next records of the ring."""
         self._chain.feed(records)
         self._comms.feed(records)
+        if self._profile is not None:
+            self.is_profiled = self._profile.is_on(self._chain.slowdown, self._chain.iterations, _CONSECUTIVE)
 
     def sent(self, rank: int, unix_offset_ns: int) -> RankSignals:
         """Return the rank's report."""

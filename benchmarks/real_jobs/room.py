@@ -13,7 +13,7 @@ from collections.abc import Callable
 from benchmarks.real_jobs.chain import RankAgent
 from benchmarks.real_jobs.outcome import Case, Code, Facts, Incident, Order, Outcome, Pod, Said, Seen, Taken
 from benchmarks.real_jobs.patterns import PATTERNS
-from benchmarks.real_jobs.scene import entropy, scene_of
+from benchmarks.real_jobs.scene import SAMPLE_EVERY, entropy, scene_of
 from benchmarks.real_jobs.world import START_UNIX_NS, World
 from falcon_core.topology.parallelism import Axis, Parallelism
 from falcon_core.wire.messages import RankSignals
@@ -95,6 +95,8 @@ class Room:
         ends = start + (block.seconds.cumsum() * 1e9).astype(int)
         for first in range(0, len(block), LOOK_ITERATIONS):
             last = min(first + LOOK_ITERATIONS, len(block))
+            for writer, agent in zip(self.world.writers, self.agents, strict=True):
+                writer.sample_every = 1 if agent.is_profiled else SAMPLE_EVERY
             self._feed([writer.records(block, begins, first, last) for writer in self.world.writers])
             self.made += last - first
             self.world.now_ns = int(ends[last - 1])
