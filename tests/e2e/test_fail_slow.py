@@ -86,7 +86,8 @@ def _hog(node: str) -> Json:
         "name": "main",
         "image": TRAINER_IMAGE,
         "command": ["sh", "-c", "while :; do :; done"],
-        "resources": {"requests": {"cpu": "300m"}},
+        "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "100m"}},
     }
     spec = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": HOG}, "spec": spec}
