@@ -87,7 +87,7 @@ def _hog(node: str) -> Json:
         "image": TRAINER_IMAGE,
         "command": ["sh", "-c", "while :; do :; done"],
         "imagePullPolicy": "Never",
-        "resources": {"requests": {"cpu": "100m"}},
+        "resources": {"requests": {"cpu": "20m"}},  # the job's pod asks for 10m
     }
     spec = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": HOG}, "spec": spec}
