@@ -11,9 +11,7 @@ job without S2 has become slower. Losses are those of the same global batches: t
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +22,7 @@ from benchmarks.limits import Limit, table
 from benchmarks.results import provenance, put
 from dev.cluster import faults
 from dev.install import heal_nodes
-from dev.kubectl import Json, Kubectl, wait_for
+from dev.kubectl import Kubectl
 from falcon_core.planning.microbatch import plan
 from tests.e2e.jobs import Job, training_job, with_script
 
@@ -74,13 +72,13 @@ def _run(kubectl: Kubectl, layout: Layout, ladder: str) -> Run:
     even = [layout.micro] * layout.ranks
     try:
         job.wait_settled()
-        healthy = _seconds(job, "even steps", lambda step: step["shares"] == even)
+        healthy = job.step_seconds("even steps", lambda step: step["shares"] == even, STEPS)
         faults.slow(job.member(1)["node"], HALF)
         began = max(step["step"] for step in job.steps())
         if ladder == "with":
-            slow = _seconds(job, "moved steps", lambda step: step["shares"][1] < layout.micro)
+            slow = job.step_seconds("moved steps", lambda step: step["shares"][1] < layout.micro, STEPS)
         else:
-            slow = _seconds(job, "slow steps", lambda step: step["step"] > began + 2)
+            slow = job.step_seconds("slow steps", lambda step: step["step"] > began + 2, STEPS)
         steps = job.steps()
         print(f"{name}: {healthy:.3f} s healthy, {slow:.3f} s with a slow node, {steps[-1]['shares']}", flush=True)
         losses = {int(step["step"]): float(step["loss"]) for step in steps}
@@ -88,17 +86,6 @@ def _run(kubectl: Kubectl, layout: Layout, ladder: str) -> Run:
     finally:
         job.delete()
         heal_nodes(Kubectl(kubectl.kubeconfig))
-
-
-def _seconds(job: Job, what: str, matches: Callable[[Json], bool]) -> float:
-    """Return the median time of the newest steps, once so many in a row match."""
-
-    def newest() -> list[Json] | None:
-        steps = job.steps()[-STEPS:]
-        return steps if len(steps) == STEPS and all(map(matches, steps)) else None
-
-    found = wait_for(what, newest, timeout_seconds=300, last_seen=lambda: str(job.steps()[-2:]))
-    return statistics.median(step["step_seconds"] for step in found)
 
 
 def compared(layout: Layout, without: Run, shared: Run) -> tuple[str, list[Limit]]:

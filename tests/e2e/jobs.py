@@ -210,6 +210,16 @@ class Job:
         after = lines[starts[-1] :] if len(starts) > 1 else []
         return next((float(line["unix_seconds"]) for line in after if line["event"] == "step"), None)
 
+    def step_seconds(self, what: str, matches: Callable[[Json], bool], count: int) -> float:
+        """Return the median time of the newest steps by the script's own clock, once so many in a row match."""
+
+        def newest() -> list[Json] | None:
+            steps = self.steps()[-count:]
+            return steps if len(steps) == count and all(map(matches, steps)) else None
+
+        found = wait_for(what, newest, timeout_seconds=300, last_seen=lambda: str(self.steps()[-3:]))
+        return statistics.median(step["step_seconds"] for step in found)
+
     def own_clock_seconds(self, last: int = 20) -> float:
         """Return the median step time of the newest steps by the script's own clock."""
         return statistics.median(step["step_seconds"] for step in self.steps()[-last:])

@@ -9,7 +9,7 @@ import pytest
 
 from dev.cluster import faults
 from dev.install import heal_nodes
-from dev.kubectl import Json, Kubectl, wait_for
+from dev.kubectl import Json, Kubectl
 from tests.e2e.jobs import Job, training_job, with_script
 
 EVEN = [4, 4, 4]
@@ -25,17 +25,6 @@ def healed(cluster: Kubectl) -> Iterator[None]:
     heal_nodes(cluster)
 
 
-def step_seconds(job: Job, what: str, matches: Callable[[Json], bool]) -> float:
-    """Return the median time of the newest steps, once so many in a row match."""
-
-    def newest() -> list[Json] | None:
-        steps = job.steps()[-SETTLED_STEPS:]
-        return steps if len(steps) == SETTLED_STEPS and all(map(matches, steps)) else None
-
-    found = wait_for(what, newest, timeout_seconds=240, last_seen=lambda: str(job.steps()[-3:]))
-    return statistics.median(step["step_seconds"] for step in found)
-
-
 @pytest.mark.long  # three minutes; tests/integration/agent shows it with real ranks of one pod
 def test_micro_batches_move_away_from_a_slow_node_and_come_back(
     healed: None, namespace: Kubectl, start: Callable[[Json], Job]
@@ -43,12 +32,12 @@ def test_micro_batches_move_away_from_a_slow_node_and_come_back(
     manifest = training_job("shares", steps=1, spec={"mitigation": {"strategies": STRATEGIES}})
     job = start(with_script(namespace, manifest, "sharing.py", "--steps", "100000"))
     job.wait_settled()
-    healthy = step_seconds(job, "even steps", lambda step: step["shares"] == EVEN)
+    healthy = job.step_seconds("even steps", lambda step: step["shares"] == EVEN, SETTLED_STEPS)
     victim = job.member(2)
     faults.slow(victim["node"], 0.5)
     began = max(step["step"] for step in job.steps())
     job.wait("the slow rank is named", lambda s: victim["node"] in [n.get("node") for n in s.get("diagnoses", [])], 90)
-    mitigated = step_seconds(job, "moved steps", lambda step: step["shares"][2] < 4)
+    mitigated = job.step_seconds("moved steps", lambda step: step["shares"][2] < 4, SETTLED_STEPS)
     slow = statistics.median(
         step["step_seconds"] for step in job.steps() if step["step"] > began + 5 and step["shares"] == EVEN
     )
@@ -67,7 +56,7 @@ def test_micro_batches_move_away_from_a_slow_node_and_come_back(
     assert mitigated < slow or job.is_disturbed()
 
     faults.heal(victim["node"])
-    step_seconds(job, "even steps again", lambda step: step["shares"] == EVEN)
+    job.step_seconds("even steps again", lambda step: step["shares"] == EVEN, SETTLED_STEPS)
     after = job.wait("relieved", lambda s: s["diagnoses"][0].get("state") == "Resolved", 60)
     assert "every rank computes its 4 micro-batches again" in after["diagnoses"][0]["result"]
     assert after["counters"]["replacements"] == 0
