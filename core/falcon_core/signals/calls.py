@@ -19,7 +19,8 @@ from falcon_core.wire.ring import POINT_TO_POINT, RECORD_DTYPE, SYNCHRONISING_OP
 REORDER_CALLS = 64  # held back at most, per communicator
 LOG_CALLS = 65_536  # calls remembered: the longest period that can be seen is a third of it
 _LOG_SLACK = 16_384  # appended before as many of the oldest are forgotten: always at the same calls
-_CAPACITY = LOG_CALLS + _LOG_SLACK
+PLACES = 8  # of ranks that one agent follows: those of a place do costly work at the same call
+_APART_CALLS = 1_024  # between the moments at which the logs of two places are full
 _GRADIENT_BYTES = 4096  # losses, norms and other measures that are summed up are smaller, gradients larger
 _COMM_SEQ_MODULO = 1 << 32
 _AT_ONCE = 80  # calls from which looking them up at once is faster
@@ -307,25 +308,25 @@ class CallLog:
     """The newest calls under absolute indices: index 0 is the first call ever appended.
 
     Calls are appended at once, however many come, and revealed up to the next decision: what is decided at a call sees
-    no later one. What an append costs does not depend on how many calls are remembered: in the second half of the room
-    each call is written to its place in the first half, too, so that the log begins there again without being moved.
+    no later one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0) -> None:
+        """Take the rank's ``place`` among those that one agent follows: their logs are full at different calls."""
         self.base = 0  # index of the oldest call remembered
-        self._at = 0  # its place in the room
         self._length = 0  # of the calls that are revealed
         self._held = 0  # of all calls
+        self._most = LOG_CALLS + _LOG_SLACK + place % PLACES * _APART_CALLS
         self._columns = self._room()
 
-    @staticmethod
-    def _room() -> Calls:
-        """Return room for twice the calls that are held: the system gives memory only for what is written to.
+    def _room(self) -> Calls:
+        """Return room for all calls that are ever held: the system gives memory only for what is written to.
 
-        Each column is apart, because numpy asks for large pages from 4 MiB on.
+        The room never grows, since that would write to as much new memory at once. Each column is apart, because numpy
+        asks for large pages from 4 MiB on.
         """
-        tokens, numbers, starts_ns, ends_ns, kinds, sizes = (np.empty(2 * _CAPACITY, dtype=np.int64) for _ in range(6))
-        flags, bits = np.empty(2 * _CAPACITY, dtype=np.bool_), np.empty(2 * _CAPACITY, dtype=np.uint8)
+        tokens, numbers, starts_ns, ends_ns, kinds, sizes = (np.empty(self._most, dtype=np.int64) for _ in range(6))
+        flags, bits = np.empty(self._most, dtype=np.bool_), np.empty(self._most, dtype=np.uint8)
         return Calls(tokens, numbers, starts_ns, ends_ns, flags, bits, kinds, sizes)
 
     @property
@@ -340,29 +341,30 @@ class CallLog:
 
     def ahead(self, first: int, count: int) -> Calls:
         """Return ``count`` calls from index ``first`` on, though some are not revealed; valid until the next append."""
-        return self._cut(first - self.base, min(first - self.base + count, self._held))
+        return self._columns.cut(first - self.base, min(first - self.base + count, self._held))
 
     def append(self, calls: Calls) -> int:
         """Append calls, where all earlier ones are revealed, and return how many found room.
 
         The oldest calls make room, so that at least one call finds some.
         """
-        if self._held == _CAPACITY:
-            self.base += _LOG_SLACK
-            self._at = (self._at + _LOG_SLACK) % _CAPACITY
-            self._length = self._held = LOG_CALLS
-        count = min(len(calls), _CAPACITY - self._held)
-        begin = self._at + self._held
-        self._write(begin, calls, 0, count)
-        if begin + count > _CAPACITY:
-            skipped = max(0, _CAPACITY - begin)
-            self._write(begin + skipped - _CAPACITY, calls, skipped, count)
+        if self._held == self._most:
+            self._forget()
+        count = min(len(calls), self._most - self._held)
+        for column, new in zip(self._columns.columns, calls.columns, strict=True):
+            column[self._held : self._held + count] = new[:count]
         self._held += count
         return count
 
-    def _write(self, begin: int, calls: Calls, first: int, last: int) -> None:
-        for column, new in zip(self._columns.columns, calls.columns, strict=True):
-            column[begin : begin + last - first] = new[first:last]
+    def _forget(self) -> None:
+        """Drop the oldest calls: the others move to the front, block by block, which needs no other memory."""
+        kept = self._most - _LOG_SLACK
+        for column in self._columns.columns:
+            for begin in range(0, kept, _LOG_SLACK):
+                end = min(begin + _LOG_SLACK, kept)
+                column[begin:end] = column[begin + _LOG_SLACK : end + _LOG_SLACK]
+        self.base += _LOG_SLACK
+        self._length = self._held = kept
 
     def reveal(self, count: int) -> int:
         """Reveal the next calls, at most ``count``; how many there were."""
@@ -374,7 +376,7 @@ class CallLog:
         """Return when a call began. Raises IndexError as ``view`` does."""
         if not self.base <= index < self.end:
             raise IndexError(f"call {index} is not in the log, which has {self.base}…{self.end}")
-        return int(self._columns.starts_ns[self._at + index - self.base])
+        return int(self._columns.starts_ns[index - self.base])
 
     def view(self, first: int, last: int) -> Calls:
         """Return calls [first, last) without copying; valid until the next append.
@@ -384,7 +386,4 @@ class CallLog:
         """
         if first < self.base or last > self.end or first > last:
             raise IndexError(f"calls {first}…{last} are not in the log, which has {self.base}…{self.end}")
-        return self._cut(first - self.base, last - self.base)
-
-    def _cut(self, first: int, last: int) -> Calls:
-        return self._columns.cut(self._at + first, self._at + last)
+        return self._columns.cut(first - self.base, last - self.base)

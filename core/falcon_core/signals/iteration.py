@@ -77,7 +77,7 @@ class IterationTracker:
     def __init__(self, anchor: Anchor | None = None, place: int = 0) -> None:
         self.iterations = 0  # complete ones
         self.period_changes = 0  # grows with each period found: times before and after are not comparable
-        self._log = CallLog()
+        self._log = CallLog(place)
         self._anchor = anchor
         self._place = place  # of the rank among those that one agent follows
         self._search = PeriodSearch(place)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from falcon_core.signals.calls import CallLog
+from falcon_core.signals.calls import PLACES, CallLog
 from falcon_core.signals.follow import Cycle
 from falcon_core.signals.period import (
     EVIDENCE_CALLS,
@@ -28,7 +28,6 @@ _LEAST_CALLS = 8  # between two searches
 _GROWTH = 0.02  # the log grows by this share between two searches
 _DISTANCES = 8  # remembered, in cycles, from one interruption to the next
 _FIRST_REVIEW = 16  # cycles
-_PLACES = 8  # of ranks that one agent follows: those of a place search at the same call
 _APART_CALLS = 6  # between two places' first searches that let single calls differ
 
 
@@ -38,7 +37,7 @@ class PeriodSearch:
     def __init__(self, place: int = 0) -> None:
         self.at = 0  # as many calls as the next search needs
         # The same for the search that lets single calls differ.
-        self._noisy_at = _NOISY_FROM + place % _PLACES * _APART_CALLS
+        self._noisy_at = _NOISY_FROM + place % PLACES * _APART_CALLS
 
     def search(self, log: CallLog, lost: Cycle | None) -> Period | None:
         """Look for a period, another than that of the cycle which was ``lost``, unless too few calls came since.
@@ -76,7 +75,7 @@ class CycleHistory:
     """The cycles since the period was found: how many, and which of them were interrupted."""
 
     def __init__(self, place: int = 0) -> None:
-        self._apart = place % _PLACES  # cycles
+        self._apart = place % PLACES  # cycles
         self._cycles = 0
         self._interruptions = 0
         self._interrupted_at = 0  # cycle

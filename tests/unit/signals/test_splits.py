@@ -206,12 +206,13 @@ def test_what_the_log_remembers_does_not_depend_on_the_reads() -> None:
     assert whole.base > 0
 
 
-def test_the_log_holds_its_newest_calls_wherever_they_lie_in_its_room() -> None:
+@pytest.mark.parametrize("place", [0, 3, 9])
+def test_the_log_holds_its_newest_calls_however_often_older_ones_were_dropped(place: int) -> None:
     script = Script()
     script.cycle(ddp(100), times=10)
-    calls, log = script.calls, CallLog()
+    calls, log = script.calls, CallLog(place)
     numbered = replace(calls, sizes=np.arange(len(calls)))
-    for turn in range(400_000 // len(calls)):  # the room is written to more than twice
+    for turn in range(400_000 // len(calls)):
         fill(log, replace(numbered, sizes=numbered.sizes + turn * len(calls)))
         seen = log.view(log.base, log.end)
         assert np.array_equal(seen.sizes, np.arange(log.base, log.end))
