@@ -71,10 +71,14 @@ class Stage:
             every_seconds=0.01,
         )
 
-    def wait_quiet(self) -> None:
-        """Wait until the job trains and everything around it is as it was before the first fault."""
+    def wait_quiet(self, *, spare: bool = True) -> None:
+        """Wait until the job trains and everything around it is as it was before the first fault.
+
+        ``spare``: wait for a spare that is ready as well; where a pod stands by on it, there is no other node for one.
+        """
         heal(self.cluster, self.job, self.run())
-        wait_for_spare(self.cluster)
+        if spare:
+            wait_for_spare(self.cluster)
         wait_for("the control plane serves", self._serves, timeout_seconds=120)
         self.job.wait("no failure is open and every agent reports", self._calm, 120)
         life, began = int(self.run()["generation"]) - 1, time.time()

@@ -21,6 +21,7 @@ from typing import Final
 
 from benchmarks.limits import Limit, table
 from benchmarks.ready import claims, executor, links, lost, restarts, standby
+from benchmarks.ready.parts import Parts
 from benchmarks.results import provenance, put
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
@@ -93,6 +94,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="three kills of each kind; nothing is written (default)")
     parser.add_argument("--full", action="store_true", help="all of it, into RESULTS.md")
     parser.add_argument("--runs", type=int, help="kills of each kind")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="results so far: a later run goes on from there")
     parser.add_argument("--note", default="", help="for RESULTS.md: what else ran on the machine")
     return parser.parse_args()
 
@@ -100,10 +102,19 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     asked = parse_arguments()
     runs = asked.runs or (FULL_RUNS if asked.full else CHECKED_RUNS)
-    claimed = claims.measure_once()
-    found = restarts.measure(runs)
-    nodes = lost.measure(max(1, runs // RUNS_A_NODE))
-    checked, linked = executor.measure(runs), links.measure(runs)
+    parts = Parts(asked.keep)
+    claimed = parts.of("claims", claims.Row, claims.measure_once)
+    found = [
+        parts.of(f"standby {standby}", restarts.Restarts, lambda standby=standby: restarts.measure(standby, runs))  # type: ignore[misc]
+        for standby in restarts.STANDBYS
+    ]
+    few = max(1, runs // RUNS_A_NODE)
+    nodes = [
+        parts.of(f"{pods} pods stand by", lost.Lost, lambda pods=pods: lost.measure(pods, few))  # type: ignore[misc]
+        for pods in (0, 1)
+    ]
+    checked = parts.of("machines", list[executor.Row], lambda: executor.measure(runs))
+    linked = parts.of("links", list[links.Row], lambda: links.measure(runs))
     kept = [
         *restart_limits(found),
         *lost_limits(nodes),
@@ -125,7 +136,15 @@ def main() -> int:
     if asked.full:
         note = asked.note and f", {asked.note}"
         put(RESULTS, f"{figures}\n{provenance(note=note)}", "figures")
-        rows = [row for ranks in LOCAL_RANKS for row in asyncio.run(standby.rows(ranks, min(runs, LOCAL_RUNS)))]
+        rows = [
+            row
+            for ranks in LOCAL_RANKS
+            for row in parts.of(
+                f"{ranks} ranks here",
+                list[standby.Row],
+                lambda ranks=ranks: asyncio.run(standby.rows(ranks, min(runs, LOCAL_RUNS))),  # type: ignore[misc]
+            )
+        ]
         put(RESULTS, f"{local(rows)}\n{provenance(note=note)}", "local")
         print(local(rows))
     return 0 if not problems and all(limit.kept for limit in kept) else 1

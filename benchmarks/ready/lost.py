@@ -26,10 +26,10 @@ class Lost(NamedTuple):
     problems: list[str]
 
 
-def measure(runs: int) -> list[Lost]:
-    """Kill a node so many times without and with a pod that stands by."""
+def measure(pods: int, runs: int) -> Lost:
+    """Kill a node so many times with so many pods that stand by."""
     with namespace() as kubectl:
-        return [_measure(kubectl, pods, runs) for pods in (0, 1)]
+        return _measure(kubectl, pods, runs)
 
 
 def _measure(kubectl: Kubectl, pods: int, runs: int) -> Lost:

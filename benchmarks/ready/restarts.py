@@ -46,10 +46,13 @@ class Restarts(NamedTuple):
     problems: list[str]
 
 
-def measure(runs: int) -> list[Restarts]:
-    """Kill a rank so many times under each kind of standby."""
+STANDBYS: Final[tuple[Standby, ...]] = ("None", "Imports", "Processes")
+
+
+def measure(standby: Standby, runs: int) -> Restarts:
+    """Kill a rank so many times under a kind of standby."""
     with namespace() as kubectl:
-        return [_measure(kubectl, standby, runs) for standby in ("None", "Imports", "Processes")]
+        return _measure(kubectl, standby, runs)
 
 
 def _measure(kubectl: Kubectl, standby: Standby, runs: int) -> Restarts:
@@ -86,7 +89,7 @@ def series(
         struck_at = time.time() - WINDOW_SECONDS
         for number in range(runs):
             time.sleep(max(0.0, struck_at + WINDOW_SECONDS + 1 - time.time()))
-            long.wait_quiet()
+            long.wait_quiet(spare=not recovery.get("standbyReplicas"))
             wait(long)
             struck_at = time.time()
             outcome = suffer(long, Planned((kind,), (number % RANKS,)), random.Random(number))
