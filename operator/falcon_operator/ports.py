@@ -100,6 +100,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     type: str
     reason: str
     message: str
+    said_unix: float = 0.0  # when its monitor said last that it holds; 0: not known
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -85,7 +85,12 @@ def _view(node: _Node, taints: Sequence[Taint]) -> NodeView:
         hard_taints=hard,
         conditions={name: condition.status for name, condition in conditions.items()},
         reports=tuple(
-            NodeReport(name, _bounded(found.reason, _MOST_REASON), _bounded(found.message, _MOST_SAID))
+            NodeReport(
+                name,
+                _bounded(found.reason, _MOST_REASON),
+                _bounded(found.message, _MOST_SAID),
+                unix(found.last_heartbeat_time),
+            )
             for name, found in sorted(conditions.items())
             if found.status == "True" and name not in _KUBERNETES
         )[:_MOST_REPORTS],

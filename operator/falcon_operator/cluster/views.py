@@ -44,6 +44,7 @@ class Condition(Fields, frozen=True, kw_only=True):
     reason: str | None = None
     message: str | None = None
     last_transition_time: str | None = None
+    last_heartbeat_time: str | None = None  # of a node's alone
 
 
 class ListMeta(Fields, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from falcon_operator.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions
 BUSY_CONDITION: Final = "FalconCpuBusy"  # which is no trouble
+STALE_SECONDS: Final = 720.0  # the node's agent repeats its conditions each five minutes
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # begin of a word in a CamelCase name
 _XID: Final = re.compile(r"(s?xid)", re.IGNORECASE)  # in the type of NVSentinel's conditions
 _READINESS: Final = frozenset({"LostConnection"})  # which the node's own readiness tells, and better
@@ -42,10 +43,14 @@ def node_trouble(node: NodeView | None, judge: Judge) -> NodeTrouble | None:
     )
 
 
-def who_is_busy(node: NodeView | None) -> str:
-    """Return who uses the cores of a node without an idle core, as its agent says; empty where nobody says so."""
+def who_is_busy(node: NodeView | None, now: float) -> str:
+    """Return who uses the cores of a node without an idle core, as its agent says; empty where nobody says so now.
+
+    ``now``: unix seconds. Where the node's agent was taken away, its last word stays.
+    """
     reports = node.reports if node is not None else ()
-    return next((report.message for report in reports if report.type == BUSY_CONDITION), "")
+    said = [report for report in reports if report.type == BUSY_CONDITION and now - report.said_unix <= STALE_SECONDS]
+    return said[0].message if said else ""
 
 
 def grave_troubles(nodes: Mapping[str, NodeView], judge: Judge) -> dict[str, str]:

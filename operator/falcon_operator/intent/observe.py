@@ -143,7 +143,7 @@ def _member(snap: Snapshot, membership: Membership, member: Member, age: float) 
         node_ready=not node_name or (node is not None and node.ready),
         node_usable=node is not None and node.ready and not node.unschedulable,
         trouble=node_trouble(node, platform_judge(snap.settings.error_overrides)),
-        busy=who_is_busy(node),
+        busy=who_is_busy(node, snap.now),
         notice=notice(node, pod, snap.settings.departure_taints) if snap.job.spec.recovery.on_drain == "Move" else None,
         network=summary.network if (summary := snap.summary(member.pod_uid)) is not None else None,
         acknowledged=acknowledged(launch, membership.generation),

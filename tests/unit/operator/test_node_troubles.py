@@ -8,7 +8,7 @@ import pytest
 
 from falcon_core.errors.judge import shipped_judge
 from falcon_operator.cluster import nodes
-from falcon_operator.intent.node_troubles import grave_troubles, node_trouble, who_is_busy
+from falcon_operator.intent.node_troubles import STALE_SECONDS, grave_troubles, node_trouble, who_is_busy
 from falcon_operator.ports import NodeReport, NodeView
 
 
@@ -116,10 +116,24 @@ def test_nodes_in_grave_trouble_by_name() -> None:
     assert found == {"a": "GpuLost (condition FalconGpuProblem: GPU 0)"}
 
 
-def test_who_is_busy_on_a_node_is_no_trouble() -> None:
+def test_who_is_busy_on_a_node_is_no_trouble_and_is_forgotten_when_nobody_repeats_it() -> None:
     said = "of 4.00 cores: batch/etl-5 2.90"
-    node = view(("FalconCpuBusy", "True", "NoIdleCore", said))
-    assert who_is_busy(node) == said
+    node = NodeView(name="a", reports=(NodeReport("FalconCpuBusy", "NoIdleCore", said, 1_000.0),))
+    assert who_is_busy(node, 1_300.0) == said
     assert node_trouble(node, shipped_judge()) is None
-    assert who_is_busy(view(("FalconCpuBusy", "False", "IdleCores", ""))) == ""
-    assert who_is_busy(None) == ""
+    assert who_is_busy(node, 1_000.0 + STALE_SECONDS + 1) == "", "its agent was taken away"
+    assert who_is_busy(view(("FalconCpuBusy", "False", "IdleCores", "")), 1_000.0) == ""
+    assert who_is_busy(None, 1_000.0) == ""
+
+
+def test_when_a_condition_was_repeated_is_read() -> None:
+    raw = {
+        "metadata": {"name": "a", "resourceVersion": "1"},
+        "status": {
+            "conditions": [
+                {"type": "FalconCpuBusy", "status": "True", "lastHeartbeatTime": "2026-11-26T17:00:00Z"},
+            ]
+        },
+    }
+    (report,) = nodes.item(json.dumps(raw).encode()).view.view.reports
+    assert report.said_unix == 1_795_712_400.0
