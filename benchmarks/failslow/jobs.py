@@ -11,7 +11,7 @@ SCRIPT: Final = "remembering.py"
 MANY: Final = 1_000_000
 EVERY: Final = 20  # steps between two checkpoints
 Layout = Literal["acts", "endures", "ring", "two a pod"]
-_SPARE: Final = {"key": "falcon.dev/spare", "operator": "Exists"}
+SPARE: Final = {"key": "falcon.dev/spare", "operator": "Exists"}
 _MEMORY: Final = {"memory": "64Mi", "copies": 1}
 _IGNORE: Final = {"type": "Ignore"}
 
@@ -39,5 +39,5 @@ def manifest(namespace: Kubectl, layout: Layout) -> Json:
     replicas = {"acts": 3, "endures": 3, "ring": 4, "two a pod": 2}[layout]
     made = training_job(layout.replace(" ", "-"), steps=MANY, replicas=replicas, spec=spec)
     if layout == "ring":  # the local cluster has four nodes for it, one of which is the spare
-        made["spec"]["template"]["spec"]["tolerations"] = [_SPARE]
+        made["spec"]["template"]["spec"]["tolerations"] = [SPARE]
     return with_script(namespace, made, SCRIPT, "--steps", str(MANY), "--every", str(EVERY))

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.failslow.jobs import SPARE
 from benchmarks.failstop.stage import namespace
 from benchmarks.limits import Limit, table
 from benchmarks.results import provenance, put
@@ -27,7 +28,6 @@ from falcon_core.planning.microbatch import plan
 from tests.e2e.jobs import Job, training_job, with_script
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-SPARE: Final = {"key": "falcon.dev/spare", "operator": "Exists"}
 STEPS: Final = 20  # of a median
 HALF: Final = 0.5
 MOST_DIFFERENCE: Final = 1e-5  # of a loss, relative: the order of the sum differs

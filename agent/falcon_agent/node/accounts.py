@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from falcon_agent.telemetry.cpu import PROC, read_counters
+from falcon_agent.telemetry.cpu import PROC, quota_of, read_counters
 
 _DEEPEST: Final = 6  # folders below the mount in which the daemon's own pod is looked for
 _POD: Final = re.compile(r"(?:^|-)pod([0-9a-f]{8}[-_0-9a-f]{24,28})(?:\.slice)?$")
@@ -76,20 +76,10 @@ class Accounts:
         """Return the cores of all pods together, and the group whose quota says so; None: the machine has no more."""
         cores, group = float(os.cpu_count() or 1), None
         for each in (pods, *pods.parents):
-            quota = self._quota(self._quotas / each)
+            quota = quota_of(self._quotas / each, is_v2=self._is_v2)
             if quota is not None and quota < cores:
                 cores, group = quota, each
         return cores, group
-
-    def _quota(self, folder: Path) -> float | None:
-        try:
-            if self._is_v2:
-                limit, period = (folder / "cpu.max").read_text().split()
-            else:
-                limit, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-            return None if limit in ("max", "-1") else int(limit) / int(period)
-        except (OSError, ValueError, ZeroDivisionError):
-            return None
 
     def _used_ns(self, folder: Path) -> int | None:
         try:

@@ -62,14 +62,23 @@ def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
 
 def cpu_quota(mount: Path = MOUNT, own: Path = OWN) -> float | None:
     """Return the CPUs that the container's own quota allows (cgroup v1 and v2); None if there is none, or unknown."""
+    is_v2 = (mount / "cgroup.controllers").exists()
     try:
-        if (mount / "cgroup.controllers").exists():
-            limit, period = (cgroup_folder("", mount, own) / "cpu.max").read_text().split()
+        folder = cgroup_folder("" if is_v2 else "cpu", mount, own)
+    except (OSError, ValueError):
+        return None
+    return quota_of(folder, is_v2=is_v2)
+
+
+def quota_of(folder: Path, *, is_v2: bool) -> float | None:
+    """Return the CPUs that a cgroup's own quota allows; None if there is none, or unknown."""
+    try:
+        if is_v2:
+            limit, period = (folder / "cpu.max").read_text().split()
         else:
-            folder = cgroup_folder("cpu", mount, own)
             limit, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         return None if limit in ("max", "-1") else int(limit) / int(period)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return None
 
 
