@@ -58,7 +58,7 @@ SHELL_FILES = $(shell git ls-files '*.sh' .ci/run)
 MODULE_PATH := core:operator:agent:cli
 
 .PHONY: lint format types test test-one test-unit test-integration test-gpu test-e2e test-e2e-long test-soak
-lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose
+lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of size, go vet, clang-format, clang-tidy, shellcheck, helm lint, prose, tests that import
 	@ruff check -q $(PYTHON_DIRS)
 	@ruff format -q --check $(PYTHON_DIRS)
 	@lint-imports --no-cache >/dev/null || lint-imports --no-cache
@@ -66,6 +66,7 @@ lint: venv shim-lint gateway-lint chart-lint ## ruff, import-linter, limits of s
 	@shellcheck $(SHELL_FILES)
 	@$(PY) -m dev.prose
 	@$(PY) -m dev.docstrings
+	@pytest --collect-only -q tests >/dev/null || pytest --collect-only -q tests
 	@echo "lint: ok"
 
 format: venv shim-format ## rewrite the sources in the project's format

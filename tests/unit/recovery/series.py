@@ -325,3 +325,9 @@ def only(rank: int, factor: float, ranks: int = 8) -> Times:
     work = np.ones(ranks)
     work[rank] = factor
     return work
+
+
+def hot(iteration: int, first: int = 200, every: int = 160) -> Times:
+    """Return the work of a job whose hot expert grows over half of the time, and then moves to another rank."""
+    number, since = divmod(max(0, iteration - first), every)
+    return only((3 * number) % 8, 1 + 0.7 * min(1.0, 2 * since / every)) if iteration > first else only(0, 1.0)

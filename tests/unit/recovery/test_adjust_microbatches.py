@@ -14,8 +14,8 @@ from falcon_core.recovery.remembered import Moved, Sharing
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
 from falcon_core.recovery.strategies import adjust_microbatches
 from falcon_core.wire.microbatches import MicroShare
+from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, POLICY, replace, seen
-from tests.unit.recovery.test_failslow import located
 
 LADDER = replace(POLICY, strategies=[("Ignore", None), ("AdjustMicrobatches", None), ("ReplaceNode", 60.0)])
 FIXED_MS = 20

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from falcon_core.recovery.observation import Action, Observation, SlowClosed
+from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import MS, NOW, member, rank
-from tests.unit.recovery.test_failslow import located
 from tests.unit.recovery.test_together import RANKS, prepares, second, seen, step
 
 CHECKING = located(phase="Checking", switched_at=NOW - 12, replaced_by="spare-2")

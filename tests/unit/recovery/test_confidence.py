@@ -16,9 +16,9 @@ from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence, explain
 from falcon_core.topology.parallelism import Parallelism
 from falcon_core.wire.messages import Work
+from tests.unit.recovery.incidents import CHECKING, SETTLED, after, incident, late_start, located, named, stay, step
 from tests.unit.recovery.seen import FAST, NOW, POLICY, SLOW, STRAGGLER, member, rank, replace, seen
-from tests.unit.recovery.series import Job, Times, only
-from tests.unit.recovery.test_failslow import CHECKING, SETTLED, after, incident, late_start, located, named, step
+from tests.unit.recovery.series import Job, Times, hot, only
 
 LOW = replace(POLICY, confidence="Low")
 PAID = Loss(seconds=50.0, generation=1, counted_iterations=100)
@@ -35,19 +35,6 @@ def looked(obs: Observation, slow: SlowIncident, policy: Policy = POLICY, **stat
     """Return the evidence after a look, and whether the node is replaced."""
     after_look, actions = step(obs, slow, policy, **state)
     return incident(after_look).evidence, any(isinstance(action, Prepare) for action in actions)
-
-
-def stay(replica: int, iterations: int, **fields: Any) -> Stay:
-    base = Stay(
-        replica=replica,
-        node=f"node-{replica}",
-        end="Passed",
-        at=NOW - 60,
-        generation=1,
-        last=50,
-        iterations=iterations,
-    )
-    return replace(base, **fields)
 
 
 @pytest.mark.parametrize("work", ["Fixed", "InBytes"])
@@ -279,12 +266,6 @@ def test_an_incident_of_an_earlier_version_goes_on() -> None:
 
 
 # -- whole series ----------------------------------------------------------------------------------------------------
-
-
-def hot(iteration: int, first: int = 200, every: int = 160) -> Times:
-    """Return the work of a job whose hot expert grows over half of the time, and then moves to another rank."""
-    number, since = divmod(max(0, iteration - first), every)
-    return only((3 * number) % 8, 1 + 0.7 * min(1.0, 2 * since / every)) if iteration > first else only(0, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,8 +10,8 @@ from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import departures, failslow, machine, prices
 from falcon_core.recovery.observation import Abandon, Prepare, Replace, Spares
 from falcon_core.recovery.state import Departure, Exposure, RecoveryState
-from tests.unit.recovery.seen import NOW, POLICY, replace, seen
-from tests.unit.recovery.test_failslow import STRAGGLER, located
+from tests.unit.recovery.incidents import located
+from tests.unit.recovery.seen import NOW, POLICY, STRAGGLER, replace, seen
 
 HOUR = 3600.0
 FAILING = RecoveryState(exposure=Exposure(since=NOW - 240 * HOUR, lost=120))  # three nodes, a loss every two hours

@@ -13,8 +13,8 @@ from falcon_core.recovery.durations import EARLY_SHARE, LEAST_SEEN, MOST_DURATIO
 from falcon_core.recovery.observation import Prepare
 from falcon_core.recovery.remembered import Lasted
 from falcon_core.recovery.state import RecoveryState, SlowIncident
+from tests.unit.recovery.incidents import incident, located, named, step
 from tests.unit.recovery.seen import NOW, STRAGGLER, replace, seen
-from tests.unit.recovery.test_failslow import incident, located, named, step
 
 PRICE = Candidate(name="ReplaceNode", overhead_seconds=100.0)
 SHARE = 0.5  # of a second that the slowdown below loses

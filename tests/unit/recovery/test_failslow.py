@@ -10,60 +10,16 @@ from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import failslow, prices
 from falcon_core.recovery.observation import (
-    Action,
-    Observation,
     Policy,
     Prepare,
     SlowClosed,
     Spares,
 )
-from falcon_core.recovery.state import Applied, Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.signals.level import Level
+from tests.unit.recovery.incidents import SETTLED, UNPRICED, incident, late_start, located, named, step
 from tests.unit.recovery.seen import FAST, MS, NOW, ONSET, POLICY, SLOW, STRAGGLER, locate, replace, seen
-
-
-def located(rank: int = 2, **fields: Any) -> SlowIncident:
-    base = SlowIncident(
-        id="gpt2-1",
-        phase="Located",
-        onset_at=NOW - 6,
-        onset_generation=1,
-        onset_iteration=90,
-        reported_iteration=95,
-        healthy_ns=250 * MS,
-        slow_ns=650 * MS,
-        loss=Loss(seconds=4.4, generation=1, counted_iterations=100),
-        culprit=Culprit(
-            rank=rank,
-            replica=rank,
-            pod_name=f"gpt2-{rank}",
-            node=f"node-{rank}",
-            slowdown=3.0,
-            compute_ns=600 * MS,
-            healthy_compute_ns=200 * MS,
-            peers_compute_ns=200 * MS,
-        ),
-        refreshed_at=NOW,
-        applied=[Applied(strategy="Ignore", at=NOW - 5, loss_seconds=0.0, overhead_seconds=0.0)],
-    )
-    return replace(base, **fields)
-
-
-def step(
-    obs: Observation, slow: SlowIncident | None = None, policy: Policy = POLICY, **state: Any
-) -> tuple[RecoveryState, list[Action]]:
-    return failslow.step(RecoveryState(healthy_ns=250 * MS, slow=slow, **state), obs, policy)
-
-
-def incident(state: RecoveryState) -> SlowIncident:
-    assert state.slow is not None
-    return state.slow
-
-
-def named(slow: SlowIncident) -> Culprit:
-    assert slow.culprit is not None
-    return slow.culprit
 
 
 def test_a_healthy_job_is_left_alone_and_its_health_is_remembered() -> None:
@@ -104,23 +60,6 @@ def test_a_slowdown_without_a_culprit_passes_silently() -> None:
     assert (incident(state).phase, actions) == ("Suspected", [])
     state, actions = step(seen(), state.slow)
     assert (state.slow, state.incidents, state.healthy_ns, actions) == (None, 0, 250 * MS, [])
-
-
-SETTLED = Level(iteration_ns=250 * MS, noise=0.02, iterations=400, world_size=3, period_calls=4)
-
-
-def late_start(factor: float, **fields: Any) -> dict[int, dict[str, Any]]:
-    """Return a generation whose rank 2 is slow from the first iteration, so that the slow pace seems healthy."""
-    learned: dict[str, Any] = {
-        "onset": None,
-        "period_calls": 4,
-        "healthy_noise": 0.02,
-        "iteration_ns": [int(250 * factor) * MS] * 16,
-        "healthy_iteration_ns": int(250 * factor) * MS,
-        **fields,
-    }
-    quick = {**FAST, **learned, "healthy_compute_ns": 200 * MS}
-    return {0: quick, 1: quick, 2: {**SLOW, **learned, "healthy_compute_ns": 600 * MS}}
 
 
 def test_slow_from_the_first_iteration_shows_against_earlier_generations() -> None:
@@ -176,7 +115,6 @@ def test_configured_and_learned_overheads() -> None:
     )
 
 
-UNPRICED = replace(POLICY, strategies=[("Ignore", None), ("ReplaceNode", None)])
 TRAINED = 100 * 0.25  # seconds of healthy work that ``seen`` has behind it
 
 

@@ -15,8 +15,8 @@ from falcon_core.recovery.observation import (
     Switch,
 )
 from falcon_core.recovery.state import Applied, RecoveryState
+from tests.unit.recovery.incidents import CHECKING, after, incident, located, step
 from tests.unit.recovery.seen import MS, NOW, STRAGGLER, differing, replace, seen
-from tests.unit.recovery.test_failslow import incident, located, step
 
 MITIGATING = located(
     phase="Mitigating",
@@ -62,16 +62,6 @@ def test_a_relief_that_lasts_gives_the_preparation_back() -> None:
     assert actions[0] == Abandon(2)
     assert isinstance(actions[1], SlowClosed)
     assert [(relieved.id, relieved.node) for relieved in state.relieved] == [("gpt2-1", "node-2")]
-
-
-CHECKING = located(phase="Checking", switched_at=NOW - 12, replaced_by="spare-1")
-
-
-def after(level_ms: int, iterations: int, **fields: Any) -> Observation:
-    ranks = {
-        number: {"iterations": iterations, "iteration_ns": [level_ms * MS] * min(16, iterations)} for number in range(3)
-    }
-    return seen(ranks=ranks, generation=2, **{"running_seconds": 8.0, **fields})
 
 
 def test_it_helped_and_its_cost_is_learned() -> None:

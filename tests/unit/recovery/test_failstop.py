@@ -22,8 +22,8 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.state import Attempt, RecoveryState, StopIncident
 from falcon_core.recovery.strategies.restart_processes import SERIES_SECONDS, back_off_seconds, recent, verdict
+from tests.unit.recovery.incidents import located
 from tests.unit.recovery.seen import NOW, POLICY, ended, replace, seen
-from tests.unit.recovery.test_failslow import located
 
 FRESH = RecoveryState()
 

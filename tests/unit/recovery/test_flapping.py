@@ -10,9 +10,9 @@ import pytest
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import flapping
 from falcon_core.recovery.state import RecoveryState, SlowIncident
+from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import NOW, POLICY, replace
 from tests.unit.recovery.series import Job, Times, only
-from tests.unit.recovery.test_failslow import located, named
 
 WINDOW = POLICY.window_seconds
 

@@ -11,10 +11,9 @@ from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 from falcon_core.signals.cause import CpuEvidence
 from falcon_core.wire.messages import Work
+from tests.unit.recovery.incidents import located, named, stay
 from tests.unit.recovery.seen import FAST, NOW, ONSET, POLICY, SLOW, STRAGGLER, replace, seen
-from tests.unit.recovery.series import Job, Times, only
-from tests.unit.recovery.test_confidence import hot, stay
-from tests.unit.recovery.test_failslow import located, named
+from tests.unit.recovery.series import Job, Times, hot, only
 
 FIRST, EVERY = 200, 160  # the first expert becomes hot, and for how long each stays hot
 MOVED = FIRST + 3 * EVERY  # three have been hot by then

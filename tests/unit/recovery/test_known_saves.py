@@ -9,8 +9,8 @@ import pytest
 from falcon_core.recovery import hanging, prices
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.recovery.strategies import replace_node, restart_processes
-from tests.unit.recovery.seen import NOW, POLICY, seen
-from tests.unit.recovery.test_failslow import STRAGGLER, UNPRICED, located, replace, step
+from tests.unit.recovery.incidents import UNPRICED, located, step
+from tests.unit.recovery.seen import NOW, POLICY, STRAGGLER, replace, seen
 
 DECLARED = replace(UNPRICED, checkpoint_interval_seconds=10.0)
 TRAINED = 100 * 0.25  # seconds of healthy work in the generation of ``seen``

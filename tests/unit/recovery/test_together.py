@@ -22,8 +22,8 @@ from falcon_core.recovery.observation import (
     Switch,
 )
 from falcon_core.recovery.state import MOST_BESIDE, Applied, RecoveryState, SlowIncident
+from tests.unit.recovery.incidents import located, named
 from tests.unit.recovery.seen import FAST, MS, NOW, POLICY, SLOW, member, rank, replace
-from tests.unit.recovery.test_failslow import located, named
 
 RANKS = 5
 WIDE = replace(POLICY, world_size=RANKS)

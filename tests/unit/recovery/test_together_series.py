@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.recovery.incidents import named
 from tests.unit.recovery.series import Job, Times, only
-from tests.unit.recovery.test_failslow import named
 
 
 def broken(*faults: tuple[int, float, int]) -> Any:
