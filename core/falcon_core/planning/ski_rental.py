@@ -63,9 +63,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     overhead_seconds: float
     spare_seconds: float = 0.0  # of it, for the spare that it takes (``spare_price``)
     redo_seconds: float = 0.0  # of it, for the work since the last checkpoint (``restart_price``)
-    # λ: of the price, at which it is due; below 1 where a long rest is expected, above where it removes only a part of
-    # the loss.
-    due_share: float = 1.0
+    due_share: float = 1.0  # λ: of the price, at which it is due; below 1 where a long rest is expected
+    removed_share: float = 1.0  # of the loss: only what it removes pays for it
     rest_seconds: float = 0.0  # the rest that is expected, where ``due_share`` is below 1
     seen: int = 0  # earlier slowdowns behind that expectation
     seen_elsewhere: int = 0  # of them, in other jobs
@@ -99,8 +98,13 @@ def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) 
     where the price is higher keeps the factor of two: what is still lost is below the price, and so is the best in
     hindsight's saving.
     """
-    reached = loss.seconds >= candidate.due_share * candidate.overhead_seconds
+    reached = loss.seconds >= due_seconds(candidate)
     return reached and savable_seconds >= candidate.overhead_seconds
+
+
+def due_seconds(candidate: Candidate) -> float:
+    """Return the loss at which an action is due [s]: λ · price ÷ the share of the loss that it removes."""
+    return candidate.due_share * candidate.overhead_seconds / candidate.removed_share
 
 
 def savable(

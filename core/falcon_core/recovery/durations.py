@@ -6,9 +6,12 @@ count as well, a few of each. If by them the rest of this one
 is expected to cost the price or more, the action is due at the share ``EARLY_SHARE`` of its price; otherwise at the
 price, as ever. ``ski_rental.ladder_bound`` says what a wrong expectation may cost.
 
-A slowdown that a replacement ended is remembered as censored (``planning.lasting``). One that the job's owner, a
-failure or the job's end cut short is censored in the same way only where its incident is closed by the ladder; else it
-is not remembered. In mode Observe nothing is censored, because nothing is done.
+A slowdown that a replacement or an exchange of roles ended is remembered as censored (``planning.lasting``). One that
+the job's owner, a failure or the job's end cut short is censored in the same way only where its incident is closed by
+the ladder; else it is not remembered. In mode Observe nothing is censored, because nothing is done.
+
+Slow links are remembered like slow ranks, with the cause ``SlowLink``. An exchange that removes a part of a slowdown is
+worth it if that part of the rest costs the price or more.
 """
 
 from __future__ import annotations
@@ -37,17 +40,17 @@ def passed(state: RecoveryState, slow: SlowIncident, now: float) -> RecoveryStat
 
 
 def cut_short(state: RecoveryState, slow: SlowIncident, now: float) -> RecoveryState:
-    """Return the state after a slowdown whose node was left: it would have lasted longer than until ``now``."""
+    """Return the state after a slowdown that an action ended: it would have lasted longer than until ``now``."""
     return _remember(state, slow, now, censored=True)
 
 
 def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation) -> Candidate:
     """Return the action with the share of its price at which it is due, and what was expected of the slowdown."""
-    depth = _depth(slow)
-    if depth is None or slow.culprit is None:
+    depth, cause = _depth(slow), _cause(slow)
+    if depth is None or cause is None:
         return candidate
-    own = _alike(state.durations, slow.culprit.cause, depth)
-    others = [] if len(own) >= LEAST_SEEN else _alike(obs.elsewhere, slow.culprit.cause, depth)
+    own = _alike(state.durations, cause, depth)
+    others = [] if len(own) >= LEAST_SEEN else _alike(obs.elsewhere, cause, depth)
     alike = [*own, *others]
     if len(alike) < LEAST_SEEN:
         return candidate
@@ -55,7 +58,7 @@ def early(candidate: Candidate, state: RecoveryState, slow: SlowIncident, obs: O
     censored = [known.seconds for known in alike if known.censored]
     rest = expected_rest_seconds(max(0.0, obs.now - slow.onset_at), ended, censored)
     lost_share = 1.0 - (slow.healthy_ns + slow.common_ns) / slow.slow_ns
-    if rest * lost_share < candidate.overhead_seconds:
+    if rest * lost_share * candidate.removed_share < candidate.overhead_seconds:
         return candidate
     return replace(candidate, due_share=EARLY_SHARE, rest_seconds=rest, seen=len(alike), seen_elsewhere=len(others))
 
@@ -65,11 +68,18 @@ def _alike(durations: list[Lasted], cause: Cause, depth: int) -> list[Lasted]:
 
 
 def _remember(state: RecoveryState, slow: SlowIncident, end: float, *, censored: bool) -> RecoveryState:
-    depth = _depth(slow)
-    if slow.culprit is None or depth is None or slow.from_start or end <= slow.onset_at:
+    depth, cause = _depth(slow), _cause(slow)
+    if cause is None or depth is None or slow.from_start or end <= slow.onset_at:
         return state  # of a rank that was never well nobody knows since when it is slow
-    lasted = Lasted(cause=slow.culprit.cause, depth=depth, seconds=round(end - slow.onset_at, 1), censored=censored)
+    lasted = Lasted(cause=cause, depth=depth, seconds=round(end - slow.onset_at, 1), censored=censored)
     return replace(state, durations=[*state.durations, lasted][-MOST_DURATIONS:])
+
+
+def _cause(slow: SlowIncident) -> Cause | None:
+    """Return what the slowdown is remembered by; None where neither a rank nor a link has a name."""
+    if slow.culprit is not None:
+        return slow.culprit.cause
+    return Cause.SLOW_LINK if slow.link is not None else None
 
 
 def _depth(slow: SlowIncident) -> int | None:

@@ -70,12 +70,13 @@ def _exchange(
         interval_seconds=policy.checkpoint_interval_seconds,
         unsaved_seconds=_unsaved_seconds(slow, obs),
     )
-    return ski_rental.Candidate(
+    candidate = ski_rental.Candidate(
         name=swap_nodes.TYPE,
         overhead_seconds=price.seconds,
         redo_seconds=price.redo_seconds,
-        due_share=1 / slow.outlook.removed_share,
+        removed_share=slow.outlook.removed_share,
     )
+    return durations.early(candidate, state, slow, obs)
 
 
 def replacement(
@@ -131,6 +132,7 @@ def applied(strategy: ski_rental.Candidate, slow: SlowIncident, obs: Observation
         spare_seconds=strategy.spare_seconds,
         redo_seconds=strategy.redo_seconds,
         due_share=strategy.due_share,
+        removed_share=strategy.removed_share,
         observed_only=not policy.enforce and strategy.name != ignore.TYPE,
     )
 

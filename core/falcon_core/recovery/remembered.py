@@ -162,12 +162,12 @@ class Swapped(_State, frozen=True, kw_only=True):
 
 
 class Lasted(_State, frozen=True, kw_only=True):
-    """How long a slowdown with a culprit lasted (``durations``)."""
+    """How long a slowdown of a named rank or link lasted (``durations``)."""
 
     cause: Cause
     depth: int  # number of its depth among ``durations.DEPTHS``
     seconds: float  # from the onset
-    censored: bool = False  # its node was left: it would have lasted longer
+    censored: bool = False  # an action ended it: it would have lasted longer
 
 
 class Stay(_State, frozen=True, kw_only=True):

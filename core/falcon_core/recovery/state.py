@@ -91,6 +91,7 @@ class Applied(_State, frozen=True, kw_only=True):
     spare_seconds: float = 0.0  # part of the overhead, for the spare that was taken
     redo_seconds: float = 0.0  # part of the overhead, for the work since the last checkpoint
     due_share: float = 1.0  # of the overhead, that the loss had to reach (``durations``)
+    removed_share: float = 1.0  # of the loss, by the plan
     observed_only: bool = False
     shares: str = ""  # id of the incident whose restart it shares (``together``)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import checking, prices
+from falcon_core.recovery import checking, durations, prices
 from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
 from falcon_core.recovery.remembered import Outlook
 from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
@@ -104,6 +104,7 @@ def check(
     if level is None:
         return state, []
     state, cost = checking.learned_cost(state, slow, swap_nodes.TYPE)
+    state = durations.cut_short(state, slow, slow.switched_at or obs.now)
     measured = replace(swapped, after_ns=int(level))
     if not swap_nodes.did_not_help(swapped, level):
         slow = replace(slow, swapped=measured)

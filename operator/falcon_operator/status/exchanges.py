@@ -8,6 +8,7 @@ from falcon_core.recovery.remembered import Swapped
 from falcon_core.recovery.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import ignore, swap_nodes
 from falcon_operator.api import DoneStep
+from falcon_operator.status.early import why_early
 from falcon_operator.status.slow_steps import applied, done_step
 from falcon_operator.status.words import listed, milliseconds, percent, seconds
 
@@ -51,7 +52,7 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
     if next_strategy is None or next_strategy.name != swap_nodes.TYPE:
         return "endured: so far cheaper than anything else"
     action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
-    return f"{action} when the loss reaches {_due(next_strategy)}"
+    return f"{action} when the loss reaches {_due(next_strategy)}{why_early(next_strategy)}"
 
 
 def swapping_words(slow: SlowIncident) -> str:
@@ -81,6 +82,7 @@ def _endured(slow: SlowIncident, acted: Applied) -> str:
 def _due(price: Applied | Candidate) -> str:
     """Return ``26 s: an exchange costs 13 s, and removes 50 % of the loss``."""
     redo = f", {seconds(price.redo_seconds)} of it for the work since the last checkpoint" if price.redo_seconds else ""
-    due = seconds(price.due_share * price.overhead_seconds)
-    removes = percent(1 / price.due_share)
-    return f"{due}: an exchange costs {seconds(price.overhead_seconds)}{redo}, and removes {removes} of the loss"
+    due = seconds(price.due_share * price.overhead_seconds / price.removed_share)
+    cost, removes = seconds(price.overhead_seconds), percent(price.removed_share)
+    early = "" if price.due_share >= 1 else f", {percent(price.due_share)} of what would pay for it"
+    return f"{due}{early}: an exchange costs {cost}{redo}, and removes {removes} of the loss"

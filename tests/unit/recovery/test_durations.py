@@ -12,7 +12,7 @@ from falcon_core.recovery import durations, together
 from falcon_core.recovery.durations import EARLY_SHARE, LEAST_SEEN, MOST_DURATIONS
 from falcon_core.recovery.observation import Prepare
 from falcon_core.recovery.remembered import Lasted
-from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.state import RecoveryState, SlowIncident, SlowLink
 from tests.unit.recovery.incidents import incident, located, named, step
 from tests.unit.recovery.seen import NOW, STRAGGLER, replace, seen
 
@@ -77,6 +77,13 @@ def test_what_is_remembered() -> None:
     assert state.durations == [*known_durations(50.0), *known_durations(60.0, depth=2, censored=True)]
     named_when_slow = slowdown(slow_ns=101, named_ns=200)
     assert durations.passed(RecoveryState(), named_when_slow, NOW).durations == known_durations(60.0)
+
+
+def test_links_are_remembered_as_links() -> None:
+    link = SlowLink(ranks=[], members=2, comm="data group of rank 0", excess_ns=100, compute_growth=1.0)
+    slow = replace(slowdown(well_since=NOW - 10.0), culprit=None, link=link)
+    assert durations.passed(RecoveryState(), slow, NOW).durations == known_durations(50.0, cause=Cause.SLOW_LINK)
+    assert durations.passed(RecoveryState(), replace(slow, link=None), NOW).durations == [], "it has no name"
 
 
 def test_of_a_rank_that_was_never_well_nothing_is_remembered() -> None:

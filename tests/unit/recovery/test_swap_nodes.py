@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from falcon_core.model import Cause
 from falcon_core.planning.ski_rental import Loss
 from falcon_core.recovery import prices, swapping
+from falcon_core.recovery.durations import EARLY_SHARE, LEAST_SEEN
 from falcon_core.recovery.membership import Member, Membership, Replacement, apply_actions
 from falcon_core.recovery.observation import (
     Action,
@@ -18,7 +21,7 @@ from falcon_core.recovery.observation import (
     SlowClosed,
     Swap,
 )
-from falcon_core.recovery.remembered import LeavingNode, Outlook, Place
+from falcon_core.recovery.remembered import Lasted, LeavingNode, Outlook, Place
 from falcon_core.recovery.state import Applied, RecoveryState, SlowIncident, SlowLink
 from falcon_core.recovery.strategies import swap_nodes
 from falcon_core.topology.parallelism import Parallelism
@@ -210,9 +213,14 @@ def test_the_price_is_the_standstill_and_the_work_that_is_not_saved_on_demand() 
 
 
 def climbed(
-    loss: float, obs: Observation | None = None, policy: Policy = POLICY, **fields: Any
+    loss: float,
+    obs: Observation | None = None,
+    policy: Policy = POLICY,
+    known: Sequence[Lasted] = (),
+    **fields: Any,
 ) -> tuple[SlowIncident, list[Action]]:
-    state, actions = swapping.climb(RecoveryState(), incident(loss, **fields), obs or job(), policy)
+    before = RecoveryState(durations=list(known))
+    state, actions = swapping.climb(before, incident(loss, **fields), obs or job(), policy)
     assert state.slow is not None
     return state.slow, actions
 
@@ -225,6 +233,28 @@ def test_it_is_due_when_what_it_removes_has_cost_as_much_as_it_does() -> None:
     half = replace(job(), ranks=job(iteration_ns=HEALTHY + 2 * (SLOW - HEALTHY)).ranks)
     assert climbed(19.0, half)[1] == [], "it would have removed a half"
     assert len(climbed(21.0, half)[1]) == 1
+
+
+def links(seconds: float, cause: Cause = Cause.SLOW_LINK) -> list[Lasted]:
+    """Return as many slow links of the same depth as an expectation needs, which lasted so long."""
+    return [Lasted(cause=cause, depth=1, seconds=seconds)] * LEAST_SEEN
+
+
+def test_where_slow_links_were_long_it_is_due_at_half_of_that() -> None:
+    slow, actions = climbed(5.5, known=links(600.0))
+    assert [type(action) for action in actions] == [Swap]
+    assert (slow.applied[-1].due_share, slow.applied[-1].removed_share) == (EARLY_SHARE, pytest.approx(1.0, rel=1e-3))
+    assert climbed(4.5, known=links(600.0))[1] == []
+    assert climbed(5.5, known=links(31.0))[1] == [], "those were over by now"
+    assert climbed(5.5, known=links(600.0, Cause.UNKNOWN))[1] == [], "those were slow ranks"
+
+
+def test_an_expectation_counts_only_as_far_as_the_exchange_removes_the_slowdown() -> None:
+    half = replace(job(), ranks=job(iteration_ns=HEALTHY + 2 * (SLOW - HEALTHY)).ranks)
+    lost = 2 * (SLOW - HEALTHY) / (HEALTHY + 2 * (SLOW - HEALTHY))
+    enough = 30 + 10.0 / lost / 0.5  # from the onset: the rest costs twice the price
+    assert len(climbed(11.0, half, known=links(enough + 1), slow_ns=HEALTHY + 2 * (SLOW - HEALTHY))[1]) == 1
+    assert climbed(11.0, half, known=links(enough - 1), slow_ns=HEALTHY + 2 * (SLOW - HEALTHY))[1] == []
 
 
 def test_it_is_planned_anew_after_a_while_and_when_it_is_due() -> None:
@@ -273,6 +303,7 @@ def test_iterations_that_are_shorter_close_the_incident_and_the_standstill_is_le
     assert closed.incident.swapped.after_ns == HEALTHY
     assert state.slow is None
     assert state.overheads["SwapNodes"] == pytest.approx(closed.cost_seconds)
+    assert state.durations == [Lasted(cause=Cause.SLOW_LINK, depth=1, seconds=30.0, censored=True)]
 
 
 def test_it_is_judged_after_some_iterations() -> None:
