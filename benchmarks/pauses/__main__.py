@@ -32,7 +32,7 @@ from falcon_core.recovery.probing import LEAD_SECONDS, MACHINE_MS
 from falcon_core.topology.passes import ring_passes
 from tests.integration.agent.networks import Network, machines, why_not
 from tests.integration.agent.ringing import ByHand, Ring
-from tests.integration.gateway.gateways import Site
+from tests.integration.gateway.gateways import running_site
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 PODS: Final = 4
@@ -90,8 +90,7 @@ async def undisturbed(folder: Path, steps: int) -> list[list[str]]:
 async def _training(folder: Path) -> AsyncIterator[tuple[Ring, Network]]:
     """Yield a ring that has begun to train, and its network."""
     with machines(PODS) as network, contextlib.ExitStack() as ends:
-        site = _site(folder)
-        ends.callback(site.stop)
+        site = ends.enter_context(running_site(folder / "site"))
         (gateway,) = site.gateways
         async with site.leader(gateway) as stream:
             ring = Ring(folder, site, stream, network)
@@ -102,15 +101,6 @@ async def _training(folder: Path) -> AsyncIterator[tuple[Ring, Network]]:
 
 def _losses(ring: Ring) -> list[list[str]]:
     return [[step.loss for step in ring.steps(rank)] for rank in range(PODS)]
-
-
-def _site(folder: Path) -> Site:
-    root = folder / "site"
-    root.mkdir(parents=True)
-    site = Site(root)
-    site.etcd.start()
-    site.gateway()
-    return site
 
 
 def differing(found: Found, reference: list[list[str]]) -> tuple[int, int]:

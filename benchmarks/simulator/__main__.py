@@ -24,6 +24,7 @@ from benchmarks.simulator import (
     fidelity,
     growth,
     intervals,
+    policies,
     sensitivity,
     strategies,
 )
@@ -100,6 +101,7 @@ TABLES: dict[str, Callable[[Path | None], list[str]]] = {
     "strategies": lambda _: strategies.tables(),
     "clusters": lambda _: [*clusters.cases(), "", *clusters.traces(), "", *clusters.spot_table()],
     "falcon64": lambda _: falcon.table("falcon64", [(1, None), (2, None), (4, None), (1, 15.0)], range(1, 2)),
+    "policies": lambda _: policies.few(),
     "falcon17": lambda _: compound.table(),
     "falcon256": lambda _: falcon.table("falcon256", [(1, None), (2, None)], range(1, 2)),
     "calls": lambda _: calls.table(),

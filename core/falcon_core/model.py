@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 
+# Type of the node's condition that says who takes its cores (ADR 97); it is no trouble.
+CPU_BUSY_CONDITION = "FalconCpuBusy"
+
 
 class Severity(enum.StrEnum):
     """The reach of a fault (Unicron table 1)."""

@@ -30,10 +30,10 @@ from falcon_core.recovery.strategies import replace_node
 from falcon_sim.agents import HISTORY_ITERATIONS, Agents
 from falcon_sim.burn_ins import BurnIns
 from falcon_sim.cluster import Cluster
-from falcon_sim.ladder import Ladder
 from falcon_sim.machines import Machines, draw_faults, probe
 from falcon_sim.model import Block, JobModel
 from falcon_sim.pipeline import Floats
+from falcon_sim.published import ladder_of
 from falcon_sim.saves import Saves
 from falcon_sim.scenario import Scenario
 from falcon_sim.timeline import Timeline
@@ -66,7 +66,7 @@ class Engine:
         self.now = 0.0
         self.counts = self.model.even
         self.timeline = Timeline(scenario.job.parallelism.world)
-        self._ladder = Ladder(scenario, self.model, self.agents, self._probed) if self.agents else None
+        self._ladder = ladder_of(scenario, self.model, self.agents, self._probed) if self.agents else None
         self._made = 0  # iterations of this generation
         self._saves = Saves(scenario.job)
         self._planned = False  # the restart that is under way, or was last

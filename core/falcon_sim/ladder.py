@@ -8,6 +8,7 @@ cheap, is taken back, and stays as it is while nobody is measurably slower.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -21,6 +22,9 @@ from falcon_sim.scenario import Scenario
 
 _PROFILED_ITERATIONS = 8
 _REPLAN_UNREAD = 32  # iterations between two looks at the speeds with nothing open, where only sentinels are read
+
+
+Cause = Literal["Computation", "Communication"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +46,14 @@ class Ladder:
         self._agents = agents
         self._probe = probe
         allowed = rungs.candidates(scenario.mitigation.strategies)
-        self._rungs = [rung for rung in allowed if rung.name != rungs.S2 or rungs.shareable(model)]
+        self.rungs = [rung for rung in allowed if rung.name != rungs.S2 or rungs.shareable(model)]
         self._applied: set[str] = set()  # of the open incident
         self._replan_at = 0  # iterations made
+
+    @property
+    def even(self) -> tuple[int, ...]:
+        """Return the micro-batches of each replica in the even split."""
+        return self._model.even
 
     def look_again(self) -> None:
         """Make S2's plan due for another look at once, since something has changed."""
@@ -56,28 +65,28 @@ class Ladder:
         """Return the next step, if there is any; ``observe`` reads what the agents say now, ``made``: iterations."""
         if slow is None:
             self._applied = set()
-        strategy = rungs.due(self._rungs, self._applied, slow)
+        strategy = rungs.due(self.rungs, self._applied, slow)
         sharing = counts != self._model.even or rungs.S2 in self._applied
         if made >= self._replan_at and (sharing or (strategy is not None and strategy.name == rungs.S2)):
             # a second cause joins an open incident, and a fault that is over leaves a plan behind
-            step = self._share(slow, observe, counts, made)
+            step = self.share(slow, observe, counts, made)
             if step is not None:
                 self._applied.add(rungs.S2)
                 return step
         strategy = self._beyond_sharing(slow, strategy)
         if strategy is None or slow is None:
             return None
-        return self._swap(slow, observe(), counts, strategy.overhead_seconds)
+        return self.swap(slow, observe(), counts, strategy.overhead_seconds)
 
     def _beyond_sharing(self, slow: SlowIncident | None, strategy: Candidate | None) -> Candidate | None:
         """Choose the rung after S2 where nobody computes slowly, so that S2 has nothing to share."""
         if slow is None or strategy is None or strategy.name != rungs.S2:
             return strategy
-        if slow.culprit is not None or len(self._rungs) == 1 or not slow.unexplained:
+        if slow.culprit is not None or len(self.rungs) == 1 or not slow.unexplained:
             return None
-        return rungs.due([rung for rung in self._rungs if rung.name != rungs.S2], self._applied, slow)
+        return rungs.due([rung for rung in self.rungs if rung.name != rungs.S2], self._applied, slow)
 
-    def _share(
+    def share(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
     ) -> Step | None:
         """Plan S2; None where the plan stays, or not enough is measured yet, so that it has to be tried again."""
@@ -93,17 +102,17 @@ class Ladder:
             self._applied.add(rungs.S2)  # measured, whatever came of it: the next rung may come
         if plan.kept or plan.counts == counts:
             return None
-        overhead = next(rung.overhead_seconds for rung in self._rungs if rung.name == rungs.S2)
+        overhead = next(rung.overhead_seconds for rung in self.rungs if rung.name == rungs.S2)
         text = f"micro-batches shared anew: {_counts(plan.counts)}"
         return Step(overhead_seconds=overhead, text=text, counts=plan.counts)
 
-    def _swap(
+    def swap(
         self, slow: SlowIncident, obs: Observation, counts: tuple[int, ...], overhead_seconds: float
     ) -> Step | None:
         """Plan S3; None where it has to be tried again, because the ranks were not measured yet."""
         scenario, model = self._scenario, self._model
-        times = rungs.compute_times(obs, scenario.detection.consecutive_iterations)
-        if not times or self._agents.held_iterations < _PROFILED_ITERATIONS:
+        times = self._profiled(obs)
+        if times is None:
             return None
         self._applied.add(rungs.S3)
         slow_comms = rungs.slow_communicators(model, self._agents.profile(_PROFILED_ITERATIONS)[0])
@@ -121,6 +130,24 @@ class Ladder:
             return Step(overhead_seconds=0.0, text="exchange of nodes considered: nothing to gain")
         text = f"nodes exchanged: roles {', '.join(map(str, plan.moved_roles))}"
         return Step(overhead_seconds=overhead_seconds, text=text, nodes=tuple(plan.nodes))
+
+    def causes(self, observe: Callable[[], Observation]) -> frozenset[Cause] | None:
+        """Return what is slow now, by the ranks' times and profile mode; None: not enough iterations are known."""
+        self._agents.read_all()
+        times = self._profiled(observe())
+        if times is None:
+            return None
+        found: set[Cause] = set()
+        if rungs.node_slowdowns(self._model, times).max() > 1:
+            found.add("Computation")
+        if rungs.slow_communicators(self._model, self._agents.profile(_PROFILED_ITERATIONS)[0]):
+            found.add("Communication")
+        return frozenset(found)
+
+    def _profiled(self, obs: Observation) -> dict[int, float] | None:
+        """Return the ranks' times of computation; None: not enough iterations are known to profile."""
+        times = rungs.compute_times(obs, self._scenario.detection.consecutive_iterations)
+        return times if times and self._agents.held_iterations >= _PROFILED_ITERATIONS else None
 
 
 def _counts(counts: tuple[int, ...]) -> str:

@@ -186,11 +186,19 @@ LADDER = (
 )
 
 
+class Published(_Part, frozen=True, kw_only=True):
+    """Decide as FALCON does (algorithm 1): each event is validated under a pause, then its cause's rungs in turn."""
+
+    profiled_iterations: int = 3  # after the onset, before the pause; FALCON gives no figure for either
+    validation_seconds: float = 3.0
+
+
 class Policy(_Part, frozen=True, kw_only=True):
     """The actions that Falcon may take. ``None``: no agent runs; an outsider notices a dead job and starts it anew."""
 
     falcon: Literal["None", "FailStop", "All"] = "All"
     strategies: tuple[Strategy, ...] = LADDER
+    published: Published | None = None  # decide as FALCON does instead: to compare
     restarts: int = 3
     window_seconds: float = 3600.0
     checkpoint_interval_seconds: float | None = None  # as the job's owner declares it; None: not declared

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from falcon_agent.telemetry.cpu import PROC, quota_of, read_counters
 
 _DEEPEST: Final = 6  # folders below the mount in which the daemon's own pod is looked for
+_LOOK_SECONDS: Final = 60.0  # between two looks for it: a node may have thousands of groups
 _POD: Final = re.compile(r"(?:^|-)pod([0-9a-f]{8}[-_0-9a-f]{24,28})(?:\.slice)?$")
 _PODS: Final = "kubepods"
 _NS_A_TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -39,10 +40,14 @@ class Accounts:
         self._quotas, self._times = _hierarchies(mount, is_v2=self._is_v2)
         self._uid, self._proc = pod_uid, proc
         self._pods: Path | None = None  # the group of all pods, below its hierarchy
+        self._look_at = float("-inf")  # for it, next
 
     def read(self, now: float) -> Usage | None:
         """Read them all; None where the pods' groups, or the machine's times, are not to be found."""
-        pods = self._pods = self._pods or self._found()
+        if self._pods is None and now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._pods = self._found()
+        pods = self._pods
         if pods is None:
             return None
         cores, group = self._capacity(pods)

@@ -13,7 +13,6 @@ from falcon_agent.node.accounts import Usage
 from falcon_agent.node.judge import Condition
 from falcon_core.text import clip
 
-CPU: Final = "FalconCpuBusy"  # type of the condition
 REASON: Final = "NoIdleCore"
 IDLE: Final = Condition(holds=False, reason="IdleCores")
 WINDOW_SECONDS: Final = 4.0  # between two readings that are compared, at least

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import structlog
 
 from falcon_agent.node.api import NodeCondition
-from falcon_agent.node.busy import CPU, Busy
+from falcon_agent.node.busy import Busy
 from falcon_agent.node.judge import TYPES, Condition, Problems
+from falcon_core.model import CPU_BUSY_CONDITION
 from falcon_core.text import clip
 
 HEARTBEAT_SECONDS = 300.0  # as the kubelet's own conditions
@@ -40,7 +41,7 @@ class Keeper:
         self._api = api
         self._problems = problems
         self._busy = busy
-        self._kinds = TYPES if busy is None else (*TYPES, CPU)
+        self._kinds = TYPES if busy is None else (*TYPES, CPU_BUSY_CONDITION)
         self._written: dict[str, Condition] | None = None  # None: nothing was read yet
         self._heartbeat = 0.0  # when it was last written
         self._looked = 0.0
@@ -72,7 +73,7 @@ class Keeper:
 
     def _wanted(self, now: float) -> dict[str, Condition]:
         found = self._problems.conditions(now)
-        return found if self._busy is None else {**found, CPU: self._busy.condition}
+        return found if self._busy is None else {**found, CPU_BUSY_CONDITION: self._busy.condition}
 
     def _settle(self, now: float) -> None:
         there = {kind: _condition(found) for kind, found in self._api.conditions().items() if kind in self._kinds}

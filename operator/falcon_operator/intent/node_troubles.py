@@ -13,12 +13,11 @@ from typing import Final
 
 from falcon_core.errors.judge import Judge
 from falcon_core.errors.table import Domain, ErrorClass, Source
-from falcon_core.model import Severity
+from falcon_core.model import CPU_BUSY_CONDITION, Severity
 from falcon_core.recovery.observation import NodeTrouble
 from falcon_operator.ports import NodeReport, NodeView
 
 OWN_PREFIX = "Falcon"  # of the types of Falcon's own conditions
-BUSY_CONDITION: Final = "FalconCpuBusy"  # which is no trouble
 STALE_SECONDS: Final = 720.0  # the node's agent repeats its conditions each five minutes
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # begin of a word in a CamelCase name
 _XID: Final = re.compile(r"(s?xid)", re.IGNORECASE)  # in the type of NVSentinel's conditions
@@ -49,7 +48,9 @@ def who_is_busy(node: NodeView | None, now: float) -> str:
     ``now``: unix seconds. Where the node's agent was taken away, its last word stays.
     """
     reports = node.reports if node is not None else ()
-    said = [report for report in reports if report.type == BUSY_CONDITION and now - report.said_unix <= STALE_SECONDS]
+    said = [
+        report for report in reports if report.type == CPU_BUSY_CONDITION and now - report.said_unix <= STALE_SECONDS
+    ]
     return said[0].message if said else ""
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 from tests.integration.agent.pod import PYTHON, Pod
-from tests.integration.gateway.gateways import BINARY, Site
+from tests.integration.gateway.gateways import BINARY, Site, running_site
 from tests.integration.shim.launching import SHIM
 
 AGENT = Path(__file__).parents[3] / "agent"
@@ -25,13 +25,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
     for needed in (SHIM / "falcon-launch", PYTHON, BINARY):
         if not needed.is_file():
             pytest.fail(f"{needed} is missing: run the tests through make test-integration")
-    root = tmp_path / "site"
-    root.mkdir()
-    site = Site(root)
-    site.etcd.start()
-    site.gateway()
-    yield site
-    site.stop()
+    with running_site(tmp_path / "site") as site:
+        yield site
 
 
 @pytest.fixture

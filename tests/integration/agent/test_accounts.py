@@ -112,3 +112,16 @@ def test_the_names_of_systemds_groups_are_read_as_well(tmp_path: Path) -> None:
     usage = Accounts(tmp_path, OWN).read(3.0)
     assert usage is not None
     assert usage == (3.0, 0.5, 20_000, {OWN: 7_000, "0123456789abcdef0123456789abcdef": 5_000})
+
+
+def test_pods_that_are_not_found_are_looked_for_once_a_minute(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu\n")
+    accounts = Accounts(tmp_path, OWN)
+    assert accounts.read(5.0) is None
+    pod = tmp_path / f"kubepods/pod{OWN}"
+    pod.mkdir(parents=True)
+    (pod / "cpu.stat").write_text("usage_usec 7\n")
+    assert accounts.read(64.0) is None, "a walk through thousands of groups is not for each reading"
+    usage = accounts.read(65.0)
+    assert usage is not None
+    assert usage.pods_ns == {OWN: 7_000}

@@ -21,7 +21,6 @@ from tests.integration.chart.charts import (
     Manifest,
     Rendered,
     helm,
-    template,
 )
 
 THREE = ("--set", "etcd.replicas=3,etcd.persistence.enabled=true")
@@ -336,63 +335,6 @@ def test_names_follow_the_release(release: str, name: str) -> None:
     assert ("Deployment", name) in Rendered(release=release).objects
 
 
-REFUSED = {
-    "unknown key": ("opertor.replicas=1", "opertor"),
-    "unknown nested key": ("operator.replica=1", "replica"),
-    "three operators": ("operator.replicas=3", "operator/replicas"),
-    "replicas as text": ("operator.replicas=one", "operator/replicas"),
-    "no gateway": ("gateway.replicas=0", "gateway/replicas"),
-    "no handshakes": ("gateway.handshakesPerSecond=0", "gateway/handshakesPerSecond"),
-    "nodes without a mask": ("networkPolicy.hostNetworkJobs={10.0.0.1}", "networkPolicy/hostNetworkJobs/0"),
-    "two etcds": ("etcd.replicas=2", "etcd/replicas"),
-    "three etcds without volumes": ("etcd.replicas=3", "etcd.persistence.enabled=true"),
-    "pull policy": ("images.pullPolicy=Sometimes", "images/pullPolicy"),
-    "tag with a colon": ("images.agent.tag=a:b", "images/agent/tag"),
-    "bad digest": ("images.agent.digest=sha256:12", "images/agent/digest"),
-    "no repository": ("images.operator.repository=", "images/operator/repository"),
-    "log level": ("operator.logLevel=loud", "operator/logLevel"),
-    "bad namespace": ("operator.watchNamespaces={Team A}", "operator/watchNamespaces/0"),
-    "negative fences": ("operator.fencing.limit=-1", "operator/fencing/limit"),
-    "no window": ("operator.fencing.windowSeconds=0", "operator/fencing/windowSeconds"),
-    "class of errors": ("operator.errors.rules[0].klass=x", "operator/errors/rules/0"),
-    "tiny quota": ("etcd.quotaBackendBytes=1024", "etcd/quotaBackendBytes"),
-    "retention without unit": ("etcd.autoCompactionRetention=10", "etcd/autoCompactionRetention"),
-    "volume size": ("etcd.persistence.size=big", "etcd/persistence/size"),
-    "external without endpoints": ("etcd.enabled=false", "etcd.external.endpoints is empty"),
-    "external without secrets": (
-        "etcd.enabled=false,etcd.external.endpoints={https://a:2379}",
-        "ca.key, ECDSA: its key, with which the operator makes the gateways' certificate",
-    ),
-    "external without TLS": (
-        "etcd.enabled=false,etcd.external.endpoints={http://a:2379},etcd.external.secretPrefix=x",
-        "etcd/external/endpoints/0",
-    ),
-    "external beside our own": ("etcd.external.secretPrefix=x", "set etcd.enabled=false"),
-    "no service account": ("serviceAccount.create=false", "serviceAccount.name is empty"),
-    "keep as text": ("crds.keep=yes", "crds/keep"),
-    "scrape interval": ("metrics.serviceMonitor.interval=often", "metrics/serviceMonitor/interval"),
-}
-
-
-@pytest.mark.parametrize(("values", "names"), REFUSED.values(), ids=REFUSED.keys())
-def test_bad_values_are_refused_by_name(values: str, names: str) -> None:
-    done = template("--set", values)
-    assert done.returncode != 0, "helm took it"
-    assert names in done.stderr
-
-
-def test_every_value_is_described() -> None:
-    """values.yaml and the schema hold the same keys."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
-    assert set(_keys(values, schema, "")) == set(_properties(schema, "")) - {".global"}
-
-
-def test_an_old_kubernetes_is_refused() -> None:
-    done = helm("template", "falcon", str(CHART), "--kube-version", "1.28")
-    assert "requires kubeVersion: >=1.29.0-0" in done.stderr
-
-
 def _secrets(pod: Manifest) -> dict[str, str]:
     """Return the names of the Secrets that a pod mounts, by volume."""
     return {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
@@ -411,26 +353,3 @@ def _allowed(policy: Manifest) -> dict[str, list[str] | None]:
         rule["ports"][0]["port"]: [names(peer) for peer in rule["from"]] if "from" in rule else None
         for rule in policy["spec"]["ingress"]
     }
-
-
-def _keys(values: dict[str, object], schema: dict[str, object], at: str) -> list[str]:
-    """Return the paths of the values, down to where the schema stops listing properties."""
-    found: list[str] = []
-    properties = schema.get("properties")
-    assert isinstance(properties, dict)
-    for key, value in values.items():
-        found.append(f"{at}.{key}")
-        inner = properties.get(key, {})
-        if isinstance(value, dict) and "properties" in inner:
-            found += _keys(value, inner, f"{at}.{key}")
-    return found
-
-
-def _properties(schema: dict[str, object], at: str) -> list[str]:
-    properties = schema.get("properties", {})
-    assert isinstance(properties, dict)
-    found: list[str] = []
-    for key, inner in properties.items():
-        assert "description" in inner or "$ref" in inner, f"{at}.{key} has no description"
-        found += [f"{at}.{key}", *_properties(inner, f"{at}.{key}")]
-    return found

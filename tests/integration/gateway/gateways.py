@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -362,3 +362,16 @@ async def _running(work: Coroutine[None, None, NoReturn]) -> AsyncIterator[None]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def running_site(root: Path) -> Iterator[Site]:
+    """Run an etcd and a gateway in a new folder."""
+    root.mkdir(parents=True)
+    site = Site(root)
+    site.etcd.start()
+    site.gateway()
+    try:
+        yield site
+    finally:
+        site.stop()
