@@ -137,7 +137,7 @@ KINDS: Final[Sequence[Kind]] = (
         layout="acts",
         strike=_both,
         action="ReplaceNode",
-        limit_seconds=240.0,
+        limit_seconds=420.0,
         checks_speed=False,
     ),
     Kind(name="a link between two nodes to 30 Mbit/s", layout="ring", strike=_slow_pair, action="SwapNodes"),

@@ -66,6 +66,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     # Share of CFS periods that were throttled, over the peers' and over the rank's own healthy share.
     throttling_growth: float = 0.10
+    throttling_least: float = 0.05  # where the rank loses so little of its iterations that half of that is less
 
     # Seconds a second that threads waited for a core, over the peers' and over the rank's own; and median_factor times.
     contention_growth: float = 0.15

@@ -4,13 +4,14 @@ Ranks whose own computation grew, or that are silent, send it by themselves. The
 has no culprit yet: a rank that was slow from its first iteration has no healthy past to be compared with by its agent,
 and a slow link shows in the waits of all its communicator's members. Then the ranks are asked, all at once in a small
 job, in turns in a large job. The culprits of open incidents are asked as long as these are open, so that relief is
-seen at once. Without a slowdown, only ranks are asked that are about to be named without an onset (``from_start``,
-``without_onset``), and all ranks where one has printed an error (``said``).
+seen at once; all ranks, where the culprits do not explain the slowdown (``link_beside``). Without a slowdown, only
+ranks are asked that are about to be named without an onset (``from_start``, ``without_onset``), and all ranks where one
+has printed an error (``said``).
 """
 
 from __future__ import annotations
 
-from falcon_core.recovery import from_start, said, without_onset
+from falcon_core.recovery import from_start, link_beside, said, without_onset
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import RecoveryState
 from falcon_core.wire.messages import MAX_DETAILED
@@ -26,7 +27,7 @@ def wanted_detail(state: RecoveryState, obs: Observation, policy: Policy) -> lis
         return []
     if slow is None:
         return sorted({*from_start.asked(state, obs), *without_onset.asked(state, obs), *said.asked(obs)})
-    if slow.culprit is not None:
+    if slow.culprit is not None and not link_beside.is_suspected(state, obs, policy):
         return sorted(culprit.rank for culprit in state.culprits)
     if obs.now - slow.onset_at < OWN_JUDGEMENT_SECONDS:
         return []

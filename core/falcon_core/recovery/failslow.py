@@ -33,6 +33,7 @@ from falcon_core.recovery import (
     habits,
     imbalance,
     job_change,
+    link_beside,
     losses,
     made_beside,
     pieces,
@@ -97,6 +98,8 @@ def _act(
     found = together.find(state, obs, policy, shared)
     state, closed = together.follow(state, found, obs, policy)
     slow = together.first_of(state)
+    state, passed = link_beside.look(state, slow, obs, policy)
+    closed = [*closed, *passed]
     slow = flapping.after_look(slow, obs.now, well=no_longer_slow(slow, obs, policy))
     if flapping.is_over(slow, obs.now, sharing.hold_seconds(state)):
         state, actions = _relieved(state, slow, obs, policy)
@@ -242,6 +245,7 @@ def _blame(
     in_pieces: bool = False,
 ) -> tuple[RecoveryState, list[Action]]:
     """Name the culprit and those that are slow beside it, and climb the ladder."""
+    state, slow = link_beside.put_beside(state, slow, culprit)
     slow = flapping.resume(state, slow, culprit, obs.now, policy)
     if not slow.id:
         state, slow = together.numbered(state, slow, policy)

@@ -31,8 +31,10 @@ from falcon_core.signals.cause import explain
 from falcon_core.signals.culprits import RankView, Verdict, Wait, attribute_slowdown
 
 
-def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink | None:
-    """Return the slowest link; None unless the link is beyond doubt."""
+def slow_link(
+    obs: Observation, policy: Policy, slow: SlowIncident, beside: frozenset[int] = frozenset()
+) -> SlowLink | None:
+    """Return the slowest link; None unless the link is beyond doubt. ``beside``: ranks that are known to be slow."""
     loss_ns = float(slow.slow_ns - slow.healthy_ns)
     if loss_ns <= slow.healthy_ns * policy.verify or len(obs.ranks) < max(2, policy.world_size):
         return None
@@ -45,12 +47,12 @@ def slow_link(obs: Observation, policy: Policy, slow: SlowIncident) -> SlowLink 
         least_ns = max(least_ns, JUDGEMENT.link_over_computation * float(np.max(now_ns - healthy_ns)))
     if not any(sum(comm.excess_ns) >= least_ns for rank in obs.ranks for comm in rank.sent.comms):
         return None
-    if any(explain(rank.cpu, []).cause is not Cause.UNKNOWN for rank in obs.ranks):
+    if any(explain(rank.cpu, []).cause is not Cause.UNKNOWN for rank in obs.ranks if rank.rank not in beside):
         return None
     names = communicators(obs, policy)
     verdicts = attribute_slowdown(_views(obs, names, policy), loss_ns=loss_ns)
     found = [verdict for verdict in verdicts if verdict.kind == "Communication" and verdict.excess_ns >= least_ns]
-    if not found or any(verdict.kind == "Computation" for verdict in verdicts):
+    if not found or any(verdict.kind == "Computation" and not beside.issuperset(verdict.ranks) for verdict in verdicts):
         return None
     return _named(obs, found[0], names, growth)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.common import Common
+from falcon_core.recovery.figures import excess_ns
 from falcon_core.recovery.observation import Observation, Policy
 from falcon_core.recovery.state import SlowIncident
 from falcon_core.wire.messages import RECENT_ITERATIONS
@@ -17,6 +19,9 @@ def counted(
     slow: SlowIncident, obs: Observation, policy: Policy, shared: Common | None, *, paused: bool = False
 ) -> SlowIncident:
     """Add the loss of the iterations since the last look, without what all ranks gained alike.
+
+    Of a named rank no more than its own excess counts, where that is less than half: the rest has another reason
+    (``link_beside``).
 
     ``paused``: one of them may be long because ranks stood still to be measured, which is no part of the slowdown.
     """
@@ -33,10 +38,22 @@ def counted(
         slow.loss,
         generation=obs.generation,
         iterations=done,
-        slow_ns=level,
+        slow_ns=_own_level(slow, level, slow.healthy_ns + common_ns, fresh, obs, policy),
         healthy_ns=slow.healthy_ns + common_ns,
     )
     return replace(slow, loss=loss, slow_ns=int(level), common_ns=common_ns)
+
+
+def _own_level(
+    slow: SlowIncident, level_ns: float, well_ns: int, fresh: int, obs: Observation, policy: Policy
+) -> float:
+    """Return how long iterations would be if the named rank alone were slow [ns], where that is much less."""
+    if slow.culprit is None or slow.from_start or slow.moved is not None:
+        return level_ns
+    own_ns = excess_ns(slow.culprit, obs, min(fresh, RECENT_ITERATIONS), policy)
+    if own_ns is None or own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
+        return level_ns
+    return well_ns + max(0.0, own_ns)
 
 
 def since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:

@@ -49,7 +49,7 @@ def _ladders(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Re
     state, superseded = together.superseded(state, _left(actions), obs)
     actions = [*actions, *superseded]
     if not policy.watch:
-        return replace(state, slow=None, beside=[], hang=None), actions
+        return replace(state, slow=None, beside=[], link_beside=None, hang=None), actions
     state, closed = hanging.step(state, obs, policy)
     if actions:
         return state, [*actions, *closed]  # much changes: look again before judging speed

@@ -369,6 +369,7 @@ class RecoveryState(_State, frozen=True, kw_only=True):
     stays: list[Stay] = []  # newest last
     slow: SlowIncident | None = None
     beside: list[SlowIncident] = []  # of further slow nodes, while ``slow`` is open (``together``)
+    link_beside: SlowIncident | None = None  # of a slow link beside them (``link_beside``)
     stop: StopIncident | None = None
     hang: HangIncident | None = None
     retried: Retried | None = None

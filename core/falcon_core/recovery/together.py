@@ -355,11 +355,13 @@ def passed(
 
 
 def promoted(state: RecoveryState) -> tuple[RecoveryState, list[Action]]:
-    """Give the place of a first incident that is over to the one with the greatest loss beside it.
+    """Give the place of a first incident that is over to the one with the greatest loss beside it, last to a link's.
 
     Pods that were prepared to share the first one's restart are given back: each incident has to pay for its own now.
     """
     if state.slow is not None or not state.beside:
+        if state.slow is None and state.link_beside is not None:
+            state = replace(state, slow=replace(state.link_beside, well_since=None), link_beside=None)
         return state, []
     state, actions = give_back(state)
     first = max(state.beside, key=lambda slow: slow.loss.seconds)

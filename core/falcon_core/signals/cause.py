@@ -3,7 +3,8 @@
 Three counters are compared with the peers' at the same time and with the rank's own healthy past, since either alone
 misleads: a job whose pods all run against their limit is throttled while healthy, and a shared machine delays everyone.
 
-- *Throttling*: the share of CFS periods in which the container's own quota stopped it.
+- *Throttling*: the share of CFS periods in which the container's own quota stopped it. Where the rank loses but a small
+  part of its iterations, as beside a slow link, half of that part is enough.
 - *Contention*: seconds a second that its threads were runnable without a core (``schedstat``). A throttled thread waits
   as well, so run delay speaks for contention only where the throttling counter is known and did not grow.
 - *Garbage collection*: seconds a second in which Python's collector stopped the process. It is the cause only if it
@@ -63,7 +64,7 @@ def explain(culprit: CpuEvidence, peers: Sequence[CpuEvidence]) -> Finding:
     """Name the cause of a computation fail-slow."""
     peers_throttled = _median([peer.throttled for peer in peers])
     if culprit.throttled is not None and _grown(
-        culprit.throttled, (peers_throttled, culprit.healthy_throttled), JUDGEMENT.throttling_growth
+        culprit.throttled, (peers_throttled, culprit.healthy_throttled), _throttling_growth(culprit)
     ):
         return Finding(
             cause=Cause.CPU_THROTTLING,
@@ -94,6 +95,14 @@ def explain(culprit: CpuEvidence, peers: Sequence[CpuEvidence]) -> Finding:
     if culprit.stall_share is not None and culprit.stall_share >= JUDGEMENT.stall_share:
         return Finding(cause=Cause.LATE_DATA, culprit=culprit.stall_share)
     return Finding(cause=Cause.UNKNOWN)
+
+
+def _throttling_growth(culprit: CpuEvidence) -> float:
+    """Return by how much the share of throttled periods has to have grown."""
+    most = JUDGEMENT.throttling_growth
+    if culprit.excess is None:
+        return most
+    return min(most, max(JUDGEMENT.throttling_least, JUDGEMENT.action_share * culprit.excess))
 
 
 def _collecting(culprit: CpuEvidence, peers: float | None) -> Finding | None:

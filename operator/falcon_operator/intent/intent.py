@@ -93,7 +93,7 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
         membership=members.release(intent.membership),
         master_addr="",
         master_port=0,
-        recovery=replace(recovery, slow=None, beside=[], stop=None, hang=None, leaving=[], move=None),
+        recovery=replace(recovery, slow=None, beside=[], link_beside=None, stop=None, hang=None, leaving=[], move=None),
     )
 
 
@@ -153,7 +153,7 @@ def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], 
 def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
     """Put incidents that are over into the history, without an open one that has come back; the oldest are dropped."""
     recovery = intent.recovery
-    open_ids = {slow.id for slow in (recovery.slow, *recovery.beside) if slow is not None}
+    open_ids = {slow.id for slow in (recovery.slow, *recovery.beside, recovery.link_beside) if slow is not None}
     past = [old for old in intent.history if old.slow is None or old.slow.id not in open_ids]
     ids = {incident.slow.id for incident in closed if incident.slow is not None}
     past = [old for old in past if old.slow is None or old.slow.id not in ids]
@@ -163,12 +163,12 @@ def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
 def close_open_incidents(intent: Intent, outcome: str, now: float) -> Intent:
     """Close the open incidents when the job ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
     recovery = intent.recovery
-    found: list[tuple[str, Any]] = [("slow", slow) for slow in (*recovery.beside, recovery.slow)]
+    found: list[tuple[str, Any]] = [("slow", slow) for slow in (recovery.link_beside, *recovery.beside, recovery.slow)]
     found += [("stop", recovery.stop), ("hang", recovery.hang), ("move", recovery.move)]
     closed = [
         ClosedIncident(at=now, outcome="Suspended" if outcome == "Suspended" else "Ended", **{kind: incident})
         for kind, incident in found
         if incident is not None and incident.id
     ]
-    recovery = replace(recovery, slow=None, beside=[], stop=None, hang=None, leaving=[], move=None)
+    recovery = replace(recovery, slow=None, beside=[], link_beside=None, stop=None, hang=None, leaving=[], move=None)
     return replace(remember(intent, closed), recovery=recovery)

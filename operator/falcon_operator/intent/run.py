@@ -204,6 +204,7 @@ def lasting(spec: TrainingRunSpec) -> TrainingRunSpec:
         grown=None,
         slow=_lasting_slow(recovery.slow) if recovery.slow is not None else None,
         beside=[_lasting_slow(slow) for slow in recovery.beside],
+        link_beside=_lasting_slow(recovery.link_beside) if recovery.link_beside is not None else None,
     )
     return replace(spec, recovery=recovery)
 

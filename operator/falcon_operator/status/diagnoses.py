@@ -23,7 +23,7 @@ from falcon_operator.api import ClosedIncident, DiagnosisStatus, DoneStep, NodeV
 from falcon_operator.intent.intent import Intent
 from falcon_operator.status.causes import cause_words
 from falcon_operator.status.doubt import cause_of, imbalance_words
-from falcon_operator.status.exchanges import link_done, link_next
+from falcon_operator.status.exchanges import LINK_WAITS, link_done, link_next
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.probes import is_probed, probe_evidence, probe_next
@@ -64,6 +64,7 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
         if recovery.slow
         else None,
         *(describe_slowdown(slow, policy, None, recovery.slow) for slow in recovery.beside),
+        _link_beside(recovery, policy),
         *(_closed(incident, policy, intent.verdicts) for incident in intent.history),
     ]
     return sorted((note for note in found if note is not None), key=_number, reverse=True)
@@ -83,6 +84,14 @@ def _with_probe(
     if not wanted:
         return note
     return replace(note, next=wanted, state="Validating" if is_probed(state, state.slow) else note.state)
+
+
+def _link_beside(state: RecoveryState, policy: Policy) -> DiagnosisStatus | None:
+    """Describe a slow link beside slow ranks; None where there is none."""
+    if state.link_beside is None:
+        return None
+    note = describe_slowdown(state.link_beside, policy, None)
+    return None if note is None else replace(note, slowdown=f"{note.slowdown} by itself", next=LINK_WAITS)
 
 
 def _number(diagnosis: DiagnosisStatus) -> int:

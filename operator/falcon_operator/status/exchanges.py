@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import Swapped
@@ -11,6 +13,8 @@ from falcon_operator.api import DoneStep
 from falcon_operator.status.early import why_early
 from falcon_operator.status.slow_steps import applied, done_step
 from falcon_operator.status.words import listed, milliseconds, percent, seconds
+
+LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
 
 
 def link_done(slow: SlowIncident) -> list[DoneStep]:

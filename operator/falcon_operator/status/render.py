@@ -137,7 +137,7 @@ def _summary(view: View, state: State) -> str:
     if recovery.move is not None:
         return move_summary(recovery.move)
     if slow is not None and _is_shown(slow, view.policy):
-        return _slow_summary(slow, view.policy, len(recovery.beside), probed=is_probed(recovery, slow))
+        return _slow_summary(slow, recovery, view.policy, probed=is_probed(recovery, slow))
     if view.unheard:
         return view.snap.job.status.summary
     if copying := waiting(view):
@@ -152,12 +152,15 @@ def _is_shown(slow: SlowIncident, policy: Policy) -> bool:
     return bool(slow.id) or (slow.is_incident and slow.slow_ns > slow.healthy_ns * (1 + policy.verify))
 
 
-def _slow_summary(slow: SlowIncident, policy: Policy, beside: int, *, probed: bool) -> str:
+def _slow_summary(slow: SlowIncident, recovery: RecoveryState, policy: Policy, *, probed: bool) -> str:
     since = clock_time(slow.onset_at)
     if slow.culprit is not None:
         culprit = slow.culprit
         slower = "as long as its peers from the start" if slow.from_start else f"slower since {since}"
+        beside = len(recovery.beside)
         more = f", and {beside} more node{'s' * (beside > 1)}" if beside else ""
+        if recovery.link_beside is not None and recovery.link_beside.link is not None:
+            more += f", and {link_brief(recovery.link_beside.link)}"
         doing = "measuring its machine" if probed else _slow_doing(slow, policy)
         return f"rank {culprit.rank} on {culprit.node} computes {culprit.slowdown:.1f}x {slower}{more}; {doing}"
     factor = f"iterations {slow.slow_ns / slow.healthy_ns:.1f}x slower since {since}"

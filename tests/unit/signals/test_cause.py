@@ -38,6 +38,19 @@ def test_everybody_is_delayed() -> None:
     assert explain(busy, [busy, busy]).cause is Cause.UNKNOWN
 
 
+def test_a_rank_that_loses_little_of_its_iterations_is_throttled_little() -> None:
+    """Beside a slow link a rank computes for a small part of the time."""
+
+    def cause(throttled: float, excess: float | None) -> Cause:
+        culprit = CpuEvidence(throttled=throttled, healthy_throttled=0.0, excess=excess)
+        return explain(culprit, [CpuEvidence(throttled=0.0)]).cause
+
+    assert cause(0.07, None) is Cause.UNKNOWN
+    assert cause(0.07, 0.5) is Cause.UNKNOWN
+    assert cause(0.07, 0.12) is Cause.CPU_THROTTLING
+    assert cause(0.04, 0.01) is Cause.UNKNOWN, "what is less is noise"
+
+
 def test_unknown_counters_prove_nothing() -> None:
     assert explain(CpuEvidence(), []).cause is Cause.UNKNOWN
     assert explain(CpuEvidence(throttled=0.9), [CpuEvidence()]).cause is Cause.UNKNOWN, "nothing to compare with"

@@ -1,0 +1,138 @@
+"""A slow link beside slow ranks: each has an incident of its own, and each pays for what it costs by itself.
+
+While a rank is named, its computation explains the slowdown. Where it explains less than half of it in each of the
+newest windows, something else is slow as well. Then all ranks are asked for the detail of their waits, and a link is
+named by the same rules as otherwise (``links``), only that the named ranks may be slow, and may lack CPU.
+
+The rank's loss counts no more than the rank's own excess then (``losses``), so that its node is not left for what the
+link costs. The link waits beside: an exchange of roles is planned for ranks that are well. Once no slow rank is left,
+the link's incident takes the place of theirs, and the ladder against links goes on from there. It is remembered over
+the restart by which a node is left: in the next generation nobody knows transfers that were healthy.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.judgement import JUDGEMENT
+from falcon_core.planning import ski_rental
+from falcon_core.recovery import durations
+from falcon_core.recovery.figures import excess_ns
+from falcon_core.recovery.links import slow_link
+from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+
+replace = msgspec.structs.replace
+
+
+def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
+    """Check whether the named ranks explain less than half of the slowdown in each of the newest windows."""
+    slow = state.slow
+    if slow is None or slow.culprit is None or slow.phase != "Located" or slow.from_start or slow.without_onset:
+        return False
+    width = policy.consecutive
+    return all(_unexplained(state, slow, obs, width, window) for window in range(1, JUDGEMENT.lasting_windows + 1))
+
+
+def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
+    """Check one of the windows, counted from the newest."""
+    newest = slice(-window * width, None if window == 1 else -(window - 1) * width)
+    levels = [sorted(rank.sent.iteration_ns[newest]) for rank in obs.ranks if rank.fresh]
+    known = [times[len(times) // 2] for times in levels if len(times) == width]
+    if not known:
+        return False
+    lost_ns = sorted(known)[len(known) // 2] - slow.healthy_ns - slow.common_ns
+    own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
+    return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
+
+
+def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
+    """Return what a named rank computed longer in a window than while it was well [ns]; infinite where not known."""
+    rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
+    times = sorted(rank.sent.compute_ns[newest]) if rank is not None else []
+    well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
+    return times[width // 2] - well_ns if len(times) == width else float("inf")
+
+
+def look(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Name a link beside the open incident ``slow``, count what it costs, or close its incident."""
+    if state.link_beside is not None:
+        return _followed(state, state.link_beside, slow, obs, policy)
+    if not is_suspected(state, obs, policy):
+        return state, []
+    link = slow_link(obs, policy, slow, beside=frozenset(culprit.rank for culprit in state.culprits))
+    if link is None:
+        return state, []
+    own_ns = _own_ns(state, slow, obs, policy)
+    iterations = JUDGEMENT.lasting_windows * policy.consecutive
+    first = max(1, obs.iterations - iterations + 1)
+    found = SlowIncident(
+        id=f"{policy.job}-{state.incidents + 1}",
+        phase="Detected",
+        onset_at=obs.now - iterations * slow.slow_ns / 1e9,
+        onset_generation=obs.generation,
+        onset_iteration=first,
+        reported_iteration=obs.iterations,
+        healthy_ns=slow.healthy_ns,
+        slow_ns=slow.healthy_ns + own_ns,
+        named_ns=slow.healthy_ns + own_ns,
+        loss=ski_rental.Loss(
+            seconds=iterations * own_ns / 1e9, generation=obs.generation, counted_iterations=obs.iterations
+        ),
+        link=link,
+    )
+    return replace(state, incidents=state.incidents + 1, link_beside=found), []
+
+
+def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
+    """Return what of an iteration no named rank explains [ns]."""
+    each = (excess_ns(culprit, obs, policy.consecutive, policy) or 0.0 for culprit in state.culprits)
+    return max(0, slow.slow_ns - slow.healthy_ns - slow.common_ns - round(max(0.0, *each, 0.0)))
+
+
+def _followed(
+    state: RecoveryState, link: SlowIncident, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Count the loss of the iterations since the last look; close the incident once ranks explain all of it again."""
+    own_ns = _own_ns(state, slow, obs, policy)
+    well_ns = link.healthy_ns
+    loss = ski_rental.accumulate(
+        link.loss, generation=obs.generation, iterations=obs.iterations, slow_ns=well_ns + own_ns, healthy_ns=well_ns
+    )
+    link = replace(link, loss=loss, slow_ns=well_ns + own_ns)
+    if own_ns > JUDGEMENT.action_share * (link.named_ns - well_ns):
+        return replace(state, link_beside=replace(link, well_since=None)), []
+    since = obs.now if link.well_since is None else link.well_since
+    if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
+        return replace(state, link_beside=replace(link, well_since=since)), []
+    closed = replace(link, slow_ns=link.named_ns, well_since=since)
+    level = obs.iteration_ns(policy.consecutive)
+    iteration_ns = None if level is None else int(level)
+    state = durations.passed(replace(state, link_beside=None), closed, obs.now)
+    return state, [SlowClosed(incident=closed, outcome="Relieved", iteration_ns=iteration_ns)]
+
+
+def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:
+    """Keep the incident of a link whose transfers a rank that is named now does not explain.
+
+    The second value is the incident to name the rank in: another, or ``slow`` where the rank explains it.
+    """
+    link = slow.link
+    own_ns = culprit.compute_ns - (culprit.healthy_compute_ns or culprit.peers_compute_ns)
+    if link is None or not slow.id or link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
+        return state, slow
+    beside = replace(slow, phase="Detected", culprit=None, usual=None)
+    seconds = slow.loss.seconds * min(1.0, own_ns / max(1, slow.slow_ns - slow.healthy_ns))
+    named = replace(
+        slow,
+        id="",
+        loss=replace(slow.loss, seconds=seconds),
+        link=None,
+        probed=None,
+        applied=[],
+        outlook=None,
+        swapped=None,
+    )
+    return replace(state, link_beside=beside), named

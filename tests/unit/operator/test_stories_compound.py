@@ -1,0 +1,114 @@
+"""A slow link beside a slow rank, on a fake clock: each has its own diagnosis, and pays for what it costs by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from falcon_operator.api import DiagnosisStatus
+from tests.unit.operator.flows import MB, Flow, Flows
+from tests.unit.operator.telling import operator, reasons, run, trained
+from tests.unit.operator.world import World
+
+LADDER = [
+    {"type": "Ignore"},
+    {"type": "SwapNodes", "overheadSeconds": 5},
+    {"type": "ReplaceNode", "overheadSeconds": 10},
+]
+SLOW_LINK = 25e-9  # seconds a byte beyond healthy ones: a second for 40 MB, in an iteration of 0.25 s
+SLOW_RANK = 2.5  # 0.3 s
+
+
+def training(**fields: Any) -> World:
+    """Return a job of four ranks in a ring; no pause shows which of its links is slow."""
+    spec = {"mitigation": {"strategies": LADDER, **fields}, "detection": {"pauseBudget": "0%"}}
+    world = World(replicas=4, spec=spec)
+    world.flows = Flows((Flow((0, 1, 2, 3), 40 * MB),), world_size=4)
+    return world
+
+
+def slow_link(world: World) -> None:
+    world.flows.congested[frozenset((world.node_of(2).name, world.node_of(3).name))] = SLOW_LINK
+
+
+def by_cause(world: World) -> dict[str, DiagnosisStatus]:
+    """Return the diagnoses: of communication, and of computation."""
+    return {note.what.rpartition(" ")[2]: note for note in world.status.diagnoses}
+
+
+async def both(world: World, *, link_first: bool) -> dict[str, DiagnosisStatus]:
+    """Let a rank's node and a link become slow, one after the other, until both are named."""
+    await trained(world)
+    node = world.node_of(0)
+    if link_first:
+        slow_link(world)
+        await run(world, operator, lambda w: w.status.diagnoses, seconds=120)
+    node.slow = SLOW_RANK
+    if not link_first:
+        await run(world, operator, lambda w: w.status.diagnoses, seconds=120)
+        slow_link(world)
+    await run(world, operator, lambda w: len(w.status.diagnoses) == 2, seconds=180)
+    return by_cause(world)
+
+
+@pytest.mark.parametrize("link_first", [False, True])
+async def test_each_is_named_by_itself(link_first: bool) -> None:
+    world = training()
+    notes = await both(world, link_first=link_first)
+    link, rank = notes["communication"], notes["computation"]
+    assert (link.cause, rank.rank, rank.node) == ("SlowLink", 0, "node-a")
+    assert link.id == f"gpt2-{1 if link_first else 2}"
+    assert link.id != rank.id
+    assert "by itself" in link.slowdown
+    assert link.next.startswith("once no rank is slow any more")
+    assert "and a link between ranks 0, 1, 2, 3" in world.status.summary
+    assert world.generation == 1
+
+
+@pytest.mark.parametrize("link_first", [False, True])
+async def test_the_node_is_left_for_its_own_cost_and_the_link_is_remembered_over_the_restart(link_first: bool) -> None:
+    world = training()
+    notes = await both(world, link_first=link_first)
+    named = world.clock.seconds
+    await run(world, operator, lambda w: w.generation == 2, seconds=400)
+    own = (SLOW_RANK - 1) * 0.2 / (1.25 + (SLOW_RANK - 1) * 0.2)  # of each second
+    assert 0.6 * 10 / own < world.clock.seconds - named < 1.5 * 10 / own, "the link's cost is not the node's"
+    await run(world, operator, lambda w: by_cause(w)["computation"].state == "Resolved", seconds=60)
+    assert "node-a" not in [world.node_of(rank).name for rank in range(4)]
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > begun + 60, seconds=90)
+    link = by_cause(world)["communication"]
+    assert (link.id, link.state) == (notes["communication"].id, "Open"), "agents have learned the slow level"
+    assert len(world.status.diagnoses) == 2
+    world.flows.congested.clear()
+    await run(world, operator, lambda w: by_cause(w)["communication"].state == "Resolved", seconds=60)
+    assert world.generation == 2
+
+
+async def test_a_rank_that_recovers_leaves_the_link() -> None:
+    world = training()
+    notes = await both(world, link_first=False)
+    world.node_of(0).slow = 1.0
+    await run(world, operator, lambda w: by_cause(w)["computation"].state == "Resolved", seconds=120)
+    link = by_cause(world)["communication"]
+    assert (link.id, link.state) == (notes["communication"].id, "Open")
+    assert "by itself" not in link.slowdown
+
+
+async def test_a_link_that_recovers_leaves_the_rank() -> None:
+    world = training()
+    notes = await both(world, link_first=False)
+    world.flows.congested.clear()
+    await run(world, operator, lambda w: by_cause(w)["communication"].state == "Resolved", seconds=120)
+    rank = by_cause(world)["computation"]
+    assert (rank.id, rank.state) == (notes["computation"].id, "Open")
+    assert reasons(world).count("Resolved") == 1
+
+
+async def test_suspension_closes_both() -> None:
+    world = training()
+    await both(world, link_first=False)
+    world.edit_spec(suspend=True)
+    await run(world, operator, lambda w: all(note.state == "Resolved" for note in w.status.diagnoses), seconds=60)
+    assert {note.result for note in world.status.diagnoses} == {"ended by suspension"}
