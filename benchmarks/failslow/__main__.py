@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from benchmarks.failslow.jobs import manifest
+from benchmarks.failslow.jobs import RANKS, manifest
 from benchmarks.failslow.kinds import KINDS, Kind
 from benchmarks.failslow.outcome import Outcome, median, suffer
 from benchmarks.failstop.stage import namespace
@@ -40,7 +40,7 @@ def measure(kinds: Sequence[Kind], runs: int) -> list[Outcome]:
             job = Job(kubectl, manifest(kubectl, layout))
             try:
                 for number, kind in enumerate(kind for kind in together for _ in range(runs)):
-                    outcome = suffer(job, kind, _rank(job, kind, number))
+                    outcome = suffer(job, kind, _rank(kind, number))
                     found.append(outcome)
                     print(f"{time.strftime('%H:%M:%S')} {line(outcome)}", flush=True)
                     for problem in outcome.problems:
@@ -50,11 +50,10 @@ def measure(kinds: Sequence[Kind], runs: int) -> list[Outcome]:
     return found
 
 
-def _rank(job: Job, kind: Kind, number: int) -> int:
+def _rank(kind: Kind, number: int) -> int:
     """Return who is slow: never the rank that writes the log, whose pod would take the log along."""
-    ranks = 4 if kind.layout in ("ring", "two a pod") else len(job.nodes())
     first = 2 if kind.layout == "two a pod" else 1
-    return first + number % (ranks - first)
+    return first + number % (RANKS[kind.layout] - first)
 
 
 def line(outcome: Outcome) -> str:

@@ -11,6 +11,7 @@ SCRIPT: Final = "remembering.py"
 MANY: Final = 1_000_000
 EVERY: Final = 20  # steps between two checkpoints
 Layout = Literal["acts", "endures", "ring", "two a pod"]
+RANKS: Final[dict[Layout, int]] = {"acts": 3, "endures": 3, "ring": 4, "two a pod": 4}
 SPARE: Final = {"key": "falcon.dev/spare", "operator": "Exists"}
 _MEMORY: Final = {"memory": "64Mi", "copies": 1}
 _IGNORE: Final = {"type": "Ignore"}
@@ -22,6 +23,7 @@ def manifest(namespace: Kubectl, layout: Layout) -> Json:
     ``acts``: three pods, and a node is left as soon as that pays. ``endures``: likewise, but a replacement is declared
     to cost ten minutes. ``ring``: four pods, which may exchange their roles. ``two a pod``: two pods of two ranks.
     """
+    procs = 2 if layout == "two a pod" else 1
     match layout:
         case "acts" | "two a pod":
             strategies = [_IGNORE, {"type": "ReplaceNode", "overheadSeconds": 10}]
@@ -33,11 +35,10 @@ def manifest(namespace: Kubectl, layout: Layout) -> Json:
         "checkpoint": _MEMORY,
         "mitigation": {"strategies": strategies},
         "detection": {"pauseBudget": "20%"},  # a job of the benchmark is not five minutes old
-        "procsPerReplica": 2 if layout == "two a pod" else 1,
+        "procsPerReplica": procs,
         **({} if layout == "ring" else {"warmPoolRef": {"name": "spares"}}),
     }
-    replicas = {"acts": 3, "endures": 3, "ring": 4, "two a pod": 2}[layout]
-    made = training_job(layout.replace(" ", "-"), steps=MANY, replicas=replicas, spec=spec)
+    made = training_job(layout.replace(" ", "-"), steps=MANY, replicas=RANKS[layout] // procs, spec=spec)
     if layout == "ring":  # the local cluster has four nodes for it, one of which is the spare
         made["spec"]["template"]["spec"]["tolerations"] = [SPARE]
     return with_script(namespace, made, SCRIPT, "--steps", str(MANY), "--every", str(EVERY))

@@ -123,7 +123,7 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
     own_ns = culprit.compute_ns - (culprit.healthy_compute_ns or culprit.peers_compute_ns)
     if link is None or not slow.id or link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
         return state, slow
-    beside = replace(slow, phase="Detected", culprit=None, usual=None)
+    beside = replace(slow, phase="Detected", usual=None, slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)))
     seconds = slow.loss.seconds * min(1.0, own_ns / max(1, slow.slow_ns - slow.healthy_ns))
     named = replace(
         slow,

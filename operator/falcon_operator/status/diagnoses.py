@@ -55,7 +55,9 @@ def diagnoses(intent: Intent, policy: Policy, next_strategy: Candidate | None) -
         describe_hang(recovery.hang, policy) if recovery.hang else None,
         describe_move(recovery.move) if recovery.move else None,
         _with_probe(
-            describe_slowdown(recovery.slow, policy, next_strategy),
+            describe_slowdown(
+                _by_itself(recovery, recovery.slow), policy, next_strategy, by_itself=recovery.link_beside is not None
+            ),
             recovery,
             policy,
             len(intent.membership.members),
@@ -92,6 +94,15 @@ def _link_beside(state: RecoveryState, policy: Policy) -> DiagnosisStatus | None
         return None
     note = describe_slowdown(state.link_beside, policy, None)
     return None if note is None else replace(note, slowdown=f"{note.slowdown} by itself", next=LINK_WAITS)
+
+
+def _by_itself(state: RecoveryState, slow: SlowIncident) -> SlowIncident:
+    """Return the incident with what its rank alone makes of an iteration, where a link is slow beside it."""
+    culprit = slow.culprit
+    if state.link_beside is None or culprit is None:
+        return slow
+    own_ns = culprit.compute_ns - (culprit.healthy_compute_ns or culprit.peers_compute_ns)
+    return replace(slow, slow_ns=slow.healthy_ns + slow.common_ns + max(0, own_ns))
 
 
 def _number(diagnosis: DiagnosisStatus) -> int:
@@ -152,11 +163,17 @@ def _result(closed: ClosedIncident) -> str:
 
 
 def describe_slowdown(
-    slow: SlowIncident, policy: Policy, next_strategy: Candidate | None, first: SlowIncident | None = None
+    slow: SlowIncident,
+    policy: Policy,
+    next_strategy: Candidate | None,
+    first: SlowIncident | None = None,
+    *,
+    by_itself: bool = False,
 ) -> DiagnosisStatus | None:
     """Describe a slowdown; None while neither a rank nor a link is named.
 
-    ``first``: the open slowdown that this one stands beside. Then the job's figure is what this node costs by itself.
+    ``first``: the open slowdown that this one stands beside. Then the job's figure is what this node costs by itself,
+    as with ``by_itself``.
     """
     culprit = slow.culprit
     if culprit is None:
@@ -167,7 +184,9 @@ def describe_slowdown(
         what=f"fail-slow, {'imbalance' if cause is Cause.IMBALANCE else 'computation'}",
         where=_slow_where(culprit),
         since=_since(slow),
-        slowdown=_slowdown(slow, culprit, by_itself=first is not None or any(entry.shares for entry in slow.applied)),
+        slowdown=_slowdown(
+            slow, culprit, by_itself=by_itself or first is not None or any(entry.shares for entry in slow.applied)
+        ),
         why=imbalance_words(slow, culprit, policy) if cause is Cause.IMBALANCE else cause_words(culprit, slow.evidence),
         cause=cause.value,
         evidence=_evidence(culprit) + probe_evidence(slow),

@@ -60,7 +60,7 @@ async def test_each_is_named_by_itself(link_first: bool) -> None:
     assert (link.cause, rank.rank, rank.node) == ("SlowLink", 0, "node-a")
     assert link.id == f"gpt2-{1 if link_first else 2}"
     assert link.id != rank.id
-    assert "by itself" in link.slowdown
+    assert (link.slowdown, rank.slowdown) == ("job 5.0x by itself", "job 2.2x by itself; rank 2.5x")
     assert link.next.startswith("once no rank is slow any more")
     assert "and a link between ranks 0, 1, 2, 3" in world.status.summary
     assert world.generation == 1
