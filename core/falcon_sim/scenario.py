@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import yaml
 
-from falcon_core.signals.profile import SAMPLE_EVERY
 from falcon_sim.pipeline import Schedule, ScheduleError, interleaved, one_f_one_b
 
 
@@ -166,7 +165,7 @@ class Watch(_Part, frozen=True, kw_only=True):
     consecutive_iterations: int = 5
     look_iterations: int = 1  # between two looks, at least (and at least a second): more is faster, and later
     delay_seconds: float = 0.0  # until the operator first hears of something, besides what the signals themselves take
-    sample_every: int = SAMPLE_EVERY  # job.calls: Enqueued: iterations of which one is timed on the device
+    sample_every: int = 20  # job.calls: Enqueued: iterations of which one is timed on the device
     profiles: bool = True  # likewise: every iteration of a rank is timed for a while once the rank is slow
     sentinels: int = 0  # ranks whose rings are read all the time; the others' when something is up. 0: all
 

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from falcon_core.signals.profile import SAMPLE_EVERY
 from falcon_sim.__main__ import main
-from falcon_sim.scenario import ScenarioError, load, parse
+from falcon_sim.scenario import ScenarioError, Watch, load, parse
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "simulation"
+
+
+def test_the_device_times_as_many_iterations_as_an_agent_asks_for() -> None:
+    """The figure stands there twice: an old core, which has none, is played beside today's (benchmarks/real_jobs)."""
+    assert Watch().sample_every == SAMPLE_EVERY
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
