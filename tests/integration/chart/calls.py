@@ -126,7 +126,8 @@ async def _rights(make: Callable[[Any], Any]) -> set[Right]:
         names = [name for name, value in inspect.getmembers(type(make(None)), inspect.isfunction) if name[0] != "_"]
         for name in names:
             recorder = _Recorder(found=found, exists=exists)
-            await _call(getattr(make(recorder), name), bare=bare)
+            # In a task of its own: before Python 3.11.4 a time-out around a TaskGroup spoils the task's next time-outs.
+            await asyncio.create_task(_call(getattr(make(recorder), name), bare=bare))
             rights |= recorder.rights
     return rights
 

@@ -33,7 +33,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert platform["uri"] == "https://releases.example.org/falcon.tar.gz"
     with tarfile.open(folder / plugin.ARCHIVE) as tar:
         assert tar.getnames() == [file["from"] for file in platform["files"]]
-        tar.extractall(folder / "bin", filter="data")
+    (folder / "bin").mkdir()
+    subprocess.run(["tar", "-xzf", folder / plugin.ARCHIVE, "-C", folder / "bin"], check=True)
     assert os.access(folder / "bin" / platform["bin"], os.X_OK)
     return folder / "bin"
 
