@@ -50,7 +50,7 @@ def test_a_check_says_that_all_is_well_and_then_which_node_is_slow(nodes: None, 
     status = job.status()
     assert status["check"]["state"] == "Done"
     assert 0 < status["check"]["standstillMilliseconds"] < MOST_MILLISECONDS
-    assert status["pauses"]["count"] == 2
+    assert status["pauses"]["count"] in (2, 3), "a check of a job that has just become slow may need a second order"
     text = job.kubectl.run("describe", "trainingjob", job.name)
     assert victim["node"] in text.partition("Check:")[2].partition("Conditions:")[0]
     assert {"Validating", "Checked"} <= {event["reason"] for event in job.kubectl.items("events")}

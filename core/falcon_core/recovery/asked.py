@@ -16,6 +16,7 @@ from falcon_core.recovery.probe_state import Check
 from falcon_core.recovery.state import RecoveryState
 
 PATIENCE_SECONDS: Final = 600.0  # a check that could not begin by then is given up
+MOST_TRIES: Final = 2
 replace = msgspec.structs.replace
 
 
@@ -46,6 +47,16 @@ def begun(state: RecoveryState) -> RecoveryState:
 def failed(check: Check, why: str, now: float) -> Check:
     """Return the check that came to nothing, and why."""
     return replace(check, state="Failed", at=now, text=why)
+
+
+def missed(check: Check, why: str, now: float, lead_seconds: float) -> Check:
+    """Return the check whose ranks did not stand still together: it is tried once more.
+
+    A job that has just become slow has iterations that are longer than those by which the order was timed.
+    """
+    if check.tries + 1 >= MOST_TRIES:
+        return failed(check, why, now)
+    return replace(check, state="Waiting", tries=check.tries + 1, lead_seconds=lead_seconds)
 
 
 def done(check: Check, slow: list[str], text: str, now: float) -> Check:

@@ -69,6 +69,8 @@ class Check(_State, frozen=True, kw_only=True):
     asked: str  # the annotation's value
     since: float  # when it was first seen
     state: Literal["Waiting", "Running", "Done", "Failed"] = "Waiting"
+    tries: int = 0  # in which the ranks did not stand still together
+    lead_seconds: float = 0.0  # of the next order; 0: as usual
     at: float = 0.0  # when it was over
     standstill_seconds: float = 0.0
     slow: list[str] = []  # machines and links, in words, the slowest first

@@ -85,6 +85,8 @@ def _begun_if_allowed(
         return state
     number = state.pauses.probes + 1
     probed = (state.slow.probed if state.slow is not None and target.incident else None) or Probed()
+    check = state.check
+    lead_seconds = probed.lead_seconds if target.incident or check is None else check.lead_seconds
     probe = Probe(
         number=number,
         generation=obs.generation,
@@ -92,7 +94,7 @@ def _begun_if_allowed(
         measures=target.measures,
         phase="Prepare",
         since=obs.now,
-        lead_seconds=probed.lead_seconds or LEAD_SECONDS,
+        lead_seconds=lead_seconds or LEAD_SECONDS,
     )
     if target.incident and state.slow is not None:
         state = replace(state, slow=replace(state.slow, probed=replace(probed, tries=probed.tries + 1)))
@@ -222,10 +224,12 @@ def _judged(state: RecoveryState, probe: Probe, machines: Sequence[Machine], obs
 def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, passed: bool = False) -> RecoveryState:
     """Let training go on without a verdict."""
     slow, check = state.slow, state.check
+    lead = min(LONGEST_LEAD_SECONDS, 2 * probe.lead_seconds) if passed else probe.lead_seconds
     if not probe.incident and check is not None:
-        state = replace(state, check=asked.failed(check, why, obs.now))
+        was_ordered = probe.phase == "Hold"
+        failed = asked.missed(check, why, obs.now, lead) if was_ordered else asked.failed(check, why, obs.now)
+        state = replace(state, check=failed)
     elif slow is not None and slow.id == probe.incident:
-        lead = min(LONGEST_LEAD_SECONDS, 2 * probe.lead_seconds) if passed else probe.lead_seconds
         probed = replace(
             slow.probed or Probed(),
             at=obs.now,

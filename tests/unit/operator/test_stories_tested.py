@@ -209,6 +209,32 @@ async def test_ranks_that_cannot_be_stopped_fail_the_check() -> None:
     assert world.paused.pauses == []
 
 
+async def test_ranks_that_came_too_late_are_tried_once_more() -> None:
+    world = World()
+    world.paused.past = True
+    await trained(world)
+    ask(world)
+    await run(world, operator, lambda w: phases(w)[-1:] == ["Release"])
+    assert not is_over(world)
+    world.paused.past = False
+    await run(world, operator, is_over, seconds=120)
+    assert (check(world).state, check(world).slow) == ("Done", [])
+    assert phases(world) == ["Prepare", "Hold", "Release"] * 2
+
+
+async def test_a_check_that_comes_too_late_twice_has_failed() -> None:
+    world = World()
+    world.paused.past = True
+    await trained(world)
+    ask(world)
+    await run(world, operator, is_over, seconds=120)
+    assert check(world).state == "Failed"
+    assert "was past the cut" in check(world).result
+    assert phases(world) == ["Prepare", "Hold", "Release"] * 2
+    first, second = (order.stops for order in world.paused.orders if order.phase == "Hold")
+    assert min(second.values()) > min(first.values()), "the second order had more time"
+
+
 async def test_a_check_outlives_a_restart_of_the_ranks() -> None:
     world = World()
     await trained(world)
