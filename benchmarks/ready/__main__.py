@@ -130,6 +130,7 @@ def main() -> int:
             executor.table(checked),
             links.table(linked),
             *(f"- {problem}" for problem in problems),
+            "",
         ]
     )
     print(figures)

@@ -158,12 +158,12 @@ async def torchrun(folder: Path, ranks: int) -> float:
         await trained.trained(1, LEAST_STEPS)
         killed_ns = time.monotonic_ns()
         os.kill(trained.process(1), signal.SIGKILL)
-        while not any(all(trained.steps(2 + attempt)) for attempt in range(TORCHRUN_RESTARTS)):
+        generations = range(2, 2 + TORCHRUN_RESTARTS)
+        while (ends := next(filter(all, map(trained.steps, generations)), None)) is None:
             if time.monotonic_ns() - killed_ns > TORCHRUN_SECONDS * 1e9 or process.returncode is not None:
                 return math.inf
             await asyncio.sleep(0.005)
-        found = (trained.steps(2 + attempt) for attempt in range(TORCHRUN_RESTARTS))
-        return (max(of_rank[0] for of_rank in next(ends for ends in found if all(ends))) - killed_ns) / 1e9
+        return (max(of_rank[0] for of_rank in ends) - killed_ns) / 1e9
     finally:
         with contextlib.suppress(ProcessLookupError):  # it may have given up by itself
             process.terminate()

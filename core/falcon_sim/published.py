@@ -56,8 +56,7 @@ class PublishedLadder:
         self._event: _Event | None = None
 
     def look_again(self) -> None:
-        """Make S2's plan due for another look at once, since something has changed."""
-        self._ladder.look_again()
+        """Do nothing: no look at S2's plan is put off here."""
 
     def climb(
         self, slow: SlowIncident | None, observe: Callable[[], Observation], counts: tuple[int, ...], made: int
@@ -77,12 +76,10 @@ class PublishedLadder:
             return None
         if strategy.name == rungs.S2:
             step = self._ladder.share(slow, observe, counts, made)
-            if step is not None:
-                event.applied.add(rungs.S2)
-            return step
-        step = self._ladder.swap(slow, observe(), counts, strategy.overhead_seconds)
+        else:
+            step = self._ladder.swap(slow, observe(), counts, strategy.overhead_seconds)
         if step is not None:
-            event.applied.add(rungs.S3)
+            event.applied.add(strategy.name)
         return step
 
     def _current(self, slow: SlowIncident, made: int) -> _Event:

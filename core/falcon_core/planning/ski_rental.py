@@ -40,6 +40,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -68,6 +69,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     rest_seconds: float = 0.0  # the rest that is expected, where ``due_share`` is below 1
     seen: int = 0  # earlier slowdowns behind that expectation
     seen_elsewhere: int = 0  # of them, in other jobs
+
+
+class Priced(Protocol):
+    """An action with its price, considered (``Candidate``) or taken."""
+
+    @property
+    def overhead_seconds(self) -> float: ...
+    @property
+    def due_share(self) -> float: ...
+    @property
+    def removed_share(self) -> float: ...
 
 
 def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, healthy_ns: float) -> Loss:
@@ -102,9 +114,9 @@ def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) 
     return reached and savable_seconds >= candidate.overhead_seconds
 
 
-def due_seconds(candidate: Candidate) -> float:
+def due_seconds(priced: Priced) -> float:
     """Return the loss at which an action is due [s]: λ · price ÷ the share of the loss that it removes."""
-    return candidate.due_share * candidate.overhead_seconds / candidate.removed_share
+    return priced.due_share * priced.overhead_seconds / priced.removed_share
 
 
 def savable(

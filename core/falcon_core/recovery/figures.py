@@ -26,11 +26,15 @@ def _newest_ns(named: Culprit, obs: Observation, newest: int) -> list[int]:
     return rank.sent.compute_ns[-newest:] if rank is not None else []
 
 
+def named_for_ns(named: Culprit) -> int:
+    """Return by how much the rank computed longer, when its figures were taken, than while it was well [ns]."""
+    return named.compute_ns - (named.healthy_compute_ns or named.peers_compute_ns)
+
+
 def is_slow_now(named: Culprit, obs: Observation, policy: Policy) -> bool:
     """Check whether each of the newest C iterations has a fair share of the excess that the culprit was named for."""
     newest = _newest_ns(named, obs, policy.consecutive)
-    named_for_ns = named.compute_ns - (named.healthy_compute_ns or named.peers_compute_ns)
-    least_ns = reference_ns(named, obs, policy) + JUDGEMENT.action_share * named_for_ns
+    least_ns = reference_ns(named, obs, policy) + JUDGEMENT.action_share * named_for_ns(named)
     return len(newest) == policy.consecutive and min(newest) > least_ns
 
 

@@ -12,22 +12,29 @@ the restart by which a node is left: in the next generation nobody knows transfe
 
 from __future__ import annotations
 
+from statistics import median
+
 import msgspec
 
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
-from falcon_core.recovery import durations
-from falcon_core.recovery.figures import excess_ns
+from falcon_core.recovery import together
+from falcon_core.recovery.figures import excess_ns, named_for_ns
 from falcon_core.recovery.links import slow_link
-from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed
+from falcon_core.recovery.observation import Action, Observation, Policy
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
 
 replace = msgspec.structs.replace
 
 
 def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool:
-    """Check whether the named ranks explain less than half of the slowdown in each of the newest windows."""
+    """Check whether the named ranks explain less than half of the slowdown in each of the newest windows.
+
+    Not once a link is named beside them.
+    """
     slow = state.slow
+    if state.link_beside is not None:
+        return False  # it has its name already
     if slow is None or slow.culprit is None or slow.phase != "Located" or slow.from_start or slow.without_onset:
         return False
     width = policy.consecutive
@@ -37,11 +44,11 @@ def is_suspected(state: RecoveryState, obs: Observation, policy: Policy) -> bool
 def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, width: int, window: int) -> bool:
     """Check one of the windows, counted from the newest."""
     newest = slice(-window * width, None if window == 1 else -(window - 1) * width)
-    levels = [sorted(rank.sent.iteration_ns[newest]) for rank in obs.ranks if rank.fresh]
-    known = [times[len(times) // 2] for times in levels if len(times) == width]
-    if not known:
+    windows = [rank.sent.iteration_ns[newest] for rank in obs.ranks if rank.fresh]
+    levels = [median(times) for times in windows if len(times) == width]
+    if not levels:
         return False
-    lost_ns = sorted(known)[len(known) // 2] - slow.healthy_ns - slow.common_ns
+    lost_ns = median(levels) - slow.healthy_ns - slow.common_ns
     own_ns = max((_window_excess(culprit, obs, newest, width) for culprit in state.culprits), default=0.0)
     return lost_ns > 0 and own_ns < JUDGEMENT.action_share * lost_ns
 
@@ -49,9 +56,9 @@ def _unexplained(state: RecoveryState, slow: SlowIncident, obs: Observation, wid
 def _window_excess(culprit: Culprit, obs: Observation, newest: slice, width: int) -> float:
     """Return what a named rank computed longer in a window than while it was well [ns]; infinite where not known."""
     rank = next((rank for rank in obs.ranks if rank.rank == culprit.rank and rank.fresh), None)
-    times = sorted(rank.sent.compute_ns[newest]) if rank is not None else []
+    times = rank.sent.compute_ns[newest] if rank is not None else []
     well_ns = culprit.healthy_compute_ns or culprit.peers_compute_ns
-    return times[width // 2] - well_ns if len(times) == width else float("inf")
+    return median(times) - well_ns if len(times) == width else float("inf")
 
 
 def look(
@@ -69,7 +76,7 @@ def look(
     iterations = JUDGEMENT.lasting_windows * policy.consecutive
     first = max(1, obs.iterations - iterations + 1)
     found = SlowIncident(
-        id=f"{policy.job}-{state.incidents + 1}",
+        id="",
         phase="Detected",
         onset_at=obs.now - iterations * slow.slow_ns / 1e9,
         onset_generation=obs.generation,
@@ -77,13 +84,13 @@ def look(
         reported_iteration=obs.iterations,
         healthy_ns=slow.healthy_ns,
         slow_ns=slow.healthy_ns + own_ns,
-        named_ns=slow.healthy_ns + own_ns,
         loss=ski_rental.Loss(
             seconds=iterations * own_ns / 1e9, generation=obs.generation, counted_iterations=obs.iterations
         ),
         link=link,
     )
-    return replace(state, incidents=state.incidents + 1, link_beside=found), []
+    state, found = together.numbered(state, found, policy)
+    return replace(state, link_beside=found), []
 
 
 def _own_ns(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> int:
@@ -107,11 +114,7 @@ def _followed(
     since = obs.now if link.well_since is None else link.well_since
     if obs.now - since < JUDGEMENT.lasting_windows * policy.consecutive * slow.slow_ns / 1e9:
         return replace(state, link_beside=replace(link, well_since=since)), []
-    closed = replace(link, slow_ns=link.named_ns, well_since=since)
-    level = obs.iteration_ns(policy.consecutive)
-    iteration_ns = None if level is None else int(level)
-    state = durations.passed(replace(state, link_beside=None), closed, obs.now)
-    return state, [SlowClosed(incident=closed, outcome="Relieved", iteration_ns=iteration_ns)]
+    return together.passed(replace(state, link_beside=None), replace(link, well_since=since), obs, policy)
 
 
 def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tuple[RecoveryState, SlowIncident]:
@@ -120,7 +123,7 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
     The second value is the incident to name the rank in: another, or ``slow`` where the rank explains it.
     """
     link = slow.link
-    own_ns = culprit.compute_ns - (culprit.healthy_compute_ns or culprit.peers_compute_ns)
+    own_ns = named_for_ns(culprit)
     if link is None or not slow.id or link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
         return state, slow
     beside = replace(slow, phase="Detected", usual=None, slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)))

@@ -17,7 +17,7 @@ from falcon_core.recovery.membership import Member, Membership
 from falcon_core.recovery.on_demand import Demand
 from falcon_core.recovery.preflight import Preflight
 from falcon_core.recovery.smoke import Smoke
-from falcon_core.recovery.state import RecoveryState
+from falcon_core.recovery.state import RecoveryState, SlowIncident
 from falcon_operator.api import ClosedIncident, End, Gang, NodeVerdict, TrainingJob, WarmPool
 from falcon_operator.manifests.pods import pod_name
 from falcon_operator.ports import PodView
@@ -93,8 +93,17 @@ def give_up_pods(intent: Intent, now: float) -> Intent:
         membership=members.release(intent.membership),
         master_addr="",
         master_port=0,
-        recovery=replace(recovery, slow=None, beside=[], link_beside=None, stop=None, hang=None, leaving=[], move=None),
+        recovery=_without_incidents(recovery),
     )
+
+
+def _without_incidents(recovery: RecoveryState) -> RecoveryState:
+    return replace(recovery, slow=None, beside=[], link_beside=None, stop=None, hang=None, leaving=[], move=None)
+
+
+def _slowdowns(recovery: RecoveryState) -> list[SlowIncident]:
+    """Return the open slowdowns; the one that the others stand beside comes last."""
+    return [slow for slow in (recovery.link_beside, *recovery.beside, recovery.slow) if slow is not None]
 
 
 def adopt(intent: Intent, pods: dict[str, PodView], pool: WarmPool | None) -> Intent:
@@ -153,7 +162,7 @@ def unused_claims(job: TrainingJob, intent: Intent | None, pods: list[PodView], 
 def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
     """Put incidents that are over into the history, without an open one that has come back; the oldest are dropped."""
     recovery = intent.recovery
-    open_ids = {slow.id for slow in (recovery.slow, *recovery.beside, recovery.link_beside) if slow is not None}
+    open_ids = {slow.id for slow in _slowdowns(recovery)}
     past = [old for old in intent.history if old.slow is None or old.slow.id not in open_ids]
     ids = {incident.slow.id for incident in closed if incident.slow is not None}
     past = [old for old in past if old.slow is None or old.slow.id not in ids]
@@ -163,12 +172,11 @@ def remember(intent: Intent, closed: list[ClosedIncident]) -> Intent:
 def close_open_incidents(intent: Intent, outcome: str, now: float) -> Intent:
     """Close the open incidents when the job ends or is suspended. ``outcome``: "Suspended" or "Ended"."""
     recovery = intent.recovery
-    found: list[tuple[str, Any]] = [("slow", slow) for slow in (recovery.link_beside, *recovery.beside, recovery.slow)]
+    found: list[tuple[str, Any]] = [("slow", slow) for slow in _slowdowns(recovery)]
     found += [("stop", recovery.stop), ("hang", recovery.hang), ("move", recovery.move)]
     closed = [
         ClosedIncident(at=now, outcome="Suspended" if outcome == "Suspended" else "Ended", **{kind: incident})
         for kind, incident in found
         if incident is not None and incident.id
     ]
-    recovery = replace(recovery, slow=None, beside=[], link_beside=None, stop=None, hang=None, leaving=[], move=None)
-    return replace(remember(intent, closed), recovery=recovery)
+    return replace(remember(intent, closed), recovery=_without_incidents(recovery))

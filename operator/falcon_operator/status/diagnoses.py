@@ -14,6 +14,7 @@ from falcon_core.errors.judge import Judge
 from falcon_core.model import Cause, Severity
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery import retries
+from falcon_core.recovery.figures import named_for_ns
 from falcon_core.recovery.network import NetworkSeen
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import RetryIncident
@@ -101,8 +102,7 @@ def _by_itself(state: RecoveryState, slow: SlowIncident) -> SlowIncident:
     culprit = slow.culprit
     if state.link_beside is None or culprit is None:
         return slow
-    own_ns = culprit.compute_ns - (culprit.healthy_compute_ns or culprit.peers_compute_ns)
-    return replace(slow, slow_ns=slow.healthy_ns + slow.common_ns + max(0, own_ns))
+    return replace(slow, slow_ns=slow.healthy_ns + slow.common_ns + max(0, named_for_ns(culprit)))
 
 
 def _number(diagnosis: DiagnosisStatus) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from falcon_core.planning.ski_rental import Candidate
+from falcon_core.planning.ski_rental import Candidate, due_seconds
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.remembered import Swapped
 from falcon_core.recovery.state import Applied, SlowIncident
@@ -86,7 +86,7 @@ def _endured(slow: SlowIncident, acted: Applied) -> str:
 def _due(price: Applied | Candidate) -> str:
     """Return ``26 s: an exchange costs 13 s, and removes 50 % of the loss``."""
     redo = f", {seconds(price.redo_seconds)} of it for the work since the last checkpoint" if price.redo_seconds else ""
-    due = seconds(price.due_share * price.overhead_seconds / price.removed_share)
+    due = seconds(due_seconds(price))
     cost, removes = seconds(price.overhead_seconds), percent(price.removed_share)
     early = "" if price.due_share >= 1 else f", {percent(price.due_share)} of what would pay for it"
     return f"{due}{early}: an exchange costs {cost}{redo}, and removes {removes} of the loss"

@@ -10,16 +10,8 @@ from benchmarks.simulator.policies import drawn
 from falcon_sim.engine import Engine
 from falcon_sim.scenario import parse
 from falcon_sim.timeline import Note
+from tests.unit.sim.jobs import TWO_STAGES
 
-JOB = {
-    "parallelism": {"data": 8, "pipeline": 2},
-    "procs_per_node": 4,
-    "microbatches": 8,
-    "forward_seconds": 0.05,
-    "backward_seconds": 0.1,
-    "reduce_seconds": 0.3,
-    "noise": 0.01,
-}
 LADDER = [
     {"type": "Ignore"},
     {"type": "AdjustMicrobatches", "overhead_seconds": 1},
@@ -34,7 +26,7 @@ WORDS = ("validated", "micro-batches", "nodes exchanged", "exchange of nodes con
 def run(slow: list[dict[str, Any]], published: dict[str, Any] | None, seconds: float = 600) -> list[Note]:
     """Return what was done between enduring and replacing."""
     mitigation = {"strategies": LADDER, **({} if published is None else {"published": published})}
-    body = {"name": "x", "seed": 3, "run": {"seconds": seconds}, "job": JOB, "mitigation": mitigation}
+    body = {"name": "x", "seed": 3, "run": {"seconds": seconds}, "job": TWO_STAGES, "mitigation": mitigation}
     engine = Engine(parse(msgspec.json.encode({**body, "faults": {"slow": slow}}).decode()))
     engine.run()
     return [note for note in engine.timeline.notes if note.kind == "action" and note.text.startswith(WORDS)]
@@ -75,7 +67,9 @@ def test_ours_does_not_stop_to_validate() -> None:
 
 def test_each_seed_draws_as_many_faults_as_the_file_has() -> None:
     given = {"slow": [RANK, {**RANK, "node": 3}, LINK]}
-    plain = parse(msgspec.json.encode({"name": "x", "run": {"seconds": 600}, "job": JOB, "faults": given}).decode())
+    plain = parse(
+        msgspec.json.encode({"name": "x", "run": {"seconds": 600}, "job": TWO_STAGES, "faults": given}).decode()
+    )
     one, again, other = drawn(plain, 1), drawn(plain, 1), drawn(plain, 2)
     assert one == again
     assert one.faults != other.faults

@@ -11,21 +11,13 @@ from falcon_sim.agents import Agents
 from falcon_sim.engine import Engine
 from falcon_sim.model import JobModel
 from falcon_sim.scenario import Watch, parse
-
-JOB = {
-    "parallelism": {"data": 8, "pipeline": 2},
-    "procs_per_node": 4,
-    "microbatches": 8,
-    "forward_seconds": 0.05,
-    "backward_seconds": 0.1,
-    "transfer_seconds": 0.001,
-    "reduce_seconds": 0.3,
-    "noise": 0.01,
-}
+from tests.unit.sim.jobs import TWO_STAGES
 
 
 def _scenario(**fields: object) -> str:
-    return msgspec.json.encode({"name": "x", "seed": 1, "run": {"iterations": 200}, "job": JOB, **fields}).decode()
+    return msgspec.json.encode(
+        {"name": "x", "seed": 1, "run": {"iterations": 200}, "job": TWO_STAGES, **fields}
+    ).decode()
 
 
 def _model() -> JobModel:
