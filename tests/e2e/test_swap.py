@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 
 from dev.cluster import faults
-from dev.kubectl import Json, Kubectl, wait_for
-from tests.e2e.jobs import Job, check_losses, training_job, with_script
+from dev.kubectl import Json, Kubectl
+from tests.e2e.jobs import Job, check_losses
+from tests.e2e.pipelines import MANY, median_between, seconds, stages, steps
 
-MANY = 100_000
-COMPARED_STEPS = 120  # of the losses
-MEASURED_STEPS = 20
-RATE = "40mbit"  # 3 MB of gradients take 0.6 s
-SPARE = {"key": "falcon.dev/spare", "operator": "Exists"}
-SPEC = {
-    "parallelism": {"pipeline": 2},
-    "checkpoint": {"memory": "64Mi", "copies": 1},
-    "mitigation": {"strategies": [{"type": "Ignore"}, {"type": "SwapNodes", "overheadSeconds": 10}]},
-}
-
-
-def stages(kubectl: Kubectl, name: str, steps: int, every: int = 50) -> Json:
-    """Return the job: four pods. The local cluster has four nodes for them, one of which is the spare."""
-    manifest = training_job(name, steps=steps, replicas=4, spec=SPEC)
-    manifest["spec"]["template"]["spec"]["tolerations"] = [SPARE]
-    return with_script(kubectl, manifest, "stages.py", "--steps", str(steps), "--every", str(every))
-
-
-def steps(job: Job) -> list[Json]:
-    return [line for line in job.all_lines() if line["event"] == "step"]
-
-
-def seconds(job: Job, since: float) -> float:
-    """Return the median time of the newest steps, once so many were made since then (unix seconds)."""
-
-    def newest() -> list[Json] | None:
-        found = [step for step in steps(job) if step["unix_seconds"] > since]
-        return found[-MEASURED_STEPS:] if len(found) >= MEASURED_STEPS else None
-
-    found = wait_for("enough steps", newest, timeout_seconds=120, last_seen=lambda: str(steps(job)[-3:]))
-    return statistics.median(step["step_seconds"] for step in found)
+COMPARED_STEPS: Final = 120  # of the losses
+RATE: Final = "40mbit"  # 3 MB of gradients take 0.6 s
 
 
 @pytest.mark.long  # three minutes; tests/integration/agent shows how the state moves
@@ -67,8 +38,7 @@ def test_a_slow_link_gets_the_lightest_traffic_and_the_losses_stay_what_they_wer
     exchanged = job.wait("it is over", lambda s: job.diagnoses(s)[0].get("state") == "Resolved", 300)
     restarted = [line for line in job.all_lines() if line["event"] == "start"]
     after = seconds(job, restarted[-1]["unix_seconds"])
-    between = [each for each in steps(job) if began + 5 < each["unix_seconds"] < restarted[-1]["unix_seconds"]]
-    slow = statistics.median(each["step_seconds"] for each in between)
+    slow = median_between(job, began + 5, restarted[-1]["unix_seconds"])
 
     text = job.kubectl.run("describe", "trainingjob", job.name)
     print(text[text.index("Diagnoses") :] if "Diagnoses" in text else text)

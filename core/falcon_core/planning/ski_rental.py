@@ -98,9 +98,12 @@ def accumulate(loss: Loss, *, generation: int, iterations: int, slow_ns: float, 
 
 
 def next_strategy(candidates: Sequence[Candidate], applied: Collection[str]) -> Candidate | None:
-    """Choose the cheapest strategy that has not been applied to this incident yet; None at the ladder's end."""
+    """Choose the cheapest strategy that has not been applied to this incident yet; None at the ladder's end.
+
+    An action that removes half of a slowdown counts as twice as dear: it is due when half of the loss has paid for it.
+    """
     left = [candidate for candidate in candidates if candidate.name not in applied]
-    return min(left, key=lambda candidate: candidate.overhead_seconds, default=None)
+    return min(left, key=lambda candidate: candidate.overhead_seconds / candidate.removed_share, default=None)
 
 
 def due(candidate: Candidate, loss: Loss, *, savable_seconds: float = math.inf) -> bool:

@@ -238,6 +238,11 @@ def helped(state: RecoveryState, slow: SlowIncident) -> RecoveryState:
     return replace(state, stays=[stay for stay in state.stays if stay.replica != culprit.replica])
 
 
+def stayed_with_role(state: RecoveryState, slow: SlowIncident, obs: Observation) -> RecoveryState:
+    """Remember that the culprit's node is well in another role, and whoever has the culprit's role now is slow."""
+    return _ended(state, slow, "NotHelped", obs)
+
+
 def did_not_help(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> RecoveryState:
     """Remember that the rank is as slow on another node, if that is why the replacement did not help."""
     culprit = slow.culprit

@@ -30,6 +30,7 @@ from falcon_core.recovery import (
     confidence,
     flapping,
     from_start,
+    gathering,
     habits,
     imbalance,
     job_change,
@@ -59,7 +60,7 @@ from falcon_core.recovery.observation import (
 )
 from falcon_core.recovery.prices import next_candidate, why_not_moved
 from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
-from falcon_core.recovery.strategies import adjust_microbatches, replace_node
+from falcon_core.recovery.strategies import adjust_microbatches, replace_node, swap_nodes
 from falcon_core.signals.level import SETTLED_ITERATIONS, same_work
 
 replace = msgspec.structs.replace
@@ -79,8 +80,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow is None:
         return _open(_detect(state, obs, policy), obs, policy, shared)
     if slow.phase == "Checking":
-        check = swapping.check if swapping.is_checked(slow) else checking.step
-        return check(state, slow, obs, policy)
+        return _checked(state, slow, obs, policy)
     if obs.running and state.stop is None:
         slow = losses.counted(slow, obs, policy, shared, paused=probing.disturbs(state, obs))
         if slow.unexplained:
@@ -89,6 +89,16 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> tuple[Recove
     if slow.phase == "Mitigating":
         return _mitigate(state, slow, obs, policy)
     return state, []
+
+
+def _checked(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge the action that the generation began with."""
+    if not swapping.is_checked(slow):
+        return checking.step(state, slow, obs, policy)
+    check = swapping.check if slow.culprit is None else gathering.check
+    return check(state, slow, obs, policy)
 
 
 def _act(
@@ -289,23 +299,37 @@ def _ladder(
     current = next((culprit for culprit in found if culprit.rank == together.culprit(slow).rank), None)
     slow = confidence.judged(state, with_newest_figures(slow, current, obs.now), current, obs, policy)
     state = together.led_by_the_slowest(replace(state, slow=slow), obs, policy)
+    state = gathering.look(state, obs, policy)
     slow = together.first_of(state)
     slow = replace(slow, passed_over=why_not_moved(slow, obs, policy))
     actions: list[Action] = []
     while (strategy := next_candidate(state, slow, obs, policy)) is not None and _is_due(strategy, slow, policy):
-        if strategy.name == replace_node.TYPE and policy.enforce:
-            slow, prepare = _prepared(slow, obs, policy)
-            if prepare is None:
-                break
-            actions.append(prepare)
-        if strategy.name == adjust_microbatches.TYPE and policy.enforce:
-            state, slow = sharing.order(state, slow, obs, policy)
+        state, slow, carried_out = _carried_out(strategy, state, slow, obs, policy)
+        if carried_out is None:
+            break
+        actions += carried_out
         slow = replace(slow, applied=[*slow.applied, prices.applied(strategy, slow, obs, policy)])
+        if slow.phase == "Checking":  # all ranks restart for it: look again
+            return replace(state, slow=slow), actions
     state = replace(state, slow=slow)
     if any(applied.strategy == replace_node.TYPE for applied in slow.applied):
         state, joined = together.join(state, obs, policy)
         actions += joined
     return state, actions
+
+
+def _carried_out(
+    strategy: ski_rental.Candidate, state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident, list[Action] | None]:
+    """Return the actions of a strategy that is due; None where it has to wait."""
+    if strategy.name == swap_nodes.TYPE:
+        return gathering.exchange(state, slow, obs, policy)
+    if strategy.name == replace_node.TYPE and policy.enforce:
+        slow, prepare = _prepared(slow, obs, policy)
+        return state, slow, None if prepare is None else [prepare]
+    if strategy.name == adjust_microbatches.TYPE and policy.enforce:
+        state, slow = sharing.order(state, slow, obs, policy)
+    return state, slow, []
 
 
 def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[SlowIncident, Prepare | None]:
@@ -321,8 +345,11 @@ def _prepared(slow: SlowIncident, obs: Observation, policy: Policy) -> tuple[Slo
 
 
 def _is_due(strategy: ski_rental.Candidate, slow: SlowIncident, policy: Policy) -> bool:
-    """Check whether the loss has reached the strategy's price, and the evidence allows what it does."""
-    if strategy.name == replace_node.TYPE and not confidence.suffices(slow.evidence, policy):
+    """Check whether the loss has reached the strategy's price, and the evidence allows what it does.
+
+    An exchange of roles moves the node away from its rank's work as a replacement does.
+    """
+    if strategy.name in (replace_node.TYPE, swap_nodes.TYPE) and not confidence.suffices(slow.evidence, policy):
         return False
     return ski_rental.due(strategy, slow.loss)
 

@@ -17,7 +17,7 @@ _DEFAULT_OVERHEADS = {
     swap_nodes.TYPE: swap_nodes.DEFAULT_OVERHEAD_SECONDS,
     replace_node.TYPE: replace_node.DEFAULT_OVERHEAD_SECONDS,
 }
-_AGAINST_RANKS: Final = frozenset({ignore.TYPE, adjust_microbatches.TYPE, replace_node.TYPE})
+_AGAINST_RANKS: Final = frozenset({ignore.TYPE, adjust_microbatches.TYPE, swap_nodes.TYPE, replace_node.TYPE})
 _AGAINST_LINKS: Final = frozenset({ignore.TYPE, swap_nodes.TYPE})
 
 

@@ -1,8 +1,8 @@
 """What is to be measured while training stands still, and whether it may (FALCON §4.3). Pure.
 
 - *Links*, where a link is slow and it is not known which.
-- *Machines*, where a rank is slow, its node would be replaced by now, and nothing shows yet that the node is at fault
-  (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
+- *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
+  fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
 - *Both*, where somebody asks for it (``asked``).
 
 **The budget.** Training stands still for ``spec.detection.pauseBudget`` of the job's time at most, and never within
@@ -63,11 +63,13 @@ def is_doubted_machine(slow: SlowIncident, policy: Policy) -> bool:
 
 
 def _would_be_replaced(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
-    """Check whether the slow rank's node would be replaced now, were it known to be at fault."""
+    """Check whether the slow rank's node would leave its role now, were it known to be at fault."""
     if not is_doubted_machine(slow, policy):
         return False
     strategy = next_candidate(state, slow, obs, policy)
-    return strategy is not None and strategy.name == replace_node.TYPE and ski_rental.due(strategy, slow.loss)
+    if strategy is None or strategy.name not in (replace_node.TYPE, swap_nodes.TYPE):
+        return False
+    return ski_rental.due(strategy, slow.loss)
 
 
 def hindrance(target: Target, state: RecoveryState, obs: Observation, policy: Policy) -> str:

@@ -86,22 +86,17 @@ def _exchanged(
 
 def is_checked(slow: SlowIncident) -> bool:
     """Check whether an exchange of roles is being judged."""
-    return slow.phase == "Checking" and slow.swapped is not None and not slow.swapped.after_ns
+    return slow.phase == "Checking" and bool(slow.applied) and slow.applied[-1].strategy == swap_nodes.TYPE
 
 
 def check(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, list[Action]]:
     """Judge by the iteration time whether the exchange helped, and measure what it cost."""
+    state, level = level_after(state, slow, obs, policy)
+    slow = state.slow or slow
     swapped = slow.swapped
-    if not obs.running or state.stop is not None or swapped is None:
-        return state, []
-    slow = checking.trains_again(slow, obs)
-    if slow.trained_at is None:
-        return state, []
-    state = replace(state, slow=slow)
-    level = checking.level_after(obs, policy, CHECK_ITERATIONS)
-    if level is None:
+    if level is None or swapped is None:
         return state, []
     state, cost = checking.learned_cost(state, slow, swap_nodes.TYPE)
     state = durations.cut_short(state, slow, slow.switched_at or obs.now)
@@ -112,3 +107,15 @@ def check(
         return replace(state, slow=None), [closed]
     measured = replace(measured, failed="it did not make iterations shorter", failed_at=obs.now)
     return replace(state, slow=replace(slow, phase="Detected", swapped=measured)), []
+
+
+def level_after(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, float | None]:
+    """Return the iteration time after the exchange [ns], None until it is known; the incident says since when."""
+    if not obs.running or state.stop is not None:
+        return state, None
+    slow = checking.trains_again(slow, obs)
+    if slow.trained_at is None:
+        return state, None
+    return replace(state, slow=slow), checking.level_after(obs, policy, CHECK_ITERATIONS)

@@ -28,7 +28,8 @@ from falcon_operator.status.exchanges import LINK_WAITS, link_done, link_next
 from falcon_operator.status.hang_diagnosis import describe_hang
 from falcon_operator.status.moves import BACK, describe_move
 from falcon_operator.status.probes import is_probed, probe_evidence, probe_next
-from falcon_operator.status.slow_steps import beside_next, done_step, slow_done, slow_next
+from falcon_operator.status.slow_steps import beside_next, slow_done, slow_next
+from falcon_operator.status.steps import done_step
 from falcon_operator.status.verdicts import verdict_words
 from falcon_operator.status.words import (
     fault_where,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from falcon_core.model import Cause
-from falcon_core.recovery.observation import Abandon, Action
+from falcon_core.recovery.observation import Abandon, Action, Swap
 from falcon_core.recovery.on_demand import Demand
 from falcon_operator.api import DiagnosisStatus, TrainingJobStatus
 from falcon_operator.effects import Event
@@ -50,8 +50,9 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
     """Return an Event for each turning point between two looks, the most interesting first."""
     found: list[Event] = []
     known = {note.id: note for note in before.status.diagnoses}
+    exchanged = any(isinstance(action, Swap) for action in actions)
     for note in reversed(after.status.diagnoses):
-        found += _of_diagnosis(known.get(note.id), note)
+        found += _of_diagnosis(known.get(note.id), note, exchanged=exchanged)
     if any(isinstance(action, Abandon) for action in actions):
         found.append(Event("Warning", "ReplacementAbandoned", "the prepared pod did not take over; see Diagnoses"))
     found += _of_verdicts(before.intent, after.intent)
@@ -64,7 +65,7 @@ def turning_points(before: Look, after: Look, actions: Sequence[Action] = ()) ->
     return [Event(event.type, event.reason, fit_text(event.note, EVENT)) for event in found]
 
 
-def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Event]:
+def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus, *, exchanged: bool) -> list[Event]:
     if new.cause == Cause.SET_UP_RETRIED:
         note = f"{new.where}: {new.why}; {new.result}"
         return [Event("Normal", "SetUpRetried", note)] if old is None else []
@@ -75,13 +76,17 @@ def _of_diagnosis(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Eve
     if old is None or (old.cause == Cause.SLOW_LINK != new.cause):
         found.append(_opened(new, slow))
     elif slow and old.state == "Open" and new.state == "Mitigating":
-        reason = "RolesExchanged" if new.cause == Cause.SLOW_LINK else "Replacing"
-        found.append(Event("Normal", reason, f"{new.where}: {new.done[-1].what if new.done else new.next}"))
+        found.append(_acted(new, exchanged or new.cause == Cause.SLOW_LINK))
     elif not slow and old.severity != new.severity and new.severity == "SEV1":
         found.append(Event("Warning", _grave(new), f"{new.where}: {new.why}; {new.evidence}"))
     if new.state == "Resolved" and (old is None or old.state != "Resolved"):
         found.append(Event("Normal", "Resolved", f"{new.where}: {new.result}"))
     return found
+
+
+def _acted(note: DiagnosisStatus, exchanged: bool) -> Event:
+    reason = "RolesExchanged" if exchanged else "Replacing"
+    return Event("Normal", reason, f"{note.where}: {note.done[-1].what if note.done else note.next}")
 
 
 def _of_move(old: DiagnosisStatus | None, new: DiagnosisStatus) -> list[Event]:

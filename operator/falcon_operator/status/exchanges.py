@@ -1,4 +1,4 @@
-"""The exchange of roles against a slow link, in the words of ``kubectl describe``."""
+"""The exchange of roles against a slow link or slow nodes, in the words of ``kubectl describe``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from falcon_core.recovery.state import Applied, SlowIncident
 from falcon_core.recovery.strategies import ignore, swap_nodes
 from falcon_operator.api import DoneStep
 from falcon_operator.status.early import why_early
-from falcon_operator.status.slow_steps import applied, done_step
+from falcon_operator.status.steps import applied, done_step
 from falcon_operator.status.words import listed, milliseconds, percent, seconds
 
 LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself; each pays for what it costs alone"
@@ -19,10 +19,18 @@ LINK_WAITS: Final = "once no rank is slow any more, the link is judged by itself
 
 def link_done(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done about a slow link, oldest first."""
+    steps = exchange_steps(slow)
+    if steps:
+        return steps
+    ignored = applied(slow, ignore.TYPE)
+    return [] if ignored is None else [done_step(ignored.at, "ignored: so far cheaper than anything else")]
+
+
+def exchange_steps(slow: SlowIncident) -> list[DoneStep]:
+    """Return what was done by exchanging roles, oldest first; empty where no roles were exchanged."""
     acted, swapped = applied(slow, swap_nodes.TYPE), slow.swapped
     if acted is None or swapped is None:
-        ignored = applied(slow, ignore.TYPE)
-        return [] if ignored is None else [done_step(ignored.at, "ignored: so far cheaper than anything else")]
+        return []
     steps = [done_step(acted.at, _endured(slow, acted))]
     if acted.observed_only:
         words = f"mode Observe: the roles of {_pods(swapped)} would have been exchanged; nothing was done"
@@ -55,8 +63,13 @@ def link_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return f"endured: roles are not exchanged: {slow.outlook.why}"
     if next_strategy is None or next_strategy.name != swap_nodes.TYPE:
         return "endured: so far cheaper than anything else"
+    return exchange_next(next_strategy, policy)
+
+
+def exchange_next(exchange: Candidate, policy: Policy) -> str:
+    """Return when roles are exchanged."""
     action = "pods exchange their roles" if policy.enforce else "mode Observe: pods would exchange their roles"
-    return f"{action} when the loss reaches {_due(next_strategy)}{why_early(next_strategy)}"
+    return f"{action} when the loss reaches {_due(exchange)}{why_early(exchange)}"
 
 
 def swapping_words(slow: SlowIncident) -> str:

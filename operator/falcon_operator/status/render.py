@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from falcon_core.planning.ski_rental import Candidate
+from falcon_core.recovery import swapping
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import RecoveryState, SlowIncident, StopIncident
 from falcon_operator.api import Counters, IterationStatus, TrainingJobStatus
@@ -173,6 +174,8 @@ def _slow_doing(slow: SlowIncident, policy: Policy) -> str:
     match slow.phase:
         case "Mitigating":
             return "replacing the node"
+        case "Checking" if swapping.is_checked(slow):
+            return "pods have exchanged their roles, restarting"
         case "Checking":
             return f"replaced by {slow.replaced_by}, restarting" if slow.replaced_by else "replaced, restarting"
         case _ if slow.moved is not None and not slow.moved.failed and slow.phase == "Located":

@@ -5,19 +5,20 @@ from __future__ import annotations
 from falcon_core.planning.ski_rental import Candidate
 from falcon_core.recovery.observation import Policy
 from falcon_core.recovery.state import Applied, SlowIncident
-from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node
+from falcon_core.recovery.strategies import adjust_microbatches, ignore, replace_node, swap_nodes
 from falcon_operator.api import DoneStep
 from falcon_operator.status.doubt import doubt_words, is_kept
 from falcon_operator.status.early import due_words, why_early
+from falcon_operator.status.exchanges import exchange_next, exchange_steps
+from falcon_operator.status.steps import applied, done_step
 from falcon_operator.status.words import milliseconds, seconds
-from falcon_operator.times import timestamp
 
 
 def slow_done(slow: SlowIncident) -> list[DoneStep]:
     """Return what was done about a slowdown, oldest first."""
     ignored = applied(slow, ignore.TYPE)
     acted = applied(slow, replace_node.TYPE)
-    steps = _moved_steps(slow)
+    steps = [*_moved_steps(slow), *exchange_steps(slow)]
     if acted is None:
         if ignored is None or steps:
             return steps
@@ -31,11 +32,6 @@ def slow_done(slow: SlowIncident) -> list[DoneStep]:
         replaced = f"replaced by {slow.replaced_by}" if slow.replaced_by else "replaced"
         steps.append(done_step(slow.switched_at, f"{replaced}; all ranks restarted"))
     return steps
-
-
-def applied(slow: SlowIncident, strategy: str) -> Applied | None:
-    """Return how a strategy was applied to an incident; None where it was not."""
-    return next((each for each in slow.applied if each.strategy == strategy), None)
 
 
 def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
@@ -57,11 +53,6 @@ def _moved_steps(slow: SlowIncident) -> list[DoneStep]:
     if moved.failed:
         steps.append(done_step(moved.failed_at, f"moved back: {moved.failed}"))
     return steps
-
-
-def done_step(at: float, what: str) -> DoneStep:
-    """Return a line of what was done. ``at``: unix seconds."""
-    return DoneStep(at=timestamp(at), what=what)
 
 
 def _endured(slow: SlowIncident, acted: Applied) -> str:
@@ -98,6 +89,8 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
         return doubt_words(slow, slow.culprit, policy) + _passed_over(slow)
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
+    if next_strategy is not None and next_strategy.name == swap_nodes.TYPE:
+        return exchange_next(next_strategy, policy) + _passed_over(slow)
     replaced = applied(slow, replace_node.TYPE)
     if replaced is not None and replaced.observed_only:
         return "mode Observe: the node would have been replaced; nothing is done"
@@ -123,4 +116,6 @@ def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:
 
 
 def _passed_over(slow: SlowIncident) -> str:
-    return f"; micro-batches are not moved: {slow.passed_over}" if slow.passed_over else ""
+    moved = f"; micro-batches are not moved: {slow.passed_over}" if slow.passed_over else ""
+    why = slow.outlook.why if slow.outlook is not None else ""
+    return f"{moved}; roles are not exchanged: {why}" if why else moved

@@ -19,7 +19,7 @@ from torch import nn
 
 REPLICAS = 2  # of each stage
 MICRO_BATCHES = 2
-BATCH, WIDTH, LAYERS = 8, 512, 3  # 3 MB of gradients a stage, 16 KB of activations a micro-batch
+WIDTH, LAYERS = 512, 3  # 3 MB of gradients a stage, 2 KB of activations a sample
 LOADING_SECONDS = 0.1
 LOGGED_RANK = 2  # the first of the last stage, which knows the loss
 
@@ -27,6 +27,7 @@ LOGGED_RANK = 2  # the first of the last stage, which knows the loss
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=8, help="samples of a micro-batch")
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints; 0: none")
     return parser.parse_args()
 
@@ -45,7 +46,8 @@ def draw(step: int, micro: int, replica: int, rows: int) -> torch.Tensor:
 class Stage:
     """This rank's stage, and its neighbour in the pipeline."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
         rank = dist.get_rank()
         self.number, self.replica = divmod(rank, REPLICAS)
         self.peer = (1 - self.number) * REPLICAS + self.replica
@@ -59,16 +61,16 @@ class Stage:
     def micro_batch(self, step: int, micro: int) -> float:
         """Pass a micro-batch forward and backward; return its loss, 0 where another stage knows it."""
         if self.number == 0:
-            activations = self.model(draw(step, micro, self.replica, BATCH))
+            activations = self.model(draw(step, micro, self.replica, self.batch))
             dist.send(activations.detach(), self.peer)
             gradient = torch.empty_like(activations)
             dist.recv(gradient, self.peer)
             activations.backward(gradient)
             return 0.0
-        activations = torch.empty(BATCH, WIDTH)
+        activations = torch.empty(self.batch, WIDTH)
         dist.recv(activations, self.peer)
         activations.requires_grad_()
-        loss = (self.model(activations) - draw(step, micro, self.replica, BATCH).tanh()).square().mean()
+        loss = (self.model(activations) - draw(step, micro, self.replica, self.batch).tanh()).square().mean()
         loss.backward()
         assert activations.grad is not None
         dist.send(activations.grad, self.peer)
@@ -93,7 +95,7 @@ def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    stage = Stage()
+    stage = Stage(args.batch)
     checkpoint, done = None, 0
     if args.every:
         import falcon_torch

@@ -133,6 +133,8 @@ class WorldState:
         self.voices = Voices()
         self.gone_since: dict[str, float] = {}
         self.alive: set[str] = set()
+        self.stages = 1  # of a pipeline without overlap
+        self.tensor = 1  # ranks of a stage that wait for each other
         self.iterations = 0
         self.iterating_for = 0.0
         self.moved_unix = START_UNIX

@@ -48,7 +48,11 @@ class Training(WorldState):
             self._share(plan)
 
     def _slowest(self, group: list[Pod]) -> float:
-        return max(self._computed(pod, rank) for pod in group for rank in pod.ranks)
+        """Return what the slowest pipeline computes: in each stage its slowest rank, one stage after the other."""
+        computed = {rank: self._computed(pod, rank) for pod in group for rank in pod.ranks}
+        in_stage = len(computed) // self.stages
+        firsts = [range(first, len(computed), in_stage) for first in range(0, in_stage, self.tensor)]
+        return max(sum(max(computed[rank + at] for at in range(self.tensor)) for rank in lane) for lane in firsts)
 
     def _computed(self, pod: Pod, rank: int) -> float:
         """Return for how long a rank computes in an iteration."""
@@ -75,7 +79,7 @@ class Training(WorldState):
 
     def _notice(self, length: float) -> None:
         """Stand in for the agents' change-point detection: five slow iterations in a row, after ten healthy."""
-        healthy = COMPUTE_SECONDS + COMMUNICATION_SECONDS
+        healthy = self.stages * COMPUTE_SECONDS + COMMUNICATION_SECONDS
         self.slow_run = self.slow_run + 1 if length > 1.1 * healthy else 0
         if self.slow_run == 0:
             self.onset = None

@@ -1,0 +1,108 @@
+"""The exchange of roles against slow nodes, as part of their ladder: planned, carried out once, judged.
+
+The slow nodes stay slow, and the job's ranks have other numbers afterwards: each open incident follows its node to the
+role that the node's pod has taken (``gather_stragglers.seated``). So an exchange ends an incident only where iterations
+are at their healthy level again. Otherwise the loss goes on from where it was, at what an iteration still costs, and
+the node may be replaced later.
+
+Where the rank that was slow is well in its new role, and the job is no faster, the slowness belongs to the role and not
+to the node: that is remembered, and no node is taken for it (``confidence``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from falcon_core.recovery import checking, confidence, durations, swapping, together
+from falcon_core.recovery.figures import computes_as_before
+from falcon_core.recovery.observation import Action, Observation, Policy, SlowClosed, Swap
+from falcon_core.recovery.remembered import Outlook, Swapped
+from falcon_core.recovery.state import RecoveryState, SlowIncident
+from falcon_core.recovery.strategies import gather_stragglers, swap_nodes
+
+NOT_FASTER = "iterations are no shorter"
+FOLLOWED = "the slowness stayed with the role, and not with the node"
+replace = msgspec.structs.replace
+
+
+def look(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryState:
+    """Plan an exchange of roles each ``PLAN_SECONDS``, where the spec names S3; the first incident has the outlook."""
+    slow = together.first_of(state)
+    named = any(name == swap_nodes.TYPE for name, _ in policy.strategies)
+    recent = slow.outlook is not None and 0 <= obs.now - slow.outlook.at < swapping.PLAN_SECONDS
+    if not named or recent or state.probe is not None:
+        return state
+    return replace(state, slow=_planned(state, slow, obs, policy)[0])
+
+
+def _planned(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[SlowIncident, swap_nodes.Plan | None]:
+    """Return the incident with the outlook on an exchange, and its plan; None where there is none, or one was made."""
+    made = [applied for applied in slow.applied if not (applied.observed_only and policy.enforce)]
+    if any(applied.strategy == swap_nodes.TYPE for applied in made):
+        return replace(slow, outlook=Outlook(at=obs.now)), None
+    why = gather_stragglers.hindrance(state, obs, policy)
+    plan = None if why else gather_stragglers.plan(state, slow, obs, policy)
+    if plan is None:
+        return replace(slow, outlook=Outlook(at=obs.now, why=why or gather_stragglers.NO_GAIN)), None
+    return replace(slow, outlook=Outlook(at=obs.now, removed_share=round(plan.removed_share, 3))), plan
+
+
+def exchange(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, SlowIncident, list[Action] | None]:
+    """Let pods exchange their roles, or in mode Observe write down that they would. None: that has to wait.
+
+    The incidents beside the first follow their nodes, too.
+    """
+    if policy.enforce and obs.saving:
+        return state, replace(slow, blocked=swapping.SAVING), None
+    slow, plan = _planned(state, slow, obs, policy)
+    if plan is None:
+        return state, slow, None
+    swapped = swap_nodes.described(plan, obs)
+    if not policy.enforce:
+        return state, replace(slow, swapped=swapped), []
+    computed = gather_stragglers.stage_computation(state, obs, policy)
+
+    def followed(incident: SlowIncident) -> SlowIncident:
+        culprit = gather_stragglers.seated(together.culprit(incident), plan.pods_of, computed, policy)
+        return replace(incident, culprit=culprit)
+
+    slow = replace(followed(slow), phase="Checking", blocked="", swapped=swapped, switched_at=obs.now, trained_at=None)
+    return replace(state, beside=list(map(followed, state.beside))), slow, [Swap(plan.pods_of)]
+
+
+def check(
+    state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
+) -> tuple[RecoveryState, list[Action]]:
+    """Judge by the iteration time whether the exchange helped, and measure what it cost."""
+    state, level = swapping.level_after(state, slow, obs, policy)
+    slow = together.first_of(state)
+    swapped = slow.swapped
+    if level is None or swapped is None:
+        return state, []
+    state, cost = checking.learned_cost(state, slow, swap_nodes.TYPE)
+    measured = replace(swapped, after_ns=int(level))
+    if level <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify):
+        state = durations.cut_short(state, slow, slow.switched_at or obs.now)
+        slow = replace(slow, swapped=measured)
+        state, given_back = together.promoted(replace(state, slow=None))
+        closed = SlowClosed(incident=slow, outcome="Helped", iteration_ns=int(level), cost_seconds=cost)
+        return state, [closed, *given_back]
+    if swap_nodes.did_not_help(swapped, level):
+        followed = [found for each in (slow, *state.beside) if (found := _left_behind(each, swapped, obs, policy))]
+        for incident in followed:
+            state = confidence.stayed_with_role(state, incident, obs)
+        measured = replace(measured, failed=FOLLOWED if followed else NOT_FASTER, failed_at=obs.now)
+    return replace(state, slow=replace(slow, phase="Located", swapped=measured, switched_at=None)), []
+
+
+def _left_behind(slow: SlowIncident, swapped: Swapped, obs: Observation, policy: Policy) -> SlowIncident | None:
+    """Return the incident as it was before the exchange, if its node has another role since and is well in it."""
+    culprit = together.culprit(slow)
+    role = next((pod.role for pod in swapped.pods if pod.next_role == culprit.replica), None)
+    if role is None or not computes_as_before(culprit, obs, policy):
+        return None
+    return replace(slow, culprit=replace(culprit, replica=role))

@@ -1,0 +1,162 @@
+"""S3 against slow nodes: running pods exchange their roles, so that slow nodes hurt least (FALCON §5.3).
+
+In a pipeline the iteration passes through each stage, and is as slow as the slowest of them. So slow nodes cost less
+where they share a stage, and in a stage with little work. No pod is made and no spare is taken: the price is a
+restart's. It applies where the job has several pipeline stages, and each node's slowness is its own.
+
+**The model** is ``planning.placement``'s, with T = Σ_s t_s + (m − 1) · max_s t_s for a pipeline. t_s is what a well
+rank of stage s computes in an iteration, c_s, ÷ m. Where the script does not say its number of micro-batches, m is the
+number that explains the healthy iteration time T_h:
+
+    T_h = (Σ c_s + (m − 1) · max c_s) / m, thus m = (Σ c_s − max c_s) / (T_h − max c_s), and at least 1.
+
+So a schedule without overlap has m = 1, however many micro-batches it has. An exchange is expected to remove the share
+of the slowdown that it removes in the model: what the model leaves out (communication, loading) is no part of either.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from falcon_core.planning import placement
+from falcon_core.planning.placement_model import Cluster, Roles, predict
+from falcon_core.recovery.observation import Observation, Policy
+from falcon_core.recovery.state import Culprit, RecoveryState, SlowIncident
+from falcon_core.recovery.strategies.swap_nodes import MIN_GAIN, Plan
+
+NO_GAIN: Final = "slow nodes are where they cost least"
+_MOST_MICRO_BATCHES: Final = 1024  # beyond, only the slowest stage counts
+replace = msgspec.structs.replace
+
+
+def hindrance(state: RecoveryState, obs: Observation, policy: Policy) -> str:
+    """Return why roles cannot be exchanged against slow nodes now; "" if they can."""
+    layout = policy.layout
+    if layout is None or layout.world != len(obs.ranks) or policy.world_size % max(1, len(obs.members)):
+        return "spec.parallelism does not describe all ranks"
+    if layout.pipeline < 2:
+        return "the job has one pipeline stage, so that all roles are alike"
+    if state.link_beside is not None:
+        return "a link is slow, too"
+    if state.leaving or state.move is not None or obs.prepared:
+        return "a pod is about to be moved to another node"
+    if any(member.pod != "Present" or not member.node for member in obs.members):
+        return "not all pods run"
+    if obs.shared_unevenly:
+        return "micro-batches are shared out unevenly"
+    if any(slow.from_start for slow in (state.slow, *state.beside) if slow is not None):
+        return "a rank was never seen well"
+    unknown = sorted(set(range(layout.pipeline)) - stage_computation(state, obs, policy).keys())
+    return f"it is not known what a well rank of stage {unknown[0]} computes" if unknown else ""
+
+
+def stage_computation(state: RecoveryState, obs: Observation, policy: Policy) -> dict[int, float]:
+    """Return what a well rank of each pipeline stage computes in an iteration [ns]; a stage that is unknown is absent.
+
+    Of a stage without a well rank, what its slow ranks computed while they were well.
+    """
+    slow = {culprit.replica for culprit in state.culprits}
+    replica_of = {rank.rank: rank.replica for rank in obs.ranks}
+    well: defaultdict[int, list[float]] = defaultdict(list)
+    for rank, level in zip(*map(np.ndarray.tolist, obs.compute_levels), strict=True):
+        if replica_of[rank] not in slow:
+            well[_stage(rank, policy)].append(level)
+    found = {stage: float(np.median(levels)) for stage, levels in well.items()}
+    for culprit in state.culprits:
+        if culprit.healthy_compute_ns:
+            found.setdefault(_stage(culprit.rank, policy), float(culprit.healthy_compute_ns))
+    return found
+
+
+def _stage(rank: int, policy: Policy) -> int:
+    assert policy.layout is not None
+    return policy.layout.coordinates(rank).pipeline
+
+
+def plan(state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy) -> Plan | None:
+    """Return the best assignment of the running pods to roles; None where today's is as good, all but noise.
+
+    There is no ``hindrance``. ``slow``: the first of the incidents.
+    """
+    level = obs.iteration_ns(policy.consecutive)
+    well_ns = slow.healthy_ns + slow.common_ns
+    if level is None or level <= well_ns:
+        return None
+    roles = _roles(stage_computation(state, obs, policy), well_ns, obs, policy)
+    slowdowns = [1.0] * len(obs.members)
+    for culprit in state.culprits:
+        slowdowns[culprit.replica] = max(slowdowns[culprit.replica], culprit.slowdown)
+    alike = (1.0,) * len(slowdowns)
+    found = placement.plan(
+        roles, Cluster(compute_slowdown=tuple(slowdowns), link_slowdown=alike), cost=placement.Cost(iterations=1.0)
+    )
+    healthy = predict(roles, Cluster(compute_slowdown=alike, link_slowdown=alike), range(len(alike)))
+    slower = found.current_seconds - healthy
+    share = (found.current_seconds - found.seconds) / slower if slower > 0 else 0.0
+    gained_ns = share * (level - well_ns)
+    if not found.moved_roles or gained_ns < MIN_GAIN * level:
+        return None
+    return Plan(
+        pods_of=found.nodes, before_ns=round(level), expected_ns=round(level - gained_ns), removed_share=min(1.0, share)
+    )
+
+
+def _roles(computed_ns: dict[int, float], healthy_ns: int, obs: Observation, policy: Policy) -> Roles:
+    layout = policy.layout
+    assert layout is not None
+    cells: list[set[tuple[int, int]]] = [set() for _ in obs.members]
+    for rank in obs.ranks:
+        at = layout.coordinates(rank.rank)
+        cells[rank.replica].add((at.expert_data, at.pipeline))
+    count = micro_batches(list(computed_ns.values()), healthy_ns, obs)
+    return Roles(
+        cells=tuple(tuple(sorted(own)) for own in cells),
+        stage_seconds=tuple(computed_ns[stage] / count / 1e9 for stage in range(layout.pipeline)),
+        microbatches=(count,) * layout.expert_data,
+        ranks_per_role=policy.world_size // len(obs.members),
+    )
+
+
+def micro_batches(computed_ns: list[float], healthy_ns: int, obs: Observation) -> int:
+    """Return how many micro-batches pass through the pipeline in an iteration: as the script says, else as it looks.
+
+    ``computed_ns``: of each stage in an iteration. ``healthy_ns``: the iteration time.
+    """
+    said = [rank.sent.micro.per_rank for rank in obs.ranks if rank.sent.micro is not None]
+    if said:
+        return max(said)
+    longest = max(computed_ns)
+    if healthy_ns <= longest:
+        return _MOST_MICRO_BATCHES
+    fitted = (sum(computed_ns) - longest) / (healthy_ns - longest)
+    return max(1, min(_MOST_MICRO_BATCHES, round(fitted)))
+
+
+def seated(culprit: Culprit, pods_of: tuple[int, ...], computed_ns: dict[int, float], policy: Policy) -> Culprit:
+    """Return the slow rank as it is called after the exchange: its pod computes another role's ranks.
+
+    ``computed_ns``: of a well rank of each stage. The node stays as slow as it was.
+    """
+    per_pod = policy.world_size // len(pods_of)
+    replica = pods_of.index(culprit.replica)
+
+    def moved(rank: int) -> int:
+        of, place = divmod(rank, per_pod)
+        return pods_of.index(of) * per_pod + place
+
+    rank = moved(culprit.rank)
+    well_ns = round(computed_ns[_stage(rank, policy)])
+    return replace(
+        culprit,
+        rank=rank,
+        replica=replica,
+        compute_ns=round(well_ns * culprit.slowdown),
+        healthy_compute_ns=well_ns,
+        peers_compute_ns=well_ns,
+        samples=None,
+        also=[moved(other) for other in culprit.also],
+    )
