@@ -128,6 +128,7 @@ def main() -> int:
             table(kept),
             spread(found, nodes, claimed),
             executor.table(checked),
+            executor.own_line(parts.of("own", float, executor.own_spread)),
             links.table(linked),
             *(f"- {problem}" for problem in problems),
             "",
