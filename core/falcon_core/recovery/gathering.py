@@ -67,7 +67,7 @@ def exchange(
     computed = gather_stragglers.stage_computation(state, obs, policy)
 
     def followed(incident: SlowIncident) -> SlowIncident:
-        culprit = gather_stragglers.seated(together.culprit(incident), plan.pods_of, computed, policy)
+        culprit = gather_stragglers.seated(together.culprit(incident), plan.pods_of, computed, state.culprits, policy)
         return replace(incident, culprit=culprit)
 
     slow = replace(followed(slow), phase="Checking", blocked="", swapped=swapped, switched_at=obs.now, trained_at=None)

@@ -112,10 +112,17 @@ def check(
 def level_after(
     state: RecoveryState, slow: SlowIncident, obs: Observation, policy: Policy
 ) -> tuple[RecoveryState, float | None]:
-    """Return the iteration time after the exchange [ns], None until it is known; the incident says since when."""
+    """Return the iteration time after the exchange [ns], None until it is known; the incident says since when.
+
+    The first iterations of a generation may be long for other reasons: an exchange that seems not to have helped is
+    given ``CHECK_SECONDS`` of training.
+    """
     if not obs.running or state.stop is not None:
         return state, None
     slow = checking.trains_again(slow, obs)
     if slow.trained_at is None:
         return state, None
-    return replace(state, slow=slow), checking.level_after(obs, policy, CHECK_ITERATIONS)
+    level = checking.level_after(obs, policy, CHECK_ITERATIONS)
+    helped = level is None or slow.swapped is None or not swap_nodes.did_not_help(slow.swapped, level)
+    early = obs.now - slow.trained_at <= checking.CHECK_SECONDS
+    return replace(state, slow=slow), level if helped or not early else None

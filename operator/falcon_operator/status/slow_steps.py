@@ -90,15 +90,21 @@ def slow_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | Non
     if slow.blocked:
         return f"waits: {slow.blocked}; tried again as soon as that changes"
     if next_strategy is not None and next_strategy.name == swap_nodes.TYPE:
-        return exchange_next(next_strategy, policy) + _passed_over(slow)
+        return exchange_next(next_strategy, policy)
+    return _replaced_next(slow, policy, next_strategy) + _passed_over(slow)
+
+
+def _replaced_next(slow: SlowIncident, policy: Policy, next_strategy: Candidate | None) -> str:
     replaced = applied(slow, replace_node.TYPE)
     if replaced is not None and replaced.observed_only:
         return "mode Observe: the node would have been replaced; nothing is done"
     if next_strategy is None:
-        return f"endured: spec.mitigation.strategies offers nothing further{_passed_over(slow)}"
+        return "endured: spec.mitigation.strategies offers nothing further"
+    if next_strategy.name == ignore.TYPE:
+        return "endured: so far cheaper than anything else"
     action = "the node is replaced" if policy.enforce else "mode Observe: the node would be replaced"
     due = f"{due_words(next_strategy)} ({_cost(next_strategy)}){why_early(next_strategy)}"
-    return f"{action} when the loss reaches {due}{_passed_over(slow)}"
+    return f"{action} when the loss reaches {due}"
 
 
 def beside_next(slow: SlowIncident, policy: Policy, first: SlowIncident) -> str:

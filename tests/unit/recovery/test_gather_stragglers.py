@@ -218,9 +218,16 @@ def _incidents(state: RecoveryState) -> list[Any]:
 def test_incidents_follow_their_pods() -> None:
     """Two ranks a pod: the second pod, with ranks 2 and 3, takes the third role, with ranks 4 and 5."""
     culprit = replace(_named(slow_rank(3, 2.0, per_pod=2)), also=[2])
-    after = gather_stragglers.seated(culprit, (0, 2, 1, 3), {0: 200.0 * MS, 1: 100.0 * MS}, policy(per_pod=2))
+    computed = {0: 200.0 * MS, 1: 100.0 * MS}
+    after = gather_stragglers.seated(culprit, (0, 2, 1, 3), computed, [culprit], policy(per_pod=2))
     assert (after.rank, after.replica, after.also, after.node) == (5, 2, [4], "node-1")
     assert (after.compute_ns, after.healthy_compute_ns, after.slowdown) == (200 * MS, 100 * MS, 2.0)
+
+
+def test_a_peer_of_the_new_role_may_be_slow_too() -> None:
+    first, second = _named(slow_rank(0, 2.0)), _named(slow_rank(2, 1.5))
+    after = gather_stragglers.seated(first, (0, 2, 1, 3), {0: 200.0 * MS, 1: 100.0 * MS}, [first, second], policy())
+    assert (after.rank, after.healthy_compute_ns, after.peers_compute_ns) == (0, 200 * MS, 300 * MS)
 
 
 def _named(slow: SlowIncident) -> Culprit:
@@ -243,7 +250,12 @@ def exchanged() -> tuple[RecoveryState, Swap]:
 def checked(slow: dict[int, float], level: int) -> tuple[RecoveryState, list[Any]]:
     state, _ = exchanged()
     assert state.slow is not None
-    return gathering.check(state, state.slow, job(slow, level, generation=2, now=NOW + 30), policy())
+    obs = job(slow, level, generation=2, now=NOW + 130)
+    begun = replace(state, slow=replace(state.slow, trained_at=NOW + 30))
+    assert begun.slow is not None
+    early = gathering.check(begun, begun.slow, replace(obs, now=NOW + 60), policy())
+    assert early[0] == begun or level < 840 * MS, "iterations that are no shorter are looked at again"
+    return gathering.check(begun, begun.slow, obs, policy())
 
 
 def test_each_incident_has_the_role_of_its_pod_after_the_exchange() -> None:

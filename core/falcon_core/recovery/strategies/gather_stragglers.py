@@ -136,10 +136,13 @@ def micro_batches(computed_ns: list[float], healthy_ns: int, obs: Observation) -
     return max(1, min(_MOST_MICRO_BATCHES, round(fitted)))
 
 
-def seated(culprit: Culprit, pods_of: tuple[int, ...], computed_ns: dict[int, float], policy: Policy) -> Culprit:
+def seated(
+    culprit: Culprit, pods_of: tuple[int, ...], computed_ns: dict[int, float], named: list[Culprit], policy: Policy
+) -> Culprit:
     """Return the slow rank as it is called after the exchange: its pod computes another role's ranks.
 
-    ``computed_ns``: of a well rank of each stage. The node stays as slow as it was.
+    ``computed_ns``: of a well rank of each stage. ``named``: all slow ranks, as they are called before. Nodes stay as
+    slow as they were, so that a peer of the new role may be slow, too.
     """
     per_pod = policy.world_size // len(pods_of)
     replica = pods_of.index(culprit.replica)
@@ -148,15 +151,22 @@ def seated(culprit: Culprit, pods_of: tuple[int, ...], computed_ns: dict[int, fl
         of, place = divmod(rank, per_pod)
         return pods_of.index(of) * per_pod + place
 
-    rank = moved(culprit.rank)
-    well_ns = round(computed_ns[_stage(rank, policy)])
+    rank, also = moved(culprit.rank), [moved(other) for other in culprit.also]
+    stage = _stage(rank, policy)
+    well_ns = round(computed_ns[stage])
+    slowdowns = {pods_of.index(other.replica): other.slowdown for other in named}
+    peers = sorted(
+        slowdowns.get(other // per_pod, 1.0)
+        for other in range(policy.world_size)
+        if _stage(other, policy) == stage and other not in (rank, *also)
+    )
     return replace(
         culprit,
         rank=rank,
         replica=replica,
         compute_ns=round(well_ns * culprit.slowdown),
         healthy_compute_ns=well_ns,
-        peers_compute_ns=well_ns,
+        peers_compute_ns=round(well_ns * peers[(len(peers) - 1) // 4]) if peers else well_ns,
         samples=None,
-        also=[moved(other) for other in culprit.also],
+        also=also,
     )
