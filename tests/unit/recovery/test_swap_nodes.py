@@ -292,6 +292,7 @@ def checked(
     """Return what is judged of the exchange when its generation has trained for so long; it stood still for 7 s."""
     slow, _ = climbed(100.0)
     now = NOW + 7 + trained_seconds
+    slow = replace(slow, trained_at=NOW + 7)
     obs = job(iteration_ns=iteration_ns, now=now, generation=2, running_seconds=trained_seconds)
     ranks = [replace(each, sent=replace(each.sent, iterations=iterations)) for each in obs.ranks]
     assert swapping.is_checked(slow)
