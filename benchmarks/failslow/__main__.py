@@ -15,10 +15,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from benchmarks.failslow.jobs import RANKS, manifest
 from benchmarks.failslow.kinds import KINDS, Kind
@@ -32,22 +35,48 @@ CHECKED_RUNS: Final = 1
 FULL_RUNS: Final = 5
 
 
-def measure(kinds: Sequence[Kind], runs: int) -> list[Outcome]:
-    """Bring each fault about so many times, a job for each layout."""
-    found: list[Outcome] = []
+def measure(kinds: Sequence[Kind], runs: int, keep: Path | None) -> list[Outcome]:
+    """Bring each fault about so many times, a job for each layout. What ``keep`` has already is not done again."""
+    found = _kept(keep)
     with namespace() as kubectl:
         for layout, together in groupby(sorted(kinds, key=lambda kind: kind.layout), key=lambda kind: kind.layout):
+            missing = list(_missing(list(together), runs, found))
+            if not missing:
+                continue
             job = Job(kubectl, manifest(kubectl, layout))
             try:
-                for number, kind in enumerate(kind for kind in together for _ in range(runs)):
+                for number, kind in missing:
                     outcome = suffer(job, kind, _rank(kind, number))
                     found.append(outcome)
+                    _keep(keep, outcome)
                     print(f"{time.strftime('%H:%M:%S')} {line(outcome)}", flush=True)
                     for problem in outcome.problems:
                         print(f"    {problem}", flush=True)
             finally:
                 job.delete()
-    return found
+    names = [kind.name for kind in kinds]
+    return sorted((each for each in found if each.kind in names), key=lambda each: names.index(each.kind))
+
+
+def _missing(kinds: Sequence[Kind], runs: int, found: Sequence[Outcome]) -> Iterator[tuple[int, Kind]]:
+    """Yield the faults that are left, each kind in its turn, with their numbers among those of their kind."""
+    done = Counter(outcome.kind for outcome in found)
+    for number in range(runs):
+        for kind in kinds:
+            if number >= done[kind.name]:
+                yield number, kind
+
+
+def _kept(keep: Path | None) -> list[Outcome]:
+    if keep is None or not keep.exists():
+        return []
+    return [msgspec.json.decode(each, type=Outcome) for each in keep.read_bytes().splitlines()]
+
+
+def _keep(keep: Path | None, outcome: Outcome) -> None:
+    if keep is not None:
+        with keep.open("ab") as file:
+            file.write(msgspec.json.encode(outcome) + b"\n")
 
 
 def _rank(kind: Kind, number: int) -> int:
@@ -103,6 +132,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="five of each, into RESULTS.md")
     parser.add_argument("--runs", type=int, help="of each kind")
     parser.add_argument("--kind", action="append", default=[], help="only kinds whose name begins so")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="take what an ended run has kept there; keep there")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md, as --full does")
     parser.add_argument("--note", default="", help="for RESULTS.md: what else ran on the machine")
     return parser.parse_args()
@@ -116,7 +146,7 @@ def main() -> int:
         for kind in KINDS
         if (any(kind.name.startswith(name) for name in asked.kind) if asked.kind else kind.in_check or asked.full)
     ]
-    outcomes = measure(kinds, runs)
+    outcomes = measure(kinds, runs, asked.keep)
     body = "\n".join(
         [table(outcomes), *(f"- {each.kind}: {problem}" for each in outcomes for problem in each.problems), ""]
     )
