@@ -142,6 +142,14 @@ KINDS: Final[Sequence[Kind]] = (
     ),
     Kind(name="a link between two nodes to 30 Mbit/s", layout="ring", strike=_slow_pair, action="SwapNodes"),
     Kind(
+        name="such a link, with standbys",
+        layout="ring with standbys",
+        strike=_slow_pair,
+        action="SwapNodes",
+        limit_seconds=240.0,
+        in_check=False,
+    ),
+    Kind(
         name="a rank of two in a pod to 30 %",
         layout="two a pod",
         strike=lambda job, rank: _slow_process(job, rank, procs=2),

@@ -122,3 +122,29 @@ async def test_observe_says_what_it_would_have_done() -> None:
     await run(world, operator, lambda w: w.clock.seconds > begun + 30)
     assert world.generation == 1
     assert any("mode Observe: the roles of pod gpt2-" in steps(note) for note in world.status.diagnoses)
+
+
+@pytest.mark.parametrize("at", range(1, 25, 2))
+async def test_an_operator_that_dies_at_any_call_exchanges_once(at: int) -> None:
+    world = training()
+    await slow_stages(world)
+    world.crash_at = world.calls + at
+    await run(world, operator, lambda w: any("since" in steps(note) for note in w.status.diagnoses), seconds=150)
+    assert (world.generation, len(world.made), world.claims) == (2, 4, 0)
+    assert {(note.node, note.rank) for note in world.status.diagnoses} == {
+        (name, nodes(world).index(name)) for name in ("node-a", "node-c")
+    }
+
+
+async def test_a_failure_right_after_the_exchange_does_not_make_it_twice() -> None:
+    world = training()
+    await slow_stages(world)
+    await run(world, operator, lambda w: w.generation == 2 and w.iterations > 2, seconds=120)
+    world.end_rank(3, signal=9)
+    await run(world, operator, lambda w: w.generation == 3, seconds=60)
+    await run(world, operator, lambda w: any("since" in steps(note) for note in w.status.diagnoses), seconds=90)
+    begun = world.clock.seconds
+    await run(world, operator, lambda w: w.clock.seconds > begun + 30)
+    assert (world.generation, reasons(world).count("RolesExchanged"), world.claims) == (3, 1, 0)
+    slow = {note.node: note.rank for note in world.status.diagnoses if not note.severity}
+    assert slow == {name: nodes(world).index(name) for name in ("node-a", "node-c")}
