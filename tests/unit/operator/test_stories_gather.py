@@ -139,7 +139,8 @@ async def test_an_operator_that_dies_at_any_call_exchanges_once(at: int) -> None
 async def test_a_failure_right_after_the_exchange_does_not_make_it_twice() -> None:
     world = training()
     await slow_stages(world)
-    await run(world, operator, lambda w: w.generation == 2 and w.iterations > 2, seconds=120)
+    await run(world, operator, lambda w: w.generation == 2, seconds=120)
+    await run(world, operator, lambda w: w.plan.phase == "Run" and w.plan.generation == 2 and w.iterations, seconds=60)
     world.end_rank(3, signal=9)
     await run(world, operator, lambda w: w.generation == 3, seconds=60)
     await run(world, operator, lambda w: any("since" in steps(note) for note in w.status.diagnoses), seconds=90)
