@@ -256,7 +256,7 @@ def _blame(
 ) -> tuple[RecoveryState, list[Action]]:
     """Name the culprit and those that are slow beside it, and climb the ladder."""
     state, slow = link_beside.put_beside(state, slow, culprit)
-    slow = flapping.resume(state, slow, culprit, obs.now, policy)
+    slow = flapping.resume(state, losses.of_named(slow, culprit), culprit, obs.now, policy)
     if not slow.id:
         state, slow = together.numbered(state, slow, policy)
     slow = replace(slow, phase="Located", culprit=culprit, link=None, refreshed_at=obs.now)

@@ -127,11 +127,9 @@ def put_beside(state: RecoveryState, slow: SlowIncident, culprit: Culprit) -> tu
     if link is None or not slow.id or link.excess_ns < JUDGEMENT.link_over_computation * own_ns:
         return state, slow
     beside = replace(slow, phase="Detected", usual=None, slow_ns=max(slow.healthy_ns, slow.slow_ns - max(0, own_ns)))
-    seconds = slow.loss.seconds * min(1.0, own_ns / max(1, slow.slow_ns - slow.healthy_ns))
     named = replace(
         slow,
         id="",
-        loss=replace(slow.loss, seconds=seconds),
         link=None,
         probed=None,
         applied=[],

@@ -7,9 +7,9 @@ import msgspec
 from falcon_core.judgement import JUDGEMENT
 from falcon_core.planning import ski_rental
 from falcon_core.recovery.common import Common
-from falcon_core.recovery.figures import excess_ns
+from falcon_core.recovery.figures import excess_ns, named_for_ns
 from falcon_core.recovery.observation import Observation, Policy
-from falcon_core.recovery.state import SlowIncident
+from falcon_core.recovery.state import Culprit, SlowIncident
 from falcon_core.wire.messages import RECENT_ITERATIONS
 
 replace = msgspec.structs.replace
@@ -54,6 +54,19 @@ def _own_level(
     if own_ns is None or own_ns >= JUDGEMENT.action_share * (level_ns - well_ns):
         return level_ns
     return well_ns + max(0.0, own_ns)
+
+
+def of_named(slow: SlowIncident, named: Culprit) -> SlowIncident:
+    """Return the incident that names a rank: of what was lost before, its own share is charged where that is small.
+
+    The same holds for the iterations since (``counted``).
+    """
+    if slow.from_start or slow.without_onset:
+        return slow
+    lost_ns, own_ns = slow.slow_ns - slow.healthy_ns - slow.common_ns, max(0, named_for_ns(named))
+    if lost_ns <= 0 or own_ns >= JUDGEMENT.action_share * lost_ns:
+        return slow
+    return replace(slow, loss=replace(slow.loss, seconds=slow.loss.seconds * own_ns / lost_ns))
 
 
 def since_own_onset(slow: SlowIncident, own: int, obs: Observation) -> SlowIncident:
