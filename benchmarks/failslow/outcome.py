@@ -68,6 +68,7 @@ def suffer(job: Job, kind: Kind, rank: int) -> Outcome:
 
 def _wait_quiet(job: Job) -> None:
     """Wait until the job trains as before any fault, and a spare is there."""
+    job.wait_training()
     heal(job.kubectl, job, job.run())
     if "warmPoolRef" in job.get()["spec"]:
         wait_for_spare(job.kubectl)

@@ -1,6 +1,8 @@
 """What is to be measured while training stands still, and whether it may (FALCON §4.3). Pure.
 
-- *Links*, where a link is slow and it is not known which.
+- *Links*, where a link is slow and it is not known which; and where the job has been slow for so long that it is an
+  incident (``habits``), nobody is named, and no rank computes for longer than a healthy iteration lasts. So it is where
+  a generation began with a slow link: its agents have taken slow transfers for healthy.
 - *Machines*, where a rank is slow, its node would leave its role by now, and nothing shows yet that the node is at
   fault (``confidence``). Most slowness is the job's own: so the machine is tested before it is taken.
 - *Both*, where somebody asks for it (``asked``).
@@ -30,6 +32,7 @@ EXPECTED_SECONDS: Final = 3.0  # that a pause takes, before any was measured
 APART_SECONDS: Final = 60.0
 MOST_TRIES: Final = 3  # of an incident
 MOST_RANKS: Final = MAX_DETAILED
+_UNNAMED: Final = "unnamed"  # no id is like it
 _DOUBTED: Final = (Evidence.SINCE_START, Evidence.WORK_MAY_MOVE, Evidence.TESTED_AS_FAST)
 
 
@@ -45,11 +48,24 @@ def wanted(state: RecoveryState, obs: Observation, policy: Policy) -> Target | N
     if state.check is not None and state.check.state == "Waiting":
         return Target("Both" if len(obs.members) >= LEAST_MACHINES else "Machines")
     slow = state.slow
-    if slow is None or not slow.id:
+    if slow is None:
         return None
-    if is_unknown_link(slow):
-        return Target("Links", slow.id)
-    return Target("Machines", slow.id) if _would_be_replaced(state, slow, obs, policy) else None
+    if is_unknown_link(slow) or is_unnamed(slow, obs, policy):
+        return Target("Links", key(slow))
+    return Target("Machines", slow.id) if slow.id and _would_be_replaced(state, slow, obs, policy) else None
+
+
+def key(slow: SlowIncident) -> str:
+    """Return what stands for the open incident in a probe: its id, if it has any."""
+    return slow.id or _UNNAMED
+
+
+def is_unnamed(slow: SlowIncident, obs: Observation, policy: Policy) -> bool:
+    """Check whether the job is slow, nobody is named, and what all ranks compute would fit into a healthy iteration."""
+    if slow.id or slow.phase != "Detected" or slow.usual is not None or len(obs.compute_levels[0]) < policy.world_size:
+        return False
+    longest_ns = float(obs.compute_levels[1].max(initial=0.0))
+    return longest_ns <= (slow.healthy_ns + slow.common_ns) * (1 + policy.verify) < slow.slow_ns
 
 
 def is_unknown_link(slow: SlowIncident) -> bool:
@@ -109,9 +125,9 @@ def unwanted(probe: Probe, state: RecoveryState, obs: Observation, policy: Polic
     """Return why the probe that is on is wanted no more; "" if it is."""
     slow = state.slow
     if probe.incident:
-        if slow is None or slow.id != probe.incident:
+        if slow is None or key(slow) != probe.incident:
             return "it is over"
-        if probe.measures == "Links" and not is_unknown_link(slow):
+        if probe.measures == "Links" and not (is_unknown_link(slow) or is_unnamed(slow, obs, policy)):
             return "no link is slow whose ends are not known"
         if probe.measures == "Machines" and not is_doubted_machine(slow, policy):
             return "no rank is slow whose node is in doubt"

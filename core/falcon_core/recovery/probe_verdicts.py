@@ -16,8 +16,9 @@ from falcon_core.recovery.observation import Observation
 from falcon_core.recovery.preflight import SLOW_FACTOR, Found, Machine, judge
 from falcon_core.recovery.preflight_links import judge_links
 from falcon_core.recovery.probe_state import Probed
+from falcon_core.recovery.progress import place
 from falcon_core.recovery.remembered import Place
-from falcon_core.recovery.state import Culprit, SlowIncident, SlowLink
+from falcon_core.recovery.state import NAMED_RANKS, Culprit, SlowIncident, SlowLink
 
 AGAIN_SECONDS: Final = 600.0  # after a probe by which all are alike
 LEAST_RATIO: Final = 1.2  # of the peers' rate to a machine's own that is no noise of half a second's measurement
@@ -36,13 +37,30 @@ def of_links(
         return found, replace(link, node=obs.members[slow_machines[0].replica].node)
     if links.slow:
         slowest = links.slow[0]
-        pair = [place for name in slowest.pod_names if (place := _place(name, obs)) is not None]
+        pair = [end for name in slowest.pod_names if (end := _place(name, obs)) is not None]
         return replace(probed, found="Link", text=slowest.text), replace(link, pair=pair)
     again = replace(probed, again_at=obs.now + AGAIN_SECONDS)
     if links.measured < links.wanted or not links.measured:
         why = f": {links.why_missing[0]}" if links.why_missing else ""
         return replace(again, text=f"{links.measured} of {links.wanted} links could be measured{why}"), link
     return replace(again, found="Alike", text=f"none of the {links.measured} links is far below its peers"), link
+
+
+def of_unnamed(slow: SlowIncident, machines: Sequence[Machine], obs: Observation) -> tuple[Probed, SlowLink | None]:
+    """Return what was found where nobody was named, and the link; None where none is slow."""
+    ranks = sorted(obs.ranks, key=lambda rank: rank.rank)
+    somewhere = SlowLink(
+        ranks=[place(obs, rank) for rank in ranks[:NAMED_RANKS]],
+        members=len(ranks),
+        comm="",
+        excess_ns=slow.slow_ns - slow.healthy_ns - slow.common_ns,
+        compute_growth=1.0,
+    )
+    probed, link = of_links(slow, somewhere, machines, obs)
+    if probed.found == "Machine":
+        own = [end for rank in ranks if (end := place(obs, rank)).node == link.node]
+        link = replace(link, ranks=own[:NAMED_RANKS], members=len(own))
+    return probed, link if probed.found in ("Link", "Machine") else None
 
 
 def of_machine(slow: SlowIncident, culprit: Culprit, machines: Sequence[Machine], obs: Observation) -> Probed:

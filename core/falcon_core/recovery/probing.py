@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from falcon_core.recovery import asked, probe_targets, probe_verdicts
+from falcon_core.recovery import asked, probe_targets, probe_verdicts, together
 from falcon_core.recovery.cut import DisagreementError
 from falcon_core.recovery.cut_order import Reported, stops
 from falcon_core.recovery.observation import Observation, Policy, ProbeSeen
@@ -59,7 +59,7 @@ def step(state: RecoveryState, obs: Observation, policy: Policy) -> RecoveryStat
     why = probe_targets.unwanted(probe, state, obs, policy) or _given_up(reports, obs)
     if why:
         return _failed(state, probe, obs, why, passed=any(report.passed for report in reports.values()))
-    return _prepared(state, probe, obs, policy) if probe.phase == "Prepare" else _measured(state, probe, obs)
+    return _prepared(state, probe, obs, policy) if probe.phase == "Prepare" else _measured(state, probe, obs, policy)
 
 
 def _given_up(reports: Mapping[int, ProbeReport], obs: Observation) -> str:
@@ -187,7 +187,7 @@ def links_order(probe: Probe) -> LinksOrder:
 # -- hold -------------------------------------------------------------------------------------------------------------
 
 
-def _measured(state: RecoveryState, probe: Probe, obs: Observation) -> RecoveryState:
+def _measured(state: RecoveryState, probe: Probe, obs: Observation, policy: Policy) -> RecoveryState:
     """Take the verdict over, once all pods have measured."""
     reports = _reports(probe, obs)
     over = [replica for replica, report in reports.items() if report.held and report.links.over]
@@ -198,7 +198,8 @@ def _measured(state: RecoveryState, probe: Probe, obs: Observation) -> RecoveryS
         Machine(replica=each.replica, pod_name=each.pod_name, node=each.node, report=_report(reports[each.replica]))
         for each in obs.members
     ]
-    return replace(_judged(state, probe, machines, obs), probe=_release(probe, obs))
+    state = _judged(state, probe, machines, obs, policy)
+    return replace(state, probe=_release(state.probe or probe, obs))
 
 
 def _report(said: ProbeReport) -> CheckReport:
@@ -206,7 +207,9 @@ def _report(said: ProbeReport) -> CheckReport:
     return replace(said.machine or CheckReport(said.number, why="not measured"), links=said.links)
 
 
-def _judged(state: RecoveryState, probe: Probe, machines: Sequence[Machine], obs: Observation) -> RecoveryState:
+def _judged(
+    state: RecoveryState, probe: Probe, machines: Sequence[Machine], obs: Observation, policy: Policy
+) -> RecoveryState:
     """Take over what the measurement has shown."""
     slow, check = state.slow, state.check
     if not probe.incident:
@@ -216,9 +219,15 @@ def _judged(state: RecoveryState, probe: Probe, machines: Sequence[Machine], obs
     if probe.measures == "Machines":
         assert slow.culprit is not None
         return replace(state, slow=replace(slow, probed=probe_verdicts.of_machine(slow, slow.culprit, machines, obs)))
-    assert slow.link is not None
-    probed, link = probe_verdicts.of_links(slow, slow.link, machines, obs)
-    return replace(state, slow=replace(slow, probed=probed, link=link, outlook=None))
+    if slow.link is not None:
+        probed, known = probe_verdicts.of_links(slow, slow.link, machines, obs)
+        return replace(state, slow=replace(slow, probed=probed, link=known, outlook=None))
+    probed, link = probe_verdicts.of_unnamed(slow, machines, obs)
+    slow = replace(slow, probed=probed, link=link)
+    if link is not None:
+        state, slow = together.numbered(state, slow, policy)
+        state = replace(state, probe=replace(probe, incident=slow.id))
+    return replace(state, slow=slow)
 
 
 def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, passed: bool = False) -> RecoveryState:
@@ -229,7 +238,7 @@ def _failed(state: RecoveryState, probe: Probe, obs: Observation, why: str, *, p
         was_ordered = probe.phase == "Hold"
         failed = asked.missed(check, why, obs.now, lead) if was_ordered else asked.failed(check, why, obs.now)
         state = replace(state, check=failed)
-    elif slow is not None and slow.id == probe.incident:
+    elif slow is not None and probe_targets.key(slow) == probe.incident:
         probed = replace(
             slow.probed or Probed(),
             at=obs.now,
@@ -282,6 +291,6 @@ def _ended(state: RecoveryState, probe: Probe, obs: Observation) -> RecoveryStat
     state, slow = replace(state, pauses=pauses), state.slow
     if not probe.incident and state.check is not None:
         return replace(state, check=replace(state.check, standstill_seconds=held))
-    if slow is None or slow.id != probe.incident or slow.probed is None:
+    if slow is None or probe_targets.key(slow) != probe.incident or slow.probed is None:
         return state
     return replace(state, slow=replace(slow, probed=replace(slow.probed, standstill_seconds=held)))

@@ -73,7 +73,7 @@ class SlowLink(_State, frozen=True, kw_only=True):
     ranks: list[Place]  # of the communicators that cross it, the first NAMED_RANKS
     members: int  # all of them
     node: str = ""  # in all these communicators and in no other; "" where nothing tells the nodes apart
-    comm: str
+    comm: str  # "": measuring alone has shown it, and no call is known to take longer than it did
     op: int = 0  # ring.Op of its first call in an iteration, where known
     excess_ns: int  # by how much the transfers of an iteration grew
     compute_growth: float  # of the rank whose computation grew most: compute time ÷ healthy compute time

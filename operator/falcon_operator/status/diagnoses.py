@@ -215,19 +215,25 @@ def _describe_link(
         others = "no computation, though slower as well, accounts for it"
     else:
         others = "nobody computes slower or lacks CPU"
+    before_and_now = f"iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now"
+    if not link.comm:
+        why = "a slow link, by measuring all of them: what the ranks compute would fit into the iteration of before"
+        evidence = before_and_now
+    else:
+        why = f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}"
+        evidence = (
+            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
+            f" members; {before_and_now}; computation of the rank whose own grew most: {growth}"
+        )
     return DiagnosisStatus(
         id=slow.id,
         what="fail-slow, communication",
         where=link_where(link),
         since=_since(slow),
         slowdown=f"job {slow.slow_ns / slow.healthy_ns:.1f}x",
-        why=f"a slow link: every member's {op_name(link.op)} takes longer, in {_comms(link)}, and {others}",
+        why=why,
         cause=Cause.SLOW_LINK.value,
-        evidence=(
-            f"transfers last {link.excess_ns / 1e9:.2f} s an iteration longer than in healthy ones, in sum and at all"
-            f" members; iteration {milliseconds(slow.healthy_ns)} before, {milliseconds(slow.slow_ns)} now; computation"
-            f" of the rank whose own grew most: {growth}{network_words(link.network)}{probe_evidence(slow)}"
-        ),
+        evidence=f"{evidence}{network_words(link.network)}{probe_evidence(slow)}",
         done=link_done(slow),
         next=link_next(slow, policy, next_strategy),
         state="Mitigating" if slow.phase == "Checking" else "Open",

@@ -35,7 +35,9 @@ def _doing(phase: str, measures: Measured) -> str:
 
 def is_probed(state: RecoveryState, slow: SlowIncident) -> bool:
     """Check whether something is being measured for an incident."""
-    return state.probe is not None and state.probe.incident == slow.id and state.probe.phase != "Release"
+    return (
+        state.probe is not None and state.probe.incident == probe_targets.key(slow) and state.probe.phase != "Release"
+    )
 
 
 def probe_next(
@@ -166,7 +168,7 @@ def _probed(slow: SlowIncident, probed: Probed) -> Event:
         case "AsFast":
             return Event("Normal", "MachineAsFast", f"node {probed.node}: {probed.text}")
         case _:
-            what = "the slow rank's machine" if slow.link is None else "the links"
+            what = "the links" if slow.culprit is None else "the slow rank's machine"
             return Event("Warning", "NotValidated", f"{what} could not be measured: {probed.text}")
 
 

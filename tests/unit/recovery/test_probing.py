@@ -123,6 +123,59 @@ def test_links_that_could_not_be_measured_name_nobody() -> None:
     assert slow.probed.text.startswith("0 of 4 links could be measured: ")
 
 
+UNNAMED = replace(INCIDENT, id="", link=None, onset_iteration=1)
+
+
+def unnamed(report: Any) -> tuple[RecoveryState, SlowIncident]:
+    """Return what is known after all links were measured, though nobody had been named."""
+    after = probing.step(ordered(state(slow=UNNAMED, incidents=3)), job(probes=answers(report)), POLICY)
+    assert after.slow is not None
+    return after, after.slow
+
+
+def test_a_job_that_is_slow_though_nobody_computes_longer_has_its_links_measured() -> None:
+    after, slow = unnamed(measured({frozenset((1, 2)): 40_000_000}))
+    assert (slow.id, slow.phase, slow.named_ns) == ("gpt2-4", "Detected", SLOW)
+    assert slow.link is not None
+    assert [place.node for place in slow.link.pair] == ["node-1", "node-2"]
+    assert (slow.link.members, slow.link.excess_ns, slow.link.comm) == (RANKS, SLOW - HEALTHY, "")
+    assert after.probe is not None
+    assert after.probe.incident == "gpt2-4"
+    opened = ProbeReport(1, LinksReport(), is_open=True, held_ms=1500)
+    over = probing.step(after, job(probes=answers(lambda _at: opened)), POLICY)
+    assert over.probe is None
+    assert over.slow is not None
+    assert over.slow.probed is not None
+    assert over.slow.probed.standstill_seconds == 1.5
+
+
+def test_of_a_nodes_own_link_its_ranks_are_named() -> None:
+    _, slow = unnamed(measured({frozenset((1, 2)): 40_000_000, frozenset((2, 3)): 40_000_000}))
+    assert slow.link is not None
+    assert (slow.link.node, [place.rank for place in slow.link.ranks], slow.link.members) == ("node-2", [2], 1)
+
+
+def test_links_that_are_alike_name_nobody() -> None:
+    after, slow = unnamed(measured({}))
+    assert (slow.id, slow.link, after.incidents) == ("", None, 3)
+    assert slow.probed is not None
+    assert (slow.probed.found, slow.probed.tries) == ("Alike", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "compute_ns"),
+    [
+        ({"phase": "Suspected"}, 200 * MS),  # a habit, or another look may name somebody
+        ({}, 300 * MS),  # somebody computes for longer than an iteration lasted
+        ({"slow_ns": 260 * MS}, 200 * MS),
+    ],
+)
+def test_a_slowdown_that_may_have_another_reason_stops_nobody(changes: dict[str, Any], compute_ns: int) -> None:
+    before = state(slow=replace(UNNAMED, **changes))
+    obs = job(ranks=[rank(at, iteration_ns=[SLOW] * 16, compute_ns=[compute_ns] * 16) for at in range(RANKS)])
+    assert probing.step(before, obs, POLICY).probe is None
+
+
 @pytest.mark.parametrize(
     ("pauses", "at"),
     [
