@@ -19,6 +19,7 @@ HALF: Final = 0.5
 PROCESS_SHARE: Final = 0.3
 RATE: Final = "20mbit"
 PAIR_RATE: Final = "30mbit"
+BESIDE_RATE: Final = "60mbit"  # beside a slow node: slower, and what the node costs by itself pays after ten minutes
 BLIP_SECONDS: Final = 30.0
 FLAP_SECONDS: Final = (10.0, 20.0)  # slow, and well
 SETTLED_SECONDS: Final = 45.0  # after a relief, in which nothing may be done any more
@@ -74,9 +75,9 @@ def _slow_process(job: Job, rank: int, procs: int = 1) -> Struck:
     return Struck(expected=[expected], relieve=held.release)
 
 
-def _slow_link(job: Job, rank: int) -> Struck:
+def _slow_link(job: Job, rank: int, rate: str = RATE) -> Struck:
     node = job.member(rank)["node"]
-    faults.link(node, RATE)
+    faults.link(node, rate)
     expected = Expected(causes=frozenset({"SlowLink"}), nodes=(node,))
     return Struck(expected=[expected], relieve=lambda: faults.heal(node))
 
@@ -90,7 +91,7 @@ def _slow_pair(job: Job, rank: int) -> Struck:
 
 
 def _both(job: Job, rank: int) -> Struck:
-    node, link = _slow_node(job, rank), _slow_link(job, (rank + 1) % len(job.nodes()))
+    node, link = _slow_node(job, rank), _slow_link(job, (rank + 1) % len(job.nodes()), BESIDE_RATE)
 
     def relieve() -> None:
         node.relieve()
