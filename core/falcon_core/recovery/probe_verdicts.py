@@ -29,7 +29,12 @@ replace = msgspec.structs.replace
 def of_links(
     slow: SlowIncident, link: SlowLink, machines: Sequence[Machine], obs: Observation
 ) -> tuple[Probed, SlowLink]:
-    """Return what was found, and the link with its ends where they are known now."""
+    """Return what was found, and the link with its ends where they are known now.
+
+    Its ranks may have other pods since it was named.
+    """
+    places = {rank.rank: place(obs, rank) for rank in obs.ranks}
+    link = replace(link, ranks=[places.get(known.rank, known) for known in link.ranks])
     slow_machines, links = judge_links(machines, ())
     probed = _ended(slow, obs)
     if slow_machines:

@@ -111,6 +111,15 @@ def test_the_slowest_link_names_its_ends() -> None:
     assert (slow.probed.found, slow.probed.tries) == ("Link", 1)
 
 
+def test_the_ranks_of_a_link_are_where_they_run_now() -> None:
+    before = replace(LINK, ranks=[replace(LINK.ranks[0], node="left", pod_name="gone"), *LINK.ranks[1:]])
+    obs = job(probes=answers(measured({frozenset((1, 2)): 40_000_000})))
+    after = probing.step(ordered(state(slow=replace(INCIDENT, link=before))), obs, POLICY).slow
+    assert after is not None
+    assert after.link is not None
+    assert after.link.ranks == LINK.ranks
+
+
 def test_links_that_could_not_be_measured_name_nobody() -> None:
     def half(at: int) -> ProbeReport:
         links = [LinkReport((at + 1) % RANKS, why="10.0.0.9 port 4: Connection refused")]
